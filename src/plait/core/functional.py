@@ -1,0 +1,557 @@
+"""The functional face of a graph: split it into structure and values, merge it back, read and write its state.
+
+All functions here work on the two walks; a graph that was walked before and has not changed since is not walked again.
+(rules G31 to G46)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from typing import Any, TypeVar
+
+import jax
+
+from .._compat import is_mutable_array, trace_state
+from ..errors import ArgumentError, ArgumentTypeError, FilterError, GraphError, GraphTypeError, RegistryError
+from ..paths import Path, describe_path
+from ..typing import FilterLiteral
+from .filters import resolve_filters
+from .flatten import RefMap, Walk, path_of
+from .graphdef import GraphDef, LeafDef, NodeDef, NodeRef, VariableDef
+from .module import copied_buffers
+from .nodes import GRAPH_REGISTRY, Kind, check_node, get_node_impl, kind_of
+from .state import FlatState, State, check_state, group_leaves, merge_state
+from .unflatten import Builder, copied_variable, leaves_in_order, own_variable, raw_leaf
+from .variables import Variable, make_variable
+from .walks import CachedWalk, find_walk
+
+N = TypeVar("N")
+
+
+def flatten(
+    node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool = True, graph: bool | None = None
+) -> tuple[GraphDef, Any]:
+    """A graph as its graphdef and its leaves in walk order.
+
+    Args:
+        node: the root.
+        ref_index: indices that several calls share; objects met by an earlier call become back-references.
+        with_paths: leaves as a ``FlatState`` of detached variables; otherwise a list of raw values.
+
+    Raises:
+        RegistryError: the root is no node.
+    """
+    if kind_of(node) is Kind.STATIC:
+        raise RegistryError(
+            "flatten reached a value that is no node",
+            found=f"{node!r:.80} of type {type(node).__name__}",
+            expected="a module, variable, array or registered container",
+            do=f"derive {type(node).__name__} from plait.Pytree, or register it with register_graph_node_type",
+        )
+    walk = Walk(ref_index)
+    graphdef = walk.add(node)
+    if not with_paths:
+        return graphdef, [leaf.get_raw_value() if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
+    leaves = [detached(leaf) for leaf in walk.leaves]
+    return graphdef, FlatState.from_sorted(tuple(map(path_of, walk.links)), leaves)
+
+
+def detached(leaf: Any) -> Any:
+    """A state leaf: a variable of its own around the same value, or the array itself."""
+    return leaf.copy() if isinstance(leaf, Variable) else leaf
+
+
+def unflatten(
+    graphdef: GraphDef,
+    state: Any,
+    /,
+    *,
+    index_ref: dict[int, Any] | None = None,
+    index_ref_cache: Mapping[int, Any] | None = None,
+    outer_index_outer_ref: Mapping[int, Any] | None = None,
+    copy_variables: bool = False,
+    recreate_variables: bool = True,
+) -> Any:
+    """The graph of a graphdef around the leaves of a state.
+
+    Args:
+        state: a ``State``, nested mapping, ``FlatState``, or a list of leaves in walk order.
+        index_ref: index → object, filled while building; shared by several calls.
+        index_ref_cache: index → existing object to reuse (``outer_index_outer_ref`` is its other name).
+        copy_variables: give the result variables of its own, instead of the state's.
+        recreate_variables: make variables around raw values; ``False`` keeps the raw values.
+
+    Raises:
+        GraphError: the state does not fit the graphdef; the message names the paths.
+    """
+    make_leaf = copied_variable if copy_variables else own_variable if recreate_variables else raw_leaf
+    builder = Builder(index_ref, index_ref_cache or outer_index_outer_ref, make_leaf)
+    return builder.build(graphdef, leaves_of(graphdef, state))
+
+
+def leaves_of(graphdef: GraphDef, state: Any) -> list[Any]:
+    """The leaves of any form of state, in the walk order of a graphdef."""
+    if isinstance(state, list):
+        return state
+    if not isinstance(graphdef, NodeDef):
+        if isinstance(graphdef, NodeRef) or (isinstance(state, State) and not state):
+            return []
+        return [state]
+    if isinstance(state, FlatState):
+        state = state.to_nested_state()
+    check_state(state, "merge")
+    return leaves_in_order(graphdef, state.raw_mapping if isinstance(state, State) else state)
+
+
+def _root_state(walk: CachedWalk) -> Any:
+    """The whole state of a single root: nested, or the leaf itself for a leaf root. (rule G24)"""
+    leaves = _detached_leaves(walk)
+    return walk.nest(leaves) if isinstance(walk.graphdefs[0], NodeDef) else leaves[0]
+
+
+def _detached_leaves(walk: CachedWalk) -> list[Any]:
+    trace = trace_state.value
+    return [
+        cell.raw if cls is None else make_variable(cls, cell.raw, cell.metadata, trace)
+        if not cell.metadata["ref"]
+        else make_variable(cls, cell.raw, cell.metadata, trace).copy()
+        for cls, cell in zip(walk.types, walk.cells, strict=True)
+    ]
+
+
+def _grouped(walk: CachedWalk, filters: tuple[FilterLiteral, ...], *, exhaustive: bool) -> list[Any]:
+    leaves = _detached_leaves(walk)
+    flat = FlatState.from_sorted(tuple(walk.paths()), leaves)
+    groups = group_leaves(flat, filters, exhaustive=exhaustive)
+    if isinstance(walk.graphdefs[0], NodeDef):
+        return [group.to_nested_state() for group in groups]
+    return [group.leaves[0] if len(group) else State({}) for group in groups]
+
+
+def split(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+    """A graph as its structure and its values.
+
+    Args:
+        node: a module, a variable, or a container of them.
+        *filters: one state for each; together they must match every leaf.
+
+    Returns:
+        ``(graphdef, state)``, or ``(graphdef, state_1, …, state_n)`` for n filters. The variables in the states are
+        detached: changing them does not change the model.
+
+    Raises:
+        GraphTypeError: ``node`` is no graph.
+        FilterError: a leaf matches none of the filters.
+
+    Example:
+        >>> model = plait.BatchNorm(3, rngs=plait.Rngs(0))
+        >>> graphdef, params, rest = plait.split(model, plait.Param, ...)
+        >>> list(params), list(rest)
+        (['bias', 'scale'], ['mean', 'var'])
+    """
+    check_node(node, "split")
+    walk = find_walk((node,))
+    if len(filters) == 0:
+        return walk.graphdefs[0], _root_state(walk)
+    return (walk.graphdefs[0], *_grouped(walk, filters, exhaustive=True))
+
+
+def state(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+    """The values of a graph.
+
+    Args:
+        *filters: none gives the whole state, one gives one state, several a tuple of states; they need not cover
+            every leaf, and a leaf goes to the first that matches.
+
+    Example:
+        >>> plait.state(plait.Linear(2, 3, rngs=plait.Rngs(0)), plait.Param)["bias"].shape
+        (3,)
+    """
+    check_node(node, "state")
+    walk = find_walk((node,))
+    if not filters:
+        return _root_state(walk)
+    groups = _grouped(walk, filters, exhaustive=False)
+    return groups[0] if len(groups) == 1 else tuple(groups)
+
+
+def graphdef(node: Any, /, *, graph: bool | None = None) -> GraphDef:
+    """The structure of a graph; equal structures give the same object."""
+    check_node(node, "graphdef")
+    return find_walk((node,)).graphdefs[0]
+
+
+def variables(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+    """The live variables of a graph: a state whose leaves are the model's own ``Variable`` objects.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> plait.variables(model)["kernel"] is model.kernel
+        True
+    """
+    check_node(node, "variables")
+    walk = Walk()
+    walk.add(node)
+    pairs = [
+        (path_of(link), leaf)
+        for link, leaf in zip(walk.links, walk.leaves, strict=True)
+        if isinstance(leaf, Variable)
+    ]
+    flat = FlatState(pairs, sort=False)
+    groups = group_leaves(flat, filters, exhaustive=False) if filters else [flat]
+    if isinstance(node, Variable):
+        results = [group.leaves[0] if len(group) else State({}) for group in groups]
+    else:
+        results = [group.to_nested_state() for group in groups]
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def merge(
+    graphdef: Any,
+    state: Any = None,
+    /,
+    *states: Any,
+    copy: bool = True,
+    recreate_variables: bool = True,
+) -> Any:
+    """The graph of a graphdef and its states: the inverse of ``split``.
+
+    Args:
+        graphdef: the structure, or a ``GraphState`` (further ones may follow).
+        state: a ``State``, a nested dict of variables or raw values, or a list of leaves in walk order.
+        *states: more states, merged by path; later ones win.
+        copy: give the result variables of its own; ``False`` makes the state's variables those of the result.
+        recreate_variables: make variables around raw values.
+
+    Raises:
+        GraphTypeError: the first argument is no graphdef, or no state was given.
+        GraphError: the states do not fit; the message names the paths.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> again = plait.merge(*plait.split(model))
+        >>> again is model, bool((again.kernel[...] == model.kernel[...]).all())
+        (False, True)
+    """
+    if isinstance(graphdef, GraphState):
+        bundles = [each for each in (graphdef, state, *states) if each is not None]
+        if any(not isinstance(each, GraphState) or each.graphdef != graphdef.graphdef for each in bundles):
+            raise GraphError(
+                "the graph states have different graphdefs",
+                found=f"{len(bundles)} graph states",
+                expected="equal graphdefs",
+                do="merge only what one call of unpack gave",
+            )
+        graphdef, state, states = graphdef.graphdef, graphdef.state, tuple(each.state for each in bundles[1:])
+    if not isinstance(graphdef, GraphDef):
+        raise GraphTypeError(
+            "merge takes a graphdef first",
+            found=f"a {type(graphdef).__name__}",
+            expected="a GraphDef or GraphState",
+            do="call merge(graphdef, state) with what split(model) returned",
+        )
+    if state is None:
+        raise GraphTypeError(
+            "merge was called without a state",
+            found="a graphdef alone",
+            expected="merge(graphdef, state, ...)",
+            do="pass the state that split returned beside the graphdef",
+        )
+    if isinstance(state, list) and states:
+        raise GraphError(
+            "only one list of leaves can be merged",
+            found=f"{1 + len(states)} states, the first a list",
+            expected="merge(graphdef, [leaves])",
+            do="concatenate the leaves in walk order",
+        )
+    if states:
+        state = _joined_states(graphdef, (state, *states))
+    make_leaf = copied_variable if copy else own_variable
+    if not recreate_variables:
+        make_leaf = raw_leaf
+    return Builder(None, None, make_leaf).build(graphdef, leaves_of(graphdef, state))
+
+
+def _joined_states(graphdef: GraphDef, states: tuple[Any, ...]) -> Any:
+    if not isinstance(graphdef, NodeDef):
+        full = [each for each in states if not (isinstance(each, State) and not each)]
+        return full[-1]
+    for each in states:
+        check_state(each, "merge")
+    return merge_state(*(each.to_nested_state() if isinstance(each, FlatState) else each for each in states))
+
+
+def update(node: Any, state: Any, /, *states: Any) -> None:
+    """Write states into a graph, in place. Paths that a state does not have stay as they are.
+
+    Existing variables get the values (and the metadata, where the leaf is a variable); new entries are added to nodes
+    that can take them. Nothing is changed when an entry does not fit.
+
+    Raises:
+        GraphError: an entry does not fit the graph; the message names its path.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> plait.update(model, plait.State({"bias": jnp.ones(3)}))
+        >>> model.bias[...].tolist()
+        [1.0, 1.0, 1.0]
+    """
+    if isinstance(node, Variable):
+        full = [each for each in (state, *states) if not (isinstance(each, State) and not each)]
+        if len(full) != 1:
+            raise GraphError(
+                "a variable is updated by exactly one state",
+                found=f"{len(full)} states that are not empty",
+                expected="1",
+                do="pass the leaf for the variable",
+            )
+        _write_leaf(node, full[0])
+        return
+    if kind_of(node) not in (Kind.GRAPH, Kind.PYTREE):
+        raise RegistryError(
+            "update takes a module, a variable or a container of them",
+            found=f"{node!r:.80} of type {type(node).__name__}",
+            expected="a graph that can be changed in place",
+            do="call update(model, state)",
+        )
+    for each in (state, *states):
+        check_state(each, "update")
+    nested = [each.to_nested_state() if isinstance(each, FlatState) else each for each in (state, *states)]
+    whole = nested[0] if len(nested) == 1 else merge_state(*nested)
+    writes: list[tuple[Any, Any, Any]] = []
+    _plan_update(node, whole.raw_mapping if isinstance(whole, State) else whole, writes)
+    for owner, key, value in writes:
+        if key is None:
+            _write_leaf(owner, value)
+        else:
+            owner_impl = get_node_impl(owner)
+            owner_impl.set_key(owner, key, value)  # type: ignore[union-attr]
+
+
+def _write_leaf(target: Any, value: Any) -> None:
+    if isinstance(target, Variable):
+        if isinstance(value, Variable):
+            target.update_from_state(value)
+        elif target._cell.metadata["ref"]:
+            target._cell.raw[...] = value
+        else:
+            target._cell.raw = value
+    else:
+        target[...] = value[...] if is_mutable_array(value) else value
+
+
+def children_by_key(node: Any) -> dict[Any, Any]:
+    """The children of a node, marks taken off."""
+    attributes = getattr(node, "__dict__", None)
+    if type(node) is dict:
+        return node
+    impl = get_node_impl(node)
+    assert impl is not None
+    if attributes is not None and type(node) in GRAPH_REGISTRY and not hasattr(node, "_elements"):
+        if hasattr(node, "_info"):
+            return attributes
+    return {key: getattr(child, "value", child) if type(child).__name__ in ("DataElem", "StaticElem") else child
+            for key, child in impl.flatten(node)[0]}
+
+
+_ABSENT: Any = object()
+
+
+def _plan_update(node: Any, mapping: Mapping[Any, Any], writes: list[tuple[Any, Any, Any]]) -> None:
+    """Collect the writes that an update needs, checking every one first."""
+    stack: list[tuple[Any, Mapping[Any, Any], Path]] = [(node, mapping, ())]
+    while stack:
+        owner, mapping, path = stack.pop()
+        children = children_by_key(owner)
+        for key, value in mapping.items():
+            current = children.get(key, _ABSENT)
+            if isinstance(current, Variable):
+                if isinstance(value, Mapping) and not isinstance(value, Variable) and not isinstance(
+                    current.get_raw_value(), Mapping
+                ):
+                    raise _misfit((*path, key), value, f"a value for a {type(current).__name__}")
+                writes.append((current, None, value))
+                continue
+            kind = Kind.STATIC if current is _ABSENT else kind_of(current)
+            if kind in (Kind.GRAPH, Kind.PYTREE) and current is not None:
+                if isinstance(value, State):
+                    value = value.raw_mapping
+                if isinstance(value, Variable) or not isinstance(value, Mapping):
+                    raise _misfit((*path, key), value, f"the entries of a {type(current).__name__} (a subgraph)")
+                stack.append((current, value, (*path, key)))
+            elif kind is Kind.REF:
+                writes.append((current, None, value))
+            else:
+                impl = get_node_impl(owner)
+                if impl is None or impl.set_key is None:
+                    raise GraphError(
+                        f"Cannot set key {key!r} on an immutable {type(owner).__name__}",
+                        at=describe_path((*path, key)),
+                        found=f"a {type(value).__name__}",
+                        expected="an entry of a module, list, dict or state",
+                        do="replace the whole container on its owner",
+                    )
+                if isinstance(value, Mapping) and not isinstance(value, Variable):
+                    value = State(value)
+                writes.append((owner, key, value.copy() if isinstance(value, Variable) else value))
+
+
+def _misfit(path: Path, value: Any, expected: str) -> GraphError:
+    return GraphError(
+        "a leaf where a subgraph is expected" if "subgraph" in expected else "a mapping where a leaf is expected",
+        at=describe_path(path),
+        found=f"a {type(value).__name__}: {value!r:.80}",
+        expected=expected,
+        do="pass a state of the same model",
+    )
+
+
+def pop(node: Any, *filters: FilterLiteral) -> Any:
+    """Remove the leaves that match from their owners, and return them.
+
+    Args:
+        *filters: one state is returned for each; a leaf goes to the first that matches.
+
+    Raises:
+        FilterError: no filter was given.
+        GraphError: a matching leaf sits in a container that nothing can be removed from.
+
+    Example:
+        >>> model = plait.BatchNorm(3, rngs=plait.Rngs(0))
+        >>> stats = plait.pop(model, plait.BatchStat)
+        >>> list(stats), hasattr(model, "mean")
+        (['mean', 'var'], False)
+    """
+    states = graph_pop(node, filters)
+    return states[0] if len(filters) == 1 else states
+
+
+def graph_pop(node: Any, filters: tuple[FilterLiteral, ...], /) -> tuple[State, ...]:
+    """``pop`` with the filters as a tuple; always a tuple of states."""
+    if not filters:
+        raise FilterError(
+            "pop needs at least one filter",
+            found="no filter",
+            expected="pop(model, filter, ...)",
+            do="to remove everything pass `...`",
+        )
+    check_node(node, "pop")
+    predicates = resolve_filters(filters)
+    groups: list[list[tuple[Path, Any]]] = [[] for _ in predicates]
+    removals: list[tuple[Any, Any]] = []
+    seen = RefMap()
+    stack: list[tuple[Any, Path]] = [(node, ())]
+    while stack:
+        owner, path = stack.pop()
+        if kind_of(owner) is Kind.GRAPH:
+            if owner in seen:
+                continue
+            seen[owner] = True
+        below = []
+        for key, child in children_by_key(owner).items():
+            kind = kind_of(child)
+            if kind in (Kind.GRAPH, Kind.PYTREE):
+                if child is not None:
+                    below.append((child, (*path, key)))
+                continue
+            if kind is Kind.STATIC or child in seen:
+                continue
+            for predicate, group in zip(predicates, groups, strict=True):
+                if predicate((*path, key), child):
+                    impl = get_node_impl(owner)
+                    if impl is None or impl.pop_key is None:
+                        raise GraphError(
+                            f"Cannot pop key {key!r} of a {type(owner).__name__}",
+                            at=describe_path((*path, key)),
+                            found=f"a {type(child).__name__} in a {type(owner).__name__}",
+                            expected="leaves in modules or dicts",
+                            do="replace the whole container on its owner",
+                        )
+                    if kind is not Kind.ARRAY:
+                        seen[child] = True
+                    removals.append((owner, key))
+                    group.append(((*path, key), detached(child)))
+                    break
+        stack.extend(reversed(below))
+    for owner, key in removals:
+        get_node_impl(owner).pop_key(owner, key)  # type: ignore[union-attr,misc]
+    return tuple(FlatState(group, sort=True).to_nested_state() for group in groups)
+
+
+def clone(node: N, variables: bool = True, *, arrays: bool = False, graph: bool | None = None) -> N:
+    """A deep structural copy that keeps sharing and cycles.
+
+    Args:
+        variables: give the copy variables of its own; ``False`` shares the variable objects.
+        arrays: copy the buffers too, instead of sharing them.
+
+    Raises:
+        ArgumentError: ``arrays=True`` with ``variables=False``.
+    """
+    if arrays and not variables:
+        raise ArgumentError(
+            "clone cannot copy the arrays of variables that it shares",
+            found="variables=False, arrays=True",
+            expected="arrays=True only with variables=True",
+            do="drop one of the two",
+        )
+    check_node(node, "clone")
+    if not variables:
+        walk = Walk()
+        graphdef = walk.add(node)
+        return Builder(None, None, own_variable).build(graphdef, walk.leaves)
+    cached = find_walk((node,))
+    leaves = _detached_leaves(cached)
+    if arrays:
+        leaves = [
+            leaf.copy(jax.tree.map(copied_buffers, leaf.get_raw_value()))
+            if isinstance(leaf, Variable)
+            else copied_buffers(leaf)
+            for leaf in leaves
+        ]
+    return Builder(None, None, own_variable).build(cached.graphdefs[0], leaves)
+
+
+class GraphState(MutableMapping[Any, Any]):
+    """A graphdef and a state in one value: behaves as the state, is a pytree of the state's leaves. (rule G46)"""
+
+    __slots__ = ("graphdef", "state")
+
+    def __init__(self, graphdef: GraphDef, state: State) -> None:
+        self.graphdef = graphdef
+        self.state = state
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.state[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.state[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self.state[key]
+
+    def __iter__(self) -> Any:
+        return iter(self.state)
+
+    def __len__(self) -> int:
+        return len(self.state)
+
+    def __repr__(self) -> str:
+        return f"GraphState({self.graphdef!r}, {self.state!r})"
+
+
+jax.tree_util.register_pytree_with_keys(
+    GraphState,
+    lambda bundle: (((jax.tree_util.GetAttrKey("state"), bundle.state),), bundle.graphdef),
+    lambda graphdef, children: GraphState(graphdef, children[0]),
+)
+
+
+def unpack(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+    """One ``GraphState`` per filter; without filters one for everything."""
+    graphdef, *states = split(node, *filters)
+    bundles = tuple(GraphState(graphdef, each) for each in states)
+    return bundles[0] if len(bundles) == 1 else bundles
+
+
+__all__ = ["LeafDef", "VariableDef"]

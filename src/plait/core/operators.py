@@ -1,0 +1,105 @@
+"""Operators of variables: arithmetic as if the variable were its value.
+
+Binary, unary and comparison operators read both sides with ``get_value`` and return plain values. In-place operators
+write the result back and return the same variable, so that ``model.count += 1`` changes the value and leaves the
+attribute pointing at its variable. (rules V19 to V21)
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+
+def _value(operand: Any) -> Any:
+    return operand.get_value() if isinstance(operand, VariableOperators) else operand
+
+
+def _binary(operation: Callable[[Any, Any], Any], name: str) -> tuple[Any, Any, Any]:
+    def forward(self: Any, other: Any) -> Any:
+        return operation(self.get_value(), _value(other))
+
+    def reflected(self: Any, other: Any) -> Any:
+        return operation(_value(other), self.get_value())
+
+    def in_place(self: Any, other: Any) -> Any:
+        self.set_value(operation(self.get_value(), _value(other)))
+        return self
+
+    forward.__name__, reflected.__name__, in_place.__name__ = f"__{name}__", f"__r{name}__", f"__i{name}__"
+    return forward, reflected, in_place
+
+
+def _comparison(operation: Callable[[Any, Any], Any], name: str) -> Any:
+    def compare(self: Any, other: Any) -> Any:
+        return operation(self.get_value(), _value(other))
+
+    compare.__name__ = f"__{name}__"
+    return compare
+
+
+def _unary(operation: Callable[[Any], Any], name: str) -> Any:
+    def apply(self: Any) -> Any:
+        return operation(self.get_value())
+
+    apply.__name__ = f"__{name}__"
+    return apply
+
+
+class VariableOperators:
+    """The operators, on top of ``get_value`` and ``set_value``."""
+
+    __slots__ = ()
+
+    def get_value(self) -> Any:
+        raise NotImplementedError
+
+    def set_value(self, value: Any) -> None:
+        raise NotImplementedError
+
+    __add__, __radd__, __iadd__ = _binary(operator.add, "add")
+    __sub__, __rsub__, __isub__ = _binary(operator.sub, "sub")
+    __mul__, __rmul__, __imul__ = _binary(operator.mul, "mul")
+    __truediv__, __rtruediv__, __itruediv__ = _binary(operator.truediv, "truediv")
+    __floordiv__, __rfloordiv__, __ifloordiv__ = _binary(operator.floordiv, "floordiv")
+    __mod__, __rmod__, __imod__ = _binary(operator.mod, "mod")
+    __pow__, __rpow__, __ipow__ = _binary(operator.pow, "pow")
+    __matmul__, __rmatmul__, __imatmul__ = _binary(operator.matmul, "matmul")
+    __lshift__, __rlshift__, __ilshift__ = _binary(operator.lshift, "lshift")
+    __rshift__, __rrshift__, __irshift__ = _binary(operator.rshift, "rshift")
+    __and__, __rand__, __iand__ = _binary(operator.and_, "and")
+    __or__, __ror__, __ior__ = _binary(operator.or_, "or")
+    __xor__, __rxor__, __ixor__ = _binary(operator.xor, "xor")
+
+    __lt__ = _comparison(operator.lt, "lt")
+    __le__ = _comparison(operator.le, "le")
+    __gt__ = _comparison(operator.gt, "gt")
+    __ge__ = _comparison(operator.ge, "ge")
+    __eq__ = _comparison(operator.eq, "eq")
+    __ne__ = _comparison(operator.ne, "ne")
+    __hash__ = None  # type: ignore[assignment]
+
+    __neg__ = _unary(operator.neg, "neg")
+    __pos__ = _unary(operator.pos, "pos")
+    __abs__ = _unary(operator.abs, "abs")
+    __invert__ = _unary(operator.invert, "invert")
+    __int__ = _unary(int, "int")
+    __float__ = _unary(float, "float")
+    __complex__ = _unary(complex, "complex")
+    __bool__ = _unary(bool, "bool")
+    __index__ = _unary(operator.index, "index")
+    __trunc__ = _unary(math.trunc, "trunc")
+    __floor__ = _unary(math.floor, "floor")
+    __ceil__ = _unary(math.ceil, "ceil")
+
+    def __divmod__(self, other: Any) -> Any:
+        return divmod(self.get_value(), _value(other))
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return divmod(_value(other), self.get_value())
+
+    def __round__(self, digits: int | None = None) -> Any:
+        value = self.get_value()
+        return round(value) if digits is None else round(value, digits)

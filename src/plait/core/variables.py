@@ -1,0 +1,885 @@
+"""Variables: the only mutable cells of a model, each a typed box around a value and its metadata.
+
+A variable owns one ``Cell``, for life. The cell holds the raw value, the metadata, the trace that the variable belongs
+to and the version of its structure (its metadata). Crossings read and write cells, so nothing that they remember refers
+to a variable or to what its metadata refers to.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import GetAttrKey
+
+from .._compat import current_trace, is_mutable_array, new_ref, trace_state
+from ..errors import ArgumentTypeError, MetadataError, MetadataKeyError, VariableAttributeError
+from .clock import Stamp, mark_changed
+from .operators import VariableOperators
+from .repr import repr_fields, size_comment
+from .statics import HashableMapping
+from .trace_guard import raise_foreign_trace
+
+A = TypeVar("A")
+F = TypeVar("F", bound=Callable[..., Any])
+
+REQUIRED_METADATA = frozenset({"hijax", "ref", "eager_sharding"})
+HOOKS = ("on_create_value", "on_get_value", "on_set_value", "on_add_axis", "on_remove_axis")
+_VALUE_HOOKS = frozenset(HOOKS)
+_OLD_SHARDING_NAMES = ("sharding", "sharding_names")
+_ARRAYS = (jax.Array, np.ndarray)
+_SCALARS = (bool, int, float, complex)
+_MISSING: Any = type("_Missing", (), {"__repr__": lambda self: "<missing>"})()
+
+# The metadata of a variable that was given none: one dict for all of them, replaced (never edited) when one changes.
+PLAIN_METADATA: dict[str, Any] = {"hijax": False, "ref": False, "eager_sharding": True}
+PLAIN_METADATA_KEY: HashableMapping[str, Any] = HashableMapping(PLAIN_METADATA)
+
+
+class Cell(Stamp):
+    """What a variable holds; the only part of it that crossings keep."""
+
+    __slots__ = ("metadata", "raw", "trace")
+
+
+class _Defaults(threading.local):
+    hijax = False
+    ref = False
+    eager_sharding = True
+
+
+_defaults = _Defaults()
+
+
+class _Restoring:
+    """A setting already made, which can be used as a context manager or decorator to restore what was before."""
+
+    def __init__(self, apply: Callable[[], Callable[[], None]]) -> None:
+        self._apply = apply
+        self._restore = apply()
+
+    def __enter__(self) -> _Restoring:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._restore()
+
+    def __call__(self, function: F) -> F:
+        self._restore()
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            restore = self._apply()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                restore()
+
+        wrapper.__name__, wrapper.__doc__ = function.__name__, function.__doc__
+        return wrapper  # type: ignore[return-value]
+
+
+class _VariableDefaults(_Restoring, Mapping[str, bool]):
+    def __getitem__(self, name: str) -> bool:
+        return {"hijax": _defaults.hijax, "ref": _defaults.ref}[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("hijax", "ref"))
+
+    def __len__(self) -> int:
+        return 2
+
+
+def _setting(**values: bool) -> Callable[[], Callable[[], None]]:
+    def apply() -> Callable[[], None]:
+        before = {name: getattr(_defaults, name) for name in values}
+        for name, value in values.items():
+            setattr(_defaults, name, value)
+
+        def restore() -> None:
+            for name, value in before.items():
+                setattr(_defaults, name, value)
+
+        return restore
+
+    return apply
+
+
+def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> _VariableDefaults:
+    """The flags that new variables of this thread get; keywords set them.
+
+    Args:
+        hijax: not offered by plait; ``True`` makes constructing a variable fail.
+        ref: whether new variables keep their value in a JAX reference.
+
+    Returns:
+        A mapping of the flags in force. As a context manager or decorator it restores the earlier ones.
+
+    Example:
+        >>> with plait.var_defaults(ref=True):
+        ...     v = plait.Param(jnp.zeros(2))
+        >>> v.ref, plait.var_defaults()["ref"]
+        (True, False)
+    """
+    given = {"hijax": hijax, "ref": ref}
+    return _VariableDefaults(_setting(**{name: value for name, value in given.items() if value is not None}))
+
+
+def use_eager_sharding(value: bool, /) -> _Restoring:
+    """Set whether new variables of this thread are placed on devices as their metadata says (default ``True``).
+
+    Takes effect at once; used as a context manager or decorator it restores the earlier setting.
+    """
+    return _Restoring(_setting(eager_sharding=bool(value)))
+
+
+def using_eager_sharding() -> bool:
+    """Whether new variables of this thread are placed on devices as their metadata says."""
+    return _defaults.eager_sharding
+
+
+class VariableMetadata(Generic[A]):
+    """A value together with the hooks and metadata for the variable that will hold it.
+
+    Initializers wrapped by ``with_metadata`` return one; a variable's constructor unpacks it.
+    """
+
+    __slots__ = ("metadata", "raw_value", *HOOKS)
+
+    def __init__(
+        self,
+        raw_value: A,
+        on_set_value: Any = (),
+        on_get_value: Any = (),
+        on_create_value: Any = (),
+        on_add_axis: Any = (),
+        on_remove_axis: Any = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.raw_value = raw_value
+        self.on_set_value = _hook_tuple(on_set_value)
+        self.on_get_value = _hook_tuple(on_get_value)
+        self.on_create_value = _hook_tuple(on_create_value)
+        self.on_add_axis = _hook_tuple(on_add_axis)
+        self.on_remove_axis = _hook_tuple(on_remove_axis)
+        self.metadata = dict(metadata or {})
+
+    def hooks(self) -> dict[str, tuple[Callable[..., Any], ...]]:
+        """The hooks that are there, by name."""
+        return {name: getattr(self, name) for name in HOOKS if getattr(self, name)}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, VariableMetadata):
+            return NotImplemented
+        return self.raw_value is other.raw_value and self.hooks() == other.hooks() and self.metadata == other.metadata
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"VariableMetadata({self.raw_value!r}, metadata={self.metadata!r})"
+
+
+def _hook_tuple(hooks: Any) -> tuple[Callable[..., Any], ...]:
+    if hooks is None:
+        return ()
+    return (hooks,) if callable(hooks) else tuple(hooks)
+
+
+def with_metadata(
+    initializer: F,
+    on_set_value: Any = (),
+    on_get_value: Any = (),
+    on_create_value: Any = (),
+    on_add_axis: Any = (),
+    on_remove_axis: Any = (),
+    **metadata: Any,
+) -> F:
+    """Wrap an initializer so that the variable made from its result gets these hooks and metadata.
+
+    Args:
+        initializer: any callable that returns a value.
+        on_set_value: a callable or a sequence of callables, like the other hooks.
+        **metadata: entries of the variable's metadata.
+
+    Example:
+        >>> init = plait.with_metadata(plait.initializers.ones_init(), note="demo")
+        >>> plait.Param(init(jax.random.key(0), (2,), jnp.float32)).note
+        'demo'
+    """
+
+    def wrapper(*args: Any, **kwargs: Any) -> VariableMetadata[Any]:
+        value = initializer(*args, **kwargs)
+        return VariableMetadata(
+            value, on_set_value, on_get_value, on_create_value, on_add_axis, on_remove_axis, metadata
+        )
+
+    wrapper.__name__ = getattr(initializer, "__name__", "initializer")
+    wrapper.__doc__ = initializer.__doc__
+    return wrapper  # type: ignore[return-value]
+
+
+class _VariableType(type):
+    """Gives every kind of variable empty slots, and registers it as a pytree."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
+        namespace.setdefault("__slots__", ())
+        return super().__new__(mcs, name, bases, namespace, **options)
+
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> None:
+        super().__init__(name, bases, namespace, **options)
+        if name == "Variable" or issubclass(cls, Variable):
+            cls._class_hooks = tuple(hook for hook in HOOKS if hasattr(cls, hook))
+            jax.tree_util.register_pytree_with_keys(
+                cls, _flatten_with_keys, _unflattener(cls), _flatten_without_keys  # type: ignore[arg-type]
+            )
+
+    _class_hooks: tuple[str, ...]
+
+
+_VALUE_KEY = GetAttrKey("value")
+
+
+def metadata_key(cell: Cell) -> HashableMapping[str, Any]:
+    """The metadata of a cell as a static value."""
+    metadata = cell.metadata
+    return PLAIN_METADATA_KEY if metadata is PLAIN_METADATA else HashableMapping(metadata)
+
+
+def _flatten_with_keys(variable: Variable[Any]) -> Any:
+    cell = variable._cell
+    return ((_VALUE_KEY, cell.raw),), metadata_key(cell)
+
+
+def _flatten_without_keys(variable: Variable[Any]) -> Any:
+    cell = variable._cell
+    return (cell.raw,), metadata_key(cell)
+
+
+def _unflattener(cls: type[Variable[Any]]) -> Callable[[Any, Any], Variable[Any]]:
+    def unflatten(metadata: HashableMapping[str, Any], children: Any) -> Variable[Any]:
+        return make_variable(cls, children[0], dict_of(metadata), trace_state.value)
+
+    return unflatten
+
+
+def dict_of(metadata: HashableMapping[str, Any]) -> dict[str, Any]:
+    """The metadata dict for a new variable; plain metadata stays the one shared dict."""
+    return PLAIN_METADATA if metadata is PLAIN_METADATA_KEY else dict(metadata)
+
+
+def make_variable(cls: type[Any], raw: Any, metadata: dict[str, Any], trace: Any) -> Any:
+    """A variable around a raw value, without hooks, sharding or copies."""
+    cell = Cell()
+    cell.raw = raw
+    cell.metadata = metadata
+    cell.trace = trace
+    variable = _new(cls)
+    _set_cell(variable, cell)
+    return variable
+
+
+class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
+    """A mutable box around a value, usually an array, that has a kind (its class) and metadata.
+
+    Reading and writing looks like using the array: ``v[...]`` and ``v.value`` read, ``v[...] = x`` and ``v.value = x``
+    write, and every ``jax.numpy`` function and operator takes the variable itself. Subclasses give filters something
+    to select; no registration is needed.
+
+    Args:
+        value: an array, a pytree, any Python object, or a ``VariableMetadata``.
+        hijax: not offered by plait.
+        ref: keep the value in a JAX reference cell.
+        eager_sharding: place the value on devices as ``out_sharding`` says.
+        **metadata: any entries; part of the structure of a graph, so they must compare, and hash under ``jit``.
+
+    Raises:
+        MetadataError: a JAX reference was given as the value, or a flag is given twice with different values.
+
+    Example:
+        >>> v = plait.Param(jnp.arange(3.0), note="demo")
+        >>> v[...] = v + 1
+        >>> v[0].item(), v.sum().item(), v.note
+        (1.0, 6.0, 'demo')
+    """
+
+    __slots__ = ("__weakref__", "_cell", "_walks")
+
+    required_metadata = REQUIRED_METADATA
+
+    _cell: Cell
+
+    def __init__(
+        self,
+        value: A | VariableMetadata[A],
+        *,
+        hijax: bool | None = None,
+        ref: bool | None = None,
+        eager_sharding: bool | None = None,
+        **metadata: Any,
+    ) -> None:
+        given = {"hijax": hijax, "ref": ref, "eager_sharding": eager_sharding}
+        box: dict[str, Any] = {}
+        if type(value) is VariableMetadata:
+            box = {**value.metadata, **value.hooks()}
+            value = value.raw_value
+            for name in REQUIRED_METADATA & box.keys():
+                flag = box.pop(name)
+                if given[name] is not None and given[name] != flag:
+                    raise MetadataError(
+                        f"the flag {name!r} was given twice with different values",
+                        at=f"a {type(self).__name__}",
+                        found=f"{name}={given[name]} as a keyword, {flag} from the initializer's metadata",
+                        expected="one value",
+                        do=f"leave out one of the two, for example drop {name}= from the constructor",
+                    )
+                given[name] = flag
+        _refuse_references(value, type(self))
+        flags = {name: getattr(_defaults, name) if flag is None else flag for name, flag in given.items()}
+        if flags["hijax"]:
+            raise NotImplementedError(
+                f"{type(self).__name__}: hijax=True is not offered by plait; leave hijax out, the variable then works "
+                "under every transform"
+            )
+        entries = {**box, **metadata}
+        for name in self._class_hooks_of():
+            if not entries.get(name):
+                entries[name] = (getattr(type(self), name),)
+        for name in _VALUE_HOOKS & entries.keys():
+            entries[name] = _hook_tuple(entries[name])
+        _rename_sharding(entries, stacklevel=3)
+        cell = Cell()
+        cell.raw = None
+        cell.trace = trace_state.value
+        cell.metadata = {**flags, **entries} if entries or flags != PLAIN_METADATA else PLAIN_METADATA
+        _set_cell(self, cell)
+        for hook in entries.get("on_create_value", ()):
+            value = hook(self, value)
+        value = self.create_value(value)  # type: ignore[arg-type]
+        if flags["eager_sharding"] and entries.get("out_sharding"):
+            for place in eager_sharding_hooks:
+                value = place(self, value)
+        cell.raw = new_ref(jnp.asarray(value)) if flags["ref"] else value  # type: ignore[arg-type]
+
+    @classmethod
+    def _class_hooks_of(cls) -> tuple[str, ...]:
+        return cls._class_hooks
+
+    def create_value(self, value: A) -> A:
+        """What the constructor stores for ``value``; override it to change values on creation."""
+        return value
+
+    @classmethod
+    def from_metadata(cls, value: A, metadata: Mapping[str, Any]) -> Variable[A]:
+        """A variable of this class around ``value``, without hooks, ``create_value``, sharding or copies."""
+        entries = {**PLAIN_METADATA, **metadata}
+        return make_variable(cls, value, PLAIN_METADATA if entries == PLAIN_METADATA else entries, current_trace())
+
+    # Values -----------------------------------------------------------------------------------------------------------
+
+    def get_raw_value(self) -> A:
+        """The stored value, without hooks."""
+        return self._cell.raw
+
+    def set_raw_value(self, value: A) -> None:
+        """Store a value, without hooks."""
+        cell = self._cell
+        if cell.trace is not trace_state.value:
+            raise_foreign_trace(cell.trace, self, "change the value of")
+        cell.raw = value
+
+    raw_value = property(get_raw_value, set_raw_value)
+
+    def get_value(self, *, index: Any = _MISSING) -> Any:
+        """The value, after the get hooks.
+
+        Args:
+            index: read only this part: an array index, or the key of a dict, list or tuple value.
+        """
+        cell = self._cell
+        value = cell.raw
+        if cell.metadata is not PLAIN_METADATA and cell.metadata["ref"]:
+            value = value[... if index is _MISSING else index]
+        elif index is not _MISSING:
+            if index is not ... or not isinstance(value, (*_ARRAYS, *_SCALARS)):
+                value = value[index]
+        elif not isinstance(value, _ARRAYS):
+            value = _copy_containers(value)
+        if cell.metadata is not PLAIN_METADATA:
+            for hook in cell.metadata.get("on_get_value", ()):
+                value = hook(self, value)
+        return value
+
+    def set_value(self, value: Any, *, index: Any = _MISSING) -> None:
+        """Store a value, after the set hooks.
+
+        Without ``index`` shape, dtype and type may change. With it, arrays keep theirs: the new value is broadcast and
+        cast into the part that the index names.
+
+        Raises:
+            TraceContextError: the variable belongs to another trace.
+        """
+        cell = self._cell
+        if cell.trace is not trace_state.value:
+            raise_foreign_trace(cell.trace, self, "change the value of")
+        if isinstance(value, Variable):
+            value = value.get_value()
+        if cell.metadata is not PLAIN_METADATA:
+            for hook in cell.metadata.get("on_set_value", ()):
+                value = hook(self, value)
+        if cell.metadata is not PLAIN_METADATA and cell.metadata["ref"]:
+            cell.raw[... if index is _MISSING else index] = value
+        elif index is not _MISSING:
+            _store_part(cell, index, value)
+        elif isinstance(value, _ARRAYS):
+            cell.raw = value  # type: ignore[assignment]
+        else:
+            cell.raw = _copy_containers(value)
+
+    @property
+    def value(self) -> Any:
+        """The value; the same as ``get_value()`` and ``set_value(x)``."""
+        return self.get_value()
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self.set_value(value)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.get_value(index=index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.set_value(value, index=index)
+
+    def __delitem__(self, index: Any) -> None:
+        value = self.get_value()
+        del value[index]
+        self.set_value(value)
+
+    def __len__(self) -> int:
+        return len(self.get_value())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.get_value())
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self.get_value()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.get_value()(*args, **kwargs)
+
+    def __jax_array__(self) -> jax.Array:
+        return jnp.asarray(self.get_value())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.get_value(), dtype=dtype, copy=copy)
+
+    # Attributes -------------------------------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("_cell", "_walks"):
+            raise AttributeError(name)
+        cell = self._cell
+        if name in cell.metadata:
+            return cell.metadata[name]
+        if name in _OLD_SHARDING_NAMES and "out_sharding" in cell.metadata:
+            if name == "sharding_names":
+                warnings.warn("sharding_names is now called out_sharding", DeprecationWarning, stacklevel=2)
+                return cell.metadata["out_sharding"]
+        try:
+            return getattr(cell.raw, name)
+        except AttributeError:
+            raise VariableAttributeError(
+                f"a {type(self).__name__} has no attribute {name!r}",
+                found=f"no metadata of that name, and a value of type {type(cell.raw).__name__} without it",
+                expected=f"an attribute of the value, or one of the metadata {sorted(cell.metadata)}",
+                do=f"add it with set_metadata({name}=...)",
+            ) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        descriptor = getattr(type(self), name, None)
+        if isinstance(descriptor, property) or name == "_walks":
+            object.__setattr__(self, name, value)
+            return
+        raise VariableAttributeError(
+            f"cannot assign the attribute {name!r} of a {type(self).__name__}",
+            found="an assignment to an attribute",
+            expected="`.value` and `[...]` are the only things that can be assigned",
+            do=f"for metadata use set_metadata({name}=...)",
+        )
+
+    def __delattr__(self, name: str) -> None:
+        raise VariableAttributeError(
+            f"cannot delete the attribute {name!r} of a {type(self).__name__}",
+            found="a deletion of an attribute",
+            expected="only metadata can be deleted",
+            do=f"use del_metadata({name!r})",
+        )
+
+    @property
+    def type(self) -> type[Variable[Any]]:
+        """The class of the variable."""
+        return self.__class__
+
+    @property
+    def var_type(self) -> type[Variable[Any]]:  # type: ignore[valid-type]
+        """The class of the variable; the older name of ``type``."""
+        return self.__class__
+
+    # Metadata ---------------------------------------------------------------------------------------------------------
+
+    def get_metadata(self, name: str = _MISSING, default: Any = _MISSING, *, exclude_required: bool = False) -> Any:
+        """The metadata: all of it as a new dict, or the entry of a name.
+
+        Args:
+            name: the entry to return.
+            default: what to return when there is none of that name.
+            exclude_required: leave out the three flags that every variable has.
+
+        Raises:
+            MetadataKeyError: no entry of that name, and no default.
+        """
+        metadata = self._cell.metadata
+        if name is _MISSING:
+            if default is not _MISSING:
+                raise ArgumentTypeError(
+                    "get_metadata was given a default and no name",
+                    found=f"default={default!r}",
+                    expected="get_metadata(), get_metadata(name) or get_metadata(name, default)",
+                    do="name the entry that the default is for",
+                )
+            return {key: metadata[key] for key in metadata if not (exclude_required and key in REQUIRED_METADATA)}
+        if exclude_required:
+            raise ArgumentTypeError(
+                "get_metadata was given both a name and exclude_required",
+                found=f"name={name!r}, exclude_required=True",
+                expected="one of the two",
+                do="drop exclude_required",
+            )
+        if name in metadata:
+            return metadata[name]
+        if default is not _MISSING:
+            return default
+        raise MetadataKeyError(
+            f"a {type(self).__name__} has no metadata {name!r}",
+            found=f"the entries {sorted(metadata)}",
+            expected=f"an entry {name!r}",
+            do=f"set it with set_metadata({name}=...), or pass a default: get_metadata({name!r}, None)",
+        )
+
+    def has_metadata(self, name: str) -> bool:
+        """Whether there is a metadata entry of that name."""
+        return name in self._cell.metadata
+
+    def set_metadata(self, *args: Any, **entries: Any) -> None:
+        """Change the metadata: ``set_metadata(dict)`` replaces all of it, ``set_metadata(name, value)`` and
+        ``set_metadata(**entries)`` change entries.
+
+        Raises:
+            MetadataError: one of the three flags would change.
+            TraceContextError: the variable belongs to another trace.
+        """
+        metadata = self._cell.metadata
+        if len(args) == 1 and not entries and isinstance(args[0], Mapping):
+            new = dict(args[0])
+            replaced = {**{name: metadata[name] for name in REQUIRED_METADATA}, **new}
+        elif len(args) == 2 and not entries and isinstance(args[0], str):
+            new = {args[0]: args[1]}
+            replaced = {**metadata, **new}
+        elif not args and entries:
+            new = entries
+            replaced = {**metadata, **new}
+        else:
+            raise ArgumentTypeError(
+                "set_metadata was called in a form that it does not have",
+                found=f"{len(args)} positional arguments and the keywords {sorted(entries)}",
+                expected="set_metadata(dict), set_metadata(name, value) or set_metadata(name=value, ...)",
+                do="use one of the three forms",
+            )
+        for name in REQUIRED_METADATA & new.keys():
+            if new[name] != metadata[name]:
+                raise _fixed_flag(self, name, metadata[name], new[name])
+        for name in _VALUE_HOOKS & new.keys():
+            replaced[name] = _hook_tuple(new[name])
+        _rename_sharding(replaced, stacklevel=3)
+        self._replace_metadata(replaced)
+
+    def del_metadata(self, name: str) -> None:
+        """Delete a metadata entry.
+
+        Raises:
+            MetadataKeyError: there is none of that name.
+            MetadataError: the entry is one of the three flags.
+        """
+        metadata = self._cell.metadata
+        if name in REQUIRED_METADATA:
+            raise _fixed_flag(self, name, metadata[name], "deleted")
+        self.get_metadata(name)
+        self._replace_metadata({key: value for key, value in metadata.items() if key != name})
+
+    def _replace_metadata(self, metadata: dict[str, Any]) -> None:
+        cell = self._cell
+        if cell.trace is not trace_state.value:
+            raise_foreign_trace(cell.trace, self, "change the metadata of")
+        cell.metadata = PLAIN_METADATA if metadata == PLAIN_METADATA else metadata
+        mark_changed(cell)
+
+    def add_axis(self, axis_index: int, axis_name: Any) -> None:
+        """Run the ``on_add_axis`` hooks."""
+        for hook in self._cell.metadata.get("on_add_axis", ()):
+            hook(self, axis_index, axis_name)
+
+    def remove_axis(self, axis_index: int, axis_name: Any) -> None:
+        """Run the ``on_remove_axis`` hooks."""
+        for hook in self._cell.metadata.get("on_remove_axis", ()):
+            hook(self, axis_index, axis_name)
+
+    # Copies -----------------------------------------------------------------------------------------------------------
+
+    def copy(self, value: Any = _MISSING, **updates: Any) -> Variable[A]:
+        """A new variable of the same class, with another value and changed metadata where given; hooks do not run."""
+        cell = self._cell
+        metadata = cell.metadata
+        if updates:
+            metadata = {**metadata, **updates}
+            _rename_sharding(metadata, stacklevel=3)
+        if value is _MISSING:
+            value = new_ref(cell.raw[...]) if metadata["ref"] else cell.raw
+        elif metadata["ref"] and not is_mutable_array(value):
+            value = new_ref(jnp.asarray(value))
+        return make_variable(type(self), value, metadata, trace_state.value)
+
+    replace = copy
+
+    def to_variable(self) -> Variable[A]:
+        """A fresh variable with the same value and metadata."""
+        return self.copy()
+
+    def to_state(self) -> Variable[A]:
+        """A fresh detached variable with the same value and metadata."""
+        return self.copy()
+
+    def copy_from(self, other: Variable[A]) -> None:
+        """Take value and metadata from a variable of exactly the same class.
+
+        Raises:
+            MetadataError: the classes differ.
+            TraceContextError: this variable belongs to another trace.
+        """
+        if type(self) is not type(other):
+            raise MetadataError(
+                "copy_from takes a variable of the same class",
+                found=f"a {type(other).__name__}",
+                expected=f"a {type(self).__name__}",
+                do="use set_value(other.get_value()) to take the value alone",
+            )
+        cell = self._cell
+        if cell.trace is not trace_state.value:
+            raise_foreign_trace(cell.trace, self, "change")
+        self.update_from_state(other)
+
+    def update_from_state(self, leaf: Variable[A]) -> None:
+        """Take the raw value and, where they differ, the metadata of a state leaf; the three flags are kept."""
+        cell, source = self._cell, leaf._cell
+        raw = source.raw[...] if source.metadata["ref"] else source.raw
+        if cell.metadata["ref"]:
+            cell.raw[...] = raw
+        else:
+            cell.raw = raw
+        if cell.metadata is not source.metadata:
+            flags = {name: cell.metadata[name] for name in REQUIRED_METADATA}
+            merged = {**source.metadata, **flags}
+            if HashableMapping(merged) != HashableMapping(cell.metadata):
+                cell.metadata = PLAIN_METADATA if merged == PLAIN_METADATA else merged
+                mark_changed(cell)
+
+    def __copy__(self) -> Variable[A]:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Variable[A]:
+        cell = self._cell
+        raw = cell.raw[...] if cell.metadata["ref"] else cell.raw
+        raw = jax.tree.map(lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else copy.deepcopy(leaf, memo), raw)
+        metadata = PLAIN_METADATA if cell.metadata is PLAIN_METADATA else copy.deepcopy(cell.metadata, memo)
+        result = make_variable(
+            type(self), new_ref(raw) if cell.metadata["ref"] else raw, metadata, trace_state.value
+        )
+        memo[id(self)] = result
+        return result
+
+    def __reduce__(self) -> Any:
+        cell = self._cell
+        raw = cell.raw[...] if cell.metadata["ref"] else cell.raw
+        metadata = None if cell.metadata is PLAIN_METADATA else cell.metadata
+        return _unpickle, (type(self), jax.tree.map(_storable, raw), metadata)
+
+    def __repr__(self) -> str:
+        cell = self._cell
+        extra = {
+            name: value
+            for name, value in cell.metadata.items()
+            if name not in REQUIRED_METADATA or value != PLAIN_METADATA[name]
+        }
+        comment = size_comment(jax.tree.leaves(cell.raw))
+        return repr_fields(type(self).__name__, [("value", cell.raw), *extra.items()], comment=comment)
+
+
+_new: Callable[[Any], Any] = object.__new__
+_set_cell: Callable[[Any, Cell], None] = Variable.__dict__["_cell"].__set__
+
+# Filled by the partitioning folder: functions (variable, value) -> placed value.
+eager_sharding_hooks: list[Callable[[Variable[Any], Any], Any]] = []
+
+
+class _StoredKey:
+    """A typed random key on its way through pickle, which JAX does not offer for them."""
+
+    __slots__ = ("data", "impl")
+
+    def __init__(self, data: np.ndarray, impl: str) -> None:
+        self.data = data
+        self.impl = impl
+
+    def __reduce__(self) -> Any:
+        return _StoredKey, (self.data, self.impl)
+
+
+def _storable(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return _StoredKey(np.asarray(jax.random.key_data(leaf)), str(jax.random.key_impl(leaf)))
+    return leaf
+
+
+def _unpickle(cls: type[Variable[Any]], raw: Any, metadata: dict[str, Any] | None) -> Variable[Any]:
+    raw = jax.tree.map(
+        lambda leaf: jax.random.wrap_key_data(jnp.asarray(leaf.data), impl=leaf.impl)
+        if isinstance(leaf, _StoredKey)
+        else leaf,
+        raw,
+        is_leaf=lambda leaf: isinstance(leaf, _StoredKey),
+    )
+    if metadata is not None and metadata["ref"]:
+        raw = new_ref(jnp.asarray(raw))
+    return make_variable(cls, raw, PLAIN_METADATA if metadata is None else metadata, trace_state.value)
+
+
+def _copy_containers(value: Any) -> Any:
+    if value is None or isinstance(value, (*_SCALARS, str)):
+        return value
+    return jax.tree.map(lambda leaf: leaf, value)
+
+
+def _store_part(cell: Cell, index: Any, value: Any) -> None:
+    raw = cell.raw
+    if isinstance(raw, jax.Array):
+        same = (
+            index is ...
+            and isinstance(value, jax.Array)
+            and value.shape == raw.shape
+            and value.dtype == raw.dtype
+            and getattr(value, "sharding", None) == getattr(raw, "sharding", None)
+        )
+        if not same:
+            if isinstance(value, (jax.Array, np.ndarray)) and value.dtype != raw.dtype:
+                value = jnp.asarray(value).astype(raw.dtype)
+            value = raw.at[index].set(value)
+        cell.raw = value
+    elif index is ... and isinstance(raw, _SCALARS):
+        cell.raw = value
+    elif isinstance(raw, np.ndarray):
+        raw[index] = value
+    else:
+        copied = _copy_containers(raw)
+        copied[index] = value
+        cell.raw = copied
+
+
+def _refuse_references(value: Any, kind: type) -> None:
+    if isinstance(value, _ARRAYS) and not is_mutable_array(value):
+        return
+    if any(map(is_mutable_array, jax.tree.leaves(value))):
+        raise MetadataError(
+            f"a JAX Ref is not allowed as the value of a {kind.__name__}",
+            found="a value that is, or contains, a JAX Ref",
+            expected="arrays or other values",
+            do=f"pass the array and let the variable make the reference: {kind.__name__}(x, ref=True)",
+        )
+
+
+def _fixed_flag(variable: Variable[Any], name: str, old: Any, new: Any) -> MetadataError:
+    return MetadataError(
+        f"the flag {name!r} of a {type(variable).__name__} cannot be changed",
+        found=f"{new!r}",
+        expected=f"{old!r}, as it was when the variable was made",
+        do=f"make a new variable with {name}=... instead",
+    )
+
+
+def _rename_sharding(metadata: dict[str, Any], stacklevel: int) -> None:
+    for old in _OLD_SHARDING_NAMES:
+        if old in metadata:
+            warnings.warn(
+                f"the metadata entry {old!r} is now called 'out_sharding'", DeprecationWarning, stacklevel=stacklevel + 1
+            )
+            metadata["out_sharding"] = metadata.pop(old)
+
+
+class Param(Variable[A]):
+    """A value that training learns."""
+
+
+class LoRAParam(Param[A]):
+    """A value of a low-rank adapter; a kind of ``Param``."""
+
+
+class BatchStat(Variable[A]):
+    """A running statistic that a layer updates itself."""
+
+
+class Cache(Variable[A]):
+    """Keys and values that autoregressive decoding keeps."""
+
+
+class Intermediate(Variable[A]):
+    """A value that a module sows while it runs."""
+
+
+class Perturbation(Intermediate[A]):
+    """A zero added to an intermediate value so that its gradient can be read."""
+
+
+class VariableState(Variable[A]):
+    """Any leaf of a state: every variable is an instance.
+
+    ``VariableState(type=Param, value=v, **metadata)`` makes a detached variable of the given kind.
+    """
+
+
+class _VariableStateType(_VariableType):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, Variable)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, Variable)
+
+    def __call__(cls, type: Any, value: Any, **metadata: Any) -> Any:
+        if not (isinstance(type, _VariableType) and issubclass(type, Variable)):
+            raise ArgumentTypeError(
+                "VariableState needs a variable class",
+                found=f"type={type!r}",
+                expected="a subclass of plait.Variable",
+                do="for example VariableState(plait.Param, value)",
+            )
+        return type.from_metadata(value, metadata)
+
+
+VariableState.__class__ = _VariableStateType
+
+
+def hooks_of(variable: Variable[Any]) -> Sequence[str]:
+    """Names of the hooks that a variable has."""
+    return [name for name in HOOKS if variable._cell.metadata.get(name)]

@@ -1,0 +1,204 @@
+"""Cached walks: what a crossing remembers about a graph between two calls.
+
+A cached walk belongs to its first root, which holds it: a walk lives no longer than the graph it describes, and a
+reference cycle that a user makes stays one that the garbage collector can see. It holds the interned graphdefs, the
+cells of the variables, the stamps of all nodes and the contents of plain containers; never a root or a module, so that
+dropping a model frees it at once.
+
+It is trusted while the structure clock stands still; re-stamped when the clock moved but none of its own stamps did;
+made anew otherwise. Plain lists and dicts cannot tell when they change, so their elements are compared by identity on
+every use. Graphs with nodes that can neither tell nor be compared are walked anew each time. (rules U33, U34)
+"""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from .clock import Stamp, clock
+from .flatten import Link, Walk, path_of
+from .graphdef import GraphDef
+from .nodes import Kind, kind_of, pytree_impl
+from .state import State
+from .variables import Variable
+
+
+class Constant:
+    """Stands where a cell stands, for a leaf that is an array of its own."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+
+
+class CachedWalk:
+    """One or several roots, walked under one index.
+
+    Attributes:
+        graphdefs: one for each root.
+        cells: of the variables, in walk order; arrays stand as constants.
+        counts: how many of the leaves belong to each root.
+        only_variables: whether every leaf is a variable.
+    """
+
+    __slots__ = (
+        "_plan",
+        "cells",
+        "containers",
+        "counts",
+        "entries",
+        "graphdefs",
+        "links",
+        "only_variables",
+        "others",
+        "stamp",
+        "stamps",
+        "types",
+        "versions",
+    )
+
+    def __init__(self, roots: tuple[Any, ...]) -> None:
+        self.stamp = clock.now  # before the walk: a change made meanwhile moves the clock past it
+        walk = Walk()
+        graphdefs, counts = [], []
+        for root in roots:
+            before = len(walk.leaves)
+            graphdefs.append(walk.add(root))
+            counts.append(len(walk.leaves) - before)
+        self.graphdefs: tuple[GraphDef, ...] = tuple(graphdefs)
+        self.counts = tuple(counts)
+        self.cells: list[Any] = [leaf._cell if isinstance(leaf, Variable) else Constant(leaf) for leaf in walk.leaves]
+        self.types: list[type | None] = [type(leaf) if isinstance(leaf, Variable) else None for leaf in walk.leaves]
+        self.only_variables = None not in self.types
+        self.links: list[Link] = walk.links
+        self.stamps: list[Stamp] | None = walk.stamps
+        self.versions = None if walk.stamps is None else [stamp.version for stamp in walk.stamps]
+        self.containers = walk.containers
+        self.others: tuple[Any, ...] = ()
+        self.entries: dict[Any, Any] = {}
+        self._plan: Any = None
+
+    def is_current(self) -> bool:
+        """Whether the graph is still as it was walked."""
+        now = clock.now
+        if self.stamp != now:
+            stamps = self.stamps
+            if stamps is None or [stamp.version for stamp in stamps] != self.versions:
+                return False
+            self.stamp = now
+        return not self.containers or all(map(_unchanged, self.containers))
+
+    def paths(self) -> list[tuple[Any, ...]]:
+        """The path of each leaf."""
+        return [path_of(link) for link in self.links]
+
+    def raw_values(self) -> list[Any]:
+        """The raw value of each leaf."""
+        return [cell.raw for cell in self.cells]
+
+    def nested_plan(self) -> tuple[list[tuple[int, Any]], list[tuple[int, Any]]]:
+        """How to nest the leaves: (parent, key) of each sub-mapping, then (owner, key) of each leaf."""
+        if self._plan is None:
+            self._plan = _plan_of(self.links)
+        return self._plan
+
+    def nest(self, leaves: list[Any]) -> State:
+        """A nested state of these leaves, one for each of the walk."""
+        parents, owners = self.nested_plan()
+        mappings: list[dict[Any, Any]] = [{}]
+        add = mappings.append
+        for parent, key in parents:
+            mapping: dict[Any, Any] = {}
+            mappings[parent][key] = mapping
+            add(mapping)
+        for (owner, key), leaf in zip(owners, leaves, strict=True):
+            mappings[owner][key] = leaf
+        return State(mappings[0], _copy=False)
+
+
+def _plan_of(links: list[Link]) -> tuple[list[tuple[int, Any]], list[tuple[int, Any]]]:
+    parents: list[tuple[int, Any]] = []
+    owners: list[tuple[int, Any]] = []
+    numbers: dict[int, int] = {id(None): 0}
+    for link in links:
+        assert link is not None
+        missing = []
+        owner = link[0]
+        while id(owner) not in numbers:
+            missing.append(owner)
+            owner = owner[0]  # type: ignore[index]
+        for each in reversed(missing):
+            parents.append((numbers[id(each[0])], each[1]))  # type: ignore[index]
+            numbers[id(each)] = len(parents)
+        owners.append((numbers[id(link[0])], link[1]))
+    return parents, owners
+
+
+def _unchanged(container: tuple[Any, Any]) -> bool:
+    """Whether a plain container still holds the same elements."""
+    current, saved = container
+    kind = type(current)
+    if kind is list:
+        return len(current) == len(saved) and all(map(operator.is_, current, saved))
+    if kind is dict:
+        return (
+            len(current) == len(saved)
+            and all(map(operator.eq, current, saved))
+            and all(map(operator.is_, current.values(), saved.values()))
+        )
+    children = pytree_impl(kind).flatten(current)[0]
+    return len(children) == len(saved) and all(
+        key == old_key and child is old for (key, child), (old_key, old) in zip(children, saved, strict=True)
+    )
+
+
+def find_walk(roots: tuple[Any, ...]) -> CachedWalk:
+    """The cached walk of these roots, or a new one, kept on the first root where that is possible."""
+    first = roots[0]
+    try:
+        kept = first._walks
+    except AttributeError:
+        kept = None
+    key = tuple(map(id, roots[1:]))
+    if kept is not None:
+        walk = kept.get(key)
+        if walk is not None and walk.is_current() and _same_roots(walk.others, roots):
+            return walk
+    walk = CachedWalk(roots)
+    if walk.stamps is not None and kind_of(first) in (Kind.GRAPH, Kind.VARIABLE):
+        try:
+            walk.others = tuple(weakref.ref(root, _forget(weakref.ref(first), key)) for root in roots[1:])
+            if kept is None:
+                object.__setattr__(first, "_walks", kept := {})
+            kept[key] = walk
+            _walked.add(first) if kind_of(first) is Kind.GRAPH else None
+        except (AttributeError, TypeError):
+            pass  # a root that can hold no walk, or cannot be referred to weakly
+    return walk
+
+
+def _same_roots(others: tuple[Any, ...], roots: tuple[Any, ...]) -> bool:
+    return all(ref() is root for ref, root in zip(others, roots[1:], strict=True))
+
+
+def _forget(first: weakref.ref[Any], key: tuple[int, ...]) -> Callable[[Any], None]:
+    """Drop a walk of several roots when one of the others dies."""
+
+    def callback(_: Any) -> None:
+        owner = first()
+        if owner is not None:
+            owner._walks.pop(key, None)
+
+    return callback
+
+
+# Roots that hold a walk, for naming the path of an object in an error.
+_walked: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def walked_roots() -> list[Any]:
+    """The living roots that hold a walk."""
+    return list(_walked)

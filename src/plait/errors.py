@@ -1,0 +1,176 @@
+"""Every exception that plait raises on purpose.
+
+Each answers four questions, in this order: where, what was found, what was expected, what to do. Each is also the
+builtin exception that a user would catch::
+
+    PlaitError
+    ├── TraceContextError            (RuntimeError)   a write from another trace than the object's own
+    ├── GraphError                   (ValueError)     a graph that cannot be flattened, merged, updated or popped
+    │   ├── SharingError                              one variable asked to be treated in two ways
+    │   └── AttributeStatusError                      data under a static attribute, or the reverse
+    ├── GraphTypeError               (TypeError)      not a node, not a graphdef, not a state
+    ├── RegistryError                (RuntimeError)   a node type that no registry knows, or a broken registration
+    ├── FilterError                  (ValueError)     filters that do not cover, or come in an impossible order
+    ├── FilterTypeError              (TypeError)      an object that is no filter
+    ├── StaticValueError             (TypeError)      a static value that cannot be hashed
+    ├── MetadataError                (ValueError)     variable metadata that contradicts itself
+    ├── MetadataKeyError             (KeyError)       a metadata name that is not there
+    ├── VariableAttributeError       (AttributeError) an attribute that a variable does not have
+    ├── ArgumentError                (ValueError)     an argument of the right type and a wrong value
+    ├── ArgumentTypeError            (TypeError)      an argument of the wrong type
+    ├── ShapeError                   (ValueError)     an array whose shape, rank or dtype a layer does not take
+    ├── StreamError                  (ValueError)     a source of random keys that is missing
+    │   ├── StreamAttributeError     (AttributeError)
+    │   └── StreamKeyError           (KeyError)
+    ├── OptimizerError               (ValueError)     gradients that do not fit the optimizer
+    ├── CheckpointError              (ValueError)     a folder that is no whole checkpoint, or one of another model
+    ├── ExportError                  (RuntimeError)   an export that cannot be written, loaded or validated
+    ├── MissingDependencyError       (ImportError)    an optional package that is not installed
+    ├── DispatchError                (AssertionError) the fast path disagreed with a fresh walk (checking mode)
+    ├── PartitioningUnspecifiedError (ValueError)     an axis operation without the name of the axis
+    ├── AxisNameMismatchError        (ValueError, AssertionError)
+    └── ScopeParamShapeError         (ValueError)
+"""
+
+from __future__ import annotations
+
+
+class PlaitError(Exception):
+    """Base of every exception that plait raises on purpose.
+
+    Args:
+        message: one line that says what went wrong.
+        at: the path of the variable or module.
+        found: what was there.
+        expected: what plait takes.
+        do: what the user can do about it, as code where that is possible.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        at: str | None = None,
+        found: str | None = None,
+        expected: str | None = None,
+        do: str | None = None,
+    ) -> None:
+        parts = {"at": at, "found": found, "expected": expected, "do": do}
+        self.message = message
+        self.parts = {name: text for name, text in parts.items() if text is not None}
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        lines = [self.message, *(f"  {name:<9} {text}" for name, text in self.parts.items())]
+        return "\n".join(lines)
+
+    def __reduce__(self):
+        return _rebuild, (type(self), self.message, self.parts)
+
+
+def _rebuild(kind: type[PlaitError], message: str, parts: dict[str, str]) -> PlaitError:
+    return kind(message, **parts)
+
+
+class TraceContextError(PlaitError, RuntimeError):
+    """An object was changed from another JAX trace than the one it belongs to."""
+
+
+class GraphError(PlaitError, ValueError):
+    """A graph and a state, or a graph and a request, do not fit each other."""
+
+
+class SharingError(GraphError):
+    """One variable is reached in two ways that ask for different treatment."""
+
+
+class AttributeStatusError(GraphError):
+    """An attribute marked static holds data, or a mark contradicts an earlier one."""
+
+
+class GraphTypeError(PlaitError, TypeError):
+    """Something that is no node, graphdef or state was given where one belongs."""
+
+
+class RegistryError(PlaitError, RuntimeError):
+    """A node is of a type that plait cannot walk."""
+
+
+class FilterError(PlaitError, ValueError):
+    """Filters leave something over, or come in an order in which one can never match."""
+
+
+class FilterTypeError(PlaitError, TypeError):
+    """An object that cannot be read as a filter."""
+
+
+class StaticValueError(PlaitError, TypeError):
+    """A static attribute whose value cannot be hashed was used as part of a compile key."""
+
+
+class MetadataError(PlaitError, ValueError):
+    """Variable metadata contradicts itself, or a fixed entry was changed."""
+
+
+class MetadataKeyError(PlaitError, KeyError):
+    """A variable has no metadata of that name."""
+
+
+class VariableAttributeError(PlaitError, AttributeError):
+    """A variable has no such attribute, or it cannot be assigned."""
+
+
+class ArgumentError(PlaitError, ValueError):
+    """An argument has a value that the function cannot take."""
+
+
+class ArgumentTypeError(PlaitError, TypeError):
+    """An argument has a type that the function cannot take."""
+
+
+class ShapeError(PlaitError, ValueError):
+    """An array has a shape, rank or dtype that the layer does not take."""
+
+
+class StreamError(PlaitError, ValueError):
+    """A layer needs random keys and was given no stream to draw them from."""
+
+
+class StreamAttributeError(StreamError, AttributeError):
+    """An ``Rngs`` has neither the stream asked for as an attribute nor a default stream."""
+
+
+class StreamKeyError(StreamError, KeyError):
+    """An ``Rngs`` has neither the stream asked for by name nor a default stream."""
+
+
+class OptimizerError(PlaitError, ValueError):
+    """Gradients do not have the structure or shapes that the optimizer was made for."""
+
+
+class CheckpointError(PlaitError, ValueError):
+    """A folder is not a whole checkpoint, or belongs to another model."""
+
+
+class ExportError(PlaitError, RuntimeError):
+    """An artifact cannot be written, loaded or validated."""
+
+
+class MissingDependencyError(PlaitError, ImportError):
+    """An optional package is not installed; the message names the extra that brings it."""
+
+
+class DispatchError(PlaitError, AssertionError):
+    """The checking mode found a cached walk that differs from a fresh one. This is a bug in plait."""
+
+
+class PartitioningUnspecifiedError(PlaitError, ValueError):
+    """An axis was added to or removed from metadata without saying its name."""
+
+
+class AxisNameMismatchError(PlaitError, ValueError, AssertionError):
+    """The axis name found where one was to be removed is another one."""
+
+
+class ScopeParamShapeError(PlaitError, ValueError):
+    """A stored parameter has another shape than the one asked for."""

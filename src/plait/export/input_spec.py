@@ -1,0 +1,83 @@
+"""What goes into an exported function: a name, a dtype, and a shape in which some sizes are free.
+
+A size that is a string is free: the file takes any size there, and sizes with the same name must agree. A size that
+is a number is fixed in the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from ..errors import ArgumentError, ArgumentTypeError
+
+
+@dataclasses.dataclass(frozen=True)
+class InputSpec:
+    """The one input of an exported function.
+
+    Args:
+        shape: sizes, fixed (``8``) or free (``"batch"``).
+        dtype: dtype of the input.
+        name: name of the input in the file's signature.
+
+    Raises:
+        ArgumentError: a size that is neither positive nor a name, or a name that is no Python identifier.
+        ArgumentTypeError: the shape is a string, or has an entry that is neither ``int`` nor ``str``.
+
+    Example:
+        >>> spec = InputSpec(("batch", 8, 8, 1))
+        >>> spec.open_shape
+        (None, 8, 8, 1)
+    """
+
+    shape: tuple[int | str, ...]
+    dtype: DTypeLike = jnp.float32
+    name: str = "x"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.shape, str) or not all(isinstance(size, (int, np.integer, str)) for size in self.shape):
+            raise ArgumentTypeError(
+                "an input shape is a tuple of sizes",
+                at=f"InputSpec {self.name!r}",
+                found=f"shape={self.shape!r}",
+                expected="integers for fixed sizes, names for free ones",
+                do='InputSpec(("batch", 8, 8, 1))',
+            )
+        object.__setattr__(self, "shape", tuple(self.shape))
+        for size in self.shape:
+            if not (size.isidentifier() if isinstance(size, str) else size > 0):
+                raise ArgumentError(
+                    "a size of an input shape is a positive number or a name",
+                    at=f"InputSpec {self.name!r}",
+                    found=f"{size!r} in shape={self.shape!r}",
+                    expected="positive integers for fixed sizes, identifiers such as 'batch' for free ones",
+                    do='InputSpec(("batch", 8, 8, 1))',
+                )
+        if not self.name.isidentifier():
+            raise ArgumentError(
+                "an input's name becomes a keyword of the exported function",
+                found=f"name={self.name!r}",
+                expected="a Python identifier",
+                do='InputSpec(shape, name="x")',
+            )
+
+    @property
+    def open_shape(self) -> tuple[int | None, ...]:
+        """The shape with ``None`` for each free size."""
+        return tuple(None if isinstance(size, str) else int(size) for size in self.shape)
+
+    def abstract(self) -> jax.ShapeDtypeStruct:
+        """The input as JAX traces it, with symbolic free sizes."""
+        sizes = jax.export.symbolic_shape(", ".join(map(str, self.shape)))
+        return jax.ShapeDtypeStruct(sizes, np.dtype(self.dtype))
+
+
+def resolve_input_spec(spec: InputSpec | tuple[int | str, ...]) -> InputSpec:
+    """An ``InputSpec`` as it is; a bare shape becomes the float32 input ``x``."""
+    return spec if isinstance(spec, InputSpec) else InputSpec(spec)

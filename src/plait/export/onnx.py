@@ -1,0 +1,131 @@
+"""ONNX files, written through jax2onnx, with each weight once and under its own name.
+
+jax2onnx would store the weights that a function closes over as constants named by number. They are given to it as
+inputs instead, and turned into initializers afterwards: so each is stored once, keeps the name of its parameter, and
+can be replaced by any ONNX tool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..errors import ExportError
+from .dependencies import require
+from .input_spec import InputSpec, resolve_input_spec
+from .onnx_pooling import narrow_pools
+from .weights import Function, by_name, named_weights
+from .whole_write import written_whole
+
+OUTPUT = "y"
+MOST_BYTES = 2**31 - 2**24  # a protobuf message ends at 2 GiB; 16 MiB are left for the graph
+
+
+def save_onnx(
+    function: Function,
+    params: Any,
+    path: str | os.PathLike[str],
+    *,
+    input_spec: InputSpec | tuple[int | str, ...],
+    overwrite: bool = False,
+) -> None:
+    """Write ``function(params, x)`` as one ONNX file with the input ``x`` and the output ``y``.
+
+    Args:
+        function: a pure JAX function of the parameters and one array, which returns one array.
+        params: a pytree of arrays. Each becomes an initializer, named by its key path.
+        path: the file to be made.
+        input_spec: shape, dtype and name of ``x``; free sizes are names, as in ``("batch", 8, 8, 1)``.
+        overwrite: whether to replace what is at ``path``.
+
+    Raises:
+        MissingDependencyError: jax2onnx or onnx is not installed.
+        ExportPathError: the file cannot be written, or ``path`` exists.
+        ExportError: the weights do not fit into one file, or the function has an operation that jax2onnx cannot write.
+    """
+    onnx = require("onnx", extra="onnx", purpose="to write an ONNX file")
+    jax2onnx = require("jax2onnx", extra="onnx", purpose="to write an ONNX file")
+    spec = resolve_input_spec(input_spec)
+    weights = named_weights(params)
+    _check_fits(weights, spec)
+    with written_whole(path, overwrite=overwrite) as draft:
+        model = _convert(jax2onnx, function, params, weights, spec)
+        _store_weights(model, weights, onnx)
+        narrow_pools(model, onnx)
+        onnx.checker.check_model(model)
+        onnx.save_model(model, os.fspath(draft))
+
+
+def _check_fits(weights: dict[str, np.ndarray], spec: InputSpec) -> None:
+    size = sum(array.nbytes for array in weights.values())
+    if size > MOST_BYTES:
+        raise ExportError(
+            "the weights do not fit into one ONNX file",
+            found=f"{size:,} bytes of weights",
+            expected=f"at most {MOST_BYTES:,} bytes",
+            do="store them in a smaller dtype, or export with save_stablehlo, which has no limit",
+        )
+    taken = {spec.name, OUTPUT} & set(weights)
+    if taken:
+        raise ExportError(
+            "a parameter has the name of the input or of the output",
+            at=min(taken),
+            found=f"the input {spec.name!r}, the output {OUTPUT!r} and a parameter of that name",
+            expected="names that differ",
+            do="give the input another name: InputSpec(shape, name=...), or rename the parameter",
+        )
+
+
+def _convert(jax2onnx: Any, function: Function, params: Any, weights: dict[str, np.ndarray], spec: InputSpec) -> Any:
+    """The ``ModelProto`` of the function, with weights and ``x`` as its inputs."""
+    apply = by_name(function, params)
+
+    def of_arrays(*arrays: jax.Array) -> jax.Array:
+        *values, x = arrays
+        return apply(dict(zip(weights, values, strict=True)), x)
+
+    shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in weights.values()]
+    try:
+        with _quiet_converter():
+            return jax2onnx.to_onnx(
+                of_arrays, [*shapes, spec.abstract()], input_names=[*weights, spec.name], output_names=[OUTPUT]
+            )
+    except Exception as error:  # jax2onnx raises whatever its converter of one operation happens to raise
+        raise ExportError(
+            "jax2onnx cannot convert the function",
+            found=f"{type(error).__name__}: {error}",
+            expected="operations that jax2onnx knows, and one array as the result",
+            do="replace the operation that the message names, or export with save_stablehlo or save_saved_model",
+        ) from error
+
+
+@contextlib.contextmanager
+def _quiet_converter() -> Iterator[None]:
+    """Silence warnings that nobody can act on.
+
+    jax2onnx reports converters of other libraries' operations that do not load with this JAX, and onnx_ir the scalars
+    of jax2onnx's own shape arithmetic.
+    """
+    loggers = [logging.getLogger("onnx_ir"), logging.getLogger("jax2onnx")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _store_weights(model: Any, weights: dict[str, np.ndarray], onnx: Any) -> None:
+    """Turn the inputs that are weights into initializers."""
+    inputs = [value for value in model.graph.input if value.name not in weights]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())

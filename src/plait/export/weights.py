@@ -1,0 +1,82 @@
+"""The weights as a flat dictionary: each leaf of the parameters under the name it has in the file.
+
+A name is the leaf's key path, joined by dots: ``{"encoder": {"kernel": k}}`` gives ``encoder.kernel``. The parameters
+of a flat dictionary keep their keys. Names are what a reader of the file sees, so they must differ from each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..errors import ExportError
+
+Function = Callable[[Any, jax.Array], jax.Array]
+NamedFunction = Callable[[dict[str, Any], Any], Any]
+
+WHOLE = "weights"  # the name of parameters that are one bare array
+
+
+def named_weights(params: Any) -> dict[str, np.ndarray]:
+    """Every leaf of ``params`` on the host, by name, in the order of the leaves.
+
+    Raises:
+        ExportError: two leaves have the same name, or a leaf is not an array of numbers.
+    """
+    weights: dict[str, np.ndarray] = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+        name = ".".join(_word(entry) for entry in path) or WHOLE
+        if name in weights:
+            raise ExportError(
+                "two parameters would have the same name in the file",
+                at=name,
+                found=f"{jax.tree_util.keystr(path)} and another leaf",
+                expected="one leaf for each name",
+                do="rename one of them; nested keys are joined by dots",
+            )
+        weights[name] = _on_host(leaf, name)
+    return weights
+
+
+def by_name(function: Function, params: Any) -> NamedFunction:
+    """``function`` with its parameters given as the dictionary of ``named_weights(params)``."""
+    treedef = jax.tree_util.tree_structure(params)
+    names = list(named_weights(params))
+
+    def apply(weights: dict[str, Any], x: Any) -> Any:
+        return function(jax.tree_util.tree_unflatten(treedef, [weights[name] for name in names]), x)
+
+    apply.__name__ = getattr(function, "__name__", "apply")
+    return apply
+
+
+def _word(entry: Any) -> str:
+    """One step of a key path as text: a dictionary key, a position, or an attribute's name."""
+    for attribute in ("key", "idx", "name"):
+        if hasattr(entry, attribute):
+            return str(getattr(entry, attribute))
+    return str(entry)
+
+
+def _on_host(leaf: Any, name: str) -> np.ndarray:
+    if isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
+        raise ExportError(
+            "a key of random numbers cannot be stored in an export",
+            at=name,
+            found=f"dtype {leaf.dtype}",
+            expected="arrays of numbers",
+            do="leave keys out of params, and export the model in its deterministic form",
+        )
+    array = np.array(leaf, order="C")
+    if array.dtype.kind in "OSUMm":  # objects, text, dates
+        raise ExportError(
+            "a parameter is not an array",
+            at=name,
+            found=f"a {type(leaf).__name__}",
+            expected="arrays of numbers",
+            do="pass a pytree whose leaves are arrays",
+        )
+    return array

@@ -1,0 +1,72 @@
+"""A file or folder appears whole or not at all.
+
+It is written under a temporary name beside its place and renamed when it is complete, so a crash leaves what was there
+before. A rename within one folder is atomic; replacing a folder takes two, with the old one kept until the second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import PlaitError
+
+
+class ExportPathError(PlaitError, OSError):
+    """An export cannot be written at its path: the folder is missing or read-only, or something is there already."""
+
+
+@contextlib.contextmanager
+def written_whole(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
+    """Yield a temporary path for the body to write to (a file or a folder); on success it becomes ``path``.
+
+    Raises:
+        ExportPathError: ``path`` exists and ``overwrite`` is false, or its folder cannot be written to. Both are found
+            out before the body runs.
+    """
+    target = Path(path).absolute()
+    _check_free(target, overwrite=overwrite)
+    scratch = _scratch_folder(target)
+    try:
+        draft = scratch / target.name
+        yield draft
+        _check_free(target, overwrite=overwrite)
+        if os.path.lexists(target):
+            os.rename(target, scratch / "replaced")
+        try:
+            os.rename(draft, target)
+        except OSError:
+            if os.path.lexists(scratch / "replaced"):
+                os.rename(scratch / "replaced", target)
+            raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _check_free(target: Path, *, overwrite: bool) -> None:
+    if os.path.lexists(target) and not overwrite:
+        raise ExportPathError(
+            "there is something at the path of the export already",
+            at=str(target),
+            found="a folder" if target.is_dir() else "a file",
+            expected="a path that is free",
+            do="choose another path, or pass overwrite=True to replace it",
+        )
+
+
+def _scratch_folder(target: Path) -> Path:
+    """A fresh folder on the same disk as ``target``; making it finds out whether one may write there."""
+    try:
+        return Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+    except OSError as error:
+        raise ExportPathError(
+            "the export cannot be written into this folder",
+            at=str(target.parent),
+            found=error.strerror or str(error),
+            expected="an existing folder in which files may be made",
+            do="make the folder, or choose a path in one that you may write to",
+        ) from error

@@ -1,0 +1,22 @@
+"""Names of types that appear in public signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .paths import Key as Key
+from .paths import Path as Path
+
+Array = jax.Array
+ArrayLike = jax.Array | np.ndarray | np.bool_ | np.number | bool | int | float | complex
+Shape = Sequence[int]
+DTypeLike = Any
+PRNGKey = jax.Array
+Initializer = Callable[..., Any]
+FilterLiteral = Any
+PrecisionLike = Any
+Axes = int | Sequence[int]
