@@ -1,0 +1,79 @@
+# The two commands that matter are `make demo` and `make test`; each sets up .venv by itself the first time.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+UV     := $(shell command -v uv 2>/dev/null)
+DEMO_EXTRAS := demo
+LOCK_EXTRAS := --extra dev
+
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+export UV_HTTP_TIMEOUT ?= 300
+export UV_NATIVE_TLS ?= 1
+export UV_SYSTEM_CERTS ?= 1
+
+.PHONY: help demo test lint types lock bench fuzz reference check clean
+.NOTPARALLEL:
+
+help:
+	@echo 'make demo       train and look at a small model; needs nothing but Python 3.11 or newer'
+	@echo 'make test       the whole test suite'
+	@echo 'make lint       ruff: rules and formatting'
+	@echo 'make types      pyright on the library'
+	@echo 'make check      lint, types and the whole test suite'
+	@echo 'make fuzz       the laws, with many more examples'
+	@echo 'make bench      the benchmarks'
+	@echo 'make reference  write docs/reference again from the docstrings'
+	@echo 'make lock       resolve requirements.lock again (needs uv; UPGRADE=1 takes newer versions)'
+
+demo: $(VENV)/demo.stamp
+	$(BIN)/plait demo digits
+
+test: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -q
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/dev.stamp
+	$(BIN)/pyright src
+
+check: lint types test
+
+fuzz: $(VENV)/dev.stamp
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q tests/laws
+
+bench: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks
+
+reference: $(VENV)/dev.stamp
+	$(BIN)/python docs/make_reference.py
+
+lock:
+	@test -n "$(UV)" || { echo 'make lock needs uv: $(PYTHON) -m pip install uv'; exit 1; }
+	$(UV) pip compile pyproject.toml $(LOCK_EXTRAS) $(if $(UPGRADE),--upgrade) --universal --python-version 3.11 \
+	  --fork-strategy fewest --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet --output-file requirements.lock
+
+clean:
+	rm -rf $(VENV) build dist runs .pytest_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { echo 'plait needs Python 3.11 or newer, and there is no $(PYTHON); name one: make PYTHON=/path/to/python3'; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("plait needs Python 3.11 or newer; $(PYTHON) is %d.%d; name another: make PYTHON=python3.12" % v[:2])'
+	$(PYTHON) -m venv $(VENV)
+
+# The lock constrains; the extras choose. So `make demo` installs little, at the same versions that the tests use.
+# uv where there is one; pip otherwise, or where uv does not find its way to the package index.
+define install
+$(if $(UV),$(UV) pip install --quiet --python $(BIN)/python --constraint requirements.lock --editable '.[$(1)]' || \
+  )$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[$(1)]'
+endef
+
+$(VENV)/demo.stamp: pyproject.toml requirements.lock | $(BIN)/python
+	$(call install,$(DEMO_EXTRAS))
+	@touch $@
+
+$(VENV)/dev.stamp: pyproject.toml requirements.lock | $(BIN)/python
+	$(call install,dev)
+	@touch $(VENV)/demo.stamp $@
