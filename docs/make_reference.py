@@ -1,0 +1,208 @@
+"""Write docs/reference from the public names and their docstrings: one page for each area of the library.
+
+Signatures are read from the source text, so they stand as their author wrote them and hold no addresses.
+"""
+
+import ast
+import inspect
+import re
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import plait
+from plait._public import PUBLIC
+
+PAGES = Path(__file__).resolve().parent / "reference"
+SECTION = re.compile(r"^([A-Z][A-Za-z ]+):$")
+ITEM = re.compile(r"^(\*{0,2}\w[\w.*, ]*): (.*)$")
+# Where another library's object is looked for, so that its public name is shown instead of its private home.
+FOREIGN_HOMES = ("jax", "jax.nn", "jax.nn.initializers", "jax.numpy", "jax.tree", "jax.sharding", "numpy")
+ANGLED = re.compile(
+    r"<(?:bound method|built-in function|PjitFunction of <function|function|class)? ?'?([\w.]+)[^<>]*>+"
+)
+FOLDERS = {
+    "core": "Objects, state and the crossing",
+    "transforms": "Transforms",
+    "partitioning": "Axis names and sharding",
+    "nn": "Layers",
+    "checkpoint": "Checkpoints",
+    "bridge": "Linen interoperation",
+    "export": "Export",
+    "inspect": "Looking inside",
+    "training": "Training",
+}
+
+
+def pages() -> dict[str, str]:
+    """Text of each page, by file name."""
+    areas: dict[str, list[str]] = {}
+    for name in sorted(PUBLIC, key=lambda name: (name.lower(), name)):
+        areas.setdefault(PUBLIC[name].partition(".")[0], []).append(name)
+    texts = {f"{area}.md": page(area, names) for area, names in sorted(areas.items())}
+    texts["index.md"] = index(areas)
+    return texts
+
+
+def index(areas: dict[str, list[str]]) -> str:
+    lines = ["# Reference", "", "Every public name, written by `make reference` from the docstrings.", ""]
+    for area in [*(area for area in FOLDERS if area in areas), *sorted(set(areas) - set(FOLDERS))]:
+        names = ", ".join(f"[`{name}`]({area}.md#{name.lower()})" for name in areas[area])
+        lines += [f"**[{title(area)}]({area}.md)**: {names}", ""]
+    return "\n".join(lines)
+
+
+def title(area: str) -> str:
+    return FOLDERS.get(area, area.strip("_").capitalize())
+
+
+def page(area: str, names: list[str]) -> str:
+    entries = [entry(name, getattr(plait, name)) for name in names]
+    return f"# {title(area)}\n\n" + "\n".join(entries)
+
+
+def entry(name: str, value: Any) -> str:
+    parts = [f"## `{name}`", f"Defined in `plait.{PUBLIC[name]}`."]
+    elsewhere = foreign_name(value)
+    if elsewhere:
+        parts += [f"The same object as `{elsewhere}`."]
+    elif inspect.ismodule(value):
+        parts += [documentation(value)]
+    elif inspect.isclass(value):
+        call = f"class {name}{class_signature(value)}"
+        parts += [f"```text\n{call}\n```", documentation(value), *methods(value)]
+    elif callable(value) and (inspect.isroutine(value) or value.__doc__ != type(value).__doc__):
+        parts += [f"```text\n{name}{signature(value)}\n```", documentation(value)]
+    else:
+        parts += [constant(value)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def foreign_name(value: Any) -> str | None:
+    """The public name of something that another library defines; its text is not repeated here."""
+    home = getattr(value, "__module__", None)
+    name = getattr(value, "__qualname__", None)
+    if not isinstance(home, str) or not isinstance(name, str) or home.partition(".")[0] == "plait":
+        return None
+    public = (module for module in FOREIGN_HOMES if getattr(sys.modules.get(module), name, None) is value)
+    return f"{next(public, home)}.{name}"
+
+
+def constant(value: Any) -> str:
+    if isinstance(value, (str, int, float, bool, tuple)) and " at 0x" not in repr(value):
+        return f"A constant: `{value!r}`."
+    return f"A `{type(value).__name__}`."
+
+
+def documentation(value: Any) -> str:
+    own = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
+    return to_markdown(inspect.cleandoc(own)) if own else ""
+
+
+def methods(cls: type) -> list[str]:
+    """Methods and properties that the class itself documents, one line each."""
+    lines = []
+    for name, member in vars(cls).items():
+        inner = getattr(member, "fget", None) or getattr(member, "__func__", member)
+        if (name.startswith("_") and name != "__call__") or not getattr(inner, "__doc__", None):
+            continue
+        if isinstance(member, property):
+            call = name
+        elif inspect.isfunction(inspect.unwrap(inner)):
+            call = f"{name}{signature(inner, drop_first=not isinstance(member, staticmethod))}"
+        else:
+            continue
+        first = inspect.cleandoc(inner.__doc__).partition("\n\n")[0]
+        lines.append(f"- `{call}`: {to_markdown(first)}")
+    return ["**Methods**", "\n".join(lines)] if lines else []
+
+
+def class_signature(cls: type) -> str:
+    for owner in cls.__mro__[:-1]:
+        init = vars(owner).get("__init__")
+        if init is not None and inspect.isfunction(inspect.unwrap(init)):
+            return signature(init, drop_first=True, returns=False)
+    return ""
+
+
+def signature(function: Any, *, drop_first: bool = False, returns: bool = True) -> str:
+    """The signature as the source has it, or as Python reports it where there is no source."""
+    node = definition(inspect.unwrap(function))
+    if node is None:
+        return reported_signature(function, drop_first=drop_first)
+    if drop_first:
+        first = node.args.posonlyargs or node.args.args
+        if first:
+            del first[0]
+    text = f"({ast.unparse(node.args)})"
+    return text + (f" -> {ast.unparse(node.returns)}" if returns and node.returns else "")
+
+
+def definition(function: Any) -> ast.FunctionDef | None:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    node = tree.body[0] if tree.body else None
+    return node if isinstance(node, ast.FunctionDef) else None
+
+
+def reported_signature(function: Any, *, drop_first: bool) -> str:
+    try:
+        found = inspect.signature(function)
+    except (TypeError, ValueError):
+        return "(...)"
+    parameters = list(found.parameters.values())[1 if drop_first else 0 :]
+    plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
+    text = str(found.replace(parameters=plain, return_annotation=inspect.Signature.empty))
+    return re.sub(r" at 0x[0-9a-f]+", "", ANGLED.sub(r"\1", text))
+
+
+def to_markdown(docstring: str) -> str:
+    """A docstring as Markdown: headings in bold, their items as lists, examples as blocks."""
+    paragraphs = []
+    for paragraph in re.split(r"\n\s*\n", docstring):
+        lines = paragraph.splitlines()
+        heading = SECTION.match(lines[0])
+        if heading and len(lines) > 1 and lines[1].startswith("    "):
+            paragraphs.append(f"**{heading[1]}**")
+            lines = textwrap.dedent("\n".join(lines[1:])).splitlines()
+            listed = not lines[0].startswith(">>>")
+        else:
+            listed = False
+        paragraphs.append(body(lines, listed=listed))
+    return "\n\n".join(paragraphs)
+
+
+def body(lines: list[str], *, listed: bool) -> str:
+    text = textwrap.dedent("\n".join(lines))
+    if text.startswith(">>>"):
+        return f"```pycon\n{text}\n```"
+    text = text.replace("``", "`")
+    if not listed:
+        return text
+    items = []
+    for line in text.splitlines():
+        item = ITEM.match(line)
+        if item:
+            items.append(f"- `{item[1]}`: {item[2]}")
+        elif items:
+            items.append(f"  {line.strip()}")
+        else:
+            items.append(line)
+    return "\n".join(items)
+
+
+def main() -> None:
+    PAGES.mkdir(exist_ok=True)
+    written = pages()
+    for stale in set(PAGES.glob("*.md")) - {PAGES / name for name in written}:
+        stale.unlink()
+    for name, text in written.items():
+        (PAGES / name).write_text(text, encoding="utf-8")
+    sys.stdout.write(f"{len(PUBLIC)} names on {len(written)} pages in docs/reference\n")
+
+
+if __name__ == "__main__":
+    main()
