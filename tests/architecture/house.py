@@ -1,0 +1,76 @@
+"""Which files src/plait has, and what each of them imports, read without importing anything."""
+
+import ast
+import dataclasses
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.architecture.layers import FILES
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "plait"
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A file of src/plait in the house: its area, and its name in the area's list."""
+
+    area: str
+    name: str  # "" for the folder's __init__.py
+
+
+@dataclasses.dataclass(frozen=True)
+class Import:
+    """One import statement's target, where ``module`` is dotted and has no leading dots."""
+
+    line: int
+    module: str
+    names: tuple[str, ...]
+    level: int
+
+
+def source_files(source: Path = SOURCE) -> list[Path]:
+    return sorted(source.rglob("*.py"))
+
+
+def module_parts(file: Path, source: Path = SOURCE) -> tuple[str, ...]:
+    """The dotted name below plait, in parts; ``core/__init__.py`` is ``("core",)``."""
+    parts = file.relative_to(source).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def place_of(parts: tuple[str, ...], source: Path = SOURCE) -> Place:
+    """Where a module stands. A folder inside an area counts as one entry of the area's list."""
+    if not parts:
+        return Place("plait", "")
+    if len(parts) == 1 and not (source / parts[0]).is_dir():
+        group = next((area for area in ("row 0", "program") if parts[0] in FILES[area]), "unknown")
+        return Place(group, parts[0])
+    return Place(parts[0], parts[1] if len(parts) > 1 else "")
+
+
+def imports_of(file: Path) -> Iterator[Import]:
+    """Every import statement of a file, those inside functions and under ``TYPE_CHECKING`` included."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(node.lineno, alias.name, (), 0)
+        elif isinstance(node, ast.ImportFrom):
+            names = tuple(alias.name for alias in node.names)
+            yield Import(node.lineno, node.module or "", names, node.level)
+
+
+def resolve_relative(found: Import, file: Path, source: Path = SOURCE) -> list[tuple[str, ...]]:
+    """The modules of plait that a relative import reads: ``from . import a, b`` may read two."""
+    package = list(file.relative_to(source).parent.parts)
+    base = package[: len(package) - (found.level - 1)] + [part for part in found.module.split(".") if part]
+    targets = set()
+    for name in found.names:
+        inner = source.joinpath(*base, name)
+        is_module = inner.with_suffix(".py").is_file() or (inner.is_dir() and any(inner.glob("*.py")))
+        targets.add((*base, name) if is_module else tuple(base))
+    return sorted(targets)
+
+
+def is_standard_library(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names

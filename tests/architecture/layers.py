@@ -1,0 +1,74 @@
+"""The house as data: every file of src/plait, bottom-up, and what each folder may import.
+
+A file imports from the areas that its own area names in ``MAY_IMPORT``, or from files that stand before it in
+its own area's list. An area is a folder of src/plait, or a group of the files that lie directly in it.
+"""
+
+FILES: dict[str, tuple[str, ...]] = {
+    "row 0": ("errors", "paths", "typing", "_compat", "_public"),
+    "core": (
+        "statics", "axes", "clock", "trace_guard", "filters", "operators", "repr", "variables", "nodes", "attributes",
+        "state", "graphdef", "flatten", "unflatten", "walks", "functional", "update_context", "module", "containers",
+        "rngs",
+    ),
+    "transforms": (
+        "prefixes", "crossing", "aliasing", "jit", "stages", "autodiff", "custom_rules", "batching", "loops",
+        "branches", "sharded", "remat", "shapes", "rng_splits",
+    ),
+    "partitioning": ("axis_rules", "specs", "shardings", "mesh", "boxes"),
+    "nn": (
+        "masks", "promotion", "checks", "initializers", "activations",
+        "linear", "conv", "embedding", "norm", "dropout", "attention", "recurrent", "pooling", "lora",
+        "sequential",
+    ),
+    "checkpoint": ("layout", "orbax", "safetensors", "abstract", "compare"),
+    "bridge": ("collections", "kinds", "variables", "to_nnx", "to_linen", "rngs"),
+    "export": (
+        "dependencies", "whole_write", "weights", "input_spec", "lowering", "portable", "stablehlo_loader",
+        "onnx_pooling", "runners", "jax_module", "serving", "signatures", "saved_model", "stablehlo", "onnx", "litert",
+        "validate",
+    ),
+    "inspect": ("tabulate", "diff", "retrace", "treescope", "explorer"),
+    "training": ("optimizer", "metrics", "ema", "loop", "progress", "resume"),
+    "demo": ("digits",),
+    "program": ("cli",),
+}  # fmt: skip
+
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "row 0": frozenset(),
+    "core": frozenset({"row 0"}),
+    "transforms": frozenset({"row 0", "core"}),
+    "partitioning": frozenset({"row 0", "core"}),
+    "nn": frozenset({"row 0", "core", "transforms", "partitioning"}),
+    "checkpoint": frozenset({"row 0", "core", "transforms", "partitioning"}),
+    "bridge": frozenset({"row 0", "core", "transforms", "partitioning"}),
+    "export": frozenset({"row 0", "core", "transforms", "partitioning"}),
+    "inspect": frozenset({"row 0", "core", "transforms", "partitioning"}),
+    "training": frozenset({"row 0", "core", "transforms", "partitioning", "checkpoint"}),
+    "demo": frozenset(FILES) - {"demo", "program"},
+    "program": frozenset(FILES) - {"program"},
+}
+
+# Third-party packages, and the areas that may import them. What is not named here may be imported nowhere.
+OWNERS: dict[str, frozenset[str]] = {
+    "jax": frozenset(FILES),
+    "jaxlib": frozenset({"row 0"}),
+    "numpy": frozenset(FILES),
+    "typing_extensions": frozenset(FILES),
+    "optax": frozenset({"training", "demo"}),
+    "orbax": frozenset({"checkpoint"}),
+    "tensorstore": frozenset({"checkpoint"}),
+    "safetensors": frozenset({"checkpoint", "export"}),
+    "flax": frozenset({"bridge"}),
+    "tensorflow": frozenset({"export"}),
+    "jax2onnx": frozenset({"export"}),
+    "onnx": frozenset({"export"}),
+    "onnxruntime": frozenset({"export"}),
+    "rich": frozenset({"inspect", "training", "demo", "program"}),
+    "treescope": frozenset({"inspect"}),
+    "sklearn": frozenset({"demo"}),
+    "matplotlib": frozenset({"demo", "inspect"}),
+}
+
+# The one file that may ask for a version, or look into JAX's private modules.
+QUIRKS = "_compat"

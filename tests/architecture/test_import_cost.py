@@ -1,0 +1,24 @@
+"""``import plait`` loads rows 0 to 3 and nothing of what is only needed later."""
+
+import json
+import subprocess
+import sys
+
+from tests.architecture.layers import OWNERS
+
+ALWAYS_THERE = {"jax", "jaxlib", "numpy", "typing_extensions"}
+PROGRAM = """
+import json, sys
+import plait
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+print(json.dumps(sorted(name for name in sys.modules if name.startswith("plait."))))
+"""
+
+
+def test_import_plait_loads_no_library_that_is_used_later():
+    result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    packages, modules = map(json.loads, result.stdout.splitlines())
+    late = set(OWNERS) - ALWAYS_THERE
+    assert late & set(packages) == set()
+    upper = ("checkpoint", "bridge", "export", "inspect", "training", "demo", "cli")
+    assert [name for name in modules if name.split(".")[1] in upper and name.count(".") > 1] == []

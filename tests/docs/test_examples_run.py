@@ -1,0 +1,70 @@
+"""Every code block of the documentation, and every example of a docstring, runs and prints what it says."""
+
+import re
+
+import pytest
+
+from tests.docs.examples import ROOT, SOURCE, blocks_of, docstring_examples, run_docstring, run_page
+
+# Chapters of the specification whose example runs already.
+RUNNING_CHAPTERS = ("graph.md", "variables.md")
+
+SPECIFICATION = ROOT / "docs" / "spec"
+PAGES = [
+    page
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    if page.is_file() and SPECIFICATION not in page.parents and blocks_of(page)
+]
+CHAPTERS = [SPECIFICATION / name for name in RUNNING_CHAPTERS]
+DOCSTRINGS = [test for file in sorted(SOURCE.rglob("*.py")) for test in docstring_examples(file)]
+
+pytestmark = pytest.mark.usefixtures("users_promotion", "empty_folder")
+
+
+@pytest.fixture
+def empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_blocks_of_a_page_run(page):
+    assert run_page(page) > 0
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda page: page.name)
+def test_the_example_of_a_chapter_runs(chapter):
+    assert run_page(chapter) > 0
+
+
+@pytest.mark.parametrize("test", DOCSTRINGS, ids=lambda test: test.name)
+def test_the_example_of_a_docstring_holds(test):
+    run_docstring(test)
+
+
+def test_a_block_is_compared_with_the_text_that_follows(tmp_path):
+    page = tmp_path / "page.md"
+    promised = "```python\nx = 2\nprint(x)\n```\n\n```text\n2\n```\n"
+    loose = "```python\nprint(x + 1)\n```\n\nand then\n\n```text\n7\n```\n"
+    page.write_text(f"# Page\n\n{promised}\n{loose}")
+    assert [block.output for block in blocks_of(page)] == ["2\n", None]
+    assert run_page(page) == 2
+
+
+def test_a_block_that_prints_something_else_fails_with_its_place(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1)\n```\n\n```text\n2\n```\n")
+    with pytest.raises(AssertionError, match=re.escape("page.md:2: the block prints something else")):
+        run_page(page)
+
+
+def test_a_block_that_raises_fails_with_its_place(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("text\n\n- item\n\n  ```python\n  x = 1\n  x.missing\n  ```\n")
+    with pytest.raises(AssertionError, match=r"page\.md:6: the block raises AttributeError: 'int' object"):
+        run_page(page)
+
+
+def test_a_block_marked_no_run_is_left_alone(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python no-run\nraise SystemExit\n```\n")
+    assert blocks_of(page) == []

@@ -1,0 +1,65 @@
+"""ONNX files, run by ONNX Runtime in a process without JAX."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plait.errors import ExportError
+from plait.export import InputSpec, onnx as export_onnx, save_onnx, validate_export
+from tests.export.conv_net import IMAGES, inputs, log_probabilities, outputs, params
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("jax2onnx")
+pytestmark = [pytest.mark.slow, pytest.mark.oracle]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("onnx") / "digits.onnx"
+    save_onnx(log_probabilities, params(), path, input_spec=IMAGES)
+    return path
+
+
+def test_onnx_runtime_alone_gives_the_same_values_at_every_batch_size(model):
+    report = validate_export("onnx", model, inputs(), outputs())
+    assert report.passed, report
+
+
+def test_each_weight_is_one_initializer_of_its_own_name(model):
+    graph = onnx.load(model).graph
+    stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    for name, array in params().items():
+        np.testing.assert_array_equal(stored[name], array)
+    largest = sorted((array.size for array in stored.values()), reverse=True)
+    assert largest[: len(params())] == sorted((array.size for array in params().values()), reverse=True)
+    assert model.stat().st_size < 1.1 * sum(array.nbytes for array in params().values())
+
+
+def test_one_file_with_one_input_and_a_free_batch(model):
+    assert [file.name for file in model.parent.iterdir()] == [model.name]
+    (x,), (y,) = onnx.load(model).graph.input, onnx.load(model).graph.output
+    assert (x.name, y.name) == ("x", "y")
+    assert [size.dim_param or size.dim_value for size in x.type.tensor_type.shape.dim] == ["batch", 8, 8, 1]
+    assert y.type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+def test_an_operation_that_cannot_be_converted_is_an_export_error(tmp_path):
+    def unknown(params, x):
+        return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((3,), jnp.float32), x)
+
+    with pytest.raises(ExportError, match=r"jax2onnx cannot convert the function\n  found .*pure_callback"):
+        save_onnx(unknown, {}, tmp_path / "m.onnx", input_spec=(3,))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_over_two_gigabytes_are_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(export_onnx, "MOST_BYTES", 7)
+    with pytest.raises(ExportError, match=r"found +8 bytes of weights"):
+        save_onnx(lambda p, x: x, {"w": jnp.ones(2)}, tmp_path / "m.onnx", input_spec=("batch",))
+
+
+def test_a_parameter_may_not_have_the_name_of_the_input(tmp_path):
+    spec = InputSpec(("batch",), name="kernel")
+    with pytest.raises(ExportError, match=r"at +kernel"):
+        save_onnx(lambda p, x: x, {"kernel": jnp.ones(2)}, tmp_path / "m.onnx", input_spec=spec)

@@ -1,0 +1,62 @@
+"""SavedModels, run by TensorFlow in a process without JAX."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plait.errors import ExportError
+from plait.export import InputSpec, save_saved_model, validate_export
+from tests.export.conv_net import IMAGES, inputs, log_probabilities, outputs, params
+
+tf = pytest.importorskip("tensorflow")
+pytestmark = [pytest.mark.slow, pytest.mark.oracle]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved_model") / "digits"
+    save_saved_model(log_probabilities, params(), path, input_spec=IMAGES)
+    return path
+
+
+def test_tensorflow_alone_gives_the_same_values_at_every_batch_size(model):
+    report = validate_export("saved_model", model, inputs(), outputs(), tolerance=1e-5)
+    assert report.passed, report
+
+
+def test_weights_are_stored_once_beside_the_program(model):
+    stored = sum(array.nbytes for array in params().values())
+    data = sum(file.stat().st_size for file in (model / "variables").iterdir())
+    program = (model / "saved_model.pb").stat().st_size
+    assert stored <= data < 1.1 * stored
+    assert program < data / 3
+    assert all(array.tobytes()[:256] not in (model / "saved_model.pb").read_bytes() for array in params().values())
+
+
+def test_variables_have_the_names_and_values_of_the_parameters(model):
+    loaded = tf.saved_model.load(str(model))
+    variables = {variable.name.removesuffix(":0"): variable for variable in loaded.weights}
+    assert set(variables) == set(params())
+    for name, array in params().items():
+        np.testing.assert_array_equal(variables[name].numpy(), array)
+
+
+def test_a_model_with_a_composite_and_a_free_batch_runs(tmp_path):
+    """``top_k`` is what a SavedModel written for JAX's own StableHLO version failed on."""
+
+    def largest(params, x):
+        values, places = jax.lax.top_k(x * params["scale"], 2)
+        return values + places.astype(x.dtype)
+
+    weights, x = {"scale": jnp.array(2, jnp.bfloat16)}, jnp.arange(12, dtype=jnp.bfloat16).reshape(3, 4)
+    path = tmp_path / "model"
+    save_saved_model(largest, weights, path, input_spec=InputSpec(("rows", 4), jnp.bfloat16, "scores"))
+    served = tf.saved_model.load(str(path)).signatures["serving_default"](scores=tf.constant(np.asarray(x)))
+    np.testing.assert_array_equal(served["y"].numpy(), np.asarray(largest(weights, x)))
+
+
+def test_a_name_that_tensorflow_cannot_save_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ExportError, match=r"at +_hidden/kernel"):
+        save_saved_model(lambda p, x: x, {"_hidden/kernel": jnp.ones(1)}, tmp_path / "m", input_spec=("batch",))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,126 @@
+"""StableHLO folders."""
+
+import json
+import shutil
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plait.errors import ExportError
+from plait.export import InputSpec, load_stablehlo, save_stablehlo, stablehlo_loader, validate_export
+from plait.export.whole_write import ExportPathError
+from tests.export.conv_net import IMAGES, inputs, log_probabilities, outputs, params
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("stablehlo") / "digits"
+    save_stablehlo(log_probabilities, params(), path, input_spec=IMAGES)
+    return path
+
+
+def test_jax_without_plait_gives_the_same_values_at_every_batch_size(model):
+    report = validate_export("stablehlo", model, inputs(), outputs(), tolerance=1e-5)
+    assert report.passed, report
+
+
+def test_load_stablehlo_gives_the_same_values_at_every_batch_size(model):
+    apply = load_stablehlo(model)
+    for x, y in zip(inputs(), outputs(), strict=True):
+        np.testing.assert_allclose(apply(x), y, atol=1e-5)
+
+
+def test_weights_are_stored_once_beside_the_program(model):
+    stored = sum(array.nbytes for array in params().values())
+    sizes = {file.name: file.stat().st_size for file in model.iterdir()}
+    assert stored <= sizes["weights.safetensors"] < 1.1 * stored
+    assert sizes["function.jax_export"] < stored / 3
+
+
+def test_the_manifest_describes_the_folder(model):
+    manifest = json.loads((model / "manifest.json").read_text())
+    assert (manifest["format"], manifest["format_version"]) == ("plait-stablehlo", 1)
+    assert manifest["platforms"] == ["cpu", "cuda", "tpu"]
+    assert manifest["signature"] == {
+        "inputs": [{"name": "x", "shape": ["batch", 8, 8, 1], "dtype": "float32"}],
+        "outputs": [{"name": "y", "shape": ["batch", 10], "dtype": "float32"}],
+    }
+    assert {weight["name"]: tuple(weight["shape"]) for weight in manifest["weights"]} == {
+        name: array.shape for name, array in params().items()
+    }
+    assert set(manifest["files"]) | {"manifest.json"} == {file.name for file in model.iterdir()}
+
+
+def test_the_folder_carries_its_loader(model):
+    with open(stablehlo_loader.__file__, "rb") as source:
+        assert (model / "load.py").read_bytes() == source.read()
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "function.jax_export"])
+def test_a_changed_file_is_refused_by_name(model, tmp_path, name):
+    copy = shutil.copytree(model, tmp_path / "copy")
+    content = bytearray((copy / name).read_bytes())
+    content[-1] ^= 1
+    (copy / name).write_bytes(content)
+    with pytest.raises(ExportError, match=rf"{name} is not the file that was exported\n  at +.*copy.{name}"):
+        load_stablehlo(copy)
+
+
+def test_a_missing_file_is_refused_by_name(model, tmp_path):
+    copy = shutil.copytree(model, tmp_path / "copy")
+    (copy / "weights.safetensors").unlink()
+    with pytest.raises(ExportError, match=r"weights\.safetensors cannot be read"):
+        load_stablehlo(copy)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "no readable manifest"),
+        ("{", "no readable manifest"),
+        ('{"format": "plait-stablehlo", "format_version": 2}', r"found +format 'plait-stablehlo', version 2"),
+        ("{}", r"found +format None"),
+    ],
+)
+def test_a_folder_of_another_format_is_refused(tmp_path, text, reason):
+    if text is not None:
+        (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ExportError, match=reason):
+        load_stablehlo(tmp_path)
+
+
+def test_every_dtype_and_shape_survives(tmp_path):
+    weights = {
+        "bfloat16": jnp.arange(3, dtype=jnp.bfloat16),
+        "float8": jnp.ones(2, jnp.float8_e4m3fn),
+        "flag": np.array([True, False]),
+        "scalar": np.float32(2.5),
+        "empty": np.zeros((0, 3), np.int8),
+        "view": np.arange(6, dtype=np.uint16).reshape(2, 3).T,
+    }
+    save_stablehlo(lambda p, x: x, weights, tmp_path / "model", input_spec=("batch",))
+    read = stablehlo_loader.read_safetensors((tmp_path / "model" / "weights.safetensors").read_bytes())
+    assert set(read) == set(weights)
+    for name, array in weights.items():
+        assert read[name].dtype == array.dtype, name
+        np.testing.assert_array_equal(read[name], np.asarray(array))
+
+
+def test_a_folder_is_replaced_only_when_asked(tmp_path):
+    def save(factor, **options):
+        weights = {"factor": jnp.float32(factor)}
+        save_stablehlo(lambda p, x: p["factor"] * x, weights, tmp_path / "m", input_spec=InputSpec(()), **options)
+
+    save(2)
+    with pytest.raises(ExportPathError, match=r"do .*overwrite=True"):
+        save(3)
+    assert load_stablehlo(tmp_path / "m")(np.float32(1)) == 2
+    save(3, overwrite=True)
+    assert load_stablehlo(tmp_path / "m")(np.float32(1)) == 3
+
+
+def test_a_function_of_several_outputs_is_refused(tmp_path):
+    with pytest.raises(ExportError, match="one array, y"):
+        save_stablehlo(lambda p, x: (x, x), {}, tmp_path / "m", input_spec=("batch",))
+    assert list(tmp_path.iterdir()) == []

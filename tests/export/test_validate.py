@@ -1,0 +1,84 @@
+"""Validation in a fresh process."""
+
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plait.errors import ArgumentError, ExportError
+from plait.export import InputSpec, save_stablehlo, validate, validate_export
+
+
+@pytest.fixture(scope="module")
+def doubling(tmp_path_factory):
+    path = tmp_path_factory.mktemp("validate") / "model"
+    weights = {"factor": jnp.float32(2)}
+    save_stablehlo(lambda p, x: p["factor"] * x, weights, path, input_spec=InputSpec(("batch",)))
+    return path
+
+
+def outcome(monkeypatch, result, expected):
+    """The report on a file that returned ``result``."""
+    monkeypatch.setattr(validate, "run_apart", lambda *_: [np.asarray(result)])
+    return validate_export("onnx", "model.onnx", np.zeros(1), np.asarray(expected), tolerance=1e-3)
+
+
+def test_the_report_tells_how_far_off_a_file_is(doubling):
+    x = np.arange(4, dtype=np.float32)
+    report = validate_export("stablehlo", doubling, x, 2 * x + np.float32([0, 0, 0, 1]))
+    assert not report.passed
+    assert (report.max_abs_difference, report.mean_abs_difference) == (1.0, 0.25)
+    assert report.detail == "1 examples, 4 values, beyond 0.0001"
+
+
+def test_a_file_that_cannot_be_loaded_is_an_error_with_the_last_lines(tmp_path):
+    with pytest.raises(ExportError, match=r"at +.*nowhere\n(.*\n)*.*manifest\.json"):
+        validate_export("stablehlo", tmp_path / "nowhere", np.zeros(1), np.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("result", "expected", "passed"),
+    [
+        ([1.0, np.nan, np.inf], [1.0, np.nan, np.inf], True),
+        ([1.0, 1.0], [1.0, np.nan], False),
+        ([1.0, np.inf], [1.0, -np.inf], False),
+        ([1.0005], [1.0], True),
+        ([1.002], [1.0], False),
+        ([1, 2], [1, 3], False),
+        ([True, False], [True, False], True),
+        ([1 + 1j], [1 + 2j], False),
+        ([], [], True),
+    ],
+)
+def test_values_are_compared(monkeypatch, result, expected, passed):
+    assert outcome(monkeypatch, result, expected).passed is passed
+
+
+@pytest.mark.parametrize(
+    ("result", "detail"),
+    [(np.zeros((1, 2)), r"example 0: float64[1, 2] instead of float64[2]"), (np.zeros(2, np.float32), "float32[2]")],
+)
+def test_another_shape_or_dtype_does_not_pass(monkeypatch, result, detail):
+    report = outcome(monkeypatch, result, np.zeros(2))
+    assert not report.passed
+    assert detail in report.detail
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(ArgumentError, match=r"found +kind='torch'"):
+        validate_export("torch", "model", np.zeros(1), np.zeros(1))
+    with pytest.raises(ArgumentError, match=r"found +2 inputs, 1 outputs"):
+        validate_export("onnx", "model", [np.zeros(1), np.zeros(1)], [np.zeros(1)])
+
+
+def test_blocked_packages_look_as_if_they_were_not_installed(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, numpy, importlib.util\n"
+        "try:\n    import jax.numpy\nexcept ModuleNotFoundError as error:\n    print(error, '|', *sys.argv[1:])\n"
+    )
+    command = [sys.executable, "-I", str(validate.RUNNERS / "isolated.py"), "jax,plait", str(script), "a", "b"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "jax is blocked in this process | a b"

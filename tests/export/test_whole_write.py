@@ -1,0 +1,49 @@
+"""Files and folders that appear whole or not at all."""
+
+import pytest
+
+from plait.export.whole_write import ExportPathError, written_whole
+
+
+def write(path, text="new", *, overwrite=False):
+    with written_whole(path, overwrite=overwrite) as draft:
+        draft.mkdir()
+        (draft / "file").write_text(text)
+
+
+def test_a_folder_appears_when_it_is_complete(tmp_path):
+    with written_whole(tmp_path / "model", overwrite=False) as draft:
+        draft.mkdir()
+        assert not (tmp_path / "model").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_failure_leaves_what_was_there(tmp_path):
+    write(tmp_path / "model", "old")
+    with pytest.raises(ZeroDivisionError), written_whole(tmp_path / "model", overwrite=True) as draft:
+        draft.mkdir()
+        raise ZeroDivisionError
+    assert (tmp_path / "model" / "file").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_what_is_there_is_replaced_only_when_asked(tmp_path):
+    write(tmp_path / "model", "old")
+    with pytest.raises(ExportPathError, match=r"at +.*model\n  found +a folder(\n.*)*overwrite=True"):
+        write(tmp_path / "model")
+    write(tmp_path / "model", overwrite=True)
+    assert (tmp_path / "model" / "file").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("parent", ["missing", "file"])
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, parent):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=rf"cannot be written into this folder\n  at +.*{parent}\n"):
+        write(tmp_path / parent / "model")
+
+
+def test_the_error_carries_its_parts(tmp_path):
+    with pytest.raises(ExportPathError) as caught:
+        write(tmp_path / "missing" / "model")
+    assert caught.value.parts["found"] == "No such file or directory"
