@@ -12,7 +12,7 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
     """Import ``module`` (dotted), or raise an error that names its package and the extra of plait that installs it.
 
     Args:
-        module: what to import, for example ``"tensorflow"`` or ``"safetensors.numpy"``.
+        module: what to import, for example ``"tensorflow"``.
         extra: the extra that brings it, as in ``pip install 'plait[extra]'``.
         purpose: what it is needed for, in the user's words: ``"to write a SavedModel"``.
 

@@ -22,7 +22,6 @@ from jax.typing import ArrayLike
 
 from ..errors import ExportError
 from . import stablehlo_loader
-from .dependencies import require
 from .input_spec import InputSpec, resolve_input_spec
 from .lowering import PLATFORMS, lower
 from .weights import Function, by_name, named_weights
@@ -53,18 +52,18 @@ def save_stablehlo(
         overwrite: whether to replace what is at ``path``.
 
     Raises:
-        MissingDependencyError: safetensors is not installed.
         ExportPathError: the folder cannot be written, or ``path`` exists.
         ExportError: the function returns something other than one array, or a parameter cannot be stored.
     """
-    safetensors = require("safetensors.numpy", extra="safetensors", purpose="to write the weights")
+    from safetensors.numpy import save_file  # loaded here, so that naming this function costs nothing
+
     spec = resolve_input_spec(input_spec)
     weights = named_weights(params)
     with written_whole(path, overwrite=overwrite) as draft:
         exported = lower(by_name(function, params), weights, spec, platforms)
         draft.mkdir()
         (draft / stablehlo_loader.FUNCTION).write_bytes(exported.serialize())
-        safetensors.save_file(weights, draft / stablehlo_loader.WEIGHTS)
+        save_file(weights, draft / stablehlo_loader.WEIGHTS)
         (draft / LOADER).write_bytes(Path(stablehlo_loader.__file__).read_bytes())
         manifest = _manifest(draft, exported, weights, spec)
         (draft / stablehlo_loader.MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
