@@ -54,15 +54,16 @@ def describe_trace(token: Any) -> str:
 
 def is_mutable_array(value: Any) -> bool:
     """Whether ``value`` is a JAX reference (``jax.new_ref``), or a tracer of one."""
-    if isinstance(value, _core.Ref if hasattr(_core, "Ref") else ()):
-        return True
-    return isinstance(value, Tracer) and isinstance(_core.get_aval(value), _AbstractRef)
+    if isinstance(value, Tracer):
+        return isinstance(value.aval, _AbstractRef)
+    return isinstance(value, _Ref)
 
 
 try:
+    from jax._src.core import Ref as _Ref
     from jax._src.state.types import AbstractRef as _AbstractRef
-except ImportError:  # pragma: no cover - JAX versions without references
-    _AbstractRef = ()  # type: ignore[assignment]
+except ImportError:  # JAX versions without references
+    _AbstractRef = _Ref = ()  # type: ignore[assignment,misc]
 
 
 def new_ref(value: Any) -> Any:

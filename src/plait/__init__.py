@@ -1,0 +1,124 @@
+"""plait: neural networks for JAX as graphs of ordinary Python objects.
+
+``import plait as nnx`` stands in for ``from flax import nnx``. The names below are the public ones; ``_public.py`` lists
+them, with those that load on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+from . import _public
+from .core.attributes import Data as Data
+from .core.attributes import Static as Static
+from .core.attributes import data as data
+from .core.attributes import has_data as has_data
+from .core.attributes import is_data as is_data
+from .core.attributes import register_data_type as register_data_type
+from .core.attributes import static as static
+from .core.containers import Dict as Dict
+from .core.containers import List as List
+from .core.filters import All as All
+from .core.filters import Any_ as Any
+from .core.filters import Everything as Everything
+from .core.filters import Not as Not
+from .core.filters import Nothing as Nothing
+from .core.filters import OfType as OfType
+from .core.filters import PathContains as PathContains
+from .core.filters import WithTag as WithTag
+from .core import filters as filterlib
+from .core.filters import to_predicate as to_predicate
+from .core.functional import GraphState as GraphState
+from .core.functional import clone as clone
+from .core.functional import flatten as flatten
+from .core.functional import graphdef as graphdef
+from .core.functional import merge as merge
+from .core.functional import pop as pop
+from .core.functional import split as split
+from .core.functional import state as state
+from .core.functional import unflatten as unflatten
+from .core.functional import unpack as unpack
+from .core.functional import update as update
+from .core.functional import variables as variables
+from .core import graph as graph
+from .core import graph as graphlib
+from .core.graphdef import GraphDef as GraphDef
+from .core.module import M as M
+from .core.module import Module as Module
+from .core.module import Object as Object
+from .core.module import Pytree as Pytree
+from .core.module import check_pytree as check_pytree
+from .core.module import dataclass as dataclass
+from .core.rngs import RngCount as RngCount
+from .core.rngs import RngKey as RngKey
+from .core.rngs import RngState as RngState
+from .core.rngs import RngStream as RngStream
+from .core.rngs import Rngs as Rngs
+from .core import rngs as rnglib
+from .core.state import FlatState as FlatState
+from .core.state import State as State
+from .core.state import as_pure as as_pure
+from .core.state import filter_state as filter_state
+from .core.state import from_flat_state as from_flat_state
+from .core.state import map_state as map_state
+from .core.state import merge_state as merge_state
+from .core.state import as_pure as pure
+from .core.state import replace_by_pure_dict as replace_by_pure_dict
+from .core.state import restore_int_paths as restore_int_paths
+from .core.state import split_state as split_state
+from .core import state as statelib
+from .core.state import to_flat_state as to_flat_state
+from .core.state import to_pure_dict as to_pure_dict
+from .core.traversal import find_duplicates as find_duplicates
+from .core.traversal import iter_children as iter_children
+from .core.traversal import iter_graph as iter_graph
+from .core.traversal import iter_module_children as iter_module_children
+from .core.traversal import iter_modules as iter_modules
+from .core.traversal import set_metadata as set_metadata
+from .core.variables import A as A
+from .core.variables import BatchStat as BatchStat
+from .core.variables import Cache as Cache
+from .core.variables import Intermediate as Intermediate
+from .core.variables import LoRAParam as LoRAParam
+from .core.variables import Param as Param
+from .core.variables import Perturbation as Perturbation
+from .core.variables import Variable as Variable
+from .core.variables import VariableMetadata as VariableMetadata
+from .core.variables import VariableState as VariableState
+from .core.variables import use_eager_sharding as use_eager_sharding
+from .core.variables import using_eager_sharding as using_eager_sharding
+from .core.variables import var_defaults as var_defaults
+from .core import variables as variablelib
+from .core.variables import with_metadata as with_metadata
+from . import errors as errors
+from .transforms.autodiff import DiffState as DiffState
+from .transforms.autodiff import grad as grad
+from .transforms.autodiff import value_and_grad as value_and_grad
+from .transforms.jit import jit as jit
+
+if TYPE_CHECKING:
+    pass
+
+
+__version__ = "0.1.0"
+
+# ``from plait.graph import split`` and ``import plait.graph`` work for public modules that live elsewhere.
+for _name, _module in _public.MODULES.items():
+    if _name not in _public.LAZY:
+        sys.modules.setdefault(f"{__name__}.{_name}", importlib.import_module(f".{_module}", __name__))
+
+
+def __getattr__(name: str) -> object:
+    """Load a name whose module is imported on first use."""
+    if name not in _public.LAZY:
+        raise AttributeError(f"module 'plait' has no attribute {name!r}")
+    module = importlib.import_module(f".{_public.LAZY[name]}", __name__)
+    value = module if name in _public.LAZY_MODULES else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(_public.PUBLIC)

@@ -1,0 +1,60 @@
+"""The one list of public names: name → the module below ``plait`` that defines it.
+
+``dir(plait)``, the reference pages and the type checkers' view are all compared with this list by tests. Names of rows
+0 to 3 are imported with the package; the others (``LAZY``) load on first use.
+"""
+
+from __future__ import annotations
+
+_NAMES = {
+    "core.attributes": "Data Static data has_data is_data register_data_type static",
+    "core.containers": "Dict List",
+    "core.filters": "All Everything Not Nothing OfType PathContains WithTag to_predicate",
+    "core.functional": "GraphState clone flatten graphdef merge pop split state unflatten unpack update variables",
+    "core.graphdef": "GraphDef",
+    "core.module": "M Module Object Pytree check_pytree dataclass",
+    "core.rngs": "RngCount RngKey RngState RngStream Rngs",
+    "core.state": (
+        "FlatState State as_pure filter_state from_flat_state map_state merge_state replace_by_pure_dict "
+        "restore_int_paths split_state to_flat_state to_pure_dict"
+    ),
+    "core.traversal": (
+        "find_duplicates iter_children iter_graph iter_module_children iter_modules set_metadata"
+    ),
+    "core.variables": (
+        "A BatchStat Cache Intermediate LoRAParam Param Perturbation Variable VariableMetadata VariableState "
+        "use_eager_sharding using_eager_sharding var_defaults with_metadata"
+    ),
+    "transforms.autodiff": "DiffState grad value_and_grad",
+    "transforms.jit": "jit",
+}
+
+# Modules that are public under a name of their own.
+MODULES = {
+    "errors": "errors",
+    "filterlib": "core.filters",
+    "graph": "core.graph",
+    "graphlib": "core.graph",
+    "rnglib": "core.rngs",
+    "statelib": "core.state",
+    "variablelib": "core.variables",
+}
+
+# Names whose module loads on first use, because it brings a library that costs import time, or is not needed to define
+# and run a model.
+_LAZY_NAMES: dict[str, str] = {}
+LAZY_MODULES: dict[str, str] = {}
+LAZY: dict[str, str] = {
+    **{name: module for module, names in _LAZY_NAMES.items() for name in names.split()},
+    **LAZY_MODULES,
+}
+
+# Public names that differ from the name in their module.
+RENAMED = {"Any": ("core.filters", "Any_"), "pure": ("core.state", "as_pure")}
+
+PUBLIC: dict[str, str] = {
+    **{name: module for module, names in _NAMES.items() for name in names.split()},
+    **{name: module for name, (module, _) in RENAMED.items()},
+    **MODULES,
+    **LAZY,
+}

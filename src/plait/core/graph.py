@@ -1,0 +1,49 @@
+"""The namespace ``plait.graph``: everything about graphs that users reach for, low-level names included."""
+
+from __future__ import annotations
+
+from .flatten import IndexMap as IndexMap
+from .flatten import RefMap as RefMap
+from .functional import GraphState as GraphState
+from .functional import clone as clone
+from .functional import flatten as flatten
+from .functional import graph_pop as graph_pop
+from .functional import graphdef as graphdef
+from .functional import merge as merge
+from .functional import pop as pop
+from .functional import split as split
+from .functional import state as state
+from .functional import unflatten as unflatten
+from .functional import unpack as unpack
+from .functional import update as update
+from .functional import variables as variables
+from .graphdef import GraphDef as GraphDef
+from .graphdef import LeafAttribute as LeafAttribute
+from .graphdef import NodeDef as NodeDef
+from .graphdef import NodeRef as NodeRef
+from .graphdef import StaticAttribute as StaticAttribute
+from .graphdef import SubGraphAttribute as SubGraphAttribute
+from .graphdef import VariableDef as VariableDef
+from .nodes import DataElem as DataElem
+from .nodes import GenericPytree as GenericPytree
+from .nodes import Static as Static
+from .nodes import StaticElem as StaticElem
+from .nodes import get_node_impl as get_node_impl
+from .nodes import get_node_impl_for_type as get_node_impl_for_type
+from .nodes import is_graph_node as is_graph_node
+from .nodes import is_node as is_node
+from .nodes import is_node_leaf as is_node_leaf
+from .nodes import is_node_module as is_node_module
+from .nodes import is_node_type as is_node_type
+from .nodes import is_pytree_node as is_pytree_node
+from .nodes import is_state_leaf as is_state_leaf
+from .nodes import jax_to_nnx_path as jax_to_nnx_path
+from .nodes import register_graph_node_type as register_graph_node_type
+from .nodes import register_pytree_node_type as register_pytree_node_type
+from .statics import HashableMapping as HashableMapping
+from .traversal import find_duplicates as find_duplicates
+from .traversal import iter_children as iter_children
+from .traversal import iter_graph as iter_graph
+from .traversal import iter_module_children as iter_module_children
+from .traversal import iter_modules as iter_modules
+from .traversal import set_metadata as set_metadata

@@ -1,0 +1,1 @@
+"""Lifted transforms: JAX's transforms, on functions of graphs."""

@@ -1,0 +1,355 @@
+"""The crossing: one passage from the world of objects through a pure function and back.
+
+Every transform is this, with another JAX transform in the middle:
+
+1. **gather** (outside): the arguments are flattened as a pytree that stops at modules and variables; those are walked
+   under one index, so that sharing across arguments is seen once. What remains are raw values in walk order, plain
+   leaves, and a static ``Structure``.
+2. **enter** (inside): private copies of the objects are built around the traced values. The caller's own objects are
+   never touched while a function is traced.
+3. **leave** (inside): after the function ran, arguments and output are walked again, under one new index. What changed
+   is a static ``Outcome``; the values that the function wrote, and only those, are returned as arrays.
+4. **write back** (outside): the outcome is applied to the caller's own objects: values are written into the same
+   variables and, where the structure changed, nodes are refilled in place. Objects that were there before stay the
+   same objects; new ones appear once.
+
+Nothing outside changes before step 4, so a function that raises changes nothing. The outcome is static and hashable,
+because a compiled function that is called again runs only steps 1 and 4. (rules U8 to U23, U27)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from types import MethodType
+from typing import Any
+
+import jax
+from jax.tree_util import register_static
+
+from .._compat import current_trace, describe_trace
+from ..core.flatten import Walk
+from ..core.graphdef import GraphDef, LeafDef, VariableDef, iter_parts
+from ..core.locate import describe_place
+from ..core.module import Pytree
+from ..core.nodes import GRAPH_REGISTRY, Static
+from ..core.statics import HashableMapping
+from ..core.unflatten import UNTOUCHED, Builder
+from ..core.variables import Variable
+from ..core.walks import CachedWalk, find_walk
+from ..errors import ArgumentError, ArgumentTypeError
+
+
+def is_graph_leaf(x: Any) -> bool:
+    """Whether the flattening of arguments stops here: a graph node or a variable."""
+    return isinstance(x, (Pytree, Variable)) or type(x) in GRAPH_REGISTRY
+
+
+@register_static
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """The static half of a pytree of arguments: its treedef, and a graphdef for each leaf that is an object."""
+
+    treedef: Any
+    graphdefs: tuple[GraphDef | None, ...]
+
+
+@dataclasses.dataclass
+class Gathered:
+    """The arguments of one call, taken apart (step 1)."""
+
+    structure: Structure
+    roots: tuple[Any, ...]
+    walk: CachedWalk | None
+    plain: list[Any]
+
+    def values(self) -> list[Any]:
+        """The raw values of all variables and array attributes, in walk order."""
+        return [] if self.walk is None else self.walk.raw_values()
+
+
+def gather(tree: Any) -> Gathered:
+    """Take a pytree that holds objects apart."""
+    leaves, treedef = jax.tree_util.tree_flatten(tree, is_leaf=is_graph_leaf)
+    flags = [is_graph_leaf(leaf) for leaf in leaves]
+    roots = tuple(leaf for leaf, is_object in zip(leaves, flags, strict=True) if is_object)
+    plain = [leaf for leaf, is_object in zip(leaves, flags, strict=True) if not is_object]
+    walk = find_walk(roots) if roots else None
+    supply = iter(walk.graphdefs if walk is not None else ())
+    graphdefs = tuple(next(supply) if is_object else None for is_object in flags)
+    return Gathered(Structure(treedef, graphdefs), roots, walk, plain)
+
+
+class Entered:
+    """The arguments inside the transformed function (step 2).
+
+    Attributes:
+        tree: the arguments, with private objects.
+        index_ref: outer index → private object.
+        values: the traced values that the objects were built around.
+    """
+
+    __slots__ = ("index_ref", "roots", "structure", "tree", "values")
+
+    def __init__(self, structure: Structure, values: Sequence[Any], plain: Sequence[Any]) -> None:
+        self.structure = structure
+        self.values = list(values)
+        self.index_ref: dict[int, Any] = {}
+        builder = Builder(self.index_ref)
+        supply = iter(plain)
+        position = 0
+        leaves, roots = [], []
+        for graphdef in structure.graphdefs:
+            if graphdef is None:
+                leaves.append(next(supply))
+                continue
+            count = graphdef.num_leaves
+            root = builder.build(graphdef, self.values[position : position + count])
+            position += count
+            leaves.append(root)
+            roots.append(root)
+        self.roots = tuple(roots)
+        self.tree = jax.tree_util.tree_unflatten(structure.treedef, leaves)
+
+
+@register_static
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a function did to its arguments and what it returned, as far as it is static (step 3).
+
+    Attributes:
+        written: positions, among the input values, of the variables that were written.
+        arguments: the graphdefs of the arguments afterwards, or ``None`` when their structure is as it was.
+        argument_sources: for each leaf of those, where its value comes from: ``i >= 0`` is the i-th returned value,
+            ``-1 - j`` the j-th input value.
+        output: the structure of an output that holds objects, or ``None`` for a plain one.
+        output_sources: the same for its leaves.
+        mapping: new index → outer index, for the objects that were there before.
+    """
+
+    written: tuple[int, ...]
+    arguments: tuple[GraphDef, ...] | None = None
+    argument_sources: tuple[int, ...] = ()
+    output: Structure | None = None
+    output_sources: tuple[int, ...] = ()
+    mapping: HashableMapping[int, int] | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether only values of existing variables were written and the output holds no objects."""
+        return self.arguments is None and self.output is None
+
+
+def leave(entered: Entered, out: Any, name: str) -> tuple[Outcome, list[Any], Any]:
+    """Walk arguments and output again (step 3).
+
+    Args:
+        name: the transform, for errors.
+
+    Returns:
+        The outcome, the values to return, and the plain part of the output: the output itself when it holds no
+        objects, else its plain leaves.
+
+    Raises:
+        ArgumentError: the output holds an object of another trace, such as a captured model.
+    """
+    walk = Walk()
+    arguments = tuple(map(walk.add, entered.roots))
+    argument_count = len(walk.leaves)
+    unchanged = arguments == tuple(g for g in entered.structure.graphdefs if g is not None) and all(
+        walk.refs.get(inner) == outer for outer, inner in entered.index_ref.items()
+    )
+    unchanged = unchanged and len(walk.refs) == len(entered.index_ref)
+    values: list[Any] = []
+    inputs = {id(value): position for position, value in enumerate(entered.values)}
+
+    def source(raw: Any) -> int:
+        """The input that a leaf still holds, or a new returned value."""
+        position = inputs.get(id(raw))
+        if position is not None:
+            return -1 - position
+        values.append(raw)
+        return len(values) - 1
+
+    raws = [leaf._cell.raw if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
+    if unchanged and any(
+        raw is not before and not isinstance(leaf, Variable)
+        for raw, before, leaf in zip(raws, entered.values, walk.leaves, strict=True)
+    ):
+        unchanged = False  # an array attribute was replaced
+    written: tuple[int, ...] = ()
+    argument_sources: tuple[int, ...] = ()
+    if unchanged:
+        written = tuple(
+            position for position, (raw, before) in enumerate(zip(raws, entered.values, strict=True)) if raw is not before
+        )
+        values.extend(raws[position] for position in written)
+    else:
+        argument_sources = tuple(map(source, raws))
+    leaves, treedef = jax.tree_util.tree_flatten(out, is_leaf=is_graph_leaf)
+    output = None
+    output_sources: tuple[int, ...] = ()
+    plain = out
+    if any(map(is_graph_leaf, leaves)):
+        _check_no_captives(leaves, entered, name)
+        graphdefs = tuple(walk.add(leaf) if is_graph_leaf(leaf) else None for leaf in leaves)
+        output = Structure(treedef, graphdefs)
+        plain = [leaf for leaf in leaves if not is_graph_leaf(leaf)]
+        output_sources = tuple(
+            source(leaf._cell.raw if isinstance(leaf, Variable) else leaf) for leaf in walk.leaves[argument_count:]
+        )
+    if unchanged and output is None:
+        return Outcome(written), values, plain
+    mapping = HashableMapping(
+        {new: outer for outer, inner in entered.index_ref.items() if (new := walk.refs.get(inner)) is not None}
+    )
+    outcome = Outcome(
+        written, None if unchanged else arguments, argument_sources, output, output_sources, mapping
+    )
+    return outcome, values, plain
+
+
+def _check_no_captives(leaves: list[Any], entered: Entered, name: str) -> None:
+    """Refuse to return an object that was not made, or passed in, here. (rule U26)"""
+    for leaf in leaves:
+        if isinstance(leaf, Variable):
+            trace = leaf._cell.trace
+        elif isinstance(leaf, Pytree):
+            trace = leaf._info.trace
+        else:
+            continue
+        if trace is not current_trace() and not any(leaf is root for root in entered.index_ref.values()):
+            raise ArgumentError(
+                f"{name} was asked to return an object that it captured from outside",
+                at=describe_place(leaf),
+                found=f"a {type(leaf).__name__} of {describe_trace(trace)}",
+                expected="objects that were passed in as arguments, or made inside",
+                do="pass the object as an argument",
+            )
+
+
+def write_back(outcome: Outcome, gathered: Gathered, values: Sequence[Any], plain: Any) -> Any:
+    """Apply an outcome to the caller's own objects (step 4). Returns the output."""
+    walk = gathered.walk
+    cells = [] if walk is None else walk.cells
+    if outcome.is_plain:
+        for position, value in zip(outcome.written, values, strict=True):
+            cells[position].raw = value
+        return plain
+    inputs = [cell.raw for cell in cells]
+    outer = Walk()
+    for root in gathered.roots:
+        outer.add(root)
+    objects = {index: item for item, index in outer.refs.items()}
+    assert outcome.mapping is not None
+    cache = {new: objects[old] for new, old in outcome.mapping.items()}
+    own = {id(leaf): position for position, leaf in enumerate(outer.leaves) if isinstance(leaf, Variable)}
+
+    for position, value in zip(outcome.written, values, strict=False):
+        cells[position].raw = value
+    builder = Builder({}, cache)
+    if outcome.arguments is not None:
+        position = 0
+        for graphdef in outcome.arguments:
+            sources = outcome.argument_sources[position : position + graphdef.num_leaves]
+            position += graphdef.num_leaves
+            builder.build(graphdef, _leaves(graphdef, sources, values, inputs, cache, own))
+    else:
+        builder.index_ref.update(cache)
+    if outcome.output is None:
+        return plain
+    supply = iter(plain)
+    leaves = []
+    position = 0
+    for graphdef in outcome.output.graphdefs:
+        if graphdef is None:
+            leaves.append(next(supply))
+            continue
+        sources = outcome.output_sources[position : position + graphdef.num_leaves]
+        position += graphdef.num_leaves
+        leaves.append(builder.build(graphdef, _leaves(graphdef, sources, values, inputs, cache, own)))
+    return jax.tree_util.tree_unflatten(outcome.output.treedef, leaves)
+
+
+def _leaves(
+    graphdef: GraphDef,
+    sources: Sequence[int],
+    values: Sequence[Any],
+    inputs: Sequence[Any],
+    cache: dict[int, Any],
+    own: dict[int, int],
+) -> list[Any]:
+    """The leaves for a graphdef; a variable that still holds its own input value is left untouched."""
+    leaves = []
+    supply = iter(sources)
+    for part in iter_parts(graphdef):
+        if not isinstance(part, (VariableDef, LeafDef)):
+            continue
+        source = next(supply)
+        if source >= 0:
+            leaves.append(values[source])
+            continue
+        cached = cache.get(part.index) if part.index is not None else None
+        if cached is not None and own.get(id(cached)) == -1 - source:
+            leaves.append(UNTOUCHED)
+        else:
+            leaves.append(inputs[-1 - source])
+    return leaves
+
+
+class Result:
+    """What a lifted function returns to JAX: values and plain output as children, the outcome as static part."""
+
+    __slots__ = ("outcome", "plain", "values")
+
+    def __init__(self, values: Any, plain: Any, outcome: Outcome) -> None:
+        self.values = values
+        self.plain = plain
+        self.outcome = outcome
+
+
+jax.tree_util.register_pytree_node(
+    Result,
+    lambda result: ((result.values, result.plain), result.outcome),
+    lambda outcome, children: Result(*children, outcome),
+)
+
+
+def run_inside(
+    f: Callable[..., Any], structure: Structure, values: Sequence[Any], plain: Sequence[Any], name: str
+) -> Result:
+    """Steps 2 and 3 around one call of ``f(*args, **kwargs)``, whose arguments ``structure`` describes."""
+    entered = Entered(structure, values, plain)
+    args, kwargs = entered.tree
+    out = f(*map(reveal, args), **{key: reveal(value) for key, value in kwargs.items()})
+    outcome, returned, rest = leave(entered, out, name)
+    return Result(returned, rest, outcome)
+
+
+def reveal(argument: Any) -> Any:
+    """A static argument travels wrapped, as part of the structure."""
+    return argument.value if type(argument) is Static else argument
+
+
+def check_function(f: Any, name: str) -> None:
+    """Refuse what a transform cannot lift.
+
+    Raises:
+        ArgumentTypeError: ``f`` is not callable.
+        ArgumentError: ``f`` is a bound method of a module, whose module would be a hidden constant.
+    """
+    if not callable(f):
+        raise ArgumentTypeError(
+            f"{name} takes a function",
+            found=f"a {type(f).__name__}",
+            expected="a callable",
+            do=f"call plait.{name}(f), or use @plait.{name} above the definition",
+        )
+    if isinstance(f, MethodType) and is_graph_leaf(f.__self__):
+        cls, method = type(f.__self__).__name__, f.__name__
+        raise ArgumentError(
+            f"{name} was given a bound method of a module",
+            found=f"the method {method!r} bound to a {cls}",
+            expected="a function that takes the module as an argument",
+            do=f"decorate the method in the class (@plait.{name}), or call plait.{name}({cls}.{method})(module, ...)",
+        )
