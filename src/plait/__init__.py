@@ -7,6 +7,7 @@ them, with those that load on first use.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -45,12 +46,16 @@ from .core.functional import variables as variables
 from .core import graph as graph
 from .core import graph as graphlib
 from .core.graphdef import GraphDef as GraphDef
+from .core.modes import set_graph_mode as set_graph_mode
+from .core.modes import set_graph_updates as set_graph_updates
 from .core.module import M as M
 from .core.module import Module as Module
 from .core.module import Object as Object
 from .core.module import Pytree as Pytree
 from .core.module import check_pytree as check_pytree
 from .core.module import dataclass as dataclass
+from .core.proxy_caller import call as call
+from .core import proxy_caller as proxy_caller
 from .core.rngs import RngCount as RngCount
 from .core.rngs import RngKey as RngKey
 from .core.rngs import RngState as RngState
@@ -77,6 +82,13 @@ from .core.traversal import iter_graph as iter_graph
 from .core.traversal import iter_module_children as iter_module_children
 from .core.traversal import iter_modules as iter_modules
 from .core.traversal import set_metadata as set_metadata
+from .core.update_context import MergeContext as MergeContext
+from .core.update_context import SplitContext as SplitContext
+from .core.update_context import UpdateContext as UpdateContext
+from .core.update_context import current_update_context as current_update_context
+from .core.update_context import merge_context as merge_context
+from .core.update_context import split_context as split_context
+from .core.update_context import update_context as update_context
 from .core.variables import A as A
 from .core.variables import BatchStat as BatchStat
 from .core.variables import Cache as Cache
@@ -92,6 +104,12 @@ from .core.variables import using_eager_sharding as using_eager_sharding
 from .core.variables import var_defaults as var_defaults
 from .core import variables as variablelib
 from .core.variables import with_metadata as with_metadata
+from .core.views import map as map
+from .core.views import recursive_map as recursive_map
+from .core.views import view as view
+from .core.views import view_info as view_info
+from .core.views import with_attributes as with_attributes
+from .core.views import with_vars as with_vars
 from . import errors as errors
 from .transforms.autodiff import DiffState as DiffState
 from .transforms.autodiff import grad as grad
@@ -99,8 +117,9 @@ from .transforms.autodiff import value_and_grad as value_and_grad
 from .transforms.jit import jit as jit
 
 if TYPE_CHECKING:
-    pass
-
+    from .inspect.diff import GraphDiff as GraphDiff
+    from .inspect.diff import diff as diff
+    from .inspect.retrace import explain_retraces as explain_retraces
 
 __version__ = "0.1.0"
 
@@ -122,3 +141,9 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted(_public.PUBLIC)
+
+
+if os.environ.get("PLAIT_EXPLAIN_RETRACES", "0") not in ("", "0"):
+    from .inspect.retrace import explain_retraces as _explain_retraces
+
+    _explain_retraces().__enter__()

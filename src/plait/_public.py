@@ -21,6 +21,12 @@ _NAMES = {
     "core.traversal": (
         "find_duplicates iter_children iter_graph iter_module_children iter_modules set_metadata"
     ),
+    "core.modes": "set_graph_mode set_graph_updates",
+    "core.proxy_caller": "call",
+    "core.update_context": (
+        "MergeContext SplitContext UpdateContext current_update_context merge_context split_context update_context"
+    ),
+    "core.views": "map recursive_map view view_info with_attributes with_vars",
     "core.variables": (
         "A BatchStat Cache Intermediate LoRAParam Param Perturbation Variable VariableMetadata VariableState "
         "use_eager_sharding using_eager_sharding var_defaults with_metadata"
@@ -35,6 +41,7 @@ MODULES = {
     "filterlib": "core.filters",
     "graph": "core.graph",
     "graphlib": "core.graph",
+    "proxy_caller": "core.proxy_caller",
     "rnglib": "core.rngs",
     "statelib": "core.state",
     "variablelib": "core.variables",
@@ -42,7 +49,10 @@ MODULES = {
 
 # Names whose module loads on first use, because it brings a library that costs import time, or is not needed to define
 # and run a model.
-_LAZY_NAMES: dict[str, str] = {}
+_LAZY_NAMES: dict[str, str] = {
+    "inspect.diff": "GraphDiff diff",
+    "inspect.retrace": "explain_retraces",
+}
 LAZY_MODULES: dict[str, str] = {}
 LAZY: dict[str, str] = {
     **{name: module for module, names in _LAZY_NAMES.items() for name in names.split()},

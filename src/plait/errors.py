@@ -26,6 +26,8 @@ builtin exception that a user would catch::
     ├── CheckpointError              (ValueError)     a folder that is no whole checkpoint, or one of another model
     ├── ExportError                  (RuntimeError)   an export that cannot be written, loaded or validated
     ├── MissingDependencyError       (ImportError)    an optional package that is not installed
+    ├── RetraceError                 (RuntimeError)   a jitted function was traced more often than allowed
+    ├── InternalError                (RuntimeError)   something that plait itself got wrong
     ├── DispatchError                (AssertionError) the fast path disagreed with a fresh walk (checking mode)
     ├── PartitioningUnspecifiedError (ValueError)     an axis operation without the name of the axis
     ├── AxisNameMismatchError        (ValueError, AssertionError)
@@ -158,6 +160,14 @@ class ExportError(PlaitError, RuntimeError):
 
 class MissingDependencyError(PlaitError, ImportError):
     """An optional package is not installed; the message names the extra that brings it."""
+
+
+class RetraceError(PlaitError, RuntimeError):
+    """A jitted function was traced more often than ``explain_retraces(max_traces=...)`` allows."""
+
+
+class InternalError(PlaitError, RuntimeError):
+    """Something that plait itself got wrong; please report it with the message."""
 
 
 class DispatchError(PlaitError, AssertionError):

@@ -19,6 +19,7 @@ What empties them: the death of the jitted function, and of the root. What they 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import os
@@ -35,7 +36,7 @@ from ..core.statics import static_key
 from ..core.walks import CachedWalk
 from ..errors import ArgumentError, DispatchError
 from ..paths import describe_path
-from .crossing import Gathered, Outcome, check_function, gather, run_inside, write_back
+from .crossing import Gathered, Outcome, Structure, check_function, gather, run_inside, write_back
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,17 +45,45 @@ CHECK_DISPATCH = os.environ.get("PLAIT_CHECK_DISPATCH", "0") not in ("", "0")
 _LEAF_TYPES = frozenset({ArrayImpl, np.ndarray, bool, int, float, complex})
 
 
+@dataclasses.dataclass(frozen=True)
+class TraceSignature:
+    """What a trace depended on: the structure of the arguments, and shape and dtype of each array in them."""
+
+    structure: Structure
+    values: tuple[str, ...]
+    plain: tuple[str, ...]
+
+
+# Called at each trace with the function, the signature of the trace, and those of its earlier traces.
+trace_listeners: list[Callable[[Callable[..., Any], TraceSignature, list[TraceSignature]], Any]] = []
+
+
+def _short_aval(value: Any) -> str:
+    return ", ".join(jax.typeof(leaf).str_short(short_dtypes=False) for leaf in jax.tree.leaves(value))
+
+
 class Compiled:
-    """One compiled function: the transformed function for one structure of arguments."""
+    """One compiled function: the transformed function for one structure of arguments.
+
+    Attributes:
+        call: the function, of (values, plain leaves).
+        outcomes: what its traces did, in the order of the first trace of each kind.
+    """
 
     __slots__ = ("call", "outcomes")
 
-    def __init__(self, f: Callable[..., Any], structure: Any, options: dict[str, Any]) -> None:
+    def __init__(
+        self, f: Callable[..., Any], structure: Structure, options: dict[str, Any], history: list[TraceSignature]
+    ) -> None:
         self.outcomes: list[Outcome] = []
         outcomes = self.outcomes
 
         def pure(values: list[Any], plain: list[Any]) -> Any:
+            signature = TraceSignature(structure, tuple(map(_short_aval, values)), tuple(map(_short_aval, plain)))
+            for listener in list(trace_listeners):
+                listener(f, signature, history)
             result = run_inside(f, structure, values, plain, "jit")
+            history.append(signature)
             outcome = result.outcome
             if outcome not in outcomes:
                 outcomes.append(outcome)
@@ -169,6 +198,7 @@ def _static_positions(fun: Any, static_argnums: Any, static_argnames: Any) -> tu
 
 def _make_jitted(f: Any, statics: tuple[frozenset[int], frozenset[str]], options: dict[str, Any]) -> Any:
     compiled_functions: dict[Any, Compiled] = {}
+    history: list[TraceSignature] = []
     layout: _Layout | None = None
     token = object()
     static_numbers, static_names = statics
@@ -226,7 +256,7 @@ def _make_jitted(f: Any, statics: tuple[frozenset[int], frozenset[str]], options
         key = (structure.treedef, structure.graphdefs)
         compiled = compiled_functions.get(key)
         if compiled is None:
-            compiled = compiled_functions.setdefault(key, Compiled(f, structure, options))
+            compiled = compiled_functions.setdefault(key, Compiled(f, structure, options, history))
         return compiled
 
     def remember(args: tuple[Any, ...], gathered: Gathered, compiled: Compiled) -> _Layout | None:

@@ -1,0 +1,127 @@
+"""Tree mode: treating modules as plain JAX pytrees, where sharing and cycles are errors.
+
+Graph mode is the default. Functions that take ``graph=None`` resolve it here, at the door; nothing behind the door
+knows of modes. (rules G57, U32, S5)
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..errors import GraphError
+from ..paths import Path, describe_path
+from .functional import children_by_key
+from .module import Pytree
+from .nodes import Kind, kind_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _flag(name: str) -> bool:
+    return os.environ.get(name, "1").lower() not in ("0", "false", "no", "off")
+
+
+class _Modes(threading.local):
+    graph = _flag("PLAIT_GRAPH_MODE")
+    graph_updates = _flag("PLAIT_GRAPH_UPDATES")
+
+
+_modes = _Modes()
+
+
+class _Setting:
+    """A mode already set, which restores the earlier one as a context manager or decorator."""
+
+    def __init__(self, name: str, value: bool) -> None:
+        self._name = name
+        self._value = value
+        self._before = getattr(_modes, name)
+        setattr(_modes, name, value)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: Any) -> None:
+        setattr(_modes, self._name, self._before)
+
+    def __call__(self, function: F) -> F:
+        setattr(_modes, self._name, self._before)
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with _Setting(self._name, self._value):
+                return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[return-value]
+
+
+def set_graph_mode(value: bool, /) -> _Setting:
+    """Set whether modules of this thread are graphs (the default) or plain trees without sharing.
+
+    Takes effect at once; as a context manager or decorator it restores the earlier mode.
+
+    Example:
+        >>> shared = plait.Param(1.0)
+        >>> with plait.set_graph_mode(False):
+        ...     plait.split([shared, shared])
+        Traceback (most recent call last):
+        ...
+        plait.errors.GraphError: ...
+    """
+    return _Setting("graph", bool(value))
+
+
+def set_graph_updates(value: bool, /) -> _Setting:
+    """Set whether transforms of this thread carry structural changes out (the default), or values only.
+
+    Takes effect at once; as a context manager or decorator it restores the earlier mode.
+    """
+    return _Setting("graph_updates", bool(value))
+
+
+def graph_mode(graph: bool | None = None) -> bool:
+    """Whether graph mode is in force: the argument, else the mode of the thread."""
+    return _modes.graph if graph is None else graph
+
+
+def graph_updates_mode(graph_updates: bool | None = None) -> bool:
+    """Whether structural changes are carried out of transforms: the argument, else the mode of the thread."""
+    return _modes.graph_updates if graph_updates is None else graph_updates
+
+
+def check_tree(node: Any) -> None:
+    """Refuse what is not a tree.
+
+    Raises:
+        GraphError: an object is reached by two paths (both are named), or a class says ``pytree=False``.
+    """
+    seen: dict[int, Path] = {}
+    stack: list[tuple[Path, Any]] = [((), node)]
+    while stack:
+        path, value = stack.pop()
+        kind = kind_of(value)
+        if kind in (Kind.GRAPH, Kind.VARIABLE, Kind.REF):
+            if id(value) in seen:
+                raise GraphError(
+                    "tree mode takes no shared objects and no cycles",
+                    at=f"{describe_path(seen[id(value)])} and {describe_path(path)}",
+                    found=f"the same {type(value).__name__} at both (a duplicate)",
+                    expected="each object at one path",
+                    do="use graph mode (graph=True), or give each place an object of its own: plait.clone",
+                )
+            seen[id(value)] = path
+            if isinstance(value, Pytree) and not value._pytree:
+                raise GraphError(
+                    "tree mode takes only classes that are JAX pytrees",
+                    at=describe_path(path),
+                    found=f"a {type(value).__name__}, whose class says pytree=False",
+                    expected="classes that are pytrees",
+                    do="use graph mode (graph=True)",
+                )
+        if kind in (Kind.GRAPH, Kind.PYTREE) and value is not None:
+            items = children_by_key(value).items()
+            stack.extend(((*path, key), child) for key, child in reversed(list(items)))

@@ -1,0 +1,1 @@
+"""Looking into models: differences of structure, and why a function was traced again."""

@@ -1,0 +1,171 @@
+"""Why a jitted function was traced again.
+
+Every trace leaves its signature with the compiled function: the structure of the arguments, and shape and dtype of each
+array. ``explain_retraces`` compares the signature of a new trace with the nearest earlier one of the same function.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from ..core.graphdef import GraphDef, LeafDef, NodeDef, StaticAttribute, VariableDef
+from ..core.nodes import Static, jax_key_to_key
+from ..errors import RetraceError
+from ..paths import Path, format_path
+from ..transforms.jit import TraceSignature, trace_listeners
+from .diff import diff
+
+
+class _Explanations(contextlib.ContextDecorator):
+    """Listens to traces while it is entered."""
+
+    def __init__(self, report: Callable[[str], Any], max_traces: int | None) -> None:
+        self._report = report
+        self._max_traces = max_traces
+        self._counts: dict[int, int] = {}
+        self.messages: list[str] = []
+
+    def __enter__(self) -> _Explanations:
+        self._counts.clear()
+        trace_listeners.append(self._heard)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        trace_listeners.remove(self._heard)
+
+    def _heard(self, function: Callable[..., Any], signature: TraceSignature, earlier: list[TraceSignature]) -> None:
+        message = explain(function, signature, earlier)
+        self.messages.append(message)
+        self._report(message)
+        count = self._counts[id(function)] = self._counts.get(id(function), 0) + 1
+        if self._max_traces is not None and count > self._max_traces:
+            raise RetraceError(
+                f"{_name(function)} was traced more often than allowed",
+                found=f"trace {count}: {message}",
+                expected=f"at most {self._max_traces}",
+                do="keep the arguments' structure, static values, shapes and dtypes the same, or raise max_traces",
+            )
+
+
+def explain_retraces(
+    report: Callable[[str], Any] | None = None, *, max_traces: int | None = None
+) -> contextlib.ContextDecorator:
+    """Say for each new trace of a jitted function what differed from the nearest earlier one, by path.
+
+    Use it as a context manager or decorator, or set ``PLAIT_EXPLAIN_RETRACES=1`` in the environment to have it on for a
+    whole program.
+
+    Args:
+        report: called with each message; by default it is written to standard error. The context manager also keeps
+            them in ``messages``.
+        max_traces: raise an error when one function is traced more often while this is in force.
+
+    Raises:
+        RetraceError: a function was traced more than ``max_traces`` times; raised by the call that was one too many.
+
+    Example:
+        >>> @plait.jit
+        ... def double(x):
+        ...     return x * 2
+        >>> with plait.explain_retraces(report=print):
+        ...     _ = double(jnp.ones(3)), double(jnp.ones(3)), double(jnp.ones(5))
+        double: traced for the first time
+        double: traced again
+          arg x: float32[3] -> float32[5]
+    """
+    return _Explanations(report or (lambda message: print(message, file=sys.stderr)), max_traces)
+
+
+def explain(function: Callable[..., Any], signature: TraceSignature, earlier: list[TraceSignature]) -> str:
+    """One message: what differs from the nearest of the earlier traces."""
+    if not earlier:
+        return f"{_name(function)}: traced for the first time"
+    candidates = [list(_differences(function, old, signature)) for old in earlier]
+    nearest = min(candidates, key=len)
+    if not nearest:
+        nearest = ["nothing in the arguments: a JAX setting changed, or a cache was cleared"]
+    return "\n  ".join([f"{_name(function)}: traced again", *nearest])
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", type(function).__name__).replace("<locals>.", "").split(".")[-1]
+
+
+def _differences(function: Callable[..., Any], old: TraceSignature, new: TraceSignature) -> Iterator[str]:
+    before, after = dict(_arguments(function, old)), dict(_arguments(function, new))
+    for name in [*before, *(name for name in after if name not in before)]:
+        first, second = before.get(name), after.get(name)
+        if first is None:
+            yield f"new arg {name}"
+        elif second is None:
+            yield f"arg {name} is gone"
+        elif isinstance(first, tuple) and isinstance(second, tuple):
+            if first[0] != second[0]:
+                yield from map(str, diff(first[0], second[0], root=name))
+            shapes, others = first[1], second[1]
+            for path in shapes:
+                if path in others and shapes[path] != others[path]:
+                    yield f"{format_path((name, *path))}: {shapes[path]} -> {others[path]}"
+        elif first != second:
+            yield f"arg {name}: {_shown(first)} -> {_shown(second)}"
+
+
+def _shown(value: Any) -> str:
+    return f"a {value[0].type.__name__}" if isinstance(value, tuple) else str(value)
+
+
+def _arguments(function: Callable[..., Any], signature: TraceSignature) -> Iterator[tuple[str, Any]]:
+    """Name → (graphdef, shapes by path) for objects, the shape for arrays, the value for static arguments."""
+    structure = signature.structure
+    markers = [object() for _ in structure.graphdefs]
+    tree = jax.tree_util.tree_unflatten(structure.treedef, markers)
+    paths = dict(
+        (id(leaf), path)
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, Static))[0]
+    )
+    names = _parameter_names(function)
+    values, plain = iter(signature.values), iter(signature.plain)
+    for marker, graphdef in zip(markers, structure.graphdefs, strict=True):
+        name = _argument_name(paths[id(marker)], names)
+        if graphdef is None:
+            yield name, next(plain)
+        else:
+            yield name, (graphdef, {path: next(values) for path in _leaf_paths(graphdef)})
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, Static))[0]:
+        if isinstance(leaf, Static):
+            yield _argument_name(path, names), f"static {leaf.value!r}"
+
+
+def _parameter_names(function: Callable[..., Any]) -> list[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _argument_name(path: Any, names: list[str]) -> str:
+    """``(args, kwargs)[0][i]...`` by the name of the parameter."""
+    kind, first, *rest = map(jax_key_to_key, path)
+    name = names[first] if kind == 0 and first < len(names) else str(first)
+    return format_path((name, *rest))
+
+
+def _leaf_paths(root: GraphDef) -> Iterator[Path]:
+    """The paths of the leaves, in walk order."""
+    stack: list[tuple[Path, Any]] = [((), root)]
+    while stack:
+        path, part = stack.pop()
+        if isinstance(part, (VariableDef, LeafDef)):
+            yield path
+        elif isinstance(part, NodeDef):
+            stack.extend(
+                ((*path, entry.key), entry.value)
+                for entry in reversed(part.attributes)
+                if not isinstance(entry, StaticAttribute)
+            )
