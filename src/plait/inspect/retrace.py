@@ -18,7 +18,7 @@ from ..core.graphdef import GraphDef, LeafDef, NodeDef, StaticAttribute, Variabl
 from ..core.nodes import Static, jax_key_to_key
 from ..errors import RetraceError
 from ..paths import Path, format_path
-from ..transforms.jit import TraceSignature, trace_listeners
+from ..transforms.compiled import TraceSignature, trace_listeners
 from .diff import diff
 
 

@@ -34,10 +34,12 @@ from ..core.locate import describe_place
 from ..core.module import Pytree
 from ..core.nodes import GRAPH_REGISTRY, Static
 from ..core.statics import HashableMapping
+from ..core.traversal import find_duplicates
 from ..core.unflatten import UNTOUCHED, Builder
 from ..core.variables import Variable
 from ..core.walks import CachedWalk, find_walk
 from ..errors import ArgumentError, ArgumentTypeError
+from ..paths import format_path
 
 
 def is_graph_leaf(x: Any) -> bool:
@@ -91,6 +93,16 @@ class Entered:
 
     __slots__ = ("index_ref", "roots", "structure", "tree", "values")
 
+    def variables(self) -> list[Any]:
+        """The private variable at each position of the values; ``None`` for array attributes."""
+        return [
+            self.index_ref[part.index] if isinstance(part, VariableDef) else None  # type: ignore[index]
+            for graphdef in self.structure.graphdefs
+            if graphdef is not None
+            for part in iter_parts(graphdef)
+            if isinstance(part, (VariableDef, LeafDef))
+        ]
+
     def __init__(self, structure: Structure, values: Sequence[Any], plain: Sequence[Any]) -> None:
         self.structure = structure
         self.values = list(values)
@@ -140,11 +152,15 @@ class Outcome:
         return self.arguments is None and self.output is None
 
 
-def leave(entered: Entered, out: Any, name: str) -> tuple[Outcome, list[Any], Any]:
+def leave(
+    entered: Entered, out: Any, name: str, returned: frozenset[int] = frozenset()
+) -> tuple[Outcome, list[Any], Any]:
     """Walk arguments and output again (step 3).
 
     Args:
         name: the transform, for errors.
+        returned: positions of input values that must be returned whether written or not, because the compiled function
+            takes their buffers over (donation).
 
     Returns:
         The outcome, the values to return, and the plain part of the output: the output itself when it holds no
@@ -161,7 +177,9 @@ def leave(entered: Entered, out: Any, name: str) -> tuple[Outcome, list[Any], An
     )
     unchanged = unchanged and len(walk.refs) == len(entered.index_ref)
     values: list[Any] = []
-    inputs = {id(value): position for position, value in enumerate(entered.values)}
+    inputs = {
+        id(value): position for position, value in enumerate(entered.values) if position not in returned
+    }
 
     def source(raw: Any) -> int:
         """The input that a leaf still holds, or a new returned value."""
@@ -181,7 +199,9 @@ def leave(entered: Entered, out: Any, name: str) -> tuple[Outcome, list[Any], An
     argument_sources: tuple[int, ...] = ()
     if unchanged:
         written = tuple(
-            position for position, (raw, before) in enumerate(zip(raws, entered.values, strict=True)) if raw is not before
+            position
+            for position, (raw, before) in enumerate(zip(raws, entered.values, strict=True))
+            if raw is not before or position in returned
         )
         values.extend(raws[position] for position in written)
     else:
@@ -207,6 +227,60 @@ def leave(entered: Entered, out: Any, name: str) -> tuple[Outcome, list[Any], An
         written, None if unchanged else arguments, argument_sources, output, output_sources, mapping
     )
     return outcome, values, plain
+
+
+def leave_values_only(entered: Entered, out: Any, name: str) -> tuple[Outcome, list[Any], Any]:
+    """Step 3 without structural updates: only values of the variables that came in are carried out. (rule U32)
+
+    Raises:
+        ArgumentError: an input variable is returned.
+    """
+    variables = entered.variables()
+    written = tuple(
+        position
+        for position, (variable, before) in enumerate(zip(variables, entered.values, strict=True))
+        if variable is not None and variable._cell.raw is not before
+    )
+    values = [variables[position]._cell.raw for position in written]
+    leaves, treedef = jax.tree_util.tree_flatten(out, is_leaf=is_graph_leaf)
+    if not any(map(is_graph_leaf, leaves)):
+        return Outcome(written), values, out
+    walk = Walk()
+    _check_no_captives(leaves, entered, name)
+    graphdefs = tuple(walk.add(leaf) if is_graph_leaf(leaf) else None for leaf in leaves)
+    for leaf in walk.leaves:
+        if isinstance(leaf, Variable) and any(leaf is variable for variable in variables):
+            raise ArgumentError(
+                f"{name} with graph_updates=False was asked to return an input variable",
+                at=describe_place(leaf),
+                found=f"the {type(leaf).__name__} that was passed in",
+                expected="new objects, or values",
+                do="return variable.value, or use graph_updates=True",
+            )
+    sources = tuple(range(len(values), len(values) + len(walk.leaves)))
+    values += [leaf._cell.raw if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
+    plain = [leaf for leaf in leaves if not is_graph_leaf(leaf)]
+    return Outcome(written, None, (), Structure(treedef, graphdefs), sources, HashableMapping({})), values, plain
+
+
+def check_no_duplicates(gathered: Gathered, name: str) -> None:
+    """Refuse arguments that share an object, where only values are carried. (rule U32)
+
+    Raises:
+        ArgumentError: names both paths and the remedies.
+    """
+    for first, second in find_duplicates(list(gathered.roots), only=_is_variable)[:1] or ():
+        raise ArgumentError(
+            f"{name} with graph_updates=False takes no shared variables",
+            at=f"{format_path(first)} and {format_path(second)}, counted over the arguments that hold objects",
+            found="one variable at both (a duplicate)",
+            expected="each variable once",
+            do="pass plait.clone(model), use graph_updates=True, or the functions of plait.compat",
+        )
+
+
+def _is_variable(path: Any, value: Any) -> bool:
+    return isinstance(value, Variable)
 
 
 def _check_no_captives(leaves: list[Any], entered: Entered, name: str) -> None:
@@ -316,14 +390,24 @@ jax.tree_util.register_pytree_node(
 
 
 def run_inside(
-    f: Callable[..., Any], structure: Structure, values: Sequence[Any], plain: Sequence[Any], name: str
+    f: Callable[..., Any],
+    structure: Structure,
+    values: Sequence[Any],
+    plain: Sequence[Any],
+    name: str,
+    *,
+    returned: frozenset[int] = frozenset(),
+    updates: bool = True,
 ) -> Result:
     """Steps 2 and 3 around one call of ``f(*args, **kwargs)``, whose arguments ``structure`` describes."""
     entered = Entered(structure, values, plain)
     args, kwargs = entered.tree
     out = f(*map(reveal, args), **{key: reveal(value) for key, value in kwargs.items()})
-    outcome, returned, rest = leave(entered, out, name)
-    return Result(returned, rest, outcome)
+    if updates:
+        outcome, carried, rest = leave(entered, out, name, returned)
+    else:
+        outcome, carried, rest = leave_values_only(entered, out, name)
+    return Result(carried, rest, outcome)
 
 
 def reveal(argument: Any) -> Any:

@@ -9,9 +9,7 @@ A call takes one of two ways, with the same answers by construction and by test:
   compiled function, and writes the returned values into the cells that were written.
 
 Compiled functions are kept per structure (interned graphdefs and the treedef of the arguments), not per object, so
-equal models share one. What a trace wrote is known only to that trace, and another trace (other shapes) may write
-other variables. The first outcome of a compiled function returns its values as a plain list; a later, different one
-returns a dict whose only key is the number of its outcome. (rules U33, U34, X10)
+equal models share one (``compiled.py``). (rules U33, U34, X10)
 
 Who fills the caches: ``_general`` (compiled functions, by structure) and ``find_walk`` (walks, on their first root).
 What empties them: the death of the jitted function, and of the root. What they hold: no module, see ``walks.py``.
@@ -19,7 +17,6 @@ What empties them: the death of the jitted function, and of the root. What they 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import os
@@ -31,76 +28,22 @@ import numpy as np
 
 from .._compat import ArrayImpl, top_level_trace, trace_state
 from ..core.clock import clock
+from ..core.filters import to_predicate
+from ..core.modes import check_tree, graph_mode, graph_updates_mode
 from ..core.nodes import Static
 from ..core.statics import static_key
 from ..core.walks import CachedWalk
 from ..errors import ArgumentError, DispatchError
 from ..paths import describe_path
-from .crossing import Gathered, Outcome, Structure, check_function, gather, run_inside, write_back
+from ..typing import FilterLiteral
+from .compiled import Compiled, Donation, SharedBufferError, TraceSignature, name_shared_buffer
+from .crossing import Gathered, check_function, check_no_duplicates, gather, write_back
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 CHECK_DISPATCH = os.environ.get("PLAIT_CHECK_DISPATCH", "0") not in ("", "0")
 _LEAF_TYPES = frozenset({ArrayImpl, np.ndarray, bool, int, float, complex})
-
-
-@dataclasses.dataclass(frozen=True)
-class TraceSignature:
-    """What a trace depended on: the structure of the arguments, and shape and dtype of each array in them."""
-
-    structure: Structure
-    values: tuple[str, ...]
-    plain: tuple[str, ...]
-
-
-# Called at each trace with the function, the signature of the trace, and those of its earlier traces.
-trace_listeners: list[Callable[[Callable[..., Any], TraceSignature, list[TraceSignature]], Any]] = []
-
-
-def _short_aval(value: Any) -> str:
-    return ", ".join(jax.typeof(leaf).str_short(short_dtypes=False) for leaf in jax.tree.leaves(value))
-
-
-class Compiled:
-    """One compiled function: the transformed function for one structure of arguments.
-
-    Attributes:
-        call: the function, of (values, plain leaves).
-        outcomes: what its traces did, in the order of the first trace of each kind.
-    """
-
-    __slots__ = ("call", "outcomes")
-
-    def __init__(
-        self, f: Callable[..., Any], structure: Structure, options: dict[str, Any], history: list[TraceSignature]
-    ) -> None:
-        self.outcomes: list[Outcome] = []
-        outcomes = self.outcomes
-
-        def pure(values: list[Any], plain: list[Any]) -> Any:
-            signature = TraceSignature(structure, tuple(map(_short_aval, values)), tuple(map(_short_aval, plain)))
-            for listener in list(trace_listeners):
-                listener(f, signature, history)
-            result = run_inside(f, structure, values, plain, "jit")
-            history.append(signature)
-            outcome = result.outcome
-            if outcome not in outcomes:
-                outcomes.append(outcome)
-            number = outcomes.index(outcome)
-            if number == 0 and outcome.is_plain:
-                return result.plain, result.values
-            return result.plain, {number: result.values}
-
-        pure.__name__ = pure.__qualname__ = getattr(f, "__name__", type(f).__name__)
-        self.call = jax.jit(pure, **options)
-
-    def outcome_of(self, returned: Any) -> tuple[Outcome, list[Any]]:
-        """Which outcome the second part of a result belongs to, and its values."""
-        if type(returned) is list:
-            return self.outcomes[0], returned
-        ((number, values),) = returned.items()
-        return self.outcomes[number], values
 
 
 class _Entry:
@@ -110,7 +53,7 @@ class _Entry:
 
     def __init__(self, compiled: Compiled, walk: CachedWalk) -> None:
         self.compiled = compiled
-        self.call = compiled.call
+        self.call = compiled.run
         self.cells = walk.cells
         self.written = [walk.cells[position] for position in compiled.outcomes[0].written]
 
@@ -137,6 +80,9 @@ def jit(
     *,
     static_argnums: int | Sequence[int] | None = None,
     static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    donate: FilterLiteral = None,
     keep_unused: bool = False,
     inline: bool = False,
     graph: bool | None = None,
@@ -152,13 +98,20 @@ def jit(
         fun: the function; without it ``jit`` returns a decorator.
         static_argnums: positions of arguments that are part of the compile key; they must be hashable.
         static_argnames: names of such arguments.
+        donate_argnums, donate_argnames: arguments whose buffers the call may take over: all arrays of a plain argument,
+            and of a module the variables that the function writes. Those that it only reads stay as they are.
+        donate: a filter: which written variables, of any argument, the call may take over; ``True`` for all of them.
+            After a donating call that fails while running, the donated buffers are gone.
         keep_unused, inline: as in ``jax.jit``.
+        graph_updates: ``False`` carries only values out, no changes of structure; by default the mode of
+            ``plait.set_graph_updates``.
 
     Returns:
         A function with the signature of ``fun``. If ``fun`` raises, no argument is changed.
 
     Raises:
-        ArgumentError: ``fun`` is a bound method of a module, or a static argument cannot be hashed.
+        ArgumentError: ``fun`` is a bound method of a module, a static argument cannot be hashed, or two variables hold
+            one buffer that is to be donated.
 
     Example:
         >>> class Counter(plait.Module):
@@ -172,18 +125,33 @@ def jit(
         >>> float(step(counter, 2.0)), float(step(counter, 2.0)), int(counter.count)
         (2.0, 4.0, 2)
     """
-    given = {"static_argnums": static_argnums, "static_argnames": static_argnames}
-    options = {"keep_unused": keep_unused, "inline": inline}
+    given = {
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+        "donate": donate,
+        "keep_unused": keep_unused,
+        "inline": inline,
+        "graph": graph,
+        "graph_updates": graph_updates,
+    }
     if fun is None:
-        return lambda fun: jit(fun, **given, **options, graph=graph, graph_updates=graph_updates)
+        return lambda fun: jit(fun, **given)
     check_function(fun, "jit")
-    return _make_jitted(fun, _static_positions(fun, **given), {k: v for k, v in options.items() if v})
+    options = {name: True for name, value in (("keep_unused", keep_unused), ("inline", inline)) if value}
+    donation = None
+    if donate_argnums is not None or donate_argnames is not None or donate not in (None, False):
+        predicate = None if donate is None else to_predicate(donate)
+        donation = Donation(*_argument_positions(fun, donate_argnums, donate_argnames), predicate)
+    statics = _argument_positions(fun, static_argnums, static_argnames)
+    return _make_jitted(fun, statics, options, donation, graph, graph_updates)
 
 
-def _static_positions(fun: Any, static_argnums: Any, static_argnames: Any) -> tuple[frozenset[int], frozenset[str]]:
-    """Static arguments, each both by position and by name where the signature tells."""
-    numbers = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums or ())
-    names = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames or ())
+def _argument_positions(fun: Any, argnums: Any, argnames: Any) -> tuple[frozenset[int], frozenset[str]]:
+    """Arguments both by position and by name, as far as the signature tells."""
+    numbers = {argnums} if isinstance(argnums, int) else set(argnums or ())
+    names = {argnames} if isinstance(argnames, str) else set(argnames or ())
     if numbers or names:
         try:
             parameters = list(inspect.signature(fun).parameters.values())
@@ -196,7 +164,14 @@ def _static_positions(fun: Any, static_argnums: Any, static_argnames: Any) -> tu
     return frozenset(numbers), frozenset(names)
 
 
-def _make_jitted(f: Any, statics: tuple[frozenset[int], frozenset[str]], options: dict[str, Any]) -> Any:
+def _make_jitted(
+    f: Any,
+    statics: tuple[frozenset[int], frozenset[str]],
+    options: dict[str, Any],
+    donation: Donation | None,
+    graph: bool | None,
+    graph_updates: bool | None,
+) -> Any:
     compiled_functions: dict[Any, Compiled] = {}
     history: list[TraceSignature] = []
     layout: _Layout | None = None
@@ -220,7 +195,10 @@ def _make_jitted(f: Any, statics: tuple[frozenset[int], frozenset[str]], options
                 return general(args, kwargs)
         if CHECK_DISPATCH:
             check_walk(walk, [args[plan.first], *(args[i] for i in plan.others)])
-        out, values = entry.call([cell.raw for cell in entry.cells], plain)
+        try:
+            out, values = entry.call([cell.raw for cell in entry.cells], plain)
+        except SharedBufferError as error:
+            raise name_shared_buffer(error, gather((args, kwargs))) from None
         if type(values) is list:
             for cell, value in zip(entry.written, values):  # noqa: B905 - strict costs 30 ns
                 cell.raw = value
@@ -239,24 +217,32 @@ def _make_jitted(f: Any, statics: tuple[frozenset[int], frozenset[str]], options
         if static_numbers or static_names:
             args, kwargs = wrap_static(args, kwargs)
         gathered = gather((args, kwargs))
-        compiled = find_compiled(gathered)
+        updates = graph_updates_mode(graph_updates)
+        if not updates:
+            check_no_duplicates(gathered, "jit")
+        if not graph_mode(graph):
+            check_tree(list(gathered.roots))
         try:
-            plain, returned = compiled.call(gathered.values(), gathered.plain)
+            compiled = find_compiled(gathered, updates)
+            plain, returned = compiled.run(gathered.values(), gathered.plain)
         except TypeError as error:
             explain_bad_values(error, gathered)
             raise
+        except SharedBufferError as error:
+            raise name_shared_buffer(error, gathered) from None
         outcome, values = compiled.outcome_of(returned)
         result = write_back(outcome, gathered, values, plain)
-        if compiled.outcomes[0].is_plain and not kwargs and not static_numbers:
+        if compiled.outcomes[0].is_plain and not kwargs and not static_numbers and updates and graph_mode(graph):
             layout = remember(args, gathered, compiled) or layout
         return result
 
-    def find_compiled(gathered: Gathered) -> Compiled:
+    def find_compiled(gathered: Gathered, updates: bool) -> Compiled:
         structure = gathered.structure
-        key = (structure.treedef, structure.graphdefs)
+        key = (structure.treedef, structure.graphdefs, updates)
         compiled = compiled_functions.get(key)
         if compiled is None:
-            compiled = compiled_functions.setdefault(key, Compiled(f, structure, options, history))
+            made = Compiled(f, gathered, options, history, donation, updates)
+            compiled = compiled_functions.setdefault(key, made)
         return compiled
 
     def remember(args: tuple[Any, ...], gathered: Gathered, compiled: Compiled) -> _Layout | None:
