@@ -32,6 +32,8 @@ builtin exception that a user would catch::
     ├── PartitioningUnspecifiedError (ValueError)     an axis operation without the name of the axis
     ├── AxisNameMismatchError        (ValueError, AssertionError)
     └── ScopeParamShapeError         (ValueError)
+
+One warning stands beside them: ``CapturedModelWarning``, for a model that a jitted function captures.
 """
 
 from __future__ import annotations
@@ -184,3 +186,7 @@ class AxisNameMismatchError(PlaitError, ValueError, AssertionError):
 
 class ScopeParamShapeError(PlaitError, ValueError):
     """A stored parameter has another shape than the one asked for."""
+
+
+class CapturedModelWarning(UserWarning):
+    """A jitted function captures a model from outside, which makes its values constants of the program."""

@@ -7,13 +7,13 @@ its own area's list. An area is a folder of src/plait, or a group of the files t
 FILES: dict[str, tuple[str, ...]] = {
     "row 0": ("errors", "paths", "typing", "_compat", "_public"),
     "core": (
-        "statics", "axes", "clock", "trace_guard", "filters", "operators", "repr", "variables", "nodes", "attributes",
-        "state", "graphdef", "flatten", "unflatten", "walks", "functional", "update_context", "module", "containers",
-        "rngs",
+        "axes", "clock", "statics", "trace_guard", "filters", "operators", "repr", "variables", "variable_names", "nodes",
+        "state", "graphdef", "flatten", "unflatten", "attributes", "module", "containers", "walks", "functional",
+        "traversal", "locate", "modes", "update_context", "proxy_caller", "views", "capture", "rngs", "graph",
     ),
     "transforms": (
-        "prefixes", "crossing", "aliasing", "jit", "stages", "autodiff", "custom_rules", "batching", "loops",
-        "branches", "sharded", "remat", "shapes", "rng_splits",
+        "prefixes", "crossing", "aliasing", "captures", "compiled", "stages", "jit", "autodiff", "custom_rules",
+        "batching", "loops", "branches", "sharded", "remat", "shapes", "rng_splits",
     ),
     "partitioning": ("axis_rules", "specs", "shardings", "mesh", "boxes"),
     "nn": (
@@ -21,7 +21,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "linear", "conv", "embedding", "norm", "dropout", "attention", "recurrent", "pooling", "lora",
         "sequential",
     ),
-    "checkpoint": ("layout", "orbax", "safetensors", "abstract", "compare"),
+    "checkpoint": ("layout", "leaves", "orbax", "safetensors", "abstract", "compare"),
     "bridge": ("collections", "kinds", "variables", "to_nnx", "to_linen", "rngs"),
     "export": (
         "dependencies", "whole_write", "weights", "input_spec", "lowering", "portable", "stablehlo_loader",
@@ -30,7 +30,7 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "inspect": ("tabulate", "diff", "retrace", "treescope", "explorer"),
     "training": ("optimizer", "metrics", "ema", "loop", "progress", "resume"),
-    "demo": ("digits",),
+    "demo": ("images", "figures", "exports", "runs", "table", "digits"),
     "program": ("cli",),
 }  # fmt: skip
 

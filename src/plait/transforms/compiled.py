@@ -65,11 +65,12 @@ class Compiled:
 
     Attributes:
         run: the compiled function, of the raw values and the plain leaves.
+        jitted: the same for JAX's own stages, which takes what ``arguments`` makes of values and plain leaves.
         outcomes: what its traces did, in the order of the first trace of each kind.
         donated: positions of the values whose buffers it takes over; ``None`` where nothing is donated.
     """
 
-    __slots__ = ("_plain_flags", "_pure", "donated", "jitted", "kept", "outcomes", "run")
+    __slots__ = ("_plain_flags", "arguments", "donated", "jitted", "kept", "outcomes", "run")
 
     def __init__(
         self,
@@ -110,6 +111,7 @@ class Compiled:
         pure.__name__ = pure.__qualname__ = getattr(f, "__name__", type(f).__name__)
         if self.donated is None:
             self.run = self.jitted = jax.jit(pure, **options)
+            self.arguments = lambda values, plain: (values, plain)
         else:
             self._compile_donating(pure, options)
 
@@ -127,17 +129,19 @@ class Compiled:
         rejoined.__name__ = rejoined.__qualname__ = pure.__name__
         self.jitted = jax.jit(rejoined, donate_argnums=(0, 2), **options)
 
-        def run(values: list[Any], plain: list[Any]) -> Any:
+        def arguments(values: list[Any], plain: list[Any]) -> tuple[list[Any], ...]:
             given = [values[i] for i in donated]
             check_separate_buffers(given, values)
-            return self.jitted(
+            return (
                 given,
                 [values[i] for i in kept],
                 [value for value, flag in zip(plain, flags, strict=True) if flag],
                 [value for value, flag in zip(plain, flags, strict=True) if not flag],
             )
 
-        self.run = run
+        jitted = self.jitted
+        self.arguments = arguments
+        self.run = lambda values, plain: jitted(*arguments(values, plain))
 
     def outcome_of(self, returned: Any) -> tuple[Outcome, list[Any]]:
         """Which outcome the second part of a result belongs to, and its values."""

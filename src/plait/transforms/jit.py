@@ -36,8 +36,10 @@ from ..core.walks import CachedWalk
 from ..errors import ArgumentError, DispatchError
 from ..paths import describe_path
 from ..typing import FilterLiteral
+from .captures import warn_about_captures
 from .compiled import Compiled, Donation, SharedBufferError, TraceSignature, name_shared_buffer
 from .crossing import Gathered, check_function, check_no_duplicates, gather, write_back
+from .stages import Lowered, Traced
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -107,7 +109,9 @@ def jit(
             ``plait.set_graph_updates``.
 
     Returns:
-        A function with the signature of ``fun``. If ``fun`` raises, no argument is changed.
+        A function with the signature of ``fun``. If ``fun`` raises, no argument is changed. Its ``trace(...)`` and
+        ``lower(...)`` give JAX's ahead-of-time stages, whose compiled form takes modules; ``clear_cache()`` forgets what
+        was compiled.
 
     Raises:
         ArgumentError: ``fun`` is a bound method of a module, a static argument cannot be hashed, or two variables hold
@@ -241,6 +245,8 @@ def _make_jitted(
         key = (structure.treedef, structure.graphdefs, updates)
         compiled = compiled_functions.get(key)
         if compiled is None:
+            if not compiled_functions:
+                warn_about_captures(f, "jit")
             made = Compiled(f, gathered, options, history, donation, updates)
             compiled = compiled_functions.setdefault(key, made)
         return compiled
@@ -255,8 +261,25 @@ def _make_jitted(
         walk.entries[token] = _Entry(compiled, walk)
         return _Layout(len(args), objects)
 
+    def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return wrap_static(args, kwargs) if static_numbers or static_names else (args, kwargs)
+
+    def stage(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        gathered = gather(prepare(args, kwargs))
+        compiled = find_compiled(gathered, graph_updates_mode(graph_updates))
+        made = getattr(compiled.jitted, kind)(*compiled.arguments(gathered.values(), gathered.plain))
+        return made, compiled, gathered.structure, prepare
+
+    def clear_cache() -> None:
+        for compiled in compiled_functions.values():
+            compiled.jitted.clear_cache()
+        compiled_functions.clear()
+        history.clear()
+
     functools.update_wrapper(wrapper, f)
-    wrapper.clear_cache = compiled_functions.clear  # type: ignore[attr-defined]
+    wrapper.trace = lambda *args, **kwargs: Traced(*stage("trace", args, kwargs))  # type: ignore[attr-defined]
+    wrapper.lower = lambda *args, **kwargs: Lowered(*stage("lower", args, kwargs))  # type: ignore[attr-defined]
+    wrapper.clear_cache = clear_cache  # type: ignore[attr-defined]
     return wrapper
 
 

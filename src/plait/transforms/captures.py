@@ -1,0 +1,64 @@
+"""Models that a jitted function captures instead of taking as an argument.
+
+Such a model is a constant of the compiled program: what happens to it later is not seen. This finds captured objects
+when a function is traced, in its closure and in the globals that its code loads, and says so once.
+"""
+
+from __future__ import annotations
+
+import dis
+import warnings
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+from ..core.variables import Variable
+from ..core.walks import find_walk
+from ..errors import CapturedModelWarning
+from .crossing import is_graph_leaf
+
+
+def warn_about_captures(f: Callable[..., Any], name: str) -> None:
+    """Warn if a function captures objects with variables.
+
+    Warns:
+        CapturedModelWarning: names the variables of the program that hold them.
+    """
+    captured = sorted({label for label, value in _captured(f) if _holds_arrays(value)})
+    if captured:
+        warnings.warn(
+            f"{name}: the function {getattr(f, '__name__', f)!r} captures {', '.join(captured)} from outside. Its values "
+            "become constants of the compiled program, and later changes to it are not seen. Pass it as an argument.",
+            CapturedModelWarning,
+            stacklevel=2,
+        )
+
+
+def _holds_arrays(value: Any) -> bool:
+    return isinstance(value, Variable) or bool(find_walk((value,)).cells)
+
+
+def _captured(f: Any) -> Iterator[tuple[str, Any]]:
+    f = getattr(f, "__wrapped__", f)
+    if not isinstance(f, FunctionType):
+        return
+    for label, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            continue
+        if is_graph_leaf(value):
+            yield label, value
+    for label in _loaded_globals(f.__code__):
+        value = f.__globals__.get(label)
+        if is_graph_leaf(value):
+            yield label, value
+
+
+def _loaded_globals(code: CodeType) -> Iterator[str]:
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "LOAD_GLOBAL":
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _loaded_globals(constant)
