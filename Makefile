@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
-DEMO_EXTRAS := demo
+DEMO_EXTRAS := demo,tensorflow,onnx
 LOCK_EXTRAS := --extra dev
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1

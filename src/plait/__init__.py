@@ -19,6 +19,9 @@ from .core.attributes import has_data as has_data
 from .core.attributes import is_data as is_data
 from .core.attributes import register_data_type as register_data_type
 from .core.attributes import static as static
+from .core.capture import capture as capture
+from .core.config import from_config as from_config
+from .core.config import to_config as to_config
 from .core.containers import Dict as Dict
 from .core.containers import List as List
 from .core.filters import All as All
@@ -89,6 +92,9 @@ from .core.update_context import current_update_context as current_update_contex
 from .core.update_context import merge_context as merge_context
 from .core.update_context import split_context as split_context
 from .core.update_context import update_context as update_context
+from .core.variable_names import register_variable_name as register_variable_name
+from .core.variable_names import variable_name_from_type as variable_name_from_type
+from .core.variable_names import variable_type_from_name as variable_type_from_name
 from .core.variables import A as A
 from .core.variables import BatchStat as BatchStat
 from .core.variables import Cache as Cache
@@ -104,6 +110,7 @@ from .core.variables import using_eager_sharding as using_eager_sharding
 from .core.variables import var_defaults as var_defaults
 from .core import variables as variablelib
 from .core.variables import with_metadata as with_metadata
+from .core.variables import with_partitioning as with_partitioning
 from .core.views import map as map
 from .core.views import recursive_map as recursive_map
 from .core.views import view as view
@@ -111,12 +118,58 @@ from .core.views import view_info as view_info
 from .core.views import with_attributes as with_attributes
 from .core.views import with_vars as with_vars
 from . import errors as errors
+from . import nn as nn
+from .nn.activations import celu as celu
+from .nn.activations import elu as elu
+from .nn.activations import gelu as gelu
+from .nn.activations import glu as glu
+from .nn.activations import hard_sigmoid as hard_sigmoid
+from .nn.activations import hard_silu as hard_silu
+from .nn.activations import hard_swish as hard_swish
+from .nn.activations import hard_tanh as hard_tanh
+from .nn.activations import identity as identity
+from .nn.activations import leaky_relu as leaky_relu
+from .nn.activations import log_sigmoid as log_sigmoid
+from .nn.activations import log_softmax as log_softmax
+from .nn.activations import logsumexp as logsumexp
+from .nn.activations import one_hot as one_hot
+from .nn.activations import relu as relu
+from .nn.activations import relu6 as relu6
+from .nn.activations import selu as selu
+from .nn.activations import sigmoid as sigmoid
+from .nn.activations import silu as silu
+from .nn.activations import soft_sign as soft_sign
+from .nn.activations import softmax as softmax
+from .nn.activations import softplus as softplus
+from .nn.activations import standardize as standardize
+from .nn.activations import swish as swish
+from .nn.activations import tanh as tanh
+from .nn.conv import Conv as Conv
+from .nn.conv import ConvTranspose as ConvTranspose
+from .nn.dropout import Dropout as Dropout
+from .nn.embedding import Embed as Embed
+from .nn import initializers as initializers
+from .nn.linear import Einsum as Einsum
+from .nn.linear import Linear as Linear
+from .nn.linear import LinearGeneral as LinearGeneral
+from .nn.norm import BatchNorm as BatchNorm
+from .nn.norm import GroupNorm as GroupNorm
+from .nn.norm import InstanceNorm as InstanceNorm
+from .nn.norm import LayerNorm as LayerNorm
+from .nn.norm import RMSNorm as RMSNorm
+from .nn.pooling import avg_pool as avg_pool
+from .nn.pooling import max_pool as max_pool
+from .nn.pooling import min_pool as min_pool
+from .nn.pooling import pool as pool
+from .nn.sequential import Sequential as Sequential
 from .transforms.autodiff import DiffState as DiffState
 from .transforms.autodiff import grad as grad
 from .transforms.autodiff import value_and_grad as value_and_grad
 from .transforms.jit import jit as jit
 
 if TYPE_CHECKING:
+    from .checkpoint import checkpoint as checkpoint
+    from .export import export as export
     from .inspect.diff import GraphDiff as GraphDiff
     from .inspect.diff import diff as diff
     from .inspect.retrace import explain_retraces as explain_retraces

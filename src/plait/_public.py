@@ -8,6 +8,9 @@ from __future__ import annotations
 
 _NAMES = {
     "core.attributes": "Data Static data has_data is_data register_data_type static",
+    "core.capture": "capture",
+    "core.capture": "capture",
+    "core.config": "from_config to_config",
     "core.containers": "Dict List",
     "core.filters": "All Everything Not Nothing OfType PathContains WithTag to_predicate",
     "core.functional": "GraphState clone flatten graphdef merge pop split state unflatten unpack update variables",
@@ -27,16 +30,31 @@ _NAMES = {
         "MergeContext SplitContext UpdateContext current_update_context merge_context split_context update_context"
     ),
     "core.views": "map recursive_map view view_info with_attributes with_vars",
+    "core.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
     "core.variables": (
         "A BatchStat Cache Intermediate LoRAParam Param Perturbation Variable VariableMetadata VariableState "
-        "use_eager_sharding using_eager_sharding var_defaults with_metadata"
+        "use_eager_sharding using_eager_sharding var_defaults with_metadata with_partitioning"
     ),
+    "core.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
+    "nn.activations": (
+        "celu elu gelu glu hard_sigmoid hard_silu hard_swish hard_tanh identity leaky_relu log_sigmoid log_softmax "
+        "logsumexp one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus standardize swish tanh"
+    ),
+    "nn.conv": "Conv ConvTranspose",
+    "nn.dropout": "Dropout",
+    "nn.embedding": "Embed",
+    "nn.linear": "Einsum Linear LinearGeneral",
+    "nn.norm": "BatchNorm GroupNorm InstanceNorm LayerNorm RMSNorm",
+    "nn.pooling": "avg_pool max_pool min_pool pool",
+    "nn.sequential": "Sequential",
     "transforms.autodiff": "DiffState grad value_and_grad",
     "transforms.jit": "jit",
 }
 
 # Modules that are public under a name of their own.
 MODULES = {
+    "initializers": "nn.initializers",
+    "nn": "nn",
     "errors": "errors",
     "filterlib": "core.filters",
     "graph": "core.graph",
@@ -53,7 +71,10 @@ _LAZY_NAMES: dict[str, str] = {
     "inspect.diff": "GraphDiff diff",
     "inspect.retrace": "explain_retraces",
 }
-LAZY_MODULES: dict[str, str] = {}
+LAZY_MODULES: dict[str, str] = {
+    "checkpoint": "checkpoint",
+    "export": "export",
+}
 LAZY: dict[str, str] = {
     **{name: module for module, names in _LAZY_NAMES.items() for name in names.split()},
     **LAZY_MODULES,

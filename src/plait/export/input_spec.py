@@ -31,7 +31,7 @@ class InputSpec:
         ArgumentTypeError: the shape is a string, or has an entry that is neither ``int`` nor ``str``.
 
     Example:
-        >>> spec = InputSpec(("batch", 8, 8, 1))
+        >>> spec = plait.export.InputSpec(("batch", 8, 8, 1))
         >>> spec.open_shape
         (None, 8, 8, 1)
     """
