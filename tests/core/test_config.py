@@ -1,0 +1,85 @@
+"""Configurations: a model's structure as JSON, and back."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import plait
+from plait.errors import ConfigError
+
+
+def scaled(x, factor):
+    return x * factor
+
+
+class Net(plait.Module):
+    """Shared parts, a cycle, plain containers, arrays, functions, dtypes and metadata."""
+
+    def __init__(self):
+        rngs = plait.Rngs(0)
+        self.first = plait.Linear(2, 3, rngs=rngs, kernel_metadata={"note": ("in", "out")})
+        self.again = self.first
+        self.blocks = [plait.Linear(3, 3, rngs=rngs), {"norm": plait.BatchNorm(3, rngs=rngs)}, 1, "a"]
+        self.items = plait.List([plait.Dropout(0.5, rngs=rngs)])
+        self.activation = jax.nn.relu
+        self.scale = functools.partial(scaled, factor=2.0)
+        self.dtype = jnp.bfloat16
+        self.table = jnp.arange(3)
+        self.epsilon = float("inf")
+        self.me = self
+
+
+def round_trip(node):
+    return plait.from_config(json.loads(json.dumps(plait.to_config(node))))
+
+
+def test_a_configuration_gives_an_equal_structure():
+    """Ask 22."""
+    net = Net()
+    again = round_trip(net)
+    assert plait.graphdef(again) == plait.graphdef(net)
+    assert again.again is again.first and again.me is again
+
+
+def test_leaves_are_shapes_and_dtypes():
+    again = round_trip(Net())
+    assert again.first.kernel.get_raw_value() == jax.ShapeDtypeStruct((2, 3), jnp.float32)
+    assert again.table == jax.ShapeDtypeStruct((3,), jnp.int32)
+    assert jnp.issubdtype(again.items[0].rngs.key.get_raw_value().dtype, jax.dtypes.prng_key)
+
+
+def test_a_rebuilt_model_takes_the_values_of_another():
+    net = Net()
+    again = round_trip(net)
+    plait.update(again, plait.state(net))
+    assert (again.first(jnp.ones((1, 2))) == net.first(jnp.ones((1, 2)))).all()
+
+
+def test_a_lambda_cannot_be_written():
+    module = plait.Dict(inner=plait.Dict(f=lambda x: x))
+    with pytest.raises(ConfigError, match=r"at +inner\.f\n") as error:
+        plait.to_config(module)
+    assert "top level" in str(error.value)
+
+
+def test_a_name_that_is_not_imported_is_refused_and_not_imported():
+    config = plait.to_config(plait.Dict())
+    config["graph"]["node"] = "antigravity:Module"
+    with pytest.raises(ConfigError, match="antigravity"):
+        plait.from_config(config)
+
+
+@pytest.mark.parametrize("damage", [{}, {"format": "other"}, [], {"format": "plait-config-1", "graph": {"node": 3}}])
+def test_a_damaged_configuration_is_refused(damage):
+    with pytest.raises(ConfigError, match="configuration"):
+        plait.from_config(damage)
+
+
+def test_a_name_that_is_no_variable_class_is_refused():
+    config = plait.to_config(plait.Param(1.0))
+    config["graph"]["variable"] = "json:dumps"
+    with pytest.raises(ConfigError, match="no variable class"):
+        plait.from_config(config)

@@ -1,0 +1,111 @@
+"""Copies that share variables: views, attributes, maps."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import plait
+from plait import Param
+from plait.errors import ArgumentError, GraphError
+
+
+class Switch(plait.Module):
+    def __init__(self):
+        self.deterministic = False
+        self.weight = Param(jnp.ones(2))
+
+    def set_view(self, deterministic: bool | None = None):
+        """Whether noise is off."""
+        if deterministic is not None:
+            self.deterministic = deterministic
+
+
+class Net(plait.Module):
+    def __init__(self):
+        self.switches = [Switch(), Switch()]
+        self.again = self.switches[0]
+        self.me = self
+
+
+def test_a_view_shares_variables_and_changes_settings():
+    """D9."""
+    net = Net()
+    calm = plait.view(net, deterministic=True)
+    assert calm is not net and calm.me is calm and calm.again is calm.switches[0]
+    assert calm.switches[1].weight is net.switches[1].weight
+    assert [s.deterministic for s in calm.switches] == [True, True]
+    assert not net.switches[0].deterministic
+
+
+def test_a_view_can_be_limited_by_a_filter():
+    """D9."""
+    calm = plait.view(Net(), only=plait.PathContains(1), deterministic=True)
+    assert [s.deterministic for s in calm.switches] == [False, True]
+
+
+def test_a_setting_that_no_object_takes_is_named():
+    """D9."""
+    with pytest.raises(ArgumentError, match="'decode'"):
+        plait.view(Net(), deterministic=True, decode=True)
+    plait.view(Net(), decode=True, raise_if_not_found=False)
+
+
+def test_view_info_lists_arguments_defaults_and_text():
+    """D9."""
+    text = plait.view_info(Net())
+    assert text.splitlines() == ["Switch:", "  deterministic: bool | None = None", "    Whether noise is off."] or (
+        "deterministic" in text and "Whether noise is off." in text
+    )
+
+
+def test_with_attributes_is_set_attributes_on_a_copy():
+    """D5."""
+    net = Net()
+    changed = plait.with_attributes(net, deterministic=True)
+    assert changed.switches[0].deterministic and not net.switches[0].deterministic
+    assert changed.switches[0].weight is net.switches[0].weight
+    with pytest.raises(ArgumentError, match="'missing'"):
+        plait.with_attributes(net, missing=1)
+
+
+def test_map_applies_to_each_leaf():
+    """G56."""
+    doubled = plait.map(lambda path, leaf: leaf.replace(leaf * len(path)), Net())
+    assert doubled.switches[0].weight[0] == 2 and type(doubled.switches[0].weight) is Param
+
+
+def test_recursive_map_replaces_children_first_and_shared_nodes_once():
+    """G55."""
+    shared = Switch()
+    order = []
+
+    def f(path, value):
+        order.append(path)
+        return value
+
+    result = plait.recursive_map(f, [shared, shared])
+    assert result[0] is result[1] is not shared
+    assert order == [(0, "deterministic"), (0, "weight"), (0,), ()]
+
+
+def test_recursive_map_refuses_cycles():
+    """G55."""
+    with pytest.raises(GraphError, match="cycle"):
+        plait.recursive_map(lambda path, value: value, Net())
+
+
+def test_with_vars_makes_references_and_takes_them_out():
+    """G56."""
+    model = plait.Dict(a=Param(jnp.ones(2)))
+    held = plait.with_vars(model, ref=True)
+    assert held.a.ref and not model.a.ref
+    held.a[...] = jnp.zeros(2)
+    plain = plait.with_vars(held, ref=False)
+    assert isinstance(plain.a.get_raw_value(), jax.Array) and plain.a[0] == 0
+
+
+def test_with_vars_refuses_shared_variables():
+    """G56."""
+    shared = Param(1.0)
+    with pytest.raises(GraphError, match="a and b"):
+        plait.with_vars(plait.Dict(a=shared, b=shared), ref=True)

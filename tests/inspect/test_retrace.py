@@ -1,0 +1,111 @@
+"""Why a jitted function was traced again (ask 6)."""
+
+import os
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import pytest
+
+import plait
+from plait import Param
+from plait.errors import RetraceError
+
+
+class Drop(plait.Module):
+    def __init__(self):
+        self.rate = 0.1
+
+
+class Net(plait.Module):
+    def __init__(self):
+        self.layers = [Drop() for _ in range(4)]
+        self.weight = Param(jnp.ones((2, 2)))
+
+
+def make_step():
+    @plait.jit(static_argnames="mode")
+    def step(model, x, mode="a"):
+        return x * model.weight.sum()
+
+    return step
+
+
+CASES = {
+    "static value": (lambda m: setattr(m.layers[3], "rate", 0.2), (3,), {}, "model.layers[3].rate: 0.1 -> 0.2"),
+    "shape of an argument": (lambda m: None, (5,), {}, "arg x: float32[3] -> float32[5]"),
+    "new variable": (lambda m: setattr(m, "key", Param(1.0)), (3,), {}, "new variable model.key"),
+    "shape of a variable": (
+        lambda m: m.weight.set_value(jnp.ones((3, 3))), (3,), {}, "model.weight: float32[2,2] -> float32[3,3]",
+    ),
+    "static argument": (lambda m: None, (3,), {"mode": "b"}, "arg mode: static 'a' -> static 'b'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_new_trace_is_explained_by_path(case):
+    change, shape, extra, line = CASES[case]
+    step, model, messages = make_step(), Net(), []
+    step(model, jnp.ones(3), mode="a")
+    change(model)
+    with plait.explain_retraces(messages.append):
+        step(model, jnp.ones(shape), **{"mode": "a", **extra})
+    assert messages == [f"step: traced again\n  {line}"]
+
+
+def test_the_nearest_earlier_trace_is_compared():
+    step, model, messages = make_step(), Net(), []
+    step(model, jnp.ones(3))
+    model.layers[0].rate = 0.5
+    step(model, jnp.ones(4))
+    with plait.explain_retraces(messages.append):
+        step(model, jnp.ones(5))
+    assert messages == ["step: traced again\n  arg x: float32[4] -> float32[5]"]
+
+
+def test_equal_structure_is_not_traced_again():
+    """U34, ask 6: new models of equal structure, here with a fresh closure each, share one compiled function."""
+
+    def make():
+        net = Net()
+        net.activation = lambda x: x + 1
+        return net
+
+    step, messages = make_step(), []
+    step(make(), jnp.ones(3))
+    with plait.explain_retraces(messages.append):
+        for _ in range(10):
+            step(make(), jnp.ones(3))
+    assert messages == []
+
+
+def test_max_traces_guards():
+    step, model = make_step(), Net()
+    with pytest.raises(RetraceError, match=r"float32\[1\] -> float32\[2\]"), plait.explain_retraces(
+        lambda message: None, max_traces=1
+    ):
+        step(model, jnp.ones(1))
+        step(model, jnp.ones(2))
+
+
+def test_it_is_a_decorator_too():
+    messages = []
+
+    @plait.explain_retraces(messages.append)
+    def main():
+        make_step()(Net(), jnp.ones(3))
+
+    main()
+    assert messages == ["step: traced for the first time"]
+
+
+def test_the_environment_switches_it_on():
+    code = "import plait, jax.numpy as jnp; plait.jit(lambda x: x)(jnp.ones(2))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PLAIT_EXPLAIN_RETRACES": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "traced for the first time" in done.stderr

@@ -1,0 +1,59 @@
+"""Ahead-of-time stages with modules (rule X10)."""
+
+import jax.numpy as jnp
+import pytest
+
+import plait
+from plait import Param
+from plait.errors import ArgumentError
+
+
+class Net(plait.Module):
+    def __init__(self, size=3):
+        self.weight = Param(jnp.ones(size))
+
+
+@plait.jit
+def step(model, x):
+    model.weight[...] += x
+    return model.weight.sum()
+
+
+def test_a_compiled_stage_takes_modules_and_writes_to_them():
+    model = Net()
+    compiled = step.lower(model, 1.0).compile()
+    assert float(compiled(model, 1.0)) == 6.0 and model.weight[0] == 2
+
+
+def test_stages_hand_on_what_jax_offers():
+    traced = step.trace(Net(), 1.0)
+    assert "add" in str(traced.jaxpr)
+    assert "stablehlo" in traced.lower().as_text()
+    assert step.lower(Net(), 1.0).compile().memory_analysis() is not None
+
+
+def test_lowering_changes_nothing():
+    model = Net()
+    step.lower(model, 1.0)
+    assert model.weight[0] == 1
+
+
+def test_another_structure_is_refused():
+    compiled = step.lower(Net(), 1.0).compile()
+    other = Net()
+    other.size = 4
+    with pytest.raises(ArgumentError, match="another structure"):
+        compiled(other, 1.0)
+
+
+def test_clear_cache_forgets_what_was_compiled():
+    traces = []
+
+    @plait.jit
+    def f(model):
+        traces.append(1)
+
+    f(Net())
+    f.clear_cache()
+    f(Net())
+    assert len(traces) == 2
