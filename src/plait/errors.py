@@ -23,6 +23,8 @@ builtin exception that a user would catch::
     │   ├── StreamAttributeError     (AttributeError)
     │   └── StreamKeyError           (KeyError)
     ├── OptimizerError               (ValueError)     gradients that do not fit the optimizer
+    │   └── OptimizerAttributeError  (AttributeError)
+    ├── ConfigError                  (ValueError)     a structure that has no JSON form, or a damaged configuration
     ├── CheckpointError              (ValueError)     a folder that is no whole checkpoint, or one of another model
     ├── ExportError                  (RuntimeError)   an export that cannot be written, loaded or validated
     ├── MissingDependencyError       (ImportError)    an optional package that is not installed
@@ -150,6 +152,14 @@ class StreamKeyError(StreamError, KeyError):
 
 class OptimizerError(PlaitError, ValueError):
     """Gradients do not have the structure or shapes that the optimizer was made for."""
+
+
+class ConfigError(PlaitError, ValueError):
+    """A structure cannot be written as a configuration, or a configuration cannot be read."""
+
+
+class OptimizerAttributeError(OptimizerError, AttributeError):
+    """An optimizer has no such attribute; it does not keep the model."""
 
 
 class CheckpointError(PlaitError, ValueError):

@@ -7,11 +7,10 @@ exactly while it holds data. (rules G58 to G62)
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
-
-import jax
 
 from ..errors import ArgumentTypeError, AttributeStatusError
 from ..paths import Path, format_path
@@ -71,6 +70,14 @@ def static(value: Any = _NOTHING, /, **options: Any) -> Any:
 
     Raises:
         ArgumentTypeError: both a value and options were given.
+
+    Example:
+        >>> class Scaled(plait.Module):
+        ...     sizes: tuple = plait.static()
+        ...     def __init__(self):
+        ...         self.sizes, self.name = (2, 3), plait.static("scaled")
+        >>> len(plait.state(Scaled()))
+        0
     """
     return _mark(STATIC, value, options)
 
@@ -87,13 +94,26 @@ def _mark(status: str, value: Any, options: dict[str, Any]) -> Mark:
 
 
 def register_data_type(type: Any, /) -> Any:
-    """Make instances of a class count as data wherever they are assigned. Usable as a decorator."""
+    """Make instances of a class count as data wherever they are assigned. Usable as a decorator.
+
+    Example:
+        >>> @plait.register_data_type
+        ... class Handle:
+        ...     pass
+        >>> plait.is_data(Handle())
+        True
+    """
     _KINDS[type] = Kind.ARRAY
     return type
 
 
 def is_data(value: Any, /) -> bool:
-    """Whether a value is data by itself: an array, reference, variable, graph node or registered data type."""
+    """Whether a value is data by itself: an array, reference, variable, graph node or registered data type.
+
+    Example:
+        >>> plait.is_data(jnp.zeros(2)), plait.is_data(plait.Param(1.0)), plait.is_data(2.0), plait.is_data([])
+        (True, True, False, False)
+    """
     if isinstance(value, Mark):
         return value.status == DATA
     kind = kind_of(value)
@@ -110,13 +130,18 @@ def iter_data(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield path, value
 
 
-def has_data(value: Any, /) -> bool:
-    """Whether a value is data, or a container with data anywhere inside.
+def has_data(value: Any, /) -> list[Any]:
+    """The data found in a value: itself, or what a container holds anywhere inside. Empty, and so false, if none.
 
     Example:
-        >>> plait.has_data([1, {"w": jnp.zeros(2)}]), plait.has_data([1, 2])
-        (True, False)
+        >>> plait.has_data([1, {"w": plait.Param(2.0)}]), plait.has_data([1, 2])
+        ([Param(value=2.0)], [])
     """
+    return [item for _, item in iter_data(value)]
+
+
+def holds_data(value: Any) -> bool:
+    """Whether any data is found in a value."""
     return next(iter_data(value), None) is not None
 
 
@@ -125,7 +150,7 @@ def declared_statuses(cls: type) -> dict[str, str]:
     declared: dict[str, str] = {}
     for base in reversed(cls.__mro__[1:]):
         declared.update(base.__dict__.get("_declared", {}))
-    for name, annotation in cls.__dict__.get("__annotations__", {}).items():
+    for name, annotation in inspect.get_annotations(cls).items():
         if isinstance(annotation, str):
             found = _ANNOTATED.search(annotation)
             if found:
@@ -151,7 +176,7 @@ def check_static(value: Any, name: str, owner: type) -> None:
         path, item = found
         raise AttributeStatusError(
             "data was found under an attribute marked static",
-            at=f"{owner.__name__}.{name}{format_path(path) and '.' + format_path(path)}",
+            at=f"{owner.__name__}.{format_path((name, *path))}",
             found=f"a {type(item).__name__}",
             expected="numbers, strings, functions and other values without arrays, variables or modules",
             do=f"assign it as self.{name} = nnx.data(...), or leave the mark away",
@@ -159,14 +184,14 @@ def check_static(value: Any, name: str, owner: type) -> None:
 
 
 def check_no_marks_inside(value: Any, name: str, owner: type) -> None:
-    """Refuse marks nested in a container.
+    """Refuse marks nested in a plain list, tuple or dict.
 
     Raises:
         AttributeStatusError: names the attribute and the class.
     """
-    items = value.values() if isinstance(value, dict) else value
-    for item in items:
-        if isinstance(item, Mark):
+    for item in value.values() if isinstance(value, dict) else value:
+        kind = type(item)
+        if kind is Mark:
             raise AttributeStatusError(
                 f"a {item.status}() mark stands inside a container",
                 at=f"{owner.__name__}.{name}",
@@ -175,8 +200,5 @@ def check_no_marks_inside(value: Any, name: str, owner: type) -> None:
                 do=f"write self.{name} = nnx.{item.status}({type(value).__name__}(...)); plain containers of modules "
                 "and arrays need no mark",
             )
-
-
-def leaves_are_arrays(value: Any) -> bool:
-    """Whether a value is an array that JAX can take."""
-    return isinstance(value, jax.Array)
+        if kind is list or kind is tuple or kind is dict:
+            check_no_marks_inside(item, name, owner)

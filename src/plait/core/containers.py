@@ -6,7 +6,7 @@ the structure clock about every change. (rule G65)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence
+from collections.abc import Iterable, Iterator, MutableMapping, MutableSequence
 from typing import Any, TypeVar
 
 from jax.tree_util import SequenceKey
@@ -229,8 +229,3 @@ class Dict(Module, MutableMapping[str, A]):
 
     def __eq__(self, other: object) -> bool:
         return self is other
-
-
-def as_mapping(value: Any) -> Mapping[Any, Any]:
-    """A ``Dict`` or mapping as a plain dict."""
-    return dict(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ..errors import FilterError, FilterTypeError
 from ..paths import Path
@@ -44,7 +44,7 @@ def to_predicate(filter: FilterLiteral, /) -> Predicate:
     if isinstance(filter, (list, tuple)):
         return Any_(*filter)
     if callable(filter):
-        return filter
+        return cast("Predicate", filter)
     raise FilterTypeError(
         "this object cannot be used as a filter",
         found=f"{filter!r} of type {type(filter).__name__}",
@@ -62,7 +62,12 @@ class _Filter:
 
 @dataclasses.dataclass(frozen=True)
 class Everything(_Filter):
-    """Matches every leaf; ``...`` and ``True`` are short for it."""
+    """Matches every leaf; ``...`` and ``True`` are short for it.
+
+    Example:
+        >>> plait.Everything() == plait.filterlib.to_predicate(...)
+        True
+    """
 
     def __call__(self, path: Path, value: Any) -> bool:
         return True
@@ -70,7 +75,12 @@ class Everything(_Filter):
 
 @dataclasses.dataclass(frozen=True)
 class Nothing(_Filter):
-    """Matches no leaf; ``None`` and ``False`` are short for it."""
+    """Matches no leaf; ``None`` and ``False`` are short for it.
+
+    Example:
+        >>> plait.Nothing()((), plait.Param(1.0))
+        False
+    """
 
     def __call__(self, path: Path, value: Any) -> bool:
         return False
@@ -78,7 +88,12 @@ class Nothing(_Filter):
 
 @dataclasses.dataclass(frozen=True)
 class OfType(_Filter):
-    """Matches values that are instances of ``type``, subclasses included; a type is short for it."""
+    """Matches values that are instances of ``type``, subclasses included; a type is short for it.
+
+    Example:
+        >>> plait.OfType(plait.Param)((), plait.LoRAParam(1.0))
+        True
+    """
 
     type: type
 
@@ -91,7 +106,12 @@ class OfType(_Filter):
 
 @dataclasses.dataclass(frozen=True)
 class WithTag(_Filter):
-    """Matches variables whose ``tag`` metadata equals ``tag``; a string is short for it."""
+    """Matches variables whose ``tag`` metadata equals ``tag``; a string is short for it.
+
+    Example:
+        >>> plait.WithTag("dropout")((), plait.Variable(0, tag="dropout"))
+        True
+    """
 
     tag: str
 
@@ -110,6 +130,11 @@ class PathContains(_Filter):
     Args:
         key: the part to look for.
         exact: ``False`` matches when some part contains ``key`` as text.
+
+    Example:
+        >>> path = ("layers", 3, "kernel")
+        >>> plait.PathContains(3)(path, None), plait.PathContains("ker", exact=False)(path, None)
+        (True, True)
     """
 
     key: Any
@@ -125,7 +150,12 @@ class PathContains(_Filter):
 
 
 class PathIn(_Filter):
-    """Matches the leaves at exactly these paths."""
+    """Matches the leaves at exactly these paths.
+
+    Example:
+        >>> plait.filterlib.PathIn(("head", "bias"))(("head", "bias"), None)
+        True
+    """
 
     def __init__(self, *paths: Path) -> None:
         self.paths = frozenset(tuple(path) for path in paths)
@@ -160,21 +190,36 @@ class _Combination(_Filter):
 
 
 class Any_(_Combination):
-    """Matches leaves that any of the filters matches; a list or tuple is short for it."""
+    """Matches leaves that any of the filters matches; a list or tuple is short for it.
+
+    Example:
+        >>> plait.Any(plait.Param, plait.BatchStat)((), plait.BatchStat(0.0))
+        True
+    """
 
     def __call__(self, path: Path, value: Any) -> bool:
         return any(predicate(path, value) for predicate in self.predicates)
 
 
 class All(_Combination):
-    """Matches leaves that all of the filters match."""
+    """Matches leaves that all of the filters match.
+
+    Example:
+        >>> plait.All(plait.Param, plait.PathContains("head"))(("head", "bias"), plait.Param(0.0))
+        True
+    """
 
     def __call__(self, path: Path, value: Any) -> bool:
         return all(predicate(path, value) for predicate in self.predicates)
 
 
 class Not(_Filter):
-    """Matches leaves that the filter does not match."""
+    """Matches leaves that the filter does not match.
+
+    Example:
+        >>> plait.Not(plait.Param)((), plait.BatchStat(0.0))
+        True
+    """
 
     def __init__(self, filter: FilterLiteral, /) -> None:
         self.predicate = to_predicate(filter)
@@ -192,7 +237,7 @@ class Not(_Filter):
         return f"Not({self.predicate!r})"
 
 
-Any_.__name__ = Any_.__qualname__ = "Any"
+Any_.__name__ = "Any"  # pickle finds the class by its __qualname__
 
 
 def resolve_filters(filters: Sequence[FilterLiteral]) -> list[Predicate]:

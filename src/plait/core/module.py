@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from jax.tree_util import GetAttrKey
 
 from .._compat import trace_state
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, GraphError
+from ..typing import FilterLiteral
 from .attributes import (
     _NOTHING,
     DATA,
@@ -27,21 +28,26 @@ from .attributes import (
     check_static,
     data,
     declared_statuses,
-    has_data,
+    holds_data,
     iter_data,
     static,
 )
 from .clock import Stamp, mark_changed
+from .filters import to_predicate
 from .nodes import (
     DataElem,
     Kind,
     Static,
     StaticElem,
+    get_node_impl,
+    iter_graph_nodes,
     kind_of,
     pytree_impl,
     register_graph_node_type,
+    unwrapped,
 )
-from .repr import repr_fields, size_comment
+from .repr import render_tree, repr_fields, size_comment
+from .sowing import Sowing
 from .statics import HashableMapping, same_static
 from .trace_guard import raise_foreign_trace
 from .variables import Variable
@@ -60,6 +66,8 @@ class NodeInfo(Stamp):
 
 
 _MISSING: Any = object()
+# Where plait keeps what it knows about an object, and about its class.
+RESERVED = frozenset({"_info", "_walks", "_elements", "_declared", "_pytree"})
 _PLAIN_VALUES = (bool, int, float, str, type(None))
 
 
@@ -74,7 +82,9 @@ class Pytree:
         [2, 4]
     """
 
-    __slots__ = ("__weakref__", "_info", "_walks")
+    # Python stores the parameters of a generic class, ``Net[int]()``, in ``__orig_class__`` of the object. As a slot it
+    # is no attribute of the graph, so that the graphdef stays that of ``Net()``.
+    __slots__ = ("__orig_class__", "__weakref__", "_info", "_walks")
 
     _info: NodeInfo
     _declared: ClassVar[dict[str, str]] = {}
@@ -89,9 +99,9 @@ class Pytree:
                 expected="attributes in __dict__, where plait sees them",
                 do="remove __slots__ from the class",
             )
-        cls._declared = declared_statuses(cls)
         if pytree is not None:
             cls._pytree = pytree
+        cls._declared = declared_statuses(cls) if cls._pytree else {}
         register_graph_node_type(
             cls,
             cls._graph_flatten,
@@ -125,7 +135,9 @@ class Pytree:
                     expected=f"nnx.{status}(value)",
                     do="give the value; without one the call belongs in the class body",
                 )
-            if info.marks is None:
+            if not self._pytree:
+                status = None
+            elif info.marks is None:
                 info.marks = {}
         known = status or (info.marks and info.marks.get(name)) or self._declared.get(name)
         kind = type(value)
@@ -133,11 +145,13 @@ class Pytree:
             check_no_marks_inside(value, name, type(self))
         if known is STATIC or known == STATIC:
             check_static(value, name, type(self))
+        before = self.__dict__.get(name, _MISSING)
+        if before is _MISSING and name in RESERVED:
+            raise _reserved(type(self), name)
         if status is not None:
             info.marks[name] = status  # type: ignore[index]
-        before = self.__dict__.get(name, _MISSING)
         object.__setattr__(self, name, value)
-        if info.version and not (before is value and status is None) and not _same_plain(before, value):
+        if info.version and (status is not None or not _same_plain(before, value)):
             mark_changed(info)
 
     def __delattr__(self, name: str) -> None:
@@ -149,7 +163,7 @@ class Pytree:
             info.marks.pop(name, None)
         mark_changed(info)
 
-    # The graph face ----------------------------------------------------------------------------------------------------
+    # The graph face ---------------------------------------------------------------------------------------------------
 
     def _graph_flatten(self) -> tuple[list[tuple[str, Any]], Any]:
         items = sorted(self.__dict__.items())
@@ -171,7 +185,7 @@ class Pytree:
         if isinstance(current, Variable) and isinstance(value, Variable):
             current.update_from_state(value)
         elif isinstance(key, str):
-            _check_kept_status(self, key, value)
+            check_kept_status(self, key, value)
             setattr(self, key, value)
         else:
             raise ArgumentError(
@@ -209,7 +223,7 @@ class Pytree:
         self.__dict__.update(children)
         mark_changed(self._info)
 
-    # The JAX face (rule G63) --------------------------------------------------------------------------------------------
+    # The JAX face (rule G63) ------------------------------------------------------------------------------------------
 
     def _tree_parts(self) -> tuple[list[tuple[str, Any]], Any]:
         """Children in name order, and what stays static."""
@@ -222,7 +236,7 @@ class Pytree:
             if status == STATIC:
                 rest[name] = value
             elif kind is Kind.PYTREE and status is None:
-                if has_data(value):
+                if holds_data(value):
                     children.append((name, hide_static(value)))
                 else:
                     rest[name] = Static(value) if value is None else value
@@ -254,7 +268,7 @@ class Pytree:
 
         return unflatten
 
-    # Copies and text ----------------------------------------------------------------------------------------------------
+    # Copies and text --------------------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
         return {"attributes": dict(self.__dict__), "marks": self._info.marks}
@@ -272,13 +286,11 @@ class Pytree:
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         node = empty_object(type(self), dict(self._info.marks) if self._info.marks else None)
         memo[id(self)] = node
-        node.__setstate__(copy.deepcopy(self.__getstate__(), _CopyingArrays(memo)))
+        node.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return node
 
     def __repr__(self) -> str:
-        return repr_fields(
-            type(self).__name__, self._repr_fields(), comment=_variables_comment(self), owner=self
-        )
+        return repr_fields(type(self).__name__, self._repr_fields(), comment=_variables_comment(self), owner=self)
 
     def _repr_fields(self) -> Iterator[tuple[str, Any]]:
         for name, value in self.__dict__.items():
@@ -286,14 +298,18 @@ class Pytree:
                 yield name, value
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        import treescope.repr_lib
+        fields = {name or f"[{place}]": value for place, (name, value) in enumerate(self._repr_fields())}
+        return render_tree(type(self), fields, path, subtree_renderer)
 
-        return treescope.repr_lib.render_object_constructor(
-            object_type=type(self),
-            attributes=dict(self._repr_fields()),
-            path=path,
-            subtree_renderer=subtree_renderer,
-        )
+
+def _reserved(cls: type, name: str) -> ArgumentError:
+    return ArgumentError(
+        f"the attribute name {name!r} is reserved",
+        at=f"{cls.__name__}.{name}",
+        found=f"an assignment to {name!r}",
+        expected=f"any name but {sorted(RESERVED)}",
+        do=f"choose another name, for example {name.lstrip('_')!r}",
+    )
 
 
 def _info_of(node: Pytree) -> NodeInfo:
@@ -319,18 +335,14 @@ def _same_plain(before: Any, value: Any) -> bool:
     return before is value or (type(before) in _PLAIN_VALUES and same_static(before, value))
 
 
-def _check_kept_status(node: Pytree, name: str, value: Any) -> None:
+def check_kept_status(node: Pytree, name: str, value: Any) -> None:
     """An update may not put a variable or array where a plain static value is. (rule G38)"""
     current = node.__dict__.get(name, _MISSING)
-    if current is _MISSING or not has_data(value):
+    if current is _MISSING or not holds_data(value):
         return
     statuses = {**node._declared, **(node._info.marks or {})}
     if statuses.get(name) != DATA and kind_of(current) is Kind.STATIC:
         check_static(value, name, type(node))
-
-
-class _CopyingArrays(dict[int, Any]):
-    """A deepcopy memo; JAX arrays copy their buffers through their own ``__deepcopy__``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -384,21 +396,23 @@ def show_static(value: Any) -> Any:
 def _variables_comment(node: Pytree) -> str:
     """Per kind of variable how many elements and bytes, for the whole graph below a module."""
     by_kind: dict[str, list[Any]] = {}
-    seen: set[int] = set()
-    stack: list[Any] = [node]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, Variable):
-            if id(value) not in seen:
-                seen.add(id(value))
-                by_kind.setdefault(_shown_kind(value), []).extend(jax.tree.leaves(value.get_raw_value()))
-        elif isinstance(value, Pytree):
-            if id(value) not in seen:
-                seen.add(id(value))
-                stack.extend(value._graph_flatten()[0][i][1] for i in range(len(value._graph_flatten()[0])))
-        elif kind_of(value) is Kind.PYTREE and value is not None:
-            stack.extend(child for _, child in iter_data(value))
+    for variable in _variables_below(node):
+        by_kind.setdefault(_shown_kind(variable), []).extend(jax.tree.leaves(variable.get_raw_value()))
     return ", ".join(f"{kind}: {text}" for kind in sorted(by_kind) if (text := size_comment(by_kind[kind])))
+
+
+def _variables_below(node: Pytree) -> list[Variable[Any]]:
+    """The variables of a graph, each once. Those of a graph that cannot be walked are not counted."""
+    found: dict[int, Variable[Any]] = {}
+    try:
+        for _, owner in iter_graph_nodes(node):
+            for _, child in get_node_impl(owner).flatten(owner)[0]:  # type: ignore[union-attr]
+                for _, item in iter_data(unwrapped(child)):
+                    if isinstance(item, Variable):
+                        found[id(item)] = item
+    except GraphError:
+        return []
+    return list(found.values())
 
 
 def _shown_kind(variable: Variable[Any]) -> str:
@@ -408,7 +422,7 @@ def _shown_kind(variable: Variable[Any]) -> str:
     return type(variable).__name__
 
 
-class Module(Pytree):
+class Module(Sowing, Pytree):
     """Base of layers and models. Assign variables, modules, containers of them, arrays and static values freely.
 
     Example:
@@ -434,9 +448,13 @@ class Module(Pytree):
 
         Raises:
             ArgumentError: names the attributes that no matching module has.
-        """
-        from .traversal import set_attributes
 
+        Example:
+            >>> net = plait.Dict(dropout=plait.Dropout(0.5))
+            >>> net.set_attributes(deterministic=True)
+            >>> net.dropout.deterministic
+            True
+        """
         set_attributes(self, filters, attributes, raise_if_not_found=raise_if_not_found)
 
     def train(self, **attributes: Any) -> None:
@@ -450,8 +468,42 @@ class Module(Pytree):
         self.set_attributes(raise_if_not_found=False, **values)
 
 
+def set_attributes(
+    node: Any, filters: Sequence[FilterLiteral], attributes: dict[str, Any], *, raise_if_not_found: bool
+) -> None:
+    """Set existing attributes on every matching module of a graph, in place.
+
+    Raises:
+        ArgumentError: an attribute exists on no matching module, and ``raise_if_not_found`` is set.
+    """
+    predicates = [to_predicate(filter) for filter in filters] or [to_predicate(...)]
+    missing = set(attributes)
+    for path, module in list(iter_graph_nodes(node)):
+        if isinstance(module, Module) and any(predicate(path, module) for predicate in predicates):
+            for name, value in attributes.items():
+                if hasattr(module, name):
+                    setattr(module, name, value)
+                    missing.discard(name)
+    if missing and raise_if_not_found:
+        raise ArgumentError(
+            "no module has an attribute that was to be set",
+            found=f"the names {sorted(missing)}",
+            expected="attributes of a module that the filters match",
+            do="check the names, or pass raise_if_not_found=False",
+        )
+
+
 class Object(Pytree, pytree=False):
-    """Base of graph objects that are not JAX pytrees."""
+    """Base of graph objects that are not JAX pytrees.
+
+    Example:
+        >>> class Counter(plait.Object):
+        ...     def __init__(self):
+        ...         self.count = plait.Variable(0)
+        >>> counter = Counter()
+        >>> plait.state(counter)["count"].value, jax.tree.leaves(counter) == [counter]
+        (0, True)
+    """
 
 
 @dataclass_transform(field_specifiers=(dataclasses.field, data, static))
@@ -484,6 +536,9 @@ def check_pytree(node: Any, /) -> None:
 
     Raises:
         AttributeStatusError: names the attribute and what was found.
+
+    Example:
+        >>> plait.check_pytree(plait.Linear(2, 3, rngs=plait.Rngs(0)))
     """
     if isinstance(node, Pytree):
         node._graph_flatten()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
@@ -28,7 +28,7 @@ from jax.tree_util import (
 
 from .._compat import is_mutable_array
 from ..errors import GraphError, GraphTypeError
-from ..paths import sort_key, sorted_keys
+from ..paths import Path, sort_key, sorted_keys
 from .clock import Stamp
 from .statics import same_static, static_key
 from .variables import Variable
@@ -75,21 +75,43 @@ class PytreeNodeImpl:
 
 
 class GenericPytree:
-    """Marker type: a container that JAX knows and plait has no entry for."""
+    """Marker type: a container that JAX knows and plait has no entry for.
+
+    Example:
+        >>> import collections
+        >>> plait.graphdef(collections.OrderedDict(a=1)).type is plait.graph.GenericPytree
+        True
+    """
 
 
 @dataclasses.dataclass(frozen=True)
 class DataElem:
-    """Wraps a child returned by a ``flatten`` callback that is data whatever its type."""
+    """Wraps a child returned by a ``flatten`` callback that is data whatever its type.
+
+    Example:
+        >>> plait.graph.DataElem(2.0).value
+        2.0
+    """
 
     value: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class StaticElem:
-    """Wraps a child returned by a ``flatten`` callback that is static whatever its type."""
+    """Wraps a child returned by a ``flatten`` callback that is static whatever its type.
+
+    Example:
+        >>> plait.graph.StaticElem((1, 2)).value
+        (1, 2)
+    """
 
     value: Any
+
+
+def unwrapped(child: Any) -> Any:
+    """A child returned by a ``flatten`` callback, without the wrapper that forces its kind."""
+    kind = type(child)
+    return child.value if kind is DataElem or kind is StaticElem else child
 
 
 @register_static
@@ -148,6 +170,23 @@ def register_graph_node_type(
 
     Raises:
         GraphError: the type is registered already.
+
+    Example:
+        >>> class Box:
+        ...     value = None
+        >>> plait.graph.register_graph_node_type(
+        ...     Box,
+        ...     flatten=lambda box: ([("value", box.value)], None),
+        ...     set_key=lambda box, key, value: setattr(box, key, value),
+        ...     pop_key=lambda box, key: box.__dict__.pop(key),
+        ...     create_empty=lambda metadata: Box(),
+        ...     clear=lambda box: box.__dict__.clear(),
+        ...     init=lambda box, children: box.__dict__.update(children),
+        ... )
+        >>> box = Box()
+        >>> box.value = plait.Param(jnp.zeros(2))
+        >>> plait.clone(box).value.shape
+        (2,)
     """
     if type in GRAPH_REGISTRY:
         raise GraphError(
@@ -178,6 +217,18 @@ def register_pytree_node_type(
 
     Raises:
         GraphError: the type is registered already.
+
+    Example:
+        >>> class Pair:
+        ...     def __init__(self, first, second):
+        ...         self.first, self.second = first, second
+        >>> plait.graph.register_pytree_node_type(
+        ...     Pair,
+        ...     flatten=lambda pair: ([("first", pair.first), ("second", pair.second)], None),
+        ...     unflatten=lambda children, metadata: Pair(*(child for _, child in children)),
+        ... )
+        >>> plait.state(Pair(jnp.zeros(2), 3))["first"].shape
+        (2,)
     """
     if type in PYTREE_REGISTRY:
         raise GraphError(
@@ -187,7 +238,8 @@ def register_pytree_node_type(
             do="remove one of the two",
         )
     PYTREE_REGISTRY[type] = PytreeNodeImpl(type, flatten, unflatten, set_key, pop_key)
-    _KINDS[type] = Kind.PYTREE
+    if type not in GRAPH_REGISTRY:
+        _KINDS[type] = Kind.PYTREE
 
 
 def kind_of(value: Any) -> Kind:
@@ -220,7 +272,10 @@ def _classify(value: Any) -> Kind:
 
 
 def _is_jax_container(value: Any) -> bool:
-    leaves, _ = jax.tree_util.tree_flatten(value, is_leaf=lambda x: x is not value)
+    try:
+        leaves, _ = jax.tree_util.tree_flatten(value, is_leaf=lambda x: x is not value)
+    except Exception:  # only a registered container can fail to be flattened, for instance by keys that do not sort
+        return True
     return not (len(leaves) == 1 and leaves[0] is value)
 
 
@@ -228,44 +283,85 @@ def _is_jax_container(value: Any) -> bool:
 
 
 def is_node(x: Any) -> bool:
-    """Whether ``x`` is a graph node or a pytree node; variables are not."""
+    """Whether ``x`` is a graph node or a pytree node; variables are not.
+
+    Example:
+        >>> plait.graph.is_node([]), plait.graph.is_node(plait.Param(1.0)), plait.graph.is_node(3)
+        (True, False, False)
+    """
     return kind_of(x) in (Kind.GRAPH, Kind.PYTREE)
 
 
 def is_graph_node(x: Any) -> bool:
-    """Whether ``x`` has identity in a graph: a registered graph node, a variable or a reference."""
+    """Whether ``x`` has identity in a graph: a registered graph node, a variable or a reference.
+
+    Example:
+        >>> plait.graph.is_graph_node(plait.Param(1.0)), plait.graph.is_graph_node([])
+        (True, False)
+    """
     return kind_of(x) in (Kind.GRAPH, Kind.VARIABLE, Kind.REF)
 
 
 def is_node_module(x: Any) -> bool:
-    """Whether the type of ``x`` is in the graph node registry."""
+    """Whether the type of ``x`` is in the graph node registry.
+
+    Example:
+        >>> plait.graph.is_node_module(plait.List()), plait.graph.is_node_module([])
+        (True, False)
+    """
     return type(x) in GRAPH_REGISTRY
 
 
 def is_pytree_node(x: Any, *, check_graph_registry: bool = True) -> bool:
-    """Whether ``x`` is a pytree node; with ``check_graph_registry=False`` graph nodes that JAX knows count too."""
+    """Whether ``x`` is a pytree node; with ``check_graph_registry=False`` graph nodes that JAX knows count too.
+
+    Example:
+        >>> layers = plait.List()
+        >>> plait.graph.is_pytree_node(layers), plait.graph.is_pytree_node(layers, check_graph_registry=False)
+        (False, True)
+    """
     if check_graph_registry or type(x) not in GRAPH_REGISTRY:
         return kind_of(x) is Kind.PYTREE
     return _is_jax_container(x)
 
 
 def is_node_type(t: type) -> bool:
-    """Whether instances of ``t`` are graph nodes, or pytree nodes with an entry of their own."""
+    """Whether instances of ``t`` are graph nodes, or pytree nodes with an entry of their own.
+
+    Example:
+        >>> plait.graph.is_node_type(plait.Module), plait.graph.is_node_type(dict), plait.graph.is_node_type(int)
+        (True, True, False)
+    """
     return t in GRAPH_REGISTRY or t in PYTREE_REGISTRY or t is GenericPytree
 
 
 def is_node_leaf(x: Any) -> bool:
-    """Whether ``x`` is a leaf of a graph: a variable, an array or a reference."""
+    """Whether ``x`` is a leaf of a graph: a variable, an array or a reference.
+
+    Example:
+        >>> plait.graph.is_node_leaf(jnp.zeros(2)), plait.graph.is_node_leaf(2.0)
+        (True, False)
+    """
     return kind_of(x) in (Kind.VARIABLE, Kind.ARRAY, Kind.REF)
 
 
 def is_state_leaf(x: Any) -> bool:
-    """Whether ``x`` is a leaf that states hold: any variable."""
+    """Whether ``x`` is a leaf that states hold: any variable.
+
+    Example:
+        >>> plait.graph.is_state_leaf(plait.Param(1.0)), plait.graph.is_state_leaf(jnp.zeros(2))
+        (True, False)
+    """
     return isinstance(x, Variable)
 
 
 def get_node_impl(x: Any) -> GraphNodeImpl | PytreeNodeImpl | None:
-    """How ``x`` is taken apart, or ``None`` for variables and values that are no nodes."""
+    """How ``x`` is taken apart, or ``None`` for variables and values that are no nodes.
+
+    Example:
+        >>> plait.graph.get_node_impl([1]).type, plait.graph.get_node_impl(1)
+        (<class 'list'>, None)
+    """
     kind = kind_of(x)
     if kind is Kind.GRAPH:
         return GRAPH_REGISTRY[type(x)]
@@ -275,7 +371,12 @@ def get_node_impl(x: Any) -> GraphNodeImpl | PytreeNodeImpl | None:
 
 
 def get_node_impl_for_type(t: type) -> GraphNodeImpl | PytreeNodeImpl | None:
-    """How instances of ``t`` are taken apart; ``GenericPytree`` stands for containers that only JAX knows."""
+    """How instances of ``t`` are taken apart; ``GenericPytree`` stands for containers that only JAX knows.
+
+    Example:
+        >>> plait.graph.get_node_impl_for_type(dict).type, plait.graph.get_node_impl_for_type(int)
+        (<class 'dict'>, None)
+    """
     if t is GenericPytree:
         return _GENERIC_IMPL
     return GRAPH_REGISTRY.get(t) or PYTREE_REGISTRY.get(t)
@@ -359,7 +460,8 @@ def jax_to_nnx_path(jax_path: tuple[Any, ...], /) -> tuple[Any, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class _GenericMetadata:
-    """How to rebuild a container: its JAX structure, and where each sorted child stood."""
+    """How to rebuild a container: its JAX structure (or the class of a tuple that JAX does not know), and where each
+    sorted child stood."""
 
     treedef: Any
     order: tuple[int, ...]
@@ -369,11 +471,16 @@ class _GenericMetadata:
 
 
 def _flatten_generic(node: Any) -> tuple[list[tuple[Any, Any]], _GenericMetadata]:
+    if isinstance(node, tuple) and not hasattr(node, "_fields") and not _is_jax_container(node):
+        return list(enumerate(node)), _GenericMetadata(type(node), tuple(range(len(node))))
     pairs, treedef = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
     keys = [jax_key_to_key(path[0]) for path, _ in pairs]
+    owner = type(node).__name__
+    for key in keys:
+        _check_hashable(key, owner)
     if len(set(keys)) != len(keys):
         raise GraphError(
-            f"a {type(node).__name__} gives two children the same key",
+            f"a {owner} gives two children the same key",
             found=f"the keys {keys}",
             expected="distinct keys",
             do="register the class with distinct key entries",
@@ -381,15 +488,29 @@ def _flatten_generic(node: Any) -> tuple[list[tuple[Any, Any]], _GenericMetadata
     try:
         order = sorted(range(len(keys)), key=lambda i: sort_key(keys[i]))
     except TypeError:
-        sorted_keys(keys, type(node).__name__)
+        sorted_keys(keys, owner)
         raise
     return [(keys[i], pairs[i][1]) for i in order], _GenericMetadata(treedef, tuple(order))
+
+
+def _check_hashable(key: Any, owner: str) -> None:
+    try:
+        hash(key)
+    except TypeError as error:
+        raise GraphError(
+            f"a {owner} has a key that cannot be hashed",
+            found=f"key {key!r} of type {type(key).__name__}",
+            expected="keys that are integers or strings",
+            do="register the class with hashable key entries",
+        ) from error
 
 
 def _unflatten_generic(items: Sequence[tuple[Any, Any]], metadata: _GenericMetadata) -> Any:
     children: list[Any] = [None] * len(items)
     for position, (_, child) in zip(metadata.order, items, strict=True):
         children[position] = child
+    if isinstance(metadata.treedef, type):
+        return tuple.__new__(metadata.treedef, children)
     return jax.tree_util.tree_unflatten(metadata.treedef, children)
 
 
@@ -411,6 +532,19 @@ def check_node(node: Any, operation: str) -> None:
         )
 
 
-def children_of(mapping: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
-    """The items of a mapping in key order."""
-    return [(key, mapping[key]) for key in sorted_keys(mapping)]
+def iter_graph_nodes(root: Any) -> Iterator[tuple[Path, Any]]:
+    """Every graph node below and including ``root``, once, at its first path; owners before what they own."""
+    seen: set[int] = set()
+    stack: list[tuple[Path, Any]] = [((), root)]
+    while stack:
+        path, node = stack.pop()
+        kind = kind_of(node)
+        if kind is Kind.GRAPH:
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            yield path, node
+        elif kind is not Kind.PYTREE:
+            continue
+        children = get_node_impl(node).flatten(node)[0]  # type: ignore[union-attr]
+        stack.extend(((*path, key), unwrapped(child)) for key, child in reversed(children))

@@ -48,10 +48,26 @@ def _unary(operation: Callable[[Any], Any], name: str) -> Any:
     return apply
 
 
+def _trunc(value: Any) -> Any:
+    """``math.trunc`` asks for a method that NumPy's numbers do not have."""
+    return math.trunc(value if hasattr(value, "__trunc__") else float(value))
+
+
 class VariableOperators:
-    """The operators, on top of ``get_value`` and ``set_value``."""
+    """The operators, on top of ``get_value`` and ``set_value``.
+
+    Example:
+        >>> count = plait.Variable(jnp.asarray(2))
+        >>> count += 1
+        >>> int(2 * count), bool(count > 2), "abcd"[count]
+        (6, True, 'd')
+    """
 
     __slots__ = ()
+
+    # NumPy arrays leave a mixed operation to us, as they do for JAX arrays; otherwise they would ask for a NumPy array,
+    # which a traced value cannot give.
+    __array_priority__ = 100
 
     def get_value(self) -> Any:
         raise NotImplementedError
@@ -90,7 +106,7 @@ class VariableOperators:
     __complex__ = _unary(complex, "complex")
     __bool__ = _unary(bool, "bool")
     __index__ = _unary(operator.index, "index")
-    __trunc__ = _unary(math.trunc, "trunc")
+    __trunc__ = _unary(_trunc, "trunc")
     __floor__ = _unary(math.floor, "floor")
     __ceil__ = _unary(math.ceil, "ceil")
 

@@ -1,11 +1,12 @@
 """Readable, constructor-like text for variables, modules, states and graphdefs.
 
-Text only: this file knows names, comments and fields, not the objects they come from. Arrays with more than one element
-show as ``Array(shape=(2, 3), dtype=float32)``; an object that is being printed already shows as ``...``.
+This file knows names, comments and fields, not the objects they come from. Arrays with more than one element show as
+``Array(shape=(2, 3), dtype=float32)``; an object that was printed already shows as ``...``. (rules G66, G68)
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -17,8 +18,10 @@ MAX_LINE = 88
 
 
 class _Printing(threading.local):
+    """Objects that the outermost ``repr`` of this thread has printed; ``None`` outside of any."""
+
     def __init__(self) -> None:
-        self.ids: set[int] = set()
+        self.printed: dict[int, Any] | None = None
 
 
 _printing = _Printing()
@@ -58,18 +61,24 @@ def repr_fields(
     """``Name(a=1, b=2)``, over several lines when it is long, has a comment or is asked for.
 
     Args:
-        owner: the object printed; met again inside, it shows as ``Name(...)``.
+        owner: the object printed; met again before the outermost one is finished, it shows as ``Name(...)``.
     """
     opening, closing = brackets[: len(brackets) // 2], brackets[len(brackets) // 2 :]
-    if owner is not None and id(owner) in _printing.ids:
-        return f"{name}{opening}...{closing}"
-    if owner is not None:
-        _printing.ids.add(id(owner))
+    printed = _printing.printed
+    outermost = printed is None and owner is not None
+    if printed is None:
+        printed = {}
+    if outermost:
+        _printing.printed = printed
     try:
+        if owner is not None and id(owner) in printed:
+            return f"{name}{opening}...{closing}"
+        if owner is not None:
+            printed[id(owner)] = owner
         texts = [f"{label}{separator if label else ''}{repr_leaf(value)}" for label, value in fields]
     finally:
-        if owner is not None:
-            _printing.ids.discard(id(owner))
+        if outermost:
+            _printing.printed = None
     line = f"{name}{opening}{', '.join(texts)}{closing}"
     if not comment and not multiline and len(line) <= MAX_LINE and "\n" not in line:
         return line
@@ -99,3 +108,10 @@ def format_bytes(size: int) -> str:
             return f"{value:.1f} {unit}" if unit != "B" else f"{size} B"
         value /= 1024
     return f"{value:.1f} TB"
+
+
+def render_tree(kind: type, fields: dict[str, Any], path: str | None, subtree_renderer: Any) -> Any:
+    """What ``__treescope_repr__`` returns. Treescope itself calls that hook, so it is loaded by then."""
+    return sys.modules["treescope"].repr_lib.render_object_constructor(
+        object_type=kind, attributes=fields, path=path, subtree_renderer=subtree_renderer
+    )

@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from typing import Any, TypeVar, overload
 
 import jax
+import numpy as np
 from jax.tree_util import DictKey, SequenceKey
 
+from .._compat import is_mutable_array
 from ..errors import ArgumentTypeError, FilterError, GraphError
 from ..paths import Path, describe_path, sort_key, sorted_keys
 from ..typing import FilterLiteral
 from .filters import resolve_filters
 from .nodes import register_pytree_node_type
-from .repr import repr_fields, repr_leaf
-from .variables import Variable
+from .repr import render_tree, repr_fields, repr_leaf
+from .variables import Variable, metadata_key
 
 S = TypeVar("S", bound="State")
 
@@ -48,8 +50,8 @@ class State(MutableMapping[Any, Any]):
             mapping = {key: _plain(value) for key, value in items}
         object.__setattr__(self, "_mapping", mapping)
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
         _register(cls)
 
     @property
@@ -82,9 +84,7 @@ class State(MutableMapping[Any, Any]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(
-                f"the state has no entry {name!r}; it has {[*map(str, self._mapping)]}"
-            ) from None
+            raise AttributeError(f"the state has no entry {name!r}; it has {[*map(str, self._mapping)]}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
@@ -110,6 +110,9 @@ class State(MutableMapping[Any, Any]):
 
     def __repr__(self) -> str:
         return _state_repr(type(self).__name__, self._mapping)
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        return render_tree(type(self), {"mapping": self._mapping}, path, subtree_renderer)
 
     def __reduce__(self) -> Any:
         return type(self), (self._mapping,)
@@ -159,7 +162,7 @@ def _same_leaf(first: Any, second: Any) -> bool:
     if type(first) is not type(second):
         return False
     if isinstance(first, Variable):
-        if first.get_metadata() != second.get_metadata():
+        if metadata_key(first._cell) != metadata_key(second._cell):
             return False
         first, second = first.get_raw_value(), second.get_raw_value()
     if first is second:
@@ -176,7 +179,7 @@ def _same_array(first: Any, second: Any) -> bool:
         return False
     if getattr(first, "dtype", None) != getattr(second, "dtype", None):
         return False
-    return bool((first == second).all()) if hasattr(first, "shape") else bool(first == second)
+    return bool(np.all(first == second))
 
 
 def _state_repr(name: str, mapping: Mapping[Any, Any]) -> str:
@@ -219,9 +222,17 @@ def _register(cls: type[State]) -> None:
         cls,
         graph_flatten,
         lambda items, _: cls(items),
-        set_key=lambda state, key, value: state.__setitem__(key, value),
+        set_key=_set_entry,
         pop_key=lambda state, key: state._mapping.pop(key),
     )
+
+
+def _set_entry(state: State, key: Any, value: Any) -> None:
+    current = state._mapping.get(key)
+    if isinstance(current, Variable) and isinstance(value, Variable):
+        current.update_from_state(value)
+    else:
+        state[key] = value
 
 
 _register(State)
@@ -233,6 +244,11 @@ class FlatState(Sequence[tuple[Path, Any]]):
     Args:
         items: the pairs.
         sort: whether to sort them by path; ``False`` says that they are sorted already.
+
+    Example:
+        >>> flat = plait.FlatState([(("b",), 2.0), (("a", 0), 1.0)], sort=True)
+        >>> flat.paths, flat[0], flat.to_nested_state()["a"][0]
+        ((('a', 0), ('b',)), (('a', 0), 1.0), 1.0)
     """
 
     __slots__ = ("leaves", "paths")
@@ -372,8 +388,16 @@ def to_flat_state(state: Mapping[Any, Any], /) -> FlatState:
 def from_flat_state(flat: FlatState | Mapping[Path, Any] | Iterable[tuple[Path, Any]], /, *, cls: type[S] = State) -> S:  # type: ignore[assignment]
     """The nested state of a flat one.
 
+    Args:
+        flat: a ``FlatState``, a mapping from paths to leaves, or pairs of the two.
+        cls: the class of the result.
+
     Raises:
         GraphError: one path is the beginning of another.
+
+    Example:
+        >>> plait.from_flat_state({("a", 0): 1.0})["a"][0]
+        1.0
     """
     items = flat.items() if isinstance(flat, Mapping) else flat
     root: dict[Any, Any] = {}
@@ -407,14 +431,29 @@ def _overlap(path: Path) -> GraphError:
 
 
 def split_state(state: Mapping[Any, Any], first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
-    """One state per filter; the filters must cover every leaf. One filter gives one state, several a tuple."""
+    """One state per filter; the filters must cover every leaf. One filter gives one state, several a tuple.
+
+    Raises:
+        FilterError: a leaf matches none of the filters; the message names its path.
+
+    Example:
+        >>> state = plait.state(plait.BatchNorm(3, rngs=plait.Rngs(0)))
+        >>> params, rest = plait.split_state(state, plait.Param, ...)
+        >>> list(params), list(rest)
+        (['bias', 'scale'], ['mean', 'var'])
+    """
     groups = group_leaves(to_flat_state(state), (first, *filters), exhaustive=True)
     states = [from_flat_state(group, cls=_class_of(state)) for group in groups]
     return states[0] if not filters else tuple(states)
 
 
 def filter_state(state: Mapping[Any, Any], first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
-    """One state per filter; leaves that none matches are left out. One filter gives one state, several a tuple."""
+    """One state per filter; leaves that none matches are left out. One filter gives one state, several a tuple.
+
+    Example:
+        >>> list(plait.filter_state(plait.state(plait.BatchNorm(3, rngs=plait.Rngs(0))), plait.BatchStat))
+        ['mean', 'var']
+    """
     groups = group_leaves(to_flat_state(state), (first, *filters), exhaustive=False)
     states = [from_flat_state(group, cls=_class_of(state)) for group in groups]
     return states[0] if not filters else tuple(states)
@@ -425,7 +464,12 @@ def _class_of(state: Any) -> type[State]:
 
 
 def merge_state(state: Mapping[Any, Any], /, *states: Mapping[Any, Any], cls: type[S] = State) -> S:  # type: ignore[assignment]
-    """The union of states by path; later ones win. A single state is returned unchanged."""
+    """The union of states by path; later ones win. A single state is returned unchanged.
+
+    Example:
+        >>> plait.to_pure_dict(plait.merge_state(plait.State({"a": 1, "b": 2}), plait.State({"b": 3})))
+        {'a': 1, 'b': 3}
+    """
     if not states and isinstance(state, cls):
         return state
     union: dict[Path, Any] = {}
@@ -435,13 +479,23 @@ def merge_state(state: Mapping[Any, Any], /, *states: Mapping[Any, Any], cls: ty
 
 
 def map_state(f: Callable[[Path, Any], Any], state: S, /) -> S:
-    """``f(path, leaf)`` on every leaf, in a new state."""
+    """``f(path, leaf)`` on every leaf, in a new state.
+
+    Example:
+        >>> plait.to_pure_dict(plait.map_state(lambda path, leaf: path, plait.State({"a": {0: 1.0}})))
+        {'a': {0: ('a', 0)}}
+    """
     flat = to_flat_state(state)
     return from_flat_state(((path, f(path, leaf)) for path, leaf in flat), cls=_class_of(state))  # type: ignore[return-value]
 
 
 def diff(state: S, other: Mapping[Any, Any], /) -> S:
-    """The entries of ``state`` whose path is not in ``other``."""
+    """The entries of ``state`` whose path is not in ``other``; the same as ``state - other``.
+
+    Example:
+        >>> plait.to_pure_dict(plait.statelib.diff(plait.State({"a": 1, "b": 2}), plait.State({"b": 3})))
+        {'a': 1}
+    """
     return _difference(state, other)
 
 
@@ -457,9 +511,19 @@ def to_pure_dict(state: Mapping[Any, Any], /, extract_fn: Callable[[Any], Any] |
 
     Args:
         extract_fn: what to store for a leaf; by default a variable gives its value and other leaves pass.
+
+    Example:
+        >>> plait.to_pure_dict(plait.State({"a": {0: plait.Param(1.0)}}))
+        {'a': {0: 1.0}}
     """
-    extract = extract_fn or (lambda leaf: leaf.get_raw_value() if isinstance(leaf, Variable) else leaf)
+    extract = extract_fn or _raw
     return from_flat_state((path, extract(leaf)) for path, leaf in to_flat_state(state))._mapping
+
+
+def _raw(leaf: Any) -> Any:
+    """The raw value of a leaf; what a reference holds, and not the reference."""
+    raw = leaf.get_raw_value() if isinstance(leaf, Variable) else leaf
+    return raw[...] if is_mutable_array(raw) else raw
 
 
 def replace_by_pure_dict(
@@ -472,6 +536,12 @@ def replace_by_pure_dict(
 
     Raises:
         GraphError: the dict has a path that the state has not. Nothing is changed then.
+
+    Example:
+        >>> state = plait.State({"layers": {0: plait.Param(1.0)}})
+        >>> plait.replace_by_pure_dict(state, {"layers": {"0": 2.0}})
+        >>> state["layers"][0].value
+        2.0
     """
 
     def replace(leaf: Any, value: Any) -> Any:
@@ -500,10 +570,15 @@ def replace_by_pure_dict(
 
 
 def restore_int_paths(pure: Mapping[Any, Any], /) -> dict[Any, Any]:
-    """The same nested dict with string keys that are integers as integers, as they were before JSON or msgpack."""
+    """The same nested dict with string keys that are integers as integers, as they were before JSON or msgpack.
+
+    Example:
+        >>> plait.restore_int_paths({"layers": {"0": "a", "-1": "b"}})
+        {'layers': {0: 'a', -1: 'b'}}
+    """
 
     def key_of(key: Any) -> Any:
-        return int(key) if isinstance(key, str) and (key.isdigit() or (key[:1] == "-" and key[1:].isdigit())) else key
+        return int(key) if isinstance(key, str) and key.removeprefix("-").isdecimal() else key
 
     return {
         key_of(key): restore_int_paths(value) if isinstance(value, Mapping) else value for key, value in pure.items()
@@ -511,9 +586,14 @@ def restore_int_paths(pure: Mapping[Any, Any], /) -> dict[Any, Any]:
 
 
 def as_pure(tree: Any, /) -> Any:
-    """The tree with every variable replaced by its raw value, recursively."""
+    """The tree with every variable replaced by its raw value, recursively.
+
+    Example:
+        >>> plait.as_pure({"w": plait.Param(2.0), "n": 3})
+        {'n': 3, 'w': 2.0}
+    """
     return jax.tree.map(
-        lambda leaf: as_pure(leaf.get_raw_value()) if isinstance(leaf, Variable) else leaf,
+        lambda leaf: as_pure(_raw(leaf)) if isinstance(leaf, Variable) else leaf,
         tree,
         is_leaf=lambda leaf: isinstance(leaf, Variable),
     )

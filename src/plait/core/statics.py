@@ -1,23 +1,26 @@
 """Static values: when two of them are the same structure.
 
-A static attribute is part of a graphdef, and so of a compile key. Two static values are the same when their *keys* are
-equal. Python's own ``==`` is too wide for that (``1 == True == 1.0``, ``0.0 == -0.0``) and too narrow for functions that
-a factory makes anew each time (``optax.adam(1e-3)``), so keys are built here:
+A static attribute is part of a graphdef, and so of a compile key. Two static values are the same when their *keys*
+are equal. Python's own ``==`` is too wide for that (``1 == True == 1.0``, ``0.0 == -0.0``) and too narrow for functions
+that a factory makes anew each time (``optax.adam(1e-3)``), so keys are built here:
 
-* numbers, strings and ``None`` by type and value, floats by their bits;
+* numbers, strings and ``None`` by type and value, floats by their bits, so that nan is nan and 0.0 is not -0.0;
 * tuples and frozensets by their elements;
-* functions defined inside a function by code, defaults and the keys of what they close over; other functions by
-  identity; ``functools.partial`` by its parts;
+* functions defined inside a function by code, defaults and the keys of what they close over (arrays, lists and other
+  unhashable things by identity), unless they assign ``nonlocal`` names; other functions by identity;
+  ``functools.partial`` by its parts;
 * everything else by its own ``==`` and ``hash``.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
 from collections.abc import Iterator, Mapping
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 from jax.tree_util import register_static
 
 from ..errors import StaticValueError
@@ -25,7 +28,7 @@ from ..errors import StaticValueError
 K = TypeVar("K")
 V = TypeVar("V")
 
-_BY_VALUE = frozenset({int, bool, str, bytes, complex, type(None), type(...)})
+_BY_VALUE = frozenset({int, bool, str, bytes, type(None), type(...)})
 _BY_IDENTITY = frozenset({type, BuiltinFunctionType})
 
 
@@ -49,44 +52,63 @@ def static_key(value: Any) -> Any:
 
     Raises:
         TypeError: the value, or something inside it, cannot be hashed.
+
+    Example:
+        >>> from plait.core.statics import static_key
+        >>> static_key(1) == static_key(True), static_key(optax.adam(1e-3)) == static_key(optax.adam(1e-3))
+        (False, True)
     """
+    return _key(value, ())
+
+
+def _key(value: Any, within: tuple[FunctionType, ...]) -> Any:
     kind = type(value)
     if kind in _BY_VALUE:
         return (kind, value)
     if kind is float:
         return (float, value.hex())
+    if kind is complex:
+        return (complex, value.real.hex(), value.imag.hex())
     if kind in _BY_IDENTITY or isinstance(value, type):
         return value
     if kind is tuple:
-        return (tuple, *map(static_key, value))
+        return (tuple, *[_key(item, within) for item in value])
     if kind is frozenset:
-        return (frozenset, frozenset(map(static_key, value)))
+        return (frozenset, frozenset([_key(item, within) for item in value]))
     if kind is FunctionType:
-        return _function_key(value, ())
+        return _function_key(value, within)
     if kind is functools.partial:
-        keywords = tuple(sorted((name, static_key(item)) for name, item in value.keywords.items()))
-        return (functools.partial, static_key(value.func), tuple(map(static_key, value.args)), keywords)
+        keywords = tuple(sorted((name, _key(item, within)) for name, item in value.keywords.items()))
+        arguments = tuple([_key(item, within) for item in value.args])
+        return (functools.partial, _key(value.func, within), arguments, keywords)
     if kind is MethodType:
-        return (MethodType, _Identity(value.__self__), static_key(value.__func__))
+        return (MethodType, _Identity(value.__self__), _key(value.__func__, within))
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
-        return (kind, *map(static_key, value))
+        return (kind, *[_key(item, within) for item in value])
+    if isinstance(value, np.generic):
+        return (kind, value.dtype, value.tobytes())
     hash(value)
     return (kind, value)
 
 
 def _function_key(function: FunctionType, within: tuple[FunctionType, ...]) -> Any:
-    """Functions made by the same code with the same surroundings are the same."""
+    """Functions made by the same code with the same surroundings are the same.
+
+    ``within`` are the functions whose surroundings are being looked at, outermost first; one met again is named by its
+    place among them.
+    """
     if "<locals>" not in function.__qualname__ and function.__closure__ is None:
         return _Identity(function)
-    if any(function is outer for outer in within):
-        return ("recursion", len(within))
+    for place, outer in enumerate(within):
+        if function is outer:
+            return ("recursion", place)
+    if _writes_surroundings(function.__code__):
+        return _Identity(function)
     within = (*within, function)
 
     def key(item: Any) -> Any:
-        if type(item) is FunctionType:
-            return _function_key(item, within)
         try:
-            return static_key(item)
+            return _key(item, within)
         except TypeError:
             return _Identity(item)
 
@@ -102,7 +124,7 @@ def _function_key(function: FunctionType, within: tuple[FunctionType, ...]) -> A
     return (
         FunctionType,
         function.__code__,
-        id(function.__globals__),
+        _Identity(function.__globals__),
         tuple(cells),
         defaults,
         keyword_defaults,
@@ -110,8 +132,33 @@ def _function_key(function: FunctionType, within: tuple[FunctionType, ...]) -> A
     )
 
 
+# Filled by the function below, by code object; holds as many code objects as its size says.
+@functools.lru_cache(maxsize=4096)
+def _writes_surroundings(code: CodeType) -> bool:
+    """Whether a function assigns a ``nonlocal`` name: it then has a state of its own, and is only itself.
+
+    Its key may not follow that state, or the first call would change the structure of the model that holds it.
+    """
+    outside = set(code.co_freevars)
+    if not outside:
+        return False
+    writes = ("STORE_DEREF", "DELETE_DEREF")
+    if any(step.opname in writes and step.argval in outside for step in dis.get_instructions(code)):
+        return True
+    return any(
+        isinstance(inner, CodeType) and outside & set(inner.co_freevars) and _writes_surroundings(inner)
+        for inner in code.co_consts
+    )
+
+
 def same_static(first: Any, second: Any) -> bool:
-    """Whether two values are the same structure; values that cannot be hashed are compared with ``==``."""
+    """Whether two values are the same structure; values that cannot be hashed are compared with ``==``.
+
+    Example:
+        >>> from plait.core.statics import same_static
+        >>> same_static(float("nan"), float("nan")), same_static(0.0, -0.0), same_static([1], [1])
+        (True, False, True)
+    """
     if first is second:
         return True
     if type(first) is not type(second):
@@ -134,6 +181,7 @@ class HashableMapping(Mapping[K, V], Generic[K, V]):
     raises ``StaticValueError``, which names the key.
 
     Example:
+        >>> from plait.graph import HashableMapping
         >>> HashableMapping({"a": 1, "b": 2}) == HashableMapping({"b": 2, "a": 1})
         True
     """
@@ -183,11 +231,11 @@ class HashableMapping(Mapping[K, V], Generic[K, V]):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if not isinstance(other, HashableMapping):
+        if not isinstance(other, Mapping):
             return NotImplemented
-        if self._items.keys() != other._items.keys():
+        if self._items.keys() != other.keys():
             return False
-        return all(same_static(value, other._items[name]) for name, value in self._items.items())
+        return all(same_static(value, other[name]) for name, value in self._items.items())
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._items!r})"

@@ -8,9 +8,10 @@ to a variable or to what its metadata refers to.
 from __future__ import annotations
 
 import copy
+import functools
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -22,7 +23,7 @@ from .._compat import current_trace, is_mutable_array, new_ref, trace_state
 from ..errors import ArgumentTypeError, MetadataError, MetadataKeyError, VariableAttributeError
 from .clock import Stamp, mark_changed
 from .operators import VariableOperators
-from .repr import repr_fields, size_comment
+from .repr import render_tree, repr_fields, size_comment
 from .statics import HashableMapping
 from .trace_guard import raise_foreign_trace
 
@@ -31,7 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 REQUIRED_METADATA = frozenset({"hijax", "ref", "eager_sharding"})
 HOOKS = ("on_create_value", "on_get_value", "on_set_value", "on_add_axis", "on_remove_axis")
-_VALUE_HOOKS = frozenset(HOOKS)
+_HOOK_NAMES = frozenset(HOOKS)
 _OLD_SHARDING_NAMES = ("sharding", "sharding_names")
 _ARRAYS = (jax.Array, np.ndarray)
 _SCALARS = (bool, int, float, complex)
@@ -62,17 +63,22 @@ class _Restoring:
 
     def __init__(self, apply: Callable[[], Callable[[], None]]) -> None:
         self._apply = apply
-        self._restore = apply()
+        self._restore: Callable[[], None] | None = apply()
 
     def __enter__(self) -> _Restoring:
+        if self._restore is None:  # entered again, after the first block restored what was before
+            self._restore = self._apply()
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._restore()
+        if self._restore is not None:
+            self._restore()
+            self._restore = None
 
     def __call__(self, function: F) -> F:
-        self._restore()
+        self.__exit__()
 
+        @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             restore = self._apply()
             try:
@@ -80,11 +86,13 @@ class _Restoring:
             finally:
                 restore()
 
-        wrapper.__name__, wrapper.__doc__ = function.__name__, function.__doc__
         return wrapper  # type: ignore[return-value]
 
 
 class _VariableDefaults(_Restoring, Mapping[str, bool]):
+    def __repr__(self) -> str:
+        return f"VarDefaults({', '.join(f'{name}={value}' for name, value in self.items())})"
+
     def __getitem__(self, name: str) -> bool:
         return {"hijax": _defaults.hijax, "ref": _defaults.ref}[name]
 
@@ -134,12 +142,23 @@ def use_eager_sharding(value: bool, /) -> _Restoring:
     """Set whether new variables of this thread are placed on devices as their metadata says (default ``True``).
 
     Takes effect at once; used as a context manager or decorator it restores the earlier setting.
+
+    Example:
+        >>> with plait.use_eager_sharding(False):
+        ...     v = plait.Param(jnp.zeros(2))
+        >>> v.eager_sharding, plait.using_eager_sharding()
+        (False, True)
     """
     return _Restoring(_setting(eager_sharding=bool(value)))
 
 
 def using_eager_sharding() -> bool:
-    """Whether new variables of this thread are placed on devices as their metadata says."""
+    """Whether new variables of this thread are placed on devices as their metadata says.
+
+    Example:
+        >>> plait.using_eager_sharding()
+        True
+    """
     return _defaults.eager_sharding
 
 
@@ -147,6 +166,15 @@ class VariableMetadata(Generic[A]):
     """A value together with the hooks and metadata for the variable that will hold it.
 
     Initializers wrapped by ``with_metadata`` return one; a variable's constructor unpacks it.
+
+    Args:
+        raw_value: the value.
+        on_set_value: a callable or a sequence of callables, like the other hooks.
+        metadata: entries of the variable's metadata.
+
+    Example:
+        >>> plait.Param(plait.VariableMetadata(jnp.zeros(2), metadata={"note": "demo"})).note
+        'demo'
     """
 
     __slots__ = ("metadata", "raw_value", *HOOKS)
@@ -212,15 +240,31 @@ def with_metadata(
         'demo'
     """
 
+    @functools.wraps(initializer)
     def wrapper(*args: Any, **kwargs: Any) -> VariableMetadata[Any]:
         value = initializer(*args, **kwargs)
         return VariableMetadata(
             value, on_set_value, on_get_value, on_create_value, on_add_axis, on_remove_axis, metadata
         )
 
-    wrapper.__name__ = getattr(initializer, "__name__", "initializer")
-    wrapper.__doc__ = initializer.__doc__
     return wrapper  # type: ignore[return-value]
+
+
+def with_partitioning(initializer: F, sharding: Any, mesh: Any = None, **metadata: Any) -> F:
+    """Wrap an initializer so that the variable made from its result says how it is laid out over devices.
+
+    Args:
+        initializer: any callable that returns a value.
+        sharding: a tuple of axis names, or another layout that ``out_sharding`` takes.
+        mesh: the mesh that the names belong to; ``None`` means the one in force where the variable is made.
+        **metadata: more entries of the variable's metadata.
+
+    Example:
+        >>> init = plait.with_partitioning(plait.initializers.zeros_init(), (None, "model"))
+        >>> plait.Param(init(jax.random.key(0), (2, 4), jnp.float32)).out_sharding
+        (None, 'model')
+    """
+    return with_metadata(initializer, out_sharding=sharding, mesh=mesh, **metadata)
 
 
 class _VariableType(type):
@@ -235,7 +279,10 @@ class _VariableType(type):
         if name == "Variable" or issubclass(cls, Variable):
             cls._class_hooks = tuple(hook for hook in HOOKS if hasattr(cls, hook))
             jax.tree_util.register_pytree_with_keys(
-                cls, _flatten_with_keys, _unflattener(cls), _flatten_without_keys  # type: ignore[arg-type]
+                cls,
+                _flatten_with_keys,
+                _unflattener(cls),
+                _flatten_without_keys,  # type: ignore[arg-type]
             )
 
     _class_hooks: tuple[str, ...]
@@ -323,35 +370,18 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
         **metadata: Any,
     ) -> None:
         given = {"hijax": hijax, "ref": ref, "eager_sharding": eager_sharding}
-        box: dict[str, Any] = {}
-        if type(value) is VariableMetadata:
-            box = {**value.metadata, **value.hooks()}
+        entries = metadata
+        if isinstance(value, VariableMetadata):
+            entries = _joined_with_box(type(self), value, given, metadata)
             value = value.raw_value
-            for name in REQUIRED_METADATA & box.keys():
-                flag = box.pop(name)
-                if given[name] is not None and given[name] != flag:
-                    raise MetadataError(
-                        f"the flag {name!r} was given twice with different values",
-                        at=f"a {type(self).__name__}",
-                        found=f"{name}={given[name]} as a keyword, {flag} from the initializer's metadata",
-                        expected="one value",
-                        do=f"leave out one of the two, for example drop {name}= from the constructor",
-                    )
-                given[name] = flag
         _refuse_references(value, type(self))
         flags = {name: getattr(_defaults, name) if flag is None else flag for name, flag in given.items()}
-        if flags["hijax"]:
-            raise NotImplementedError(
-                f"{type(self).__name__}: hijax=True is not offered by plait; leave hijax out, the variable then works "
-                "under every transform"
-            )
-        entries = {**box, **metadata}
-        for name in self._class_hooks_of():
+        _refuse_hijax(type(self), flags)
+        if entries:
+            entries = _tidied(entries, stacklevel=2)
+        for name in self._class_hooks:
             if not entries.get(name):
                 entries[name] = (getattr(type(self), name),)
-        for name in _VALUE_HOOKS & entries.keys():
-            entries[name] = _hook_tuple(entries[name])
-        _rename_sharding(entries, stacklevel=3)
         cell = Cell()
         cell.raw = None
         cell.trace = trace_state.value
@@ -365,10 +395,6 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
                 value = place(self, value)
         cell.raw = new_ref(jnp.asarray(value)) if flags["ref"] else value  # type: ignore[arg-type]
 
-    @classmethod
-    def _class_hooks_of(cls) -> tuple[str, ...]:
-        return cls._class_hooks
-
     def create_value(self, value: A) -> A:
         """What the constructor stores for ``value``; override it to change values on creation."""
         return value
@@ -376,7 +402,8 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
     @classmethod
     def from_metadata(cls, value: A, metadata: Mapping[str, Any]) -> Variable[A]:
         """A variable of this class around ``value``, without hooks, ``create_value``, sharding or copies."""
-        entries = {**PLAIN_METADATA, **metadata}
+        entries = {**PLAIN_METADATA, **_tidied(metadata, stacklevel=2)}
+        _refuse_hijax(cls, entries)
         return make_variable(cls, value, PLAIN_METADATA if entries == PLAIN_METADATA else entries, current_trace())
 
     # Values -----------------------------------------------------------------------------------------------------------
@@ -386,8 +413,15 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
         return self._cell.raw
 
     def set_raw_value(self, value: A) -> None:
-        """Store a value, without hooks."""
+        """Store a value, without hooks; with ``ref=True`` it is written through the reference.
+
+        Raises:
+            TraceContextError: the variable belongs to another trace, and has no reference to write through.
+        """
         cell = self._cell
+        if cell.metadata is not PLAIN_METADATA and _has_ref(cell) and not is_mutable_array(value):
+            cell.raw[...] = value
+            return
         if cell.trace is not trace_state.value:
             raise_foreign_trace(cell.trace, self, "change the value of")
         cell.raw = value
@@ -398,15 +432,14 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
         """The value, after the get hooks.
 
         Args:
-            index: read only this part: an array index, or the key of a dict, list or tuple value.
+            index: read only this part: an array index, or the key of a dict, list or tuple value; ``...`` is all.
         """
         cell = self._cell
         value = cell.raw
-        if cell.metadata is not PLAIN_METADATA and cell.metadata["ref"]:
+        if cell.metadata is not PLAIN_METADATA and _has_ref(cell):
             value = value[... if index is _MISSING else index]
-        elif index is not _MISSING:
-            if index is not ... or not isinstance(value, (*_ARRAYS, *_SCALARS)):
-                value = value[index]
+        elif index is not _MISSING and index is not ...:
+            value = value[index]
         elif not isinstance(value, _ARRAYS):
             value = _copy_containers(value)
         if cell.metadata is not PLAIN_METADATA:
@@ -421,17 +454,20 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
         cast into the part that the index names.
 
         Raises:
-            TraceContextError: the variable belongs to another trace.
+            TraceContextError: the variable belongs to another trace, and has no reference to write through.
         """
         cell = self._cell
-        if cell.trace is not trace_state.value:
+        plain = cell.metadata is PLAIN_METADATA
+        # JAX itself carries a write through a reference out of the trace it is made in.
+        through_reference = not plain and _has_ref(cell)
+        if cell.trace is not trace_state.value and not through_reference:
             raise_foreign_trace(cell.trace, self, "change the value of")
         if isinstance(value, Variable):
             value = value.get_value()
-        if cell.metadata is not PLAIN_METADATA:
+        if not plain:
             for hook in cell.metadata.get("on_set_value", ()):
                 value = hook(self, value)
-        if cell.metadata is not PLAIN_METADATA and cell.metadata["ref"]:
+        if through_reference:
             cell.raw[... if index is _MISSING else index] = value
         elif index is not _MISSING:
             _store_part(cell, index, value)
@@ -486,13 +522,14 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
         cell = self._cell
         if name in cell.metadata:
             return cell.metadata[name]
-        if name in _OLD_SHARDING_NAMES and "out_sharding" in cell.metadata:
-            if name == "sharding_names":
-                warnings.warn("sharding_names is now called out_sharding", DeprecationWarning, stacklevel=2)
-                return cell.metadata["out_sharding"]
+        if name == "sharding_names" and "out_sharding" in cell.metadata:
+            warnings.warn("sharding_names is now called out_sharding", DeprecationWarning, stacklevel=2)
+            return cell.metadata["out_sharding"]
         try:
             return getattr(cell.raw, name)
         except AttributeError:
+            if _has_ref(cell):
+                return getattr(cell.raw[...], name)
             raise VariableAttributeError(
                 f"a {type(self).__name__} has no attribute {name!r}",
                 found=f"no metadata of that name, and a value of type {type(cell.raw).__name__} without it",
@@ -502,7 +539,7 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         descriptor = getattr(type(self), name, None)
-        if isinstance(descriptor, property) or name == "_walks":
+        if (isinstance(descriptor, property) and descriptor.fset) or name == "_walks":
             object.__setattr__(self, name, value)
             return
         raise VariableAttributeError(
@@ -583,16 +620,13 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
             MetadataError: one of the three flags would change.
             TraceContextError: the variable belongs to another trace.
         """
-        metadata = self._cell.metadata
+        metadata = kept = self._cell.metadata
         if len(args) == 1 and not entries and isinstance(args[0], Mapping):
-            new = dict(args[0])
-            replaced = {**{name: metadata[name] for name in REQUIRED_METADATA}, **new}
+            new, kept = args[0], {name: metadata[name] for name in PLAIN_METADATA}
         elif len(args) == 2 and not entries and isinstance(args[0], str):
             new = {args[0]: args[1]}
-            replaced = {**metadata, **new}
         elif not args and entries:
             new = entries
-            replaced = {**metadata, **new}
         else:
             raise ArgumentTypeError(
                 "set_metadata was called in a form that it does not have",
@@ -603,10 +637,7 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
         for name in REQUIRED_METADATA & new.keys():
             if new[name] != metadata[name]:
                 raise _fixed_flag(self, name, metadata[name], new[name])
-        for name in _VALUE_HOOKS & new.keys():
-            replaced[name] = _hook_tuple(new[name])
-        _rename_sharding(replaced, stacklevel=3)
-        self._replace_metadata(replaced)
+        self._replace_metadata({**kept, **_tidied(new, stacklevel=2)})
 
     def del_metadata(self, name: str) -> None:
         """Delete a metadata entry.
@@ -645,13 +676,15 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
         cell = self._cell
         metadata = cell.metadata
         if updates:
-            metadata = {**metadata, **updates}
-            _rename_sharding(metadata, stacklevel=3)
-        if value is _MISSING:
-            value = new_ref(cell.raw[...]) if metadata["ref"] else cell.raw
-        elif metadata["ref"] and not is_mutable_array(value):
-            value = new_ref(jnp.asarray(value))
-        return make_variable(type(self), value, metadata, trace_state.value)
+            metadata = {**metadata, **_tidied(updates, stacklevel=2)}
+            _refuse_hijax(type(self), metadata)
+        if metadata is PLAIN_METADATA:
+            raw = cell.raw if value is _MISSING else value
+        elif value is _MISSING:
+            raw = _fitting(_read(cell.raw), metadata)
+        else:
+            raw = value if metadata["ref"] and is_mutable_array(value) else _fitting(value, metadata)
+        return make_variable(type(self), raw, metadata, trace_state.value)
 
     replace = copy
 
@@ -685,8 +718,8 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
     def update_from_state(self, leaf: Variable[A]) -> None:
         """Take the raw value and, where they differ, the metadata of a state leaf; the three flags are kept."""
         cell, source = self._cell, leaf._cell
-        raw = source.raw[...] if source.metadata["ref"] else source.raw
-        if cell.metadata["ref"]:
+        raw = source.raw if source.metadata is PLAIN_METADATA else _read(source.raw)
+        if cell.metadata is not PLAIN_METADATA and _has_ref(cell):
             cell.raw[...] = raw
         else:
             cell.raw = raw
@@ -702,30 +735,34 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Variable[A]:
         cell = self._cell
-        raw = cell.raw[...] if cell.metadata["ref"] else cell.raw
-        raw = jax.tree.map(lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else copy.deepcopy(leaf, memo), raw)
-        metadata = PLAIN_METADATA if cell.metadata is PLAIN_METADATA else copy.deepcopy(cell.metadata, memo)
-        result = make_variable(
-            type(self), new_ref(raw) if cell.metadata["ref"] else raw, metadata, trace_state.value
+        raw = jax.tree.map(
+            lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else copy.deepcopy(leaf, memo), _read(cell.raw)
         )
-        memo[id(self)] = result
+        metadata = PLAIN_METADATA if cell.metadata is PLAIN_METADATA else copy.deepcopy(cell.metadata, memo)
+        result = memo[id(self)] = make_variable(type(self), _fitting(raw, metadata), metadata, trace_state.value)
         return result
 
     def __reduce__(self) -> Any:
         cell = self._cell
-        raw = cell.raw[...] if cell.metadata["ref"] else cell.raw
+        raw = _read(cell.raw)
         metadata = None if cell.metadata is PLAIN_METADATA else cell.metadata
         return _unpickle, (type(self), jax.tree.map(_storable, raw), metadata)
 
     def __repr__(self) -> str:
+        comment = size_comment(jax.tree.leaves(self._cell.raw))
+        return repr_fields(type(self).__name__, self._repr_fields(), comment=comment)
+
+    def _repr_fields(self) -> list[tuple[str, Any]]:
         cell = self._cell
-        extra = {
-            name: value
+        shown = [
+            (name, value)
             for name, value in cell.metadata.items()
             if name not in REQUIRED_METADATA or value != PLAIN_METADATA[name]
-        }
-        comment = size_comment(jax.tree.leaves(cell.raw))
-        return repr_fields(type(self).__name__, [("value", cell.raw), *extra.items()], comment=comment)
+        ]
+        return [("value", cell.raw), *shown]
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        return render_tree(type(self), dict(self._repr_fields()), path, subtree_renderer)
 
 
 _new: Callable[[Any], Any] = object.__new__
@@ -756,15 +793,30 @@ def _storable(leaf: Any) -> Any:
 
 def _unpickle(cls: type[Variable[Any]], raw: Any, metadata: dict[str, Any] | None) -> Variable[Any]:
     raw = jax.tree.map(
-        lambda leaf: jax.random.wrap_key_data(jnp.asarray(leaf.data), impl=leaf.impl)
-        if isinstance(leaf, _StoredKey)
-        else leaf,
+        lambda leaf: (
+            jax.random.wrap_key_data(jnp.asarray(leaf.data), impl=leaf.impl) if isinstance(leaf, _StoredKey) else leaf
+        ),
         raw,
         is_leaf=lambda leaf: isinstance(leaf, _StoredKey),
     )
-    if metadata is not None and metadata["ref"]:
-        raw = new_ref(jnp.asarray(raw))
-    return make_variable(cls, raw, PLAIN_METADATA if metadata is None else metadata, trace_state.value)
+    metadata = PLAIN_METADATA if metadata is None else metadata
+    return make_variable(cls, _fitting(raw, metadata), metadata, trace_state.value)
+
+
+def _has_ref(cell: Cell) -> bool:
+    """Whether the value is kept in a JAX reference."""
+    return cell.metadata["ref"] and is_mutable_array(cell.raw)
+
+
+def _read(raw: Any) -> Any:
+    """The value in a reference, or the value itself."""
+    return raw[...] if is_mutable_array(raw) else raw
+
+
+def _fitting(value: Any, metadata: dict[str, Any]) -> Any:
+    """A value as metadata asks: in a new reference with ``ref=True``, by itself otherwise."""
+    value = _read(value)
+    return new_ref(jnp.asarray(value)) if metadata["ref"] and isinstance(value, (*_ARRAYS, *_SCALARS)) else value
 
 
 def _copy_containers(value: Any) -> Any:
@@ -783,19 +835,85 @@ def _store_part(cell: Cell, index: Any, value: Any) -> None:
             and value.dtype == raw.dtype
             and getattr(value, "sharding", None) == getattr(raw, "sharding", None)
         )
-        if not same:
-            if isinstance(value, (jax.Array, np.ndarray)) and value.dtype != raw.dtype:
-                value = jnp.asarray(value).astype(raw.dtype)
-            value = raw.at[index].set(value)
-        cell.raw = value
-    elif index is ... and isinstance(raw, _SCALARS):
-        cell.raw = value
+        cell.raw = value if same else raw.at[index].set(_cast(value, raw.dtype))
     elif isinstance(raw, np.ndarray):
-        raw[index] = value
+        # A copy: detached state leaves and clones hold the same NumPy array.
+        copied = raw.copy()
+        copied[index] = value
+        cell.raw = copied
+    elif index is ...:
+        cell.raw = value if isinstance(value, _ARRAYS) else _copy_containers(value)
     else:
         copied = _copy_containers(raw)
         copied[index] = value
         cell.raw = copied
+
+
+def _cast(value: Any, dtype: Any) -> Any:
+    if not isinstance(value, jax.Array):
+        value = np.asarray(value)
+    return value if value.dtype == dtype else jnp.asarray(value).astype(dtype)
+
+
+def _joined_with_box(
+    kind: type, box: VariableMetadata[Any], given: dict[str, bool | None], keywords: dict[str, Any]
+) -> dict[str, Any]:
+    """Metadata from an initializer and from the constructor: its entries win, our hooks win, flags must agree."""
+    entries = dict(box.metadata)
+    for name in REQUIRED_METADATA & entries.keys():
+        flag = entries.pop(name)
+        if given[name] is not None and given[name] != flag:
+            raise MetadataError(
+                f"the flag {name!r} was given twice with different values",
+                at=f"a {kind.__name__}",
+                found=f"{name}={given[name]} as a keyword, {flag} from the initializer's metadata",
+                expected="one value",
+                do=f"leave out one of the two, for example drop {name}= from the constructor",
+            )
+        given[name] = flag
+    hooks = {name: hook for name, hook in keywords.items() if name in _HOOK_NAMES and hook}
+    return {**keywords, **entries, **box.hooks(), **hooks}
+
+
+def _refuse_hijax(kind: type, flags: Mapping[str, Any]) -> None:
+    if flags["hijax"]:
+        raise NotImplementedError(
+            f"{kind.__name__}: hijax=True is not offered by plait; leave hijax out, the variable then works "
+            "under every transform"
+        )
+
+
+def _tidied(entries: Mapping[str, Any], *, stacklevel: int) -> dict[str, Any]:
+    """New metadata entries: hooks as tuples, old sharding names renamed. Warnings name the caller's caller."""
+    tidy = dict(entries)
+    for old in _OLD_SHARDING_NAMES:
+        if old in tidy:
+            warnings.warn(
+                f"the metadata entry {old!r} is now called 'out_sharding'",
+                DeprecationWarning,
+                stacklevel=stacklevel + 1,
+            )
+            tidy["out_sharding"] = tidy.pop(old)
+    for name in _HOOK_NAMES & tidy.keys():
+        tidy[name] = _hook_tuple(tidy[name])
+        if tidy[name]:
+            _warn_about_hooks(stacklevel + 1)
+    return tidy
+
+
+_hooks_warned: set[str] = set()
+
+
+def _warn_about_hooks(stacklevel: int) -> None:
+    """Once per process: methods say the same as hooks in metadata, and can be read in one place."""
+    if not _hooks_warned:
+        _hooks_warned.add("warned")
+        warnings.warn(
+            "hooks in the metadata of a variable work, and are clearer as methods: override get_value, set_value or "
+            "create_value in a subclass of the variable",
+            DeprecationWarning,
+            stacklevel=stacklevel + 1,
+        )
 
 
 def _refuse_references(value: Any, kind: type) -> None:
@@ -819,43 +937,88 @@ def _fixed_flag(variable: Variable[Any], name: str, old: Any, new: Any) -> Metad
     )
 
 
-def _rename_sharding(metadata: dict[str, Any], stacklevel: int) -> None:
-    for old in _OLD_SHARDING_NAMES:
-        if old in metadata:
-            warnings.warn(
-                f"the metadata entry {old!r} is now called 'out_sharding'", DeprecationWarning, stacklevel=stacklevel + 1
-            )
-            metadata["out_sharding"] = metadata.pop(old)
-
-
 class Param(Variable[A]):
-    """A value that training learns."""
+    """A value that training learns.
+
+    Example:
+        >>> plait.state(plait.Linear(2, 3, rngs=plait.Rngs(0)), plait.Param)["bias"].shape
+        (3,)
+    """
 
 
 class LoRAParam(Param[A]):
-    """A value of a low-rank adapter; a kind of ``Param``."""
+    """A value of a low-rank adapter; a kind of ``Param``.
+
+    Example:
+        >>> isinstance(plait.LoRAParam(jnp.zeros(2)), plait.Param)
+        True
+    """
 
 
 class BatchStat(Variable[A]):
-    """A running statistic that a layer updates itself."""
+    """A running statistic that a layer updates itself.
+
+    Example:
+        >>> mean = plait.BatchStat(jnp.zeros(2))
+        >>> mean.value = 0.9 * mean + 0.1 * jnp.ones(2)
+        >>> mean[0].item()
+        0.10000000149011612
+    """
 
 
 class Cache(Variable[A]):
-    """Keys and values that autoregressive decoding keeps."""
+    """Keys and values that autoregressive decoding keeps.
+
+    Example:
+        >>> cache = plait.Cache(jnp.zeros((4, 2)))
+        >>> cache[1] = jnp.ones(2)
+        >>> cache.sum().item()
+        2.0
+    """
 
 
 class Intermediate(Variable[A]):
-    """A value that a module sows while it runs."""
+    """A value that a module sows while it runs.
+
+    Example:
+        >>> plait.Intermediate((jnp.ones(2),))[0].shape
+        (2,)
+    """
 
 
 class Perturbation(Intermediate[A]):
-    """A zero added to an intermediate value so that its gradient can be read."""
+    """A zero added to an intermediate value so that its gradient can be read.
+
+    Example:
+        >>> isinstance(plait.Perturbation(jnp.zeros(2)), plait.Intermediate)
+        True
+    """
+
+
+class OptState(Variable[A]):
+    """A value that an optimizer keeps between steps."""
+
+
+class OptArray(OptState[A]):
+    """An array of an optimizer's state that belongs to no variable of the model, such as a count of steps."""
+
+
+class OptVariable(OptState[A]):
+    """An array of an optimizer's state that mirrors a variable of the model, such as a momentum; has its metadata."""
 
 
 class VariableState(Variable[A]):
     """Any leaf of a state: every variable is an instance.
 
     ``VariableState(type=Param, value=v, **metadata)`` makes a detached variable of the given kind.
+
+    Raises:
+        ArgumentTypeError: ``type`` is no variable class.
+
+    Example:
+        >>> leaf = plait.VariableState(plait.Param, jnp.zeros(2), note="demo")
+        >>> leaf.type.__name__, leaf.note, isinstance(leaf, plait.VariableState)
+        ('Param', 'demo', True)
     """
 
 
@@ -877,9 +1040,4 @@ class _VariableStateType(_VariableType):
         return type.from_metadata(value, metadata)
 
 
-VariableState.__class__ = _VariableStateType
-
-
-def hooks_of(variable: Variable[Any]) -> Sequence[str]:
-    """Names of the hooks that a variable has."""
-    return [name for name in HOOKS if variable._cell.metadata.get(name)]
+VariableState.__class__ = _VariableStateType  # pyright: ignore[reportAttributeAccessIssue]  # known to Python only
