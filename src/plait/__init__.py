@@ -65,6 +65,9 @@ from .core.rngs import RngState as RngState
 from .core.rngs import RngStream as RngStream
 from .core.rngs import Rngs as Rngs
 from .core import rngs as rnglib
+from .core.settings import use_eager_sharding as use_eager_sharding
+from .core.settings import using_eager_sharding as using_eager_sharding
+from .core.settings import var_defaults as var_defaults
 from .core.state import FlatState as FlatState
 from .core.state import State as State
 from .core.state import as_pure as as_pure
@@ -92,6 +95,9 @@ from .core.update_context import current_update_context as current_update_contex
 from .core.update_context import merge_context as merge_context
 from .core.update_context import split_context as split_context
 from .core.update_context import update_context as update_context
+from .core.variable_metadata import VariableMetadata as VariableMetadata
+from .core.variable_metadata import with_metadata as with_metadata
+from .core.variable_metadata import with_partitioning as with_partitioning
 from .core.variable_names import register_variable_name as register_variable_name
 from .core.variable_names import variable_name_from_type as variable_name_from_type
 from .core.variable_names import variable_type_from_name as variable_type_from_name
@@ -103,14 +109,8 @@ from .core.variables import LoRAParam as LoRAParam
 from .core.variables import Param as Param
 from .core.variables import Perturbation as Perturbation
 from .core.variables import Variable as Variable
-from .core.variables import VariableMetadata as VariableMetadata
 from .core.variables import VariableState as VariableState
-from .core.variables import use_eager_sharding as use_eager_sharding
-from .core.variables import using_eager_sharding as using_eager_sharding
-from .core.variables import var_defaults as var_defaults
 from .core import variables as variablelib
-from .core.variables import with_metadata as with_metadata
-from .core.variables import with_partitioning as with_partitioning
 from .core.views import map as map
 from .core.views import recursive_map as recursive_map
 from .core.views import view as view
@@ -173,6 +173,17 @@ if TYPE_CHECKING:
     from .inspect.diff import GraphDiff as GraphDiff
     from .inspect.diff import diff as diff
     from .inspect.retrace import explain_retraces as explain_retraces
+    from .training import training as training
+    from .training.ema import EMA as EMA
+    from .training.metrics import Metric as Metric
+    from .training.metrics import MultiMetric as MultiMetric
+    from .training.metrics import metrics as metrics
+    from .training.optimizer import ModelAndOptimizer as ModelAndOptimizer
+    from .training.optimizer import OptArray as OptArray
+    from .training.optimizer import OptState as OptState
+    from .training.optimizer import OptVariable as OptVariable
+    from .training.optimizer import Optimizer as Optimizer
+    from .training.optimizer import optimizer as optimizer
 
 __version__ = "0.1.0"
 

@@ -17,6 +17,8 @@ _NAMES = {
     "core.graphdef": "GraphDef",
     "core.module": "M Module Object Pytree check_pytree dataclass",
     "core.rngs": "RngCount RngKey RngState RngStream Rngs",
+    "core.settings": "use_eager_sharding using_eager_sharding var_defaults",
+    "core.variable_metadata": "VariableMetadata with_metadata with_partitioning",
     "core.state": (
         "FlatState State as_pure filter_state from_flat_state map_state merge_state replace_by_pure_dict "
         "restore_int_paths split_state to_flat_state to_pure_dict"
@@ -32,8 +34,7 @@ _NAMES = {
     "core.views": "map recursive_map view view_info with_attributes with_vars",
     "core.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
     "core.variables": (
-        "A BatchStat Cache Intermediate LoRAParam Param Perturbation Variable VariableMetadata VariableState "
-        "use_eager_sharding using_eager_sharding var_defaults with_metadata with_partitioning"
+        "A BatchStat Cache Intermediate LoRAParam Param Perturbation Variable VariableState"
     ),
     "core.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
     "nn.activations": (
@@ -70,10 +71,16 @@ MODULES = {
 _LAZY_NAMES: dict[str, str] = {
     "inspect.diff": "GraphDiff diff",
     "inspect.retrace": "explain_retraces",
+    "training.ema": "EMA",
+    "training.metrics": "Metric MultiMetric",
+    "training.optimizer": "ModelAndOptimizer OptArray OptState OptVariable Optimizer",
 }
 LAZY_MODULES: dict[str, str] = {
     "checkpoint": "checkpoint",
     "export": "export",
+    "metrics": "training.metrics",
+    "optimizer": "training.optimizer",
+    "training": "training",
 }
 LAZY: dict[str, str] = {
     **{name: module for module, names in _LAZY_NAMES.items() for name in names.split()},

@@ -205,7 +205,10 @@ class Walk:
                     self._mark(cell)
                     entries.append(leaf_attribute(key, variable_def(child_type, number, metadata_key(cell))))
                 elif kind is Kind.STATIC:
-                    entries.append(static_attribute(key, child))
+                    entry = static_attribute(key, child)
+                    if entry._key is None:
+                        self.stamps = None  # it may change in place, and cannot be compared with what it was
+                    entries.append(entry)
                 elif kind is Kind.GRAPH or kind is Kind.PYTREE:
                     if child is None:
                         entries.append(_none_attribute(key))

@@ -6,21 +6,23 @@ All functions here work on the two walks; a graph that was walked before and has
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar
 
 import jax
 
 from .._compat import is_mutable_array, trace_state
 from ..errors import ArgumentError, ArgumentTypeError, FilterError, GraphError, GraphTypeError, RegistryError
-from ..paths import Path, describe_path
+from ..paths import Path, describe_path, sorted_keys
 from ..typing import FilterLiteral
+from .containers import List
 from .filters import resolve_filters
 from .flatten import RefMap, Walk, path_of
 from .graphdef import GraphDef, LeafDef, NodeDef, NodeRef, VariableDef
-from .module import copied_buffers
-from .nodes import GRAPH_REGISTRY, Kind, check_node, get_node_impl, kind_of
+from .module import Pytree, check_kept_status, copied_buffers
+from .nodes import GRAPH_REGISTRY, DataElem, Kind, check_node, get_node_impl, kind_of
 from .state import FlatState, State, check_state, group_leaves, merge_state
+from .trace_guard import check_trace, raise_foreign_trace
 from .unflatten import Builder, copied_variable, leaves_in_order, own_variable, raw_leaf
 from .variables import Variable, make_variable
 from .walks import CachedWalk, find_walk
@@ -305,6 +307,7 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
                 expected="1",
                 do="pass the leaf for the variable",
             )
+        check_trace(node._cell.trace, node, "update")
         _write_leaf(node, full[0])
         return
     if kind_of(node) not in (Kind.GRAPH, Kind.PYTREE):
@@ -359,13 +362,18 @@ _ABSENT: Any = object()
 
 def _plan_update(node: Any, mapping: Mapping[Any, Any], writes: list[tuple[Any, Any, Any]]) -> None:
     """Collect the writes that an update needs, checking every one first."""
+    trace = trace_state.value
     stack: list[tuple[Any, Mapping[Any, Any], Path]] = [(node, mapping, ())]
     while stack:
         owner, mapping, path = stack.pop()
         children = children_by_key(owner)
-        for key, value in mapping.items():
+        size = len(children)
+        for key in sorted_keys(mapping) if isinstance(owner, List) else mapping:
+            value = mapping[key]
             current = children.get(key, _ABSENT)
             if isinstance(current, Variable):
+                if current._cell.trace is not trace:
+                    raise_foreign_trace(current._cell.trace, current, "update")
                 if isinstance(value, Mapping) and not isinstance(value, Variable) and not isinstance(
                     current.get_raw_value(), Mapping
                 ):
@@ -381,7 +389,7 @@ def _plan_update(node: Any, mapping: Mapping[Any, Any], writes: list[tuple[Any, 
                 stack.append((current, value, (*path, key)))
             elif kind is Kind.REF:
                 writes.append((current, None, value))
-            else:
+            elif value is not current:  # the same array again is welcome in a tuple, too
                 impl = get_node_impl(owner)
                 if impl is None or impl.set_key is None:
                     raise GraphError(
@@ -391,9 +399,29 @@ def _plan_update(node: Any, mapping: Mapping[Any, Any], writes: list[tuple[Any, 
                         expected="an entry of a module, list, dict or state",
                         do="replace the whole container on its owner",
                     )
+                _check_can_set(owner, key, value, (*path, key), size)
+                size += current is _ABSENT and type(key) is int
                 if isinstance(value, Mapping) and not isinstance(value, Variable):
                     value = State(value)
                 writes.append((owner, key, value.copy() if isinstance(value, Variable) else value))
+
+
+def _check_can_set(owner: Any, key: Any, value: Any, path: Path, size: int) -> None:
+    """Refuse a child that its owner would refuse, before anything is written."""
+    if isinstance(owner, Pytree):
+        check_trace(owner._info.trace, owner, "update")
+    if isinstance(owner, list) or (isinstance(owner, List) and type(key) is int):
+        known = size if isinstance(owner, list) else size + 1
+        if type(key) is not int or not 0 <= key < known:
+            raise GraphError(
+                f"Cannot set key {key!r} of a {type(owner).__name__}",
+                at=describe_path(path),
+                found=f"a {type(owner).__name__} of length {size}",
+                expected=f"an index below {known}",
+                do="append the missing elements first",
+            )
+    elif isinstance(owner, Pytree):
+        check_kept_status(owner, key, value)
 
 
 def _misfit(path: Path, value: Any, expected: str) -> GraphError:
@@ -440,22 +468,19 @@ def graph_pop(node: Any, filters: tuple[FilterLiteral, ...], /) -> tuple[State, 
     groups: list[list[tuple[Path, Any]]] = [[] for _ in predicates]
     removals: list[tuple[Any, Any]] = []
     seen = RefMap()
-    stack: list[tuple[Any, Path]] = [(node, ())]
+    if kind_of(node) is Kind.GRAPH:
+        seen[node] = True
+    stack: list[tuple[Any, Path, Any]] = [(node, (), _leaves_and_nodes(node))]
     while stack:
-        owner, path = stack.pop()
-        if kind_of(owner) is Kind.GRAPH:
-            if owner in seen:
+        owner, path, children = stack[-1]
+        for key, child, kind in children:
+            if kind is not Kind.ARRAY and kind is not Kind.PYTREE and child in seen:
                 continue
-            seen[owner] = True
-        below = []
-        for key, child in children_by_key(owner).items():
-            kind = kind_of(child)
-            if kind in (Kind.GRAPH, Kind.PYTREE):
-                if child is not None:
-                    below.append((child, (*path, key)))
-                continue
-            if kind is Kind.STATIC or child in seen:
-                continue
+            if kind is Kind.GRAPH or kind is Kind.PYTREE:
+                if kind is Kind.GRAPH:
+                    seen[child] = True
+                stack.append((child, (*path, key), _leaves_and_nodes(child)))
+                break
             for predicate, group in zip(predicates, groups, strict=True):
                 if predicate((*path, key), child):
                     impl = get_node_impl(owner)
@@ -467,15 +492,33 @@ def graph_pop(node: Any, filters: tuple[FilterLiteral, ...], /) -> tuple[State, 
                             expected="leaves in modules or dicts",
                             do="replace the whole container on its owner",
                         )
+                    if isinstance(owner, Pytree):
+                        check_trace(owner._info.trace, owner, "pop from")
                     if kind is not Kind.ARRAY:
                         seen[child] = True
                     removals.append((owner, key))
                     group.append(((*path, key), detached(child)))
                     break
-        stack.extend(reversed(below))
-    for owner, key in removals:
+        else:
+            stack.pop()
+    for owner, key in reversed(removals):  # from the end, so that the indices of a List stay valid
         get_node_impl(owner).pop_key(owner, key)  # type: ignore[union-attr,misc]
     return tuple(FlatState(group, sort=True).to_nested_state() for group in groups)
+
+
+def _leaves_and_nodes(owner: Any) -> Iterator[tuple[Any, Any, Kind]]:
+    """The children of a node that are no static values, in walk order, with their kinds."""
+    impl = get_node_impl(owner)
+    if impl is None:
+        return
+    for key, child in impl.flatten(owner)[0]:
+        kind = kind_of(child)
+        if type(child) is DataElem:
+            child = child.value
+            kind = kind_of(child)
+            kind = Kind.ARRAY if kind is Kind.STATIC else kind
+        if kind is not Kind.STATIC and child is not None:
+            yield key, child, kind
 
 
 def clone(node: N, variables: bool = True, *, arrays: bool = False, graph: bool | None = None) -> N:

@@ -9,6 +9,7 @@ G11 to G17; ``docs/decisions/0001-interned-structure.md``)
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,28 +22,52 @@ from .nodes import GenericPytree
 from .repr import repr_fields
 from .statics import HashableMapping, same_static, static_key
 
-# Who fills it: ``_intern``. What empties it: the death of the part. What it holds alive: the parts of a living part.
-_TABLE: dict[Any, weakref.ref[Any]] = {}
+class _Ref(weakref.ref[Any]):
+    """A weak reference to a part, which knows the number under which the table has it."""
+
+    __slots__ = ("number",)
+    number: int
+
+
+# Hash of the key → parts with that hash. Who fills it: ``_intern``. What empties it: the death of the part. What it holds
+# alive: nothing. The key itself lives on its part only: it may lead to a model (a bound method as a static attribute),
+# and the model to the part.
+_TABLE: dict[int, tuple[_Ref, ...]] = {}
+_LOCK = threading.RLock()  # re-entrant: a collection inside may run ``_forget``
 
 
 def _intern(key: Any, make: Any, *args: Any) -> Any:
     """The living part of this key, or a new one."""
-    ref = _TABLE.get(key)
-    part = ref() if ref is not None else None
-    if part is not None:
-        return part
-    part = make(*args)
-    part._key = key
-    own = weakref.ref(part, lambda dead: _TABLE.pop(key, None) if _TABLE.get(key) is dead else None)
-    while True:
-        winner = _TABLE.setdefault(key, own)
-        if winner is own:
+    number = hash(key)
+    bucket = _TABLE.get(number, ())
+    for ref in bucket:
+        part = ref()
+        if part is not None and part._key == key:
             return part
-        other = winner()
-        if other is not None:
-            return other
-        if _TABLE.get(key) is winner:  # a dead entry whose callback has not run yet
-            _TABLE.pop(key, None)
+    made = make(*args)
+    made._key = key
+    own = _Ref(made, _forget)
+    own.number = number
+    while True:
+        grown = (*bucket, own)
+        with _LOCK:
+            if _TABLE.get(number, ()) is bucket:
+                _TABLE[number] = grown
+                return made
+        bucket = _TABLE.get(number, ())  # another thread was faster
+        for ref in bucket:
+            part = ref()
+            if part is not None and part._key == key:
+                return part
+
+
+def _forget(dead: _Ref) -> None:
+    with _LOCK:
+        rest = tuple(ref for ref in _TABLE.get(dead.number, ()) if ref is not dead)
+        if rest:
+            _TABLE[dead.number] = rest
+        else:
+            _TABLE.pop(dead.number, None)
 
 
 class _Part:
@@ -67,9 +92,7 @@ class _Part:
             return True
         if type(self) is not type(other):
             return NotImplemented
-        if self._key is not None or other._key is not None:  # type: ignore[attr-defined]
-            return False
-        return all(_same_field(getattr(self, name), getattr(other, name)) for name in self._fields)
+        return _same_parts(self, other)
 
     def __hash__(self) -> int:
         if self._key is None:
@@ -106,12 +129,24 @@ def _show(value: Any) -> str:
     return repr(value)
 
 
-def _same_field(first: Any, second: Any) -> bool:
-    if isinstance(first, (_Part, HashableMapping)) or first is None:
-        return first == second
-    if isinstance(first, tuple) and isinstance(second, tuple):
-        return len(first) == len(second) and all(map(_same_field, first, second))
-    return same_static(first, second)
+def _same_parts(first: Any, second: Any) -> bool:
+    """Compare parts that could not be interned by their content, without recursion."""
+    stack = [(first, second)]
+    while stack:
+        first, second = stack.pop()
+        if first is second:
+            continue
+        if isinstance(first, _Part):
+            if type(first) is not type(second) or first._key is not None or second._key is not None:
+                return False
+            stack.extend((getattr(first, name), getattr(second, name)) for name in first._fields)
+        elif isinstance(first, tuple) and isinstance(second, tuple):
+            if len(first) != len(second):
+                return False
+            stack.extend(zip(first, second, strict=True))
+        elif not (first == second if isinstance(first, HashableMapping) else same_static(first, second)):
+            return False
+    return True
 
 
 class GraphDef(_Part):

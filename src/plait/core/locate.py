@@ -10,32 +10,36 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from .._compat import frame_locals
+from ..errors import GraphError
 from ..paths import Path, format_path
 from .module import Pytree
-from .nodes import Kind, kind_of, pytree_impl, unwrapped
+from .nodes import Kind, get_node_impl, kind_of, unwrapped
 from .trace_guard import find_paths
 from .walks import walked_roots
 
 
+_PACKAGE = __name__.partition(".")[0] + "."
+
+
 def path_within(root: Any, target: Any) -> Path | None:
     """The first path from a root to an object, or ``None``."""
-    seen = {id(root)}
+    seen: set[int] = set()
     stack: list[tuple[Path, Any]] = [((), root)]
     while stack:
         path, value = stack.pop()
         if value is target:
             return path
-        if isinstance(value, Pytree):
-            children: Any = value._graph_flatten()[0]
-        elif kind_of(value) is Kind.PYTREE:
-            children = pytree_impl(type(value)).flatten(value)[0]
-        else:
+        kind = kind_of(value)
+        if kind is Kind.GRAPH and id(value) not in seen:
+            seen.add(id(value))
+        elif kind is not Kind.PYTREE:
             continue
-        for key, child in reversed(children):
-            child = unwrapped(child)
-            if kind_of(child) is Kind.PYTREE or id(child) not in seen:
-                seen.add(id(child))
-                stack.append(((*path, key), child))
+        try:
+            children = get_node_impl(value).flatten(value)[0]  # type: ignore[union-attr]
+        except GraphError:  # a part that cannot be walked must not hide the error that this is for
+            continue
+        stack.extend(((*path, key), unwrapped(child)) for key, child in reversed(children))
     return None
 
 
@@ -48,10 +52,13 @@ def modules_in_use() -> list[tuple[str, Any]]:
     local: list[tuple[str, Any]] = []
     frame: Any = sys._getframe(1)
     while frame is not None:
-        for position, (name, value) in enumerate(list(frame.f_locals.items())):
+        ours = frame.f_globals.get("__name__", "").startswith(_PACKAGE)  # our names mean nothing to a user
+        for position, (name, value) in enumerate(frame_locals(frame).items()):
             if isinstance(value, Pytree):
-                is_receiver = position == 0 and name == "self"
-                (running if is_receiver else local).append(("" if is_receiver else name, value))
+                if position == 0 and name == "self":
+                    running.append(("", value))
+                elif not ours and name.isidentifier():
+                    local.append((name, value))
         frame = frame.f_back
     return running[::-1] + local
 

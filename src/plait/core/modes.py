@@ -6,19 +6,16 @@ knows of modes. (rules G57, U32, S5)
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from ..errors import GraphError
 from ..paths import Path, describe_path
 from .functional import children_by_key
 from .module import Pytree
 from .nodes import Kind, kind_of
-
-F = TypeVar("F", bound=Callable[..., Any])
+from .settings import Restoring, setting
 
 
 def _flag(name: str) -> bool:
@@ -33,33 +30,7 @@ class _Modes(threading.local):
 _modes = _Modes()
 
 
-class _Setting:
-    """A mode already set, which restores the earlier one as a context manager or decorator."""
-
-    def __init__(self, name: str, value: bool) -> None:
-        self._name = name
-        self._value = value
-        self._before = getattr(_modes, name)
-        setattr(_modes, name, value)
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: Any) -> None:
-        setattr(_modes, self._name, self._before)
-
-    def __call__(self, function: F) -> F:
-        setattr(_modes, self._name, self._before)
-
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with _Setting(self._name, self._value):
-                return function(*args, **kwargs)
-
-        return wrapper  # type: ignore[return-value]
-
-
-def set_graph_mode(value: bool, /) -> _Setting:
+def set_graph_mode(value: bool, /) -> Restoring:
     """Set whether modules of this thread are graphs (the default) or plain trees without sharing.
 
     Takes effect at once; as a context manager or decorator it restores the earlier mode.
@@ -72,15 +43,15 @@ def set_graph_mode(value: bool, /) -> _Setting:
         ...
         plait.errors.GraphError: ...
     """
-    return _Setting("graph", bool(value))
+    return Restoring(setting(_modes, graph=bool(value)))
 
 
-def set_graph_updates(value: bool, /) -> _Setting:
+def set_graph_updates(value: bool, /) -> Restoring:
     """Set whether transforms of this thread carry structural changes out (the default), or values only.
 
     Takes effect at once; as a context manager or decorator it restores the earlier mode.
     """
-    return _Setting("graph_updates", bool(value))
+    return Restoring(setting(_modes, graph_updates=bool(value)))
 
 
 def graph_mode(graph: bool | None = None) -> bool:

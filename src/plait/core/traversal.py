@@ -1,15 +1,16 @@
-"""Going through a graph: its nodes and leaves with their paths, its modules, and settings made on many at once.
+"""Going through a graph: its nodes and leaves with their paths, its modules, and metadata set on many at once.
 
 (rules G53 to G56, D4)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..errors import ArgumentError, GraphError
-from ..paths import Path
+from ..errors import GraphError
+from ..paths import Path, sorted_keys
 from ..typing import FilterLiteral
 from .filters import to_predicate
 from .flatten import RefMap
@@ -52,14 +53,15 @@ def _children(node: Any) -> Iterator[tuple[Any, Any]]:
     if kind_of(node) not in (Kind.GRAPH, Kind.PYTREE) or node is None:
         return iter(())
     children = children_by_key(node)
-    from ..paths import sorted_keys
-
     return iter([(key, children[key]) for key in sorted_keys(children)])
+
+
+_EMPTY = id(())  # one object for the whole program, and not worth a place of its own
 
 
 def _is_object(value: Any) -> bool:
     kind = kind_of(value)
-    return kind in (Kind.GRAPH, Kind.VARIABLE, Kind.REF) or (kind is Kind.PYTREE and value is not None and value != ())
+    return kind in (Kind.GRAPH, Kind.VARIABLE, Kind.REF) or (kind is Kind.PYTREE and value is not None and id(value) != _EMPTY)
 
 
 def iter_modules(module: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Module]]:
@@ -119,35 +121,26 @@ def find_duplicates(node: Any, /, *, only: FilterLiteral = ...) -> list[list[Pat
     return [paths for value, paths in found.items() if len(paths) > 1 and predicate(paths[0], value)]
 
 
-def set_attributes(
-    node: Any, filters: Sequence[FilterLiteral], attributes: dict[str, Any], *, raise_if_not_found: bool
-) -> None:
-    """Set existing attributes on every matching module of a graph, in place.
-
-    Raises:
-        ArgumentError: an attribute exists on no matching module, and ``raise_if_not_found`` is set.
-    """
-    predicates = [to_predicate(filter) for filter in filters] or [to_predicate(...)]
-    missing = set(attributes)
-    for path, module in list(iter_modules(node)):
-        if not any(predicate(path, module) for predicate in predicates):
-            continue
-        for name, value in attributes.items():
-            if hasattr(module, name):
-                setattr(module, name, value)
-                missing.discard(name)
-    if missing and raise_if_not_found:
-        raise ArgumentError(
-            "no module has an attribute that was to be set",
-            found=f"the names {sorted(missing)}",
-            expected="attributes of a module that the filters match",
-            do="check the names, or pass raise_if_not_found=False",
-        )
-
-
 def set_metadata(node: Any, /, *, only: FilterLiteral = Variable, **metadata: Any) -> None:
     """Set metadata on the live variables of a graph that match, in place."""
     predicate = to_predicate(only)
     for path, value in list(iter_graph(node)):
         if isinstance(value, Variable) and predicate(path, value):
             value.set_metadata(**metadata)
+
+
+def _method(function: Callable[[Any], Iterator[tuple[Any, Any]]]) -> Callable[[Any], Iterator[tuple[Any, Any]]]:
+    """The older method form of a function, which warns."""
+    name = function.__name__
+
+    def method(self: Any) -> Iterator[tuple[Any, Any]]:
+        warnings.warn(f"module.{name}() is now plait.{name}(module)", DeprecationWarning, stacklevel=2)
+        return function(self)
+
+    method.__name__, method.__doc__ = name, f"The older form of ``plait.{name}(module)``; warns."
+    return method
+
+
+# Added here, and not in the class, because modules stand below traversals.
+Module.iter_modules = _method(iter_modules)  # type: ignore[attr-defined]
+Module.iter_children = _method(iter_children)  # type: ignore[attr-defined]

@@ -24,14 +24,15 @@ from ..errors import ArgumentTypeError, MetadataError, MetadataKeyError, Variabl
 from .clock import Stamp, mark_changed
 from .operators import VariableOperators
 from .repr import render_tree, repr_fields, size_comment
+from .settings import defaults
 from .statics import HashableMapping
 from .trace_guard import raise_foreign_trace
+from .variable_metadata import HOOKS, VariableMetadata, hook_tuple
 
 A = TypeVar("A")
 F = TypeVar("F", bound=Callable[..., Any])
 
 REQUIRED_METADATA = frozenset({"hijax", "ref", "eager_sharding"})
-HOOKS = ("on_create_value", "on_get_value", "on_set_value", "on_add_axis", "on_remove_axis")
 _HOOK_NAMES = frozenset(HOOKS)
 _OLD_SHARDING_NAMES = ("sharding", "sharding_names")
 _ARRAYS = (jax.Array, np.ndarray)
@@ -47,224 +48,6 @@ class Cell(Stamp):
     """What a variable holds; the only part of it that crossings keep."""
 
     __slots__ = ("metadata", "raw", "trace")
-
-
-class _Defaults(threading.local):
-    hijax = False
-    ref = False
-    eager_sharding = True
-
-
-_defaults = _Defaults()
-
-
-class _Restoring:
-    """A setting already made, which can be used as a context manager or decorator to restore what was before."""
-
-    def __init__(self, apply: Callable[[], Callable[[], None]]) -> None:
-        self._apply = apply
-        self._restore: Callable[[], None] | None = apply()
-
-    def __enter__(self) -> _Restoring:
-        if self._restore is None:  # entered again, after the first block restored what was before
-            self._restore = self._apply()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self._restore is not None:
-            self._restore()
-            self._restore = None
-
-    def __call__(self, function: F) -> F:
-        self.__exit__()
-
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            restore = self._apply()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                restore()
-
-        return wrapper  # type: ignore[return-value]
-
-
-class _VariableDefaults(_Restoring, Mapping[str, bool]):
-    def __repr__(self) -> str:
-        return f"VarDefaults({', '.join(f'{name}={value}' for name, value in self.items())})"
-
-    def __getitem__(self, name: str) -> bool:
-        return {"hijax": _defaults.hijax, "ref": _defaults.ref}[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("hijax", "ref"))
-
-    def __len__(self) -> int:
-        return 2
-
-
-def _setting(**values: bool) -> Callable[[], Callable[[], None]]:
-    def apply() -> Callable[[], None]:
-        before = {name: getattr(_defaults, name) for name in values}
-        for name, value in values.items():
-            setattr(_defaults, name, value)
-
-        def restore() -> None:
-            for name, value in before.items():
-                setattr(_defaults, name, value)
-
-        return restore
-
-    return apply
-
-
-def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> _VariableDefaults:
-    """The flags that new variables of this thread get; keywords set them.
-
-    Args:
-        hijax: not offered by plait; ``True`` makes constructing a variable fail.
-        ref: whether new variables keep their value in a JAX reference.
-
-    Returns:
-        A mapping of the flags in force. As a context manager or decorator it restores the earlier ones.
-
-    Example:
-        >>> with plait.var_defaults(ref=True):
-        ...     v = plait.Param(jnp.zeros(2))
-        >>> v.ref, plait.var_defaults()["ref"]
-        (True, False)
-    """
-    given = {"hijax": hijax, "ref": ref}
-    return _VariableDefaults(_setting(**{name: value for name, value in given.items() if value is not None}))
-
-
-def use_eager_sharding(value: bool, /) -> _Restoring:
-    """Set whether new variables of this thread are placed on devices as their metadata says (default ``True``).
-
-    Takes effect at once; used as a context manager or decorator it restores the earlier setting.
-
-    Example:
-        >>> with plait.use_eager_sharding(False):
-        ...     v = plait.Param(jnp.zeros(2))
-        >>> v.eager_sharding, plait.using_eager_sharding()
-        (False, True)
-    """
-    return _Restoring(_setting(eager_sharding=bool(value)))
-
-
-def using_eager_sharding() -> bool:
-    """Whether new variables of this thread are placed on devices as their metadata says.
-
-    Example:
-        >>> plait.using_eager_sharding()
-        True
-    """
-    return _defaults.eager_sharding
-
-
-class VariableMetadata(Generic[A]):
-    """A value together with the hooks and metadata for the variable that will hold it.
-
-    Initializers wrapped by ``with_metadata`` return one; a variable's constructor unpacks it.
-
-    Args:
-        raw_value: the value.
-        on_set_value: a callable or a sequence of callables, like the other hooks.
-        metadata: entries of the variable's metadata.
-
-    Example:
-        >>> plait.Param(plait.VariableMetadata(jnp.zeros(2), metadata={"note": "demo"})).note
-        'demo'
-    """
-
-    __slots__ = ("metadata", "raw_value", *HOOKS)
-
-    def __init__(
-        self,
-        raw_value: A,
-        on_set_value: Any = (),
-        on_get_value: Any = (),
-        on_create_value: Any = (),
-        on_add_axis: Any = (),
-        on_remove_axis: Any = (),
-        metadata: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.raw_value = raw_value
-        self.on_set_value = _hook_tuple(on_set_value)
-        self.on_get_value = _hook_tuple(on_get_value)
-        self.on_create_value = _hook_tuple(on_create_value)
-        self.on_add_axis = _hook_tuple(on_add_axis)
-        self.on_remove_axis = _hook_tuple(on_remove_axis)
-        self.metadata = dict(metadata or {})
-
-    def hooks(self) -> dict[str, tuple[Callable[..., Any], ...]]:
-        """The hooks that are there, by name."""
-        return {name: getattr(self, name) for name in HOOKS if getattr(self, name)}
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, VariableMetadata):
-            return NotImplemented
-        return self.raw_value is other.raw_value and self.hooks() == other.hooks() and self.metadata == other.metadata
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"VariableMetadata({self.raw_value!r}, metadata={self.metadata!r})"
-
-
-def _hook_tuple(hooks: Any) -> tuple[Callable[..., Any], ...]:
-    if hooks is None:
-        return ()
-    return (hooks,) if callable(hooks) else tuple(hooks)
-
-
-def with_metadata(
-    initializer: F,
-    on_set_value: Any = (),
-    on_get_value: Any = (),
-    on_create_value: Any = (),
-    on_add_axis: Any = (),
-    on_remove_axis: Any = (),
-    **metadata: Any,
-) -> F:
-    """Wrap an initializer so that the variable made from its result gets these hooks and metadata.
-
-    Args:
-        initializer: any callable that returns a value.
-        on_set_value: a callable or a sequence of callables, like the other hooks.
-        **metadata: entries of the variable's metadata.
-
-    Example:
-        >>> init = plait.with_metadata(plait.initializers.ones_init(), note="demo")
-        >>> plait.Param(init(jax.random.key(0), (2,), jnp.float32)).note
-        'demo'
-    """
-
-    @functools.wraps(initializer)
-    def wrapper(*args: Any, **kwargs: Any) -> VariableMetadata[Any]:
-        value = initializer(*args, **kwargs)
-        return VariableMetadata(
-            value, on_set_value, on_get_value, on_create_value, on_add_axis, on_remove_axis, metadata
-        )
-
-    return wrapper  # type: ignore[return-value]
-
-
-def with_partitioning(initializer: F, sharding: Any, mesh: Any = None, **metadata: Any) -> F:
-    """Wrap an initializer so that the variable made from its result says how it is laid out over devices.
-
-    Args:
-        initializer: any callable that returns a value.
-        sharding: a tuple of axis names, or another layout that ``out_sharding`` takes.
-        mesh: the mesh that the names belong to; ``None`` means the one in force where the variable is made.
-        **metadata: more entries of the variable's metadata.
-
-    Example:
-        >>> init = plait.with_partitioning(plait.initializers.zeros_init(), (None, "model"))
-        >>> plait.Param(init(jax.random.key(0), (2, 4), jnp.float32)).out_sharding
-        (None, 'model')
-    """
-    return with_metadata(initializer, out_sharding=sharding, mesh=mesh, **metadata)
 
 
 class _VariableType(type):
@@ -375,7 +158,7 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
             entries = _joined_with_box(type(self), value, given, metadata)
             value = value.raw_value
         _refuse_references(value, type(self))
-        flags = {name: getattr(_defaults, name) if flag is None else flag for name, flag in given.items()}
+        flags = {name: getattr(defaults, name) if flag is None else flag for name, flag in given.items()}
         _refuse_hijax(type(self), flags)
         if entries:
             entries = _tidied(entries, stacklevel=2)
@@ -895,7 +678,7 @@ def _tidied(entries: Mapping[str, Any], *, stacklevel: int) -> dict[str, Any]:
             )
             tidy["out_sharding"] = tidy.pop(old)
     for name in _HOOK_NAMES & tidy.keys():
-        tidy[name] = _hook_tuple(tidy[name])
+        tidy[name] = hook_tuple(tidy[name])
         if tidy[name]:
             _warn_about_hooks(stacklevel + 1)
     return tidy

@@ -34,6 +34,18 @@ class Constant:
         self.raw = raw
 
 
+class Contents:
+    """The plain containers below one root, each with a copy of what it held."""
+
+    __slots__ = ("__weakref__", "guard", "items")
+
+    def __init__(self, items: list[tuple[Any, Any]]) -> None:
+        self.items = items
+
+    def __call__(self) -> Contents:
+        return self
+
+
 class CachedWalk:
     """One or several roots, walked under one index.
 
@@ -45,6 +57,7 @@ class CachedWalk:
     """
 
     __slots__ = (
+        "__weakref__",
         "_plan",
         "cells",
         "containers",
@@ -54,6 +67,7 @@ class CachedWalk:
         "links",
         "only_variables",
         "others",
+        "owners",
         "stamp",
         "stamps",
         "types",
@@ -64,10 +78,16 @@ class CachedWalk:
         self.stamp = clock.now  # before the walk: a change made meanwhile moves the clock past it
         walk = Walk()
         graphdefs, counts = [], []
-        for root in roots:
-            before = len(walk.leaves)
+        # What each root holds in plain containers, as callables, because other roots than the first are held weakly.
+        self.containers: list[Callable[[], Contents | None]] = []
+        self.owners: list[int] = []
+        for place, root in enumerate(roots):
+            before, met = len(walk.leaves), len(walk.containers)
             graphdefs.append(walk.add(root))
             counts.append(len(walk.leaves) - before)
+            if len(walk.containers) > met:
+                self.containers.append(Contents(walk.containers[met:]))
+                self.owners.append(place)
         self.graphdefs: tuple[GraphDef, ...] = tuple(graphdefs)
         self.counts = tuple(counts)
         self.cells: list[Any] = [leaf._cell if isinstance(leaf, Variable) else Constant(leaf) for leaf in walk.leaves]
@@ -76,7 +96,6 @@ class CachedWalk:
         self.links: list[Link] = walk.links
         self.stamps: list[Stamp] | None = walk.stamps
         self.versions = None if walk.stamps is None else [stamp.version for stamp in walk.stamps]
-        self.containers = walk.containers
         self.others: tuple[Any, ...] = ()
         self.entries: dict[Any, Any] = {}
         self._plan: Any = None
@@ -89,7 +108,19 @@ class CachedWalk:
             if stamps is None or [stamp.version for stamp in stamps] != self.versions:
                 return False
             self.stamp = now
-        return not self.containers or all(map(_unchanged, self.containers))
+        for held in self.containers:
+            contents = held()
+            if contents is None or not all(map(_unchanged, contents.items)):
+                return False
+        return True
+
+    def hold_weakly(self, roots: tuple[Any, ...]) -> None:
+        """Leave what other roots than the first hold to those roots, so that the first does not keep it alive."""
+        for place, owner in enumerate(self.owners):
+            contents = self.containers[place]()
+            if owner and contents is not None:
+                self.containers[place] = weakref.ref(contents)
+                _hand_over(contents, roots[owner], self)
 
     def paths(self) -> list[tuple[Any, ...]]:
         """The path of each leaf."""
@@ -171,6 +202,7 @@ def find_walk(roots: tuple[Any, ...]) -> CachedWalk:
     if walk.stamps is not None and kind_of(first) in (Kind.GRAPH, Kind.VARIABLE):
         try:
             walk.others = tuple(weakref.ref(root, _forget(weakref.ref(first), key)) for root in roots[1:])
+            walk.hold_weakly(roots)
             if kept is None:
                 object.__setattr__(first, "_walks", kept := {})
             kept[key] = walk
@@ -178,6 +210,22 @@ def find_walk(roots: tuple[Any, ...]) -> CachedWalk:
         except (AttributeError, TypeError):
             pass  # a root that can hold no walk, or cannot be referred to weakly
     return walk
+
+
+def _hand_over(contents: Contents, root: Any, walk: CachedWalk) -> None:
+    """Let the root hold its contents for as long as both it and the walk live."""
+    key, owner = (Contents, id(contents)), weakref.ref(root)
+
+    def callback(_: Any) -> None:
+        living = owner()
+        if living is not None:
+            living._walks.pop(key, None)
+
+    contents.guard = weakref.ref(walk, callback)
+    try:
+        root._walks[key] = contents
+    except AttributeError:
+        object.__setattr__(root, "_walks", {key: contents})
 
 
 def _same_roots(others: tuple[Any, ...], roots: tuple[Any, ...]) -> bool:
@@ -201,4 +249,8 @@ _walked: weakref.WeakSet[Any] = weakref.WeakSet()
 
 def walked_roots() -> list[Any]:
     """The living roots that hold a walk."""
-    return list(_walked)
+    while True:
+        try:
+            return list(_walked)
+        except RuntimeError:  # another thread walked its first model just now
+            continue

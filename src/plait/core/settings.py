@@ -1,0 +1,125 @@
+"""Settings of a thread that take effect at once, and as a context manager or decorator restore what was before."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Defaults(threading.local):
+    hijax = False
+    ref = False
+    eager_sharding = True
+
+
+defaults = _Defaults()
+
+
+class Restoring:
+    """A setting already made, which can be used as a context manager or decorator to restore what was before."""
+
+    def __init__(self, apply: Callable[[], Callable[[], None]]) -> None:
+        self._apply = apply
+        self._restore: Callable[[], None] | None = apply()
+
+    def __enter__(self) -> Restoring:
+        if self._restore is None:  # entered again, after the first block restored what was before
+            self._restore = self._apply()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._restore is not None:
+            self._restore()
+            self._restore = None
+
+    def __call__(self, function: F) -> F:
+        self.__exit__()
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            restore = self._apply()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                restore()
+
+        return wrapper  # type: ignore[return-value]
+
+
+class _VariableDefaults(Restoring, Mapping[str, bool]):
+    def __repr__(self) -> str:
+        return f"VarDefaults({', '.join(f'{name}={value}' for name, value in self.items())})"
+
+    def __getitem__(self, name: str) -> bool:
+        return {"hijax": defaults.hijax, "ref": defaults.ref}[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("hijax", "ref"))
+
+    def __len__(self) -> int:
+        return 2
+
+
+def setting(owner: Any, **values: Any) -> Callable[[], Callable[[], None]]:
+    """A function that sets attributes of ``owner`` and returns how to restore them."""
+
+    def apply() -> Callable[[], None]:
+        before = {name: getattr(owner, name) for name in values}
+        for name, value in values.items():
+            setattr(owner, name, value)
+
+        def restore() -> None:
+            for name, value in before.items():
+                setattr(owner, name, value)
+
+        return restore
+
+    return apply
+
+
+def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> _VariableDefaults:
+    """The flags that new variables of this thread get; keywords set them.
+
+    Args:
+        hijax: not offered by plait; ``True`` makes constructing a variable fail.
+        ref: whether new variables keep their value in a JAX reference.
+
+    Returns:
+        A mapping of the flags in force. As a context manager or decorator it restores the earlier ones.
+
+    Example:
+        >>> with plait.var_defaults(ref=True):
+        ...     v = plait.Param(jnp.zeros(2))
+        >>> v.ref, plait.var_defaults()["ref"]
+        (True, False)
+    """
+    given = {"hijax": hijax, "ref": ref}
+    return _VariableDefaults(setting(defaults, **{name: value for name, value in given.items() if value is not None}))
+
+
+def use_eager_sharding(value: bool, /) -> Restoring:
+    """Set whether new variables of this thread are placed on devices as their metadata says (default ``True``).
+
+    Takes effect at once; used as a context manager or decorator it restores the earlier setting.
+
+    Example:
+        >>> with plait.use_eager_sharding(False):
+        ...     v = plait.Param(jnp.zeros(2))
+        >>> v.eager_sharding, plait.using_eager_sharding()
+        (False, True)
+    """
+    return Restoring(setting(defaults, eager_sharding=bool(value)))
+
+
+def using_eager_sharding() -> bool:
+    """Whether new variables of this thread are placed on devices as their metadata says.
+
+    Example:
+        >>> plait.using_eager_sharding()
+        True
+    """
+    return defaults.eager_sharding

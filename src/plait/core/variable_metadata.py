@@ -1,0 +1,117 @@
+"""What wrapped initializers return: a value with the hooks and metadata for the variable that will hold it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+A = TypeVar("A")
+F = TypeVar("F", bound=Callable[..., Any])
+
+HOOKS = ("on_create_value", "on_get_value", "on_set_value", "on_add_axis", "on_remove_axis")
+
+
+class VariableMetadata(Generic[A]):
+    """A value together with the hooks and metadata for the variable that will hold it.
+
+    Initializers wrapped by ``with_metadata`` return one; a variable's constructor unpacks it.
+
+    Args:
+        raw_value: the value.
+        on_set_value: a callable or a sequence of callables, like the other hooks.
+        metadata: entries of the variable's metadata.
+
+    Example:
+        >>> plait.Param(plait.VariableMetadata(jnp.zeros(2), metadata={"note": "demo"})).note
+        'demo'
+    """
+
+    __slots__ = ("metadata", "raw_value", *HOOKS)
+
+    def __init__(
+        self,
+        raw_value: A,
+        on_set_value: Any = (),
+        on_get_value: Any = (),
+        on_create_value: Any = (),
+        on_add_axis: Any = (),
+        on_remove_axis: Any = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.raw_value = raw_value
+        self.on_set_value = hook_tuple(on_set_value)
+        self.on_get_value = hook_tuple(on_get_value)
+        self.on_create_value = hook_tuple(on_create_value)
+        self.on_add_axis = hook_tuple(on_add_axis)
+        self.on_remove_axis = hook_tuple(on_remove_axis)
+        self.metadata = dict(metadata or {})
+
+    def hooks(self) -> dict[str, tuple[Callable[..., Any], ...]]:
+        """The hooks that are there, by name."""
+        return {name: getattr(self, name) for name in HOOKS if getattr(self, name)}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, VariableMetadata):
+            return NotImplemented
+        return self.raw_value is other.raw_value and self.hooks() == other.hooks() and self.metadata == other.metadata
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"VariableMetadata({self.raw_value!r}, metadata={self.metadata!r})"
+
+
+def hook_tuple(hooks: Any) -> tuple[Callable[..., Any], ...]:
+    if hooks is None:
+        return ()
+    return (hooks,) if callable(hooks) else tuple(hooks)
+
+
+def with_metadata(
+    initializer: F,
+    on_set_value: Any = (),
+    on_get_value: Any = (),
+    on_create_value: Any = (),
+    on_add_axis: Any = (),
+    on_remove_axis: Any = (),
+    **metadata: Any,
+) -> F:
+    """Wrap an initializer so that the variable made from its result gets these hooks and metadata.
+
+    Args:
+        initializer: any callable that returns a value.
+        on_set_value: a callable or a sequence of callables, like the other hooks.
+        **metadata: entries of the variable's metadata.
+
+    Example:
+        >>> init = plait.with_metadata(plait.initializers.ones_init(), note="demo")
+        >>> plait.Param(init(jax.random.key(0), (2,), jnp.float32)).note
+        'demo'
+    """
+
+    @functools.wraps(initializer)
+    def wrapper(*args: Any, **kwargs: Any) -> VariableMetadata[Any]:
+        value = initializer(*args, **kwargs)
+        return VariableMetadata(
+            value, on_set_value, on_get_value, on_create_value, on_add_axis, on_remove_axis, metadata
+        )
+
+    return wrapper  # type: ignore[return-value]
+
+
+def with_partitioning(initializer: F, sharding: Any, mesh: Any = None, **metadata: Any) -> F:
+    """Wrap an initializer so that the variable made from its result says how it is laid out over devices.
+
+    Args:
+        initializer: any callable that returns a value.
+        sharding: a tuple of axis names, or another layout that ``out_sharding`` takes.
+        mesh: the mesh that the names belong to; ``None`` means the one in force where the variable is made.
+        **metadata: more entries of the variable's metadata.
+
+    Example:
+        >>> init = plait.with_partitioning(plait.initializers.zeros_init(), (None, "model"))
+        >>> plait.Param(init(jax.random.key(0), (2, 4), jnp.float32)).out_sharding
+        (None, 'model')
+    """
+    return with_metadata(initializer, out_sharding=sharding, mesh=mesh, **metadata)

@@ -1,0 +1,369 @@
+"""Linear maps: a matrix over the last axis, a tensor over several axes, and any einsum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from ..core.locate import describe_place
+from ..core.module import Module
+from ..core.rngs import Rngs
+from ..core.statics import HashableMapping
+from ..core.variable_metadata import VariableMetadata
+from ..core.variables import Param
+from ..errors import ArgumentError, ShapeError
+from ..typing import Array, DTypeLike, Initializer, PrecisionLike
+from .checks import check_axis, check_last_axis, check_min_rank, shape_of
+from .initializers import default_bias_init, default_kernel_init
+from .promotion import add_bias, promote_dtype
+
+
+class Linear(Module):
+    """An affine map of the last axis: ``y = x @ kernel + bias``.
+
+    Shapes:
+        x: ``(..., in_features)``. y: ``(..., out_features)``.
+
+    Variables:
+        kernel: ``Param``, ``(in_features, out_features)``, ``param_dtype``.
+        bias: ``Param``, ``(out_features,)``, ``param_dtype``; ``None`` without ``use_bias``.
+
+    Args:
+        in_features: length of the last axis of ``x``.
+        out_features: length of the last axis of ``y``.
+        use_bias: whether to add a bias.
+        dtype: dtype to compute in; ``None`` takes the common one of input and parameters.
+        param_dtype: dtype in which the parameters are stored.
+        precision: of the product; see ``jax.lax.Precision``.
+        kernel_init: initializer of ``kernel``.
+        bias_init: initializer of ``bias``.
+        dot_general: replaces ``jax.lax.dot_general``.
+        promote_dtype: replaces the function that brings input and parameters to one dtype.
+        preferred_element_type: dtype in which the product is accumulated and returned.
+        rngs: draws one key of the stream ``params`` for each parameter.
+        kernel_metadata: metadata of ``kernel``.
+        bias_metadata: metadata of ``bias``.
+
+    Raises:
+        ShapeError: the last axis of ``x`` is not ``in_features`` long.
+
+    Example:
+        >>> layer = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> layer.kernel.shape, layer(jnp.ones((4, 2))).shape
+        ((2, 3), (4, 3))
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        use_bias: bool = True,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        precision: PrecisionLike = None,
+        kernel_init: Initializer = default_kernel_init,
+        bias_init: Initializer = default_bias_init,
+        dot_general: Callable[..., Array] = lax.dot_general,
+        promote_dtype: Callable[..., Any] = promote_dtype,
+        preferred_element_type: DTypeLike | None = None,
+        rngs: Rngs,
+        kernel_metadata: Mapping[str, Any] = HashableMapping(),
+        bias_metadata: Mapping[str, Any] = HashableMapping(),
+    ) -> None:
+        self.in_features, self.out_features = in_features, out_features
+        self.use_bias, self.dtype = use_bias, dtype
+        self.param_dtype, self.precision = param_dtype, precision
+        self.dot_general, self.promote_dtype = dot_general, promote_dtype
+        self.preferred_element_type = preferred_element_type
+        self.kernel = Param(kernel_init(rngs.params(), (in_features, out_features), param_dtype), **kernel_metadata)
+        self.bias = Param(bias_init(rngs.params(), (out_features,), param_dtype), **bias_metadata) if use_bias else None
+
+    def __call__(self, x: Array, out_sharding: Any = None) -> Array:
+        check_last_axis(x, self.in_features, layer=self)
+        bias = None if self.bias is None else self.bias.value
+        x, kernel, bias = self.promote_dtype((x, self.kernel.value, bias), dtype=self.dtype)
+        options = product_options(self, out_sharding)
+        return add_bias(self.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())), **options), bias)
+
+
+def product_options(layer: Any, out_sharding: Any) -> dict[str, Any]:
+    """The keywords for a layer's product. Those that are not used are left out, for replacements that lack them."""
+    options: dict[str, Any] = {"precision": layer.precision}
+    if layer.preferred_element_type is not None:
+        options["preferred_element_type"] = layer.preferred_element_type
+    if out_sharding is not None:
+        options["out_sharding"] = out_sharding
+    return options
+
+
+class LinearGeneral(Module):
+    """An affine map of several axes at once, ``y = tensordot(x, kernel, axis) + bias``; one per batch entry if asked.
+
+    The kernel starts as the matrix that the map is, and is then reshaped, so that its fan-in is that of all contracted
+    axes together.
+
+    Shapes:
+        x: any shape that has ``in_features`` along ``axis``.
+        y: ``(*batch, *rest, *out_features)``: the axes of ``batch_axis``, the axes not contracted, the new ones.
+
+    Variables:
+        kernel: ``Param``, ``(*batch, *in_features, *out_features)``, ``param_dtype``.
+        bias: ``Param``, ``(*batch, *out_features)``, ``param_dtype``; ``None`` without ``use_bias``.
+
+    Args:
+        in_features: lengths of the contracted axes, in their order in ``x``.
+        out_features: lengths of the new axes.
+        axis: the contracted axes of ``x``, as many as ``in_features``.
+        batch_axis: axes of ``x`` that have a kernel for each entry, with their lengths; leading axes ``0, 1, …``.
+        use_bias: whether to add a bias.
+        dtype: dtype to compute in; ``None`` takes the common one of input and parameters.
+        param_dtype: dtype in which the parameters are stored.
+        kernel_init: initializer of ``kernel``, called for the matrix.
+        bias_init: initializer of ``bias``, called for a vector.
+        precision: of the product; see ``jax.lax.Precision``.
+        promote_dtype: replaces the function that brings input and parameters to one dtype.
+        dot_general: replaces ``jax.lax.dot_general``.
+        dot_general_cls: makes the replacement, without arguments; used when ``dot_general`` is ``None``.
+        preferred_element_type: dtype in which the product is accumulated and returned.
+        rngs: draws one key of the stream ``params`` for each parameter.
+        kernel_metadata: metadata of ``kernel``.
+        bias_metadata: metadata of ``bias``.
+
+    Raises:
+        ArgumentError: ``axis`` and ``in_features`` differ in number, or ``batch_axis`` is not ``0, 1, …``.
+        ShapeError: ``x`` does not have ``in_features`` along ``axis``, or not the batch lengths.
+
+    Example:
+        >>> layer = plait.LinearGeneral((2, 3), 5, axis=(-2, -1), rngs=plait.Rngs(0))
+        >>> layer.kernel.shape, layer(jnp.ones((7, 2, 3))).shape
+        ((2, 3, 5), (7, 5))
+    """
+
+    def __init__(
+        self,
+        in_features: int | Sequence[int],
+        out_features: int | Sequence[int],
+        *,
+        axis: int | Sequence[int] = -1,
+        batch_axis: Mapping[int, int] = HashableMapping(),
+        use_bias: bool = True,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        kernel_init: Initializer = default_kernel_init,
+        bias_init: Initializer = default_bias_init,
+        precision: PrecisionLike = None,
+        promote_dtype: Callable[..., Any] = promote_dtype,
+        dot_general: Callable[..., Array] | None = None,
+        dot_general_cls: Any = None,
+        preferred_element_type: DTypeLike | None = None,
+        rngs: Rngs,
+        kernel_metadata: Mapping[str, Any] = HashableMapping(),
+        bias_metadata: Mapping[str, Any] = HashableMapping(),
+    ) -> None:
+        self.in_features = as_tuple(in_features)
+        self.out_features = as_tuple(out_features)
+        self.axis = as_tuple(axis)
+        self.batch_axis = HashableMapping(batch_axis)
+        self.use_bias, self.dtype = use_bias, dtype
+        self.param_dtype, self.precision = param_dtype, precision
+        self.promote_dtype, self.dot_general = promote_dtype, dot_general
+        self.dot_general_cls, self.preferred_element_type = dot_general_cls, preferred_element_type
+        self._check_axes()
+        batch = tuple(self.batch_axis[axis] for axis in sorted(self.batch_axis))
+        matrix = (math.prod(batch) * math.prod(self.in_features), math.prod(self.out_features))
+        kernel = kernel_init(rngs.params(), matrix, param_dtype)
+        self.kernel = Param(_reshaped(kernel, (*batch, *self.in_features, *self.out_features)), **kernel_metadata)
+        self.bias = None
+        if use_bias:
+            shape = (*batch, *self.out_features)
+            bias = bias_init(rngs.params(), (math.prod(shape),), param_dtype)
+            self.bias = Param(_reshaped(bias, shape), **bias_metadata)
+
+    def _check_axes(self) -> None:
+        if len(self.in_features) != len(self.axis):
+            raise ArgumentError(
+                "LinearGeneral needs one length for each axis that it contracts",
+                found=f"in_features={self.in_features} and axis={self.axis}",
+                expected="as many in_features as axes",
+                do=f"for example axis={tuple(range(-len(self.in_features), 0))}",
+            )
+        if sorted(self.batch_axis) != list(range(len(self.batch_axis))):
+            raise ArgumentError(
+                "the batch axes of LinearGeneral must be the leading axes",
+                found=f"batch_axis={dict(self.batch_axis)}",
+                expected="the axes 0, 1, … without a gap",
+                do="move the batch axes to the front of the input with jnp.moveaxis",
+            )
+
+    def __call__(self, x: Array, out_sharding: Any = None) -> Array:
+        n_batch = len(self.batch_axis)
+        contracted = self._contracted(len(shape_of(x)))
+        for axis, size in zip(contracted, self.in_features, strict=True):
+            check_axis(x, axis, size, layer=self, size_name="in_features")
+        for axis, size in self.batch_axis.items():
+            check_axis(x, axis, size, layer=self, size_name="batch_axis")
+        bias = None if self.bias is None else self.bias.value
+        x, kernel, bias = self.promote_dtype((x, self.kernel.value, bias), dtype=self.dtype)
+        batch = tuple(range(n_batch))
+        dimensions = ((contracted, tuple(range(n_batch, n_batch + len(contracted)))), (batch, batch))
+        y = self._dot()(x, kernel, dimensions, **product_options(self, out_sharding))
+        if bias is not None and n_batch:
+            # Its batch axes lead; the rest of the input stands between them and the features.
+            between = (1,) * (y.ndim - bias.ndim)
+            bias = jnp.reshape(bias, bias.shape[:n_batch] + between + bias.shape[n_batch:])
+        return add_bias(y, bias)
+
+    def _contracted(self, ndim: int) -> tuple[int, ...]:
+        """The contracted axes of an input in order; one that the input does not have is left for the check to name."""
+        return tuple(sorted(axis + ndim if -ndim <= axis < 0 else axis for axis in self.axis))
+
+    def _dot(self) -> Callable[..., Array]:
+        if self.dot_general is not None:
+            return self.dot_general
+        return lax.dot_general if self.dot_general_cls is None else self.dot_general_cls()
+
+
+def as_tuple(value: int | Sequence[int]) -> tuple[int, ...]:
+    """One number or several, as a tuple."""
+    return tuple(value) if isinstance(value, Sequence) else (value,)
+
+
+def _reshaped(value: Any, shape: tuple[int, ...]) -> Any:
+    """What an initializer returned, in another shape; its metadata kept."""
+    if not isinstance(value, VariableMetadata):
+        return jnp.reshape(value, shape)
+    return VariableMetadata(
+        jnp.reshape(value.raw_value, shape),
+        value.on_set_value,
+        value.on_get_value,
+        value.on_create_value,
+        value.on_add_axis,
+        value.on_remove_axis,
+        value.metadata,
+    )
+
+
+class Einsum(Module):
+    """A learned einsum: ``y = einsum(einsum_str, x, kernel) + bias``.
+
+    Shapes:
+        x, y: as the equation says. The bias spans the letters of the output that the kernel has too.
+
+    Variables:
+        kernel: ``Param``, ``kernel_shape``, ``param_dtype``.
+        bias: ``Param``, ``bias_shape``, ``param_dtype``; ``None`` if that is ``None``.
+
+    Args:
+        einsum_str: the equation, with ``->`` and two operands: the input, then the kernel. Blanks are ignored.
+        kernel_shape: shape of the kernel.
+        bias_shape: shape of the bias, in the order of the output's letters; ``None`` for no bias.
+        dtype: dtype to compute in; ``None`` takes the common one of input and parameters.
+        param_dtype: dtype in which the parameters are stored.
+        precision: of the product; see ``jax.lax.Precision``.
+        kernel_init: initializer of ``kernel``.
+        bias_init: initializer of ``bias``.
+        promote_dtype: replaces the function that brings input and parameters to one dtype.
+        einsum_op: replaces ``jnp.einsum``.
+        preferred_element_type: dtype in which the product is accumulated and returned.
+        rngs: draws one key of the stream ``params`` for each parameter.
+        kernel_metadata: metadata of ``kernel``.
+        bias_metadata: metadata of ``bias``.
+
+    Raises:
+        ArgumentError: the equation has no ``->``, or not exactly two operands.
+        ShapeError: the bias does not have the lengths of its letters.
+
+    Example:
+        >>> layer = plait.Einsum("nta,hab->nthb", (8, 2, 4), (8, 4), rngs=plait.Rngs(0))
+        >>> layer(jnp.ones((16, 11, 2))).shape
+        (16, 11, 8, 4)
+    """
+
+    def __init__(
+        self,
+        einsum_str: str,
+        kernel_shape: Sequence[int],
+        bias_shape: Sequence[int] | None = None,
+        *,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        precision: PrecisionLike = None,
+        kernel_init: Initializer = default_kernel_init,
+        bias_init: Initializer = default_bias_init,
+        promote_dtype: Callable[..., Any] = promote_dtype,
+        einsum_op: Callable[..., Array] = jnp.einsum,
+        preferred_element_type: DTypeLike | None = None,
+        rngs: Rngs,
+        kernel_metadata: Mapping[str, Any] = HashableMapping(),
+        bias_metadata: Mapping[str, Any] = HashableMapping(),
+    ) -> None:
+        self.einsum_str = resolve_equation(einsum_str)
+        self.kernel_shape = tuple(kernel_shape)
+        self.bias_shape = None if bias_shape is None else tuple(bias_shape)
+        self.dtype, self.param_dtype = dtype, param_dtype
+        self.precision, self.promote_dtype = precision, promote_dtype
+        self.einsum_op, self.preferred_element_type = einsum_op, preferred_element_type
+        self.kernel = Param(kernel_init(rngs.params(), self.kernel_shape, param_dtype), **kernel_metadata)
+        self.bias = None
+        if self.bias_shape is not None:
+            self.bias = Param(bias_init(rngs.params(), self.bias_shape, param_dtype), **bias_metadata)
+
+    def __call__(self, x: Array, einsum_str: str | None = None, out_sharding: Any = None) -> Array:
+        equation = self.einsum_str if einsum_str is None else resolve_equation(einsum_str)
+        bias = None if self.bias is None else self.bias.value
+        x, kernel, bias = self.promote_dtype((x, self.kernel.value, bias), dtype=self.dtype)
+        self._check_input(x, kernel, equation)
+        y = self.einsum_op(equation, x, kernel, **product_options(self, out_sharding))
+        return add_bias(y, None if bias is None else self._spread_bias(bias, y, equation))
+
+    def _check_input(self, x: Array, kernel: Array, equation: str) -> None:
+        operands, _ = equation.split("->")
+        letters, kernel_letters = operands.split(",")
+        if "..." in equation:
+            return
+        check_min_rank(x, len(letters), f"the axes {letters!r} of {equation!r}", layer=self)
+        sizes = dict(zip(kernel_letters, kernel.shape, strict=False))
+        for axis, letter in enumerate(letters):
+            if letter in sizes:
+                check_axis(x, axis, sizes[letter], layer=self, size_name=f"kernel_shape for {letter!r}")
+
+    def _spread_bias(self, bias: Array, y: Array, equation: str) -> Array:
+        """The bias with an axis of length 1 for each axis of the output that the kernel does not have."""
+        operands, output = equation.split("->")
+        kernel_letters = operands.split(",")[1]
+        before, dots, after = output.partition("...")
+        hidden = y.ndim - len(before) - len(after) if dots else 0
+        learned = [letter in kernel_letters for letter in (*before, *" " * hidden, *after)]
+        shape = tuple(size if own else 1 for own, size in zip(learned, y.shape, strict=True))
+        wanted = tuple(size for own, size in zip(learned, y.shape, strict=True) if own)
+        if bias.shape != wanted:
+            raise ShapeError(
+                "the bias of an Einsum does not fit its equation",
+                at=describe_place(self),
+                found=f"bias_shape={bias.shape} and the equation {equation!r}",
+                expected=f"bias_shape={wanted}, the lengths of the output's letters that the kernel has",
+                do=f"make the layer with bias_shape={wanted}",
+            )
+        return jnp.reshape(bias, shape)
+
+
+def resolve_equation(equation: str) -> str:
+    """An einsum equation of two operands, without blanks.
+
+    Raises:
+        ArgumentError: names the equation.
+    """
+    compact = equation.replace(" ", "")
+    if compact.count("->") != 1 or compact.split("->")[0].count(",") != 1:
+        raise ArgumentError(
+            "Einsum cannot use this equation",
+            found=f"{equation!r}",
+            expected='two operands with exactly one comma, and an explicit output after "->"',
+            do='for example "...a,ab->...b": the input, the kernel, the output',
+        )
+    return compact
