@@ -36,7 +36,6 @@ _NAMES = {
     "core.variables": (
         "A BatchStat Cache Intermediate LoRAParam Param Perturbation Variable VariableState"
     ),
-    "core.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
     "nn.activations": (
         "celu elu gelu glu hard_sigmoid hard_silu hard_swish hard_tanh identity leaky_relu log_sigmoid log_softmax "
         "logsumexp one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus standardize swish tanh"

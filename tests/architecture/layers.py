@@ -8,8 +8,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "row 0": ("errors", "paths", "typing", "_compat", "_public"),
     "core": (
         "axes", "clock", "statics", "trace_guard", "filters", "operators", "repr", "settings", "variable_metadata", "variables", "variable_names", "nodes",
-        "state", "graphdef", "flatten", "unflatten", "attributes", "sowing", "module", "containers", "walks", "functional",
-        "traversal", "locate", "config", "modes", "update_context", "proxy_caller", "views", "capture", "rngs", "graph",
+        "state", "graphdef", "flatten", "unflatten", "attributes", "sowing", "module", "containers", "walks", "modes", "functional",
+        "traversal", "locate", "config", "update_context", "proxy_caller", "views", "capture", "rngs", "graph",
     ),
     "transforms": (
         "prefixes", "crossing", "aliasing", "captures", "compiled", "stages", "jit", "autodiff", "custom_rules",

@@ -19,6 +19,7 @@ from .containers import List
 from .filters import resolve_filters
 from .flatten import RefMap, Walk, path_of
 from .graphdef import GraphDef, LeafDef, NodeDef, NodeRef, VariableDef
+from .modes import check_mode
 from .module import Pytree, check_kept_status, copied_buffers
 from .nodes import GRAPH_REGISTRY, DataElem, Kind, check_node, get_node_impl, kind_of
 from .state import FlatState, State, check_state, group_leaves, merge_state
@@ -50,6 +51,7 @@ def flatten(
             expected="a module, variable, array or registered container",
             do=f"derive {type(node).__name__} from plait.Pytree, or register it with register_graph_node_type",
         )
+    check_mode(node, graph)
     walk = Walk(ref_index)
     graphdef = walk.add(node)
     if not with_paths:
@@ -152,6 +154,7 @@ def split(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
         (['bias', 'scale'], ['mean', 'var'])
     """
     check_node(node, "split")
+    check_mode(node, graph)
     walk = find_walk((node,))
     if len(filters) == 0:
         return walk.graphdefs[0], _root_state(walk)
@@ -170,6 +173,7 @@ def state(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
         (3,)
     """
     check_node(node, "state")
+    check_mode(node, graph)
     walk = find_walk((node,))
     if not filters:
         return _root_state(walk)
@@ -180,6 +184,7 @@ def state(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
 def graphdef(node: Any, /, *, graph: bool | None = None) -> GraphDef:
     """The structure of a graph; equal structures give the same object."""
     check_node(node, "graphdef")
+    check_mode(node, graph)
     return find_walk((node,)).graphdefs[0]
 
 
@@ -192,6 +197,7 @@ def variables(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> 
         True
     """
     check_node(node, "variables")
+    check_mode(node, graph)
     walk = Walk()
     walk.add(node)
     pairs = [
@@ -539,6 +545,7 @@ def clone(node: N, variables: bool = True, *, arrays: bool = False, graph: bool 
             do="drop one of the two",
         )
     check_node(node, "clone")
+    check_mode(node, graph)
     if not variables:
         walk = Walk()
         graphdef = walk.add(node)

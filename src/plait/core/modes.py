@@ -12,9 +12,8 @@ from typing import Any
 
 from ..errors import GraphError
 from ..paths import Path, describe_path
-from .functional import children_by_key
 from .module import Pytree
-from .nodes import Kind, kind_of
+from .nodes import Kind, get_node_impl, kind_of, unwrapped
 from .settings import Restoring, setting
 
 
@@ -38,10 +37,11 @@ def set_graph_mode(value: bool, /) -> Restoring:
     Example:
         >>> shared = plait.Param(1.0)
         >>> with plait.set_graph_mode(False):
-        ...     plait.split([shared, shared])
-        Traceback (most recent call last):
-        ...
-        plait.errors.GraphError: ...
+        ...     try:
+        ...         _ = plait.split([shared, shared])
+        ...     except plait.errors.PlaitError as error:
+        ...         print(error.parts["at"])
+        [0] and [1]
     """
     return Restoring(setting(_modes, graph=bool(value)))
 
@@ -50,6 +50,13 @@ def set_graph_updates(value: bool, /) -> Restoring:
     """Set whether transforms of this thread carry structural changes out (the default), or values only.
 
     Takes effect at once; as a context manager or decorator it restores the earlier mode.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> with plait.set_graph_updates(False):
+        ...     plait.jit(lambda model: setattr(model, "extra", 1))(model)
+        >>> hasattr(model, "extra")
+        False
     """
     return Restoring(setting(_modes, graph_updates=bool(value)))
 
@@ -62,6 +69,16 @@ def graph_mode(graph: bool | None = None) -> bool:
 def graph_updates_mode(graph_updates: bool | None = None) -> bool:
     """Whether structural changes are carried out of transforms: the argument, else the mode of the thread."""
     return _modes.graph_updates if graph_updates is None else graph_updates
+
+
+def check_mode(node: Any, graph: bool | None) -> None:
+    """Refuse a graph where tree mode is in force.
+
+    Raises:
+        GraphError: see ``check_tree``.
+    """
+    if not graph_mode(graph):
+        check_tree(node)
 
 
 def check_tree(node: Any) -> None:
@@ -93,6 +110,7 @@ def check_tree(node: Any) -> None:
                     expected="classes that are pytrees",
                     do="use graph mode (graph=True)",
                 )
-        if kind in (Kind.GRAPH, Kind.PYTREE) and value is not None:
-            items = children_by_key(value).items()
-            stack.extend(((*path, key), child) for key, child in reversed(list(items)))
+        impl = get_node_impl(value)
+        if impl is not None:
+            children = impl.flatten(value)[0]
+            stack.extend(((*path, key), unwrapped(child)) for key, child in reversed(children))

@@ -15,6 +15,7 @@ from ..typing import FilterLiteral
 from .filters import to_predicate
 from .flatten import RefMap
 from .functional import children_by_key
+from .modes import check_mode
 from .module import Module, Pytree
 from .nodes import Kind, kind_of
 from .variables import Variable
@@ -29,6 +30,7 @@ def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Pat
         >>> [path for path, _ in plait.iter_graph([1, plait.Param(2.0)])]
         [(0,), (1,), ()]
     """
+    check_mode(node, graph)
     seen = RefMap()
     if _is_object(node):
         seen[node] = True
@@ -66,7 +68,7 @@ def _is_object(value: Any) -> bool:
 
 def iter_modules(module: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Module]]:
     """Every module of a graph with its path; children first, the root last."""
-    for path, value in iter_graph(module):
+    for path, value in iter_graph(module, graph=graph):
         if isinstance(value, Module):
             yield path, value
 

@@ -44,7 +44,7 @@ def with_attributes(
         (True, False)
     """
     predicate = to_predicate(only)
-    copied = clone(node, variables=False)
+    copied = clone(node, variables=False, graph=graph)
     missing = set(attributes)
     for path, value in list(iter_graph(copied)):
         if kind_of(value) is Kind.GRAPH and predicate(path, value):
@@ -83,7 +83,7 @@ def view(
         [1.0, 1.0, 1.0]
     """
     predicate = to_predicate(only)
-    copied = clone(node, variables=False)
+    copied = clone(node, variables=False, graph=graph)
     unused = set(settings)
     for path, value in list(iter_graph(copied)):
         if kind_of(value) is not Kind.GRAPH or not hasattr(value, "set_view") or not predicate(path, value):
@@ -114,7 +114,7 @@ def view_info(node: Any, /, *, only: FilterLiteral = ..., graph: bool | None = N
     """The settings that ``view`` can make on a graph: per class its arguments, defaults and documentation."""
     predicate = to_predicate(only)
     sections: dict[str, str] = {}
-    for path, value in iter_graph(node):
+    for path, value in iter_graph(node, graph=graph):
         if kind_of(value) is not Kind.GRAPH or not hasattr(value, "set_view") or not predicate(path, value):
             continue
         method = type(value).set_view
@@ -136,7 +136,7 @@ def map(f: Callable[[Path, Any], Any], node: N, /, *, graph: bool | None = None,
         >>> plait.map(lambda path, leaf: leaf.replace(leaf * 0), model).kernel.sum().item()
         0.0
     """
-    graphdef, state = split(node)
+    graphdef, state = split(node, graph=graph)
     if not isinstance(state, Variable) and hasattr(state, "raw_mapping"):
         return merge(graphdef, map_state(f, state), copy=False, recreate_variables=recreate_variables)
     return merge(graphdef, f((), state), copy=False, recreate_variables=recreate_variables)
@@ -243,5 +243,5 @@ def with_vars(
         metadata = {**leaf.get_metadata(), "ref": ref}
         return type(leaf).from_metadata(new_ref(value) if ref else value, metadata)
 
-    return map(remake, node)
+    return map(remake, node, graph=graph)
 
