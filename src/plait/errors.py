@@ -35,7 +35,8 @@ builtin exception that a user would catch::
     ├── AxisNameMismatchError        (ValueError, AssertionError)
     └── ScopeParamShapeError         (ValueError)
 
-One warning stands beside them: ``CapturedModelWarning``, for a model that a jitted function captures.
+Two warnings stand beside them: ``CapturedModelWarning``, for a model that a jitted function captures, and
+``LostUpdateWarning``, for a change inside one of JAX's own transforms that reaches no one.
 """
 
 from __future__ import annotations
@@ -200,3 +201,7 @@ class ScopeParamShapeError(PlaitError, ValueError):
 
 class CapturedModelWarning(UserWarning):
     """A jitted function captures a model from outside, which makes its values constants of the program."""
+
+
+class LostUpdateWarning(UserWarning):
+    """A variable was changed inside one of JAX's own transforms, and the change did not reach the caller's object."""

@@ -1,5 +1,6 @@
 """A model that a jitted function captures is a constant, and plait says so."""
 
+import functools
 import warnings
 
 import jax.numpy as jnp
@@ -48,3 +49,11 @@ def test_writing_to_a_captured_model_names_its_path_and_both_traces():
         f(jnp.ones(2))
     assert "top level" in str(error.value) and "traced to a jaxpr" in str(error.value)
     assert model.layers[0].weight[0] == 1
+
+
+def test_a_module_or_a_partial_of_one_captures_too():
+    layer = plait.Linear(2, 2, rngs=plait.Rngs(0))
+    with pytest.warns(CapturedModelWarning, match="captures the Linear itself"):
+        plait.jit(layer)(jnp.ones((1, 2)))
+    with pytest.warns(CapturedModelWarning, match="captures argument 0 of the partial"):
+        plait.jit(functools.partial(plait.Linear.__call__, layer))(jnp.ones((1, 2)))

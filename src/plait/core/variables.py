@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import GetAttrKey
 
-from .._compat import current_trace, is_mutable_array, new_ref, trace_state
-from ..errors import ArgumentTypeError, MetadataError, MetadataKeyError, VariableAttributeError
+from .._compat import current_trace, is_mutable_array, new_ref, top_level_trace, trace_state
+from ..errors import ArgumentTypeError, LostUpdateWarning, MetadataError, MetadataKeyError, VariableAttributeError
 from .clock import Stamp, mark_changed
 from .operators import VariableOperators
 from .repr import render_tree, repr_fields, size_comment
@@ -74,6 +74,33 @@ class _VariableType(type):
 _VALUE_KEY = GetAttrKey("value")
 
 
+class LentCell(Cell):
+    """The cell of a variable that one of JAX's own transforms rebuilt inside a trace.
+
+    What is written to it reaches the caller only if the variable is returned. A value that was changed, never flattened
+    again and never walked by plait is lost when the cell dies, and the cell says so.
+    """
+
+    __slots__ = ("carried", "kind")
+
+    def __init__(self, cell: Cell, kind: type) -> None:
+        super().__init__()
+        self.raw = self.carried = cell.raw
+        self.metadata = cell.metadata
+        self.trace = cell.trace
+        self.kind = kind.__name__
+
+    def __del__(self) -> None:
+        if self.raw is not self.carried and not self.version:
+            warnings.warn(
+                f"a {self.kind} of shape {getattr(self.raw, 'shape', None)} was changed inside one of JAX's own transforms, "
+                "which works on a copy, and the change is lost. Return the module from the function, or use plait's "
+                "transform of the same name, which carries changes out.",
+                LostUpdateWarning,
+                stacklevel=1,
+            )
+
+
 def metadata_key(cell: Cell) -> HashableMapping[str, Any]:
     """The metadata of a cell as a static value."""
     metadata = cell.metadata
@@ -81,18 +108,25 @@ def metadata_key(cell: Cell) -> HashableMapping[str, Any]:
 
 
 def _flatten_with_keys(variable: Variable[Any]) -> Any:
-    cell = variable._cell
-    return ((_VALUE_KEY, cell.raw),), metadata_key(cell)
+    children, metadata = _flatten_without_keys(variable)
+    return ((_VALUE_KEY, children[0]),), metadata
 
 
 def _flatten_without_keys(variable: Variable[Any]) -> Any:
     cell = variable._cell
-    return (cell.raw,), metadata_key(cell)
+    raw = cell.raw
+    if type(cell) is LentCell:
+        cell.carried = raw
+    return (raw,), metadata_key(cell)
 
 
 def _unflattener(cls: type[Variable[Any]]) -> Callable[[Any, Any], Variable[Any]]:
     def unflatten(metadata: HashableMapping[str, Any], children: Any) -> Variable[Any]:
-        return make_variable(cls, children[0], dict_of(metadata), trace_state.value)
+        trace = trace_state.value
+        variable = make_variable(cls, children[0], dict_of(metadata), trace)
+        if trace is not top_level_trace:
+            _set_cell(variable, LentCell(variable._cell, cls))
+        return variable
 
     return unflatten
 

@@ -7,6 +7,7 @@ when a function is traced, in its closure and in the globals that its code loads
 from __future__ import annotations
 
 import dis
+import functools
 import warnings
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
@@ -27,11 +28,15 @@ def warn_about_captures(f: Callable[..., Any], name: str) -> None:
     captured = sorted({label for label, value in _captured(f) if _holds_arrays(value)})
     if captured:
         warnings.warn(
-            f"{name}: the function {getattr(f, '__name__', f)!r} captures {', '.join(captured)} from outside. Its values "
+            f"{name}: the function {_name(f)!r} captures {', '.join(captured)} from outside. Its values "
             "become constants of the compiled program, and later changes to it are not seen. Pass it as an argument.",
             CapturedModelWarning,
             stacklevel=2,
         )
+
+
+def _name(f: Any) -> str:
+    return getattr(f, "__name__", type(f).__name__)
 
 
 def _holds_arrays(value: Any) -> bool:
@@ -39,6 +44,12 @@ def _holds_arrays(value: Any) -> bool:
 
 
 def _captured(f: Any) -> Iterator[tuple[str, Any]]:
+    if is_graph_leaf(f):
+        yield f"the {type(f).__name__} itself", f
+    if isinstance(f, functools.partial):
+        bound = [*enumerate(f.args), *f.keywords.items()]
+        yield from ((f"argument {label} of the partial", value) for label, value in bound if is_graph_leaf(value))
+        yield from _captured(f.func)
     f = getattr(f, "__wrapped__", f)
     if not isinstance(f, FunctionType):
         return
