@@ -1,0 +1,261 @@
+"""What a checkpoint looks like on disk, and how to tell a whole one from a piece of one.
+
+    epoch-0003/
+        arrays/       the arrays as Orbax writes them: one flat tree, keyed by the names of the leaves
+        plait.json    the manifest, written last
+
+The manifest has the format and its version, the step and metrics that the user gave, a description of every leaf, and
+the size and SHA-256 of every other file, of itself too. A folder is whole when all of that agrees. It is made under a
+hidden name beside its place and renamed when it is complete, so a crash leaves a hidden folder, and never half a
+checkpoint under the name that was asked for. Any tool that reads Orbax reads ``arrays/``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointError
+
+FORMAT = "plait checkpoint"
+VERSION = 1
+MANIFEST = "plait.json"
+ARRAYS = "arrays"
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint says about itself.
+
+    Args:
+        step: the step that was given to ``save``, or ``None``.
+        metrics: the metrics that were given to ``save``.
+        leaves: a description of each leaf, by name: its kind, dtype, shape, or its value if that is a plain number.
+    """
+
+    step: int | None
+    metrics: Mapping[str, Any]
+    leaves: Mapping[str, Mapping[str, Any]]
+
+
+def latest(folder: str | os.PathLike[str]) -> Path | None:
+    """The newest whole checkpoint in a folder of checkpoints; ``None`` if there is none.
+
+    The newest is the one with the highest step; without steps, the last by name (``epoch-10`` comes after
+    ``epoch-9``). Half-written and damaged ones, and all other files and folders, are passed over.
+    """
+    ranked = []
+    for place in _iter_folders(Path(folder)):
+        with contextlib.suppress(CheckpointError):
+            step = _step_of(read_manifest_text(place))
+            ranked.append(((step is not None, step or 0, _natural(place.name)), place))
+    for _, place in sorted(ranked, reverse=True):
+        with contextlib.suppress(CheckpointError):
+            check_whole(place)
+            return place
+    return None
+
+
+def _iter_folders(folder: Path) -> Iterator[Path]:
+    if folder.is_dir():
+        for place in folder.iterdir():
+            if place.is_dir() and not place.name.startswith("."):
+                yield place
+
+
+def _step_of(manifest: Mapping[str, Any]) -> int | None:
+    step = manifest.get("step")
+    return step if isinstance(step, int) else None
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A sort key in which numbers inside names count as numbers."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
+
+
+def check_whole(path: Path) -> Manifest:
+    """The manifest of a checkpoint, after every file was compared with it.
+
+    Raises:
+        CheckpointError: the folder is no checkpoint, is half-written or damaged, or has a format that is not known.
+    """
+    text = read_manifest_text(path)
+    recorded = dict(text["files"])
+    present = set(_files(path))
+    missing = sorted(recorded.keys() - present)
+    if missing:
+        raise _damaged(path, f"no {_some(missing)}")
+    for name, (size, digest) in recorded.items():
+        file = path / name
+        if file.stat().st_size != size:
+            raise _damaged(path, f"{name} of {file.stat().st_size:,} bytes instead of {size:,}")
+        if _digest(file) != digest:
+            raise _damaged(path, f"{name} with other bytes than were written")
+    return Manifest(text["step"], text["metrics"], text["leaves"])
+
+
+def read_manifest_text(path: Path) -> dict[str, Any]:
+    """The manifest as it is stored; the other files are not looked at.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or its format is not known.
+    """
+    try:
+        stored = json.loads((path / MANIFEST).read_bytes())
+    except FileNotFoundError as error:
+        raise _no_checkpoint(path) from error
+    except NotADirectoryError as error:
+        raise _no_checkpoint(path) from error
+    except ValueError as error:
+        raise _damaged(path, f"a {MANIFEST} that cannot be read") from error
+    except OSError as error:
+        raise CheckpointError(
+            "the checkpoint cannot be read",
+            at=str(path / MANIFEST),
+            found=error.strerror or str(error),
+            expected="a file that may be read",
+            do="check the permissions",
+        ) from error
+    if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+        raise _no_checkpoint(path)
+    if stored.get("version") != VERSION:
+        raise CheckpointError(
+            "the checkpoint has a format that this version of plait does not know",
+            at=str(path),
+            found=f"format version {stored.get('version')!r}",
+            expected=f"format version {VERSION}",
+            do="use the version of plait that wrote it, or a newer one",
+        )
+    if stored.pop("sha256", None) != _digest_of_manifest(stored):
+        raise _damaged(path, f"a {MANIFEST} that was changed after it was written")
+    return stored
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Make the folder ``path`` a whole checkpoint: the last file to be written."""
+    files = {name: [(path / name).stat().st_size, _digest(path / name)] for name in _files(path)}
+    stored: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "step": manifest.step,
+        "metrics": dict(manifest.metrics),
+        "leaves": {name: dict(leaf) for name, leaf in manifest.leaves.items()},
+        "files": files,
+    }
+    stored["sha256"] = _digest_of_manifest(stored)
+    with open(path / MANIFEST, "w", encoding="utf-8") as file:
+        json.dump(stored, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _files(path: Path) -> list[str]:
+    """Every file below ``path`` but the manifest, as names relative to it."""
+    found = (file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
+    return sorted(name for name in found if name != MANIFEST)
+
+
+def _digest(file: Path) -> str:
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _digest_of_manifest(stored: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(stored, sort_keys=True).encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Yield an empty folder for the body to fill; when the body ends it becomes ``target``.
+
+    Raises:
+        CheckpointError: ``target`` exists and may not be replaced, or its parent cannot be written to. Both are found
+            out before the body runs.
+    """
+    _check_replaceable(target, overwrite=overwrite)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+    except OSError as error:
+        raise CheckpointError(
+            "the checkpoint cannot be written into this folder",
+            at=str(target.parent),
+            found=error.strerror or str(error),
+            expected="a folder in which files may be made",
+            do="choose a path in a folder that you may write to",
+        ) from error
+    try:
+        draft = scratch / target.name
+        draft.mkdir()
+        yield draft
+        _check_replaceable(target, overwrite=overwrite)
+        if target.exists():
+            os.rename(target, scratch / "replaced")
+        try:
+            os.rename(draft, target)
+        except OSError:
+            if (scratch / "replaced").exists():
+                os.rename(scratch / "replaced", target)
+            raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _check_replaceable(target: Path, *, overwrite: bool) -> None:
+    if not os.path.lexists(target):
+        return
+    if not overwrite:
+        raise CheckpointError(
+            "there is something at the path of the checkpoint already",
+            at=str(target),
+            found="a folder" if target.is_dir() else "a file",
+            expected="a path that is free",
+            do="choose another path, or pass overwrite=True to replace a checkpoint",
+        )
+    if not (target / MANIFEST).is_file():
+        raise CheckpointError(
+            "only a checkpoint is replaced by a checkpoint",
+            at=str(target),
+            found=f"something without a {MANIFEST}",
+            expected="a checkpoint, or a path that is free",
+            do="choose another path, or remove what is there yourself",
+        )
+
+
+def _no_checkpoint(path: Path) -> CheckpointError:
+    if not path.exists():
+        found = "nothing"
+    elif not path.is_dir():
+        found = "a file"
+    else:
+        found = f"a folder without a {MANIFEST} of plait"
+    return CheckpointError(
+        "this is not a checkpoint of plait",
+        at=str(path),
+        found=found,
+        expected=f"a folder that checkpoint.save wrote: {MANIFEST} and {ARRAYS}/",
+        do="give the folder of one checkpoint; checkpoint.latest(folder) finds the newest in a folder of them",
+    )
+
+
+def _damaged(path: Path, found: str) -> CheckpointError:
+    return CheckpointError(
+        "the checkpoint is half-written or damaged",
+        at=str(path),
+        found=found,
+        expected=f"the files that its {MANIFEST} lists, unchanged",
+        do="restore another one: checkpoint.latest(folder) passes over damaged ones",
+    )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

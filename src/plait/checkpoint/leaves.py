@@ -1,0 +1,254 @@
+"""The leaves of a graph by name, each with a description of what it is.
+
+A leaf's name is its path as errors print it: ``model.layers[3].kernel``. It tells an index from a string key, so paths
+survive exactly. A variable that holds a container has one leaf for each value inside.
+
+A description is a small dict that goes into the manifest as it is:
+
+    {"kind": "array", "dtype": "bfloat16", "shape": [3, 4]}    with "weak_type": true where JAX says so
+    {"kind": "key", "impl": "threefry2x32", "shape": []}       stored as its key data
+    {"kind": "float", "value": "0.1"}                          Python numbers and strings live in the manifest
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._compat import Tracer, is_mutable_array
+from ..core.functional import state
+from ..core.nodes import Kind, check_node, kind_of
+from ..core.state import State, map_state
+from ..core.variables import Variable
+from ..errors import ArgumentTypeError, CheckpointError
+from ..paths import Path, describe_path
+
+Description = Mapping[str, Any]
+
+_PLAIN: dict[str, Callable[[str], Any]] = {
+    "bool": lambda text: text == "True",
+    "int": int,
+    "float": float,
+    "complex": complex,
+    "str": str,
+}
+_NOT_NUMBERS = "OSUMm"  # NumPy's letters for objects, text and dates
+
+
+def named_leaves(node: Any) -> tuple[dict[str, Any], Callable[[Mapping[str, Any]], Any]]:
+    """The values of a graph by name, and a function that makes a state of other values under the same names.
+
+    Raises:
+        ArgumentTypeError: a container at the root holds a plain value, which a state leaves out.
+    """
+    if isinstance(node, State):
+        root = node
+    else:
+        check_node(node, "a checkpoint")
+        _check_all_saved(node, ())
+        root = state(node)
+    values: dict[str, Any] = {}
+
+    def read(path: Path, leaf: Any) -> Any:
+        subleaves, _ = jax.tree_util.tree_flatten_with_path(_value_of(leaf))
+        for subpath, value in subleaves:
+            values[_name(path, subpath)] = value
+        return leaf
+
+    def write(new: Mapping[str, Any]) -> Callable[[Path, Any], Any]:
+        def replaced(path: Path, leaf: Any) -> Any:
+            value = jax.tree_util.tree_map_with_path(lambda subpath, _: new[_name(path, subpath)], _value_of(leaf))
+            return leaf.copy(value) if isinstance(leaf, Variable) else value
+
+        return replaced
+
+    _map_leaves(read, root)
+    return values, lambda new: _map_leaves(write(new), root)
+
+
+def _map_leaves(f: Callable[[Path, Any], Any], root: Any) -> Any:
+    return map_state(f, root) if isinstance(root, State) else f((), root)
+
+
+def _value_of(leaf: Any) -> Any:
+    value = leaf.get_raw_value() if isinstance(leaf, Variable) else leaf
+    return value[...] if is_mutable_array(value) else value
+
+
+def _name(path: Path, subpath: tuple[Any, ...]) -> str:
+    return describe_path((*path, *map(_key, subpath)))
+
+
+def _key(entry: Any) -> Any:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(entry, attribute):
+            return getattr(entry, attribute)
+    return str(entry)
+
+
+def _check_all_saved(node: Any, path: Path) -> None:
+    """The state of a graph leaves plain values out: right for attributes of modules, a loss in a container of ours."""
+    if not isinstance(node, (dict, list, tuple, State)):
+        return
+    for key, value in node.items() if isinstance(node, (dict, State)) else enumerate(node):
+        _check_all_saved(value, (*path, key))
+        if kind_of(value) is Kind.STATIC:
+            raise ArgumentTypeError(
+                "a checkpoint holds variables and arrays, and this is a plain value",
+                at=describe_path((*path, key)),
+                found=f"{value!r:.80} of type {type(value).__name__}",
+                expected="modules, variables, arrays, or containers of them",
+                do="pass it to save as step=... or in metrics={...}, or wrap it: plait.Variable(value)",
+            )
+
+
+def describe(value: Any, name: str) -> Description:
+    """What a value is; for a plain number, which one.
+
+    Raises:
+        ArgumentTypeError: a value that a checkpoint cannot hold.
+    """
+    kind = type(value).__name__
+    if isinstance(value, Tracer):
+        raise _unstorable(name, value, "a value outside jit, grad and the like", "call it outside the transform")
+    if kind in _PLAIN and type(value).__module__ == "builtins":
+        return {"kind": kind, "value": str(value)}
+    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+        raise _unstorable(name, value, "an array, a random key or a Python number", "make it a static attribute")
+    if _is_key(value):
+        return {"kind": "key", "impl": _implementation(value), "shape": list(value.shape)}
+    dtype = np.dtype(value.dtype)
+    if dtype.kind in _NOT_NUMBERS or dtype.names:
+        raise _unstorable(name, value, "numbers", "make it a static attribute")
+    array = {"kind": "array", "dtype": dtype.name, "shape": list(value.shape)}
+    return {**array, "weak_type": True} if getattr(value, "weak_type", False) else array
+
+
+def show(description: Description) -> str:
+    """A description in words: ``float32[3, 4]``, ``a key of threefry2x32``, ``a float``."""
+    shape = description.get("shape")
+    if description["kind"] == "array":
+        return f"{description['dtype']}{shape}"
+    if description["kind"] == "key":
+        return f"a key of {description['impl']}" + (f", shape {shape}" if shape else "")
+    return f"a Python {description['kind']}"
+
+
+def is_same_kind(first: Description, second: Description) -> bool:
+    """Whether a value of one description can take the place of the other: same kind, dtype and shape."""
+    free = ("value", "weak_type")
+    return {k: v for k, v in first.items() if k not in free} == {k: v for k, v in second.items() if k not in free}
+
+
+def is_in_arrays(description: Description) -> bool:
+    """Whether the value is stored as an array; plain numbers, and arrays without entries, are all in the manifest."""
+    return description["kind"] in ("array", "key") and 0 not in description["shape"]
+
+
+def to_array(value: Any, name: str) -> Any:
+    """What is stored of an array or key.
+
+    Raises:
+        ArgumentTypeError: it has a shape and no values.
+    """
+    if isinstance(value, jax.ShapeDtypeStruct):
+        raise _unstorable(name, value, "an array with values", "give the model values before saving it")
+    if _is_key(value):
+        return jax.random.key_data(value)
+    return np.asarray(value) if isinstance(value, np.generic) else value
+
+
+def to_target(value: Any) -> Any:
+    """What is to be read in place of an array or key: shape and dtype, and where JAX keeps it."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.empty(value.shape, value.dtype)
+    if not _is_key(value):
+        return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=value.sharding)
+    data = _abstract_key_data(value)
+    sharding = jax.random.key_data(value).sharding if isinstance(value, jax.Array) else None
+    return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=sharding)
+
+
+def from_array(array: Any, description: Description, like: Any) -> Any:
+    """The value that was described, from what was stored of it; NumPy where ``like`` is NumPy."""
+    kind = description["kind"]
+    if kind in _PLAIN:
+        return _PLAIN[kind](description["value"])
+    if kind == "key":
+        data = _abstract_key_data(like)
+        array = jnp.zeros(data.shape, data.dtype) if array is None else jnp.asarray(array)
+        return jax.random.wrap_key_data(array, impl=description["impl"])
+    if array is None:
+        array = np.zeros(description["shape"], like.dtype)
+    if isinstance(like, (np.ndarray, np.generic)):
+        array = np.asarray(array)
+        return array[()] if isinstance(like, np.generic) else array
+    return _weakly_typed(array) if description.get("weak_type") else jnp.asarray(array)
+
+
+def _weakly_typed(array: Any) -> jax.Array:
+    """The array with JAX's weak type, which decides promotion: a stored ``jnp.array(0.1)`` must stay weak.
+
+    Only Python numbers make weak arrays, and writing into one keeps it weak.
+    """
+    zero = jnp.asarray(np.zeros((), array.dtype).item())
+    if zero.dtype != array.dtype:
+        return jnp.asarray(array)
+    return jnp.broadcast_to(zero, array.shape).at[...].set(array)
+
+
+def _is_key(value: Any) -> bool:
+    return hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def _implementation(key: Any) -> str:
+    """The algorithm of a key, or of the shape of one, which only a function that is being traced can ask."""
+    found: list[str] = []
+    jax.eval_shape(lambda key: found.append(str(jax.random.key_impl(key))), key)
+    return found[0]
+
+
+def _abstract_key_data(key: Any) -> jax.ShapeDtypeStruct:
+    return jax.eval_shape(jax.random.key_data, key)
+
+
+def _unstorable(name: str, value: Any, expected: str, do: str) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        "a checkpoint cannot hold this value",
+        at=name,
+        found=f"{value!r:.80} of type {type(value).__name__}",
+        expected=expected,
+        do=do,
+    )
+
+
+def check_same_leaves(stored: Mapping[str, Description], own: Mapping[str, Description], *, at: str) -> None:
+    """Refuse a checkpoint whose leaves are not exactly those of the model.
+
+    Raises:
+        CheckpointError: names each leaf that is missing, unknown or of another dtype or shape.
+    """
+    odd = [
+        name
+        for name in (*own, *(stored.keys() - own.keys()))
+        if name not in own or name not in stored or not is_same_kind(stored[name], own[name])
+    ]
+    if not odd:
+        return
+    odd.sort()
+    raise CheckpointError(
+        f"the checkpoint does not fit: {len(odd)} of {len(stored.keys() | own.keys())} leaves differ",
+        at=f"{_listed(odd, lambda name: name, ', ')} (in {at})",
+        found=_listed(odd, lambda name: f"{name}: {show(stored[name]) if name in stored else 'not in the checkpoint'}"),
+        expected=_listed(odd, lambda name: f"{name}: {show(own[name]) if name in own else 'not in the model'}"),
+        do="restore into objects of the same structure and sizes as those that were saved",
+    )
+
+
+def _listed(names: list[str], text: Callable[[str], str], separator: str = "\n            ") -> str:
+    more = [f"… and {len(names) - 8} more"] if len(names) > 8 else []
+    return separator.join([*map(text, names[:8]), *more])

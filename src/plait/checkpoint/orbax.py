@@ -1,0 +1,132 @@
+"""Save and restore through Orbax, which writes arrays of any size and sharding in parallel.
+
+``layout.py`` says what surrounds Orbax's folder, ``leaves.py`` what a leaf is called. Only one process may save: the
+manifest is written by the process that calls.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..core.functional import update
+from ..errors import ArgumentTypeError
+from .layout import ARRAYS, Manifest, check_whole, new_folder, write_manifest
+from .leaves import check_same_leaves, describe, from_array, is_in_arrays, named_leaves, to_array, to_target
+
+
+def save(
+    path: str | os.PathLike[str],
+    node: Any,
+    *,
+    step: int | None = None,
+    metrics: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write the values of a graph to the folder ``path``, whole or not at all.
+
+    Args:
+        path: the folder to be made; its parents are made too.
+        node: a module, variable or state, or a dict of several: ``{"model": model, "optimizer": optimizer}``.
+        step: a number that orders checkpoints; ``latest`` finds the highest.
+        metrics: numbers and strings to be kept with it, by name.
+        overwrite: whether a checkpoint at ``path`` is replaced.
+
+    Returns:
+        The absolute path.
+
+    Raises:
+        CheckpointError: there is something at ``path``, or it cannot be written.
+        ArgumentTypeError: the graph has a value that a checkpoint cannot hold; the message has its path.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> path = plait.checkpoint.save("run/step-1", {"model": model}, step=1)
+        >>> other = plait.Linear(2, 3, rngs=plait.Rngs(7))
+        >>> plait.checkpoint.restore(path, {"model": other}).step
+        1
+        >>> bool((other.kernel[...] == model.kernel[...]).all())
+        True
+    """
+    target = Path(path).absolute()
+    values, _ = named_leaves(node)
+    leaves = {name: describe(value, name) for name, value in values.items()}
+    manifest = Manifest(_whole_number(step), _plain_metrics(metrics or {}), leaves)
+    arrays = {name: to_array(values[name], name) for name, leaf in leaves.items() if is_in_arrays(leaf)}
+    with new_folder(target, overwrite=overwrite) as draft:
+        if arrays:
+            with _checkpointer() as checkpointer:
+                checkpointer.save(draft / ARRAYS, arrays)
+        write_manifest(draft, manifest)
+    return target
+
+
+def restore(path: str | os.PathLike[str], node: Any) -> Manifest:
+    """Read a checkpoint into the given objects, in place.
+
+    Every leaf must be there with the same name, dtype and shape, and nothing else; arrays get the sharding of those
+    that they replace. Everything is read before anything is changed.
+
+    Args:
+        path: a folder that ``save`` wrote.
+        node: what was saved, or something of the same structure; shapes without values get values.
+
+    Returns:
+        The manifest, with the ``step`` and ``metrics`` that were saved.
+
+    Raises:
+        CheckpointError: the folder is no whole checkpoint, or does not fit; the message names the paths that differ.
+        GraphError: an array lies in an immutable container, such as a tuple, where it cannot be replaced.
+    """
+    source = Path(path).absolute()
+    manifest = check_whole(source)
+    values, state_of = named_leaves(node)
+    check_same_leaves(manifest.leaves, {name: describe(value, name) for name, value in values.items()}, at=str(source))
+    targets = {name: to_target(values[name]) for name, leaf in manifest.leaves.items() if is_in_arrays(leaf)}
+    arrays = {}
+    if targets:
+        with _checkpointer() as checkpointer:
+            arrays = checkpointer.restore(source / ARRAYS, targets)
+    restored = {name: from_array(arrays.get(name), leaf, values[name]) for name, leaf in manifest.leaves.items()}
+    update(node, state_of(restored))
+    return manifest
+
+
+def _checkpointer() -> Any:
+    import orbax.checkpoint
+
+    return orbax.checkpoint.StandardCheckpointer()
+
+
+def _whole_number(step: Any) -> int | None:
+    if step is None or (isinstance(step, int) and not isinstance(step, bool)):
+        return step
+    if getattr(step, "shape", None) == () and np.issubdtype(np.asarray(step).dtype, np.integer):
+        return int(step)
+    raise ArgumentTypeError(
+        "the step of a checkpoint is a whole number",
+        found=f"{step!r:.80} of type {type(step).__name__}",
+        expected="an int, or None",
+        do="save(path, model, step=epoch)",
+    )
+
+
+def _plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {}
+    for name, value in metrics.items():
+        if getattr(value, "shape", None) == ():
+            value = value.item()
+        if not isinstance(name, str) or not isinstance(value, (bool, int, float, str, type(None))):
+            raise ArgumentTypeError(
+                "the metrics of a checkpoint are numbers and strings by name",
+                at=f"metrics[{name!r}]",
+                found=f"{value!r:.80} of type {type(value).__name__}",
+                expected="a bool, int, float, str or None under a string",
+                do="save(path, model, metrics={'loss': float(loss)})",
+            )
+        plain[name] = value
+    return plain

@@ -1,0 +1,94 @@
+"""The command ``plait``.
+
+Exit status: 0 for success, 1 for an export that gives other numbers than its model, 2 for a request that cannot be
+fulfilled (with the reason on standard error, and nothing half-done), 130 for an interruption.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from .errors import PlaitError
+
+MAX_SEED = 2**31 - 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with these arguments (default: those of the process) and return its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except PlaitError as error:
+        print(f"plait: {error}", file=sys.stderr)
+    except BrokenPipeError:
+        # The reader went away, as in `plait demo digits | head`: there is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        print(f"plait: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("plait: interrupted", file=sys.stderr)
+        return 130
+    return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="plait", description="Neural networks for JAX.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"plait {_version()}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    demo = commands.add_parser("demo", help="train and look at a small model", allow_abbrev=False)
+    demos = demo.add_subparsers(metavar="NAME", required=True)
+    _add_digits(demos.add_parser("digits", help="handwritten digits, with figures and exports", allow_abbrev=False))
+    return parser
+
+
+def _version() -> str:
+    # Nothing inside plait imports plait; but it has been imported, since this file is part of it.
+    return sys.modules[str(__package__)].__version__
+
+
+def _add_digits(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Train a convolutional network on the handwritten digits of scikit-learn, with a checkpoint after each epoch; "
+        "draw figures; export to TensorFlow, StableHLO and ONNX, and compare each export with the model."
+    )
+    parser.add_argument("--epochs", type=_whole(1), default=15, help="how long to train (default: %(default)s)")
+    parser.add_argument("--batch-size", type=_whole(1), default=32, help="images in a step (default: %(default)s)")
+    parser.add_argument("--seed", type=_whole(0, MAX_SEED), default=0, help="of all that is random (default: 0)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("runs/digits"), metavar="FOLDER",
+        help="where results go; an earlier run there is replaced (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in the folder")
+    parser.add_argument("--no-export", dest="export", action="store_false", help="leave out the exports")
+    parser.set_defaults(run=_run_digits)
+
+
+def _run_digits(options: argparse.Namespace) -> int:
+    from .demo import digits
+
+    names = ("output", "epochs", "batch_size", "seed", "resume", "export")
+    return digits.run(digits.Options(**{name: getattr(options, name) for name in names}))
+
+
+def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """A reader of whole numbers within limits, for argparse."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if number < least or (most is not None and number > most):
+            limits = f"{least} or more" if most is None else f"from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"{text} is not {limits}")
+        return number
+
+    return read
+
+
+if __name__ == "__main__":
+    sys.exit(main())

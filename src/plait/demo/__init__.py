@@ -1,0 +1,1 @@
+"""Programs that show plait at work: ``plait demo digits``."""

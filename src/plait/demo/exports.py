@@ -1,0 +1,129 @@
+"""A trained model as files for other programs, each run in a fresh process and compared with the model."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from ..core.functional import merge, split
+from ..core.module import Module
+from ..core.state import from_flat_state, to_flat_state
+from ..core.variables import BatchStat, Param
+from ..errors import ExportError
+from ..export.input_spec import InputSpec
+from ..export.onnx import save_onnx
+from ..export.saved_model import save_saved_model
+from ..export.stablehlo import save_stablehlo
+from ..export.validate import validate_export
+
+TOLERANCE = 1e-4
+EXPORTS = "exports"
+
+# TensorFlow reads these when it is imported. It reports at length that it was built for any processor, and that oneDNN
+# is on, which it says before it looks at the log level.
+QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
+
+Pure = Callable[[dict[str, jax.Array], jax.Array], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A kind of file: what it is called, where it goes, what writes it, and the packages that write and run it."""
+
+    title: str
+    kind: str
+    file: str
+    save: Callable[..., None]
+    packages: tuple[str, ...]
+    extra: str | None = None
+
+
+FORMATS = (
+    Format("TensorFlow SavedModel", "saved_model", "saved_model", save_saved_model, ("tensorflow",), "tensorflow"),
+    Format("StableHLO", "stablehlo", "stablehlo", save_stablehlo, ("flatbuffers", "safetensors")),
+    Format("ONNX", "onnx", "digits.onnx", save_onnx, ("onnx", "jax2onnx", "onnxruntime"), "onnx"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of one export. ``status`` is ``"ok"``, ``"skipped"`` or ``"failed"``."""
+
+    title: str
+    status: str
+    text: str
+
+
+def as_function(model: Module) -> tuple[Pure, dict[str, jax.Array]]:
+    """A model as a pure function of its weights and images, and the weights by name: ``{"conv1/kernel": …}``."""
+    graphdef, learned, rest = split(model, (Param, BatchStat), ...)
+    flat = to_flat_state(learned)
+    paths = {"/".join(map(str, path)): path for path in flat.paths}
+    weights = {name: leaf.get_raw_value() for name, leaf in zip(paths, flat.leaves, strict=True)}
+
+    def apply(weights: dict[str, jax.Array], images: jax.Array) -> jax.Array:
+        values = from_flat_state((path, weights[name]) for name, path in paths.items())
+        return merge(graphdef, values, rest)(images)
+
+    return apply, weights
+
+
+def iter_exports(model: Module, folder: Path, images: np.ndarray) -> Iterator[Outcome]:
+    """Write each file, run it on all ``images`` and compare its logits with the model's.
+
+    Args:
+        model: a model in its deterministic form (``model.eval()``).
+        folder: where the files go; those of an earlier run are replaced.
+        images: ``(count, height, width, channels)``; the files take any ``count``.
+    """
+    for name, value in QUIET_TENSORFLOW.items():
+        os.environ.setdefault(name, value)
+    folder.mkdir(parents=True, exist_ok=True)
+    apply, weights = as_function(model)
+    spec = InputSpec(("batch", *images.shape[1:]))
+    # Accelerators multiply float32 with fewer bits by default, which alone would be more than the tolerance.
+    with jax.default_matmul_precision("highest"):
+        logits = np.asarray(jax.jit(apply)(weights, images))
+        for each in FORMATS:
+            yield _export(each, apply, weights, folder / each.file, spec, images, logits)
+
+
+def _export(
+    each: Format,
+    apply: Pure,
+    weights: dict[str, jax.Array],
+    path: Path,
+    spec: InputSpec,
+    images: np.ndarray,
+    logits: np.ndarray,
+) -> Outcome:
+    missing = [package for package in each.packages if importlib.util.find_spec(package) is None]
+    if missing:
+        what = f"'plait[{each.extra}]'" if each.extra else " ".join(missing)
+        return Outcome(each.title, "skipped", f"pip install {what}")
+    try:
+        each.save(apply, weights, path, input_spec=spec, overwrite=True)
+        report = validate_export(each.kind, path, images, logits, tolerance=TOLERANCE)
+    except ExportError as error:
+        return Outcome(each.title, "failed", str(error))
+    found = f"max |difference| {report.max_abs_difference:.1e} over {len(images)} images"
+    if not report.passed:
+        return Outcome(each.title, "failed", f"{found}, more than {TOLERANCE:g}: {report.detail}")
+    return Outcome(each.title, "ok", found)
+
+
+def remove_exports(folder: Path) -> None:
+    """Remove the files that ``iter_exports`` makes, and nothing else."""
+    for each in FORMATS:
+        path = folder / each.file
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

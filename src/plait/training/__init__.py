@@ -1,0 +1,1 @@
+"""Training: the optimizer, metrics, and averages of parameters."""

@@ -1,0 +1,144 @@
+"""The folder of a checkpoint: whole, half-written, damaged, replaced."""
+
+import json
+import os
+
+import pytest
+
+from plait.checkpoint.layout import (
+    ARRAYS,
+    MANIFEST,
+    VERSION,
+    Manifest,
+    check_whole,
+    latest,
+    new_folder,
+    write_manifest,
+)
+from plait.errors import CheckpointError
+
+EMPTY = Manifest(None, {}, {})
+
+
+def make(path, *, step=None, metrics=None):
+    """A whole checkpoint with one file in it."""
+    with new_folder(path, overwrite=True) as draft:
+        (draft / ARRAYS).mkdir()
+        (draft / ARRAYS / "values").write_bytes(b"1234")
+        write_manifest(draft, Manifest(step, metrics or {}, {"w": {"kind": "int", "value": "3"}}))
+    return path
+
+
+def rewrite(path, **changes):
+    """Change the manifest as somebody with an editor would."""
+    stored = json.loads((path / MANIFEST).read_text())
+    (path / MANIFEST).write_text(json.dumps({**stored, **changes}))
+
+
+DAMAGES = {
+    "no manifest": lambda path: (path / MANIFEST).unlink(),
+    "an empty manifest": lambda path: (path / MANIFEST).write_text(""),
+    "half a manifest": lambda path: (path / MANIFEST).write_text((path / MANIFEST).read_text()[:100]),
+    "a manifest of something else": lambda path: (path / MANIFEST).write_text("[1, 2]"),
+    "an edited manifest": lambda path: rewrite(path, step=99),
+    "a later format": lambda path: rewrite(path, version=VERSION + 1),
+    "a file that is gone": lambda path: (path / ARRAYS / "values").unlink(),
+    "a file that is cut off": lambda path: (path / ARRAYS / "values").write_bytes(b"12"),
+    "a file with a flipped bit": lambda path: (path / ARRAYS / "values").write_bytes(b"1235"),
+}
+
+each_damage = pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+
+
+def test_a_whole_checkpoint_gives_back_its_manifest(tmp_path):
+    manifest = check_whole(make(tmp_path / "a", step=7, metrics={"loss": 0.1, "nan": None}))
+    assert manifest == Manifest(7, {"loss": 0.1, "nan": None}, {"w": {"kind": "int", "value": "3"}})
+
+
+@each_damage
+def test_a_damaged_checkpoint_is_an_error_that_names_it(tmp_path, damage):
+    path = make(tmp_path / "damaged")
+    damage(path)
+    with pytest.raises(CheckpointError, match=r"at +.*damaged\n"):
+        check_whole(path)
+
+
+@pytest.mark.parametrize("what", ["nothing", "a file", "a folder"])
+def test_something_else_is_not_a_checkpoint(tmp_path, what):
+    path = tmp_path / "other"
+    if what == "a file":
+        path.write_text("")
+    elif what == "a folder":
+        path.mkdir()
+    with pytest.raises(CheckpointError, match=rf"not a checkpoint of plait\n  at +.*other\n  found +{what}"):
+        check_whole(path)
+
+
+def test_extra_files_do_no_harm(tmp_path):
+    path = make(tmp_path / "a")
+    (path / "notes.txt").write_text("the good one")
+    assert check_whole(path).step is None
+
+
+def test_latest_is_the_highest_step_whatever_the_names(tmp_path):
+    for name, step in (("z", 1), ("b", 30), ("a", 4)):
+        make(tmp_path / name, step=step)
+    assert latest(tmp_path) == tmp_path / "b"
+
+
+def test_latest_without_steps_is_the_last_by_number(tmp_path):
+    for name in ("epoch-9", "epoch-10", "epoch-1"):
+        make(tmp_path / name)
+    assert latest(str(tmp_path)) == tmp_path / "epoch-10"
+
+
+@each_damage
+def test_latest_passes_over_damaged_ones(tmp_path, damage):
+    make(tmp_path / "1", step=1)
+    damage(make(tmp_path / "2", step=2))
+    (tmp_path / "metrics.jsonl").write_text("")
+    assert latest(tmp_path) == tmp_path / "1"
+
+
+def test_latest_finds_nothing_where_there_is_nothing(tmp_path):
+    assert latest(tmp_path) is None
+    assert latest(tmp_path / "missing") is None
+
+
+def test_a_folder_appears_only_when_it_is_complete(tmp_path):
+    with new_folder(tmp_path / "deep" / "a", overwrite=False) as draft:
+        (draft / "file").write_text("x")
+        assert not (tmp_path / "deep" / "a").exists()
+        assert latest(tmp_path / "deep") is None
+    assert os.listdir(tmp_path / "deep") == ["a"]
+
+
+def test_a_body_that_fails_leaves_what_was_there(tmp_path):
+    path = make(tmp_path / "a", step=1)
+    with pytest.raises(ZeroDivisionError, match="zero"), new_folder(path, overwrite=True) as draft:
+        (draft / MANIFEST).write_text(str(1 // 0))
+    assert os.listdir(tmp_path) == ["a"]
+    assert check_whole(path).step == 1
+
+
+def test_a_path_that_is_taken_is_an_error_before_the_body(tmp_path):
+    path = make(tmp_path / "a")
+    with pytest.raises(CheckpointError, match="overwrite=True"), new_folder(path, overwrite=False):
+        raise AssertionError
+
+
+def test_only_checkpoints_are_replaced(tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter").write_text("x")
+    with (
+        pytest.raises(CheckpointError, match="only a checkpoint is replaced"),
+        new_folder(tmp_path / "thesis", overwrite=True),
+    ):
+        raise AssertionError
+    assert (tmp_path / "thesis" / "chapter").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"at +.*file"), new_folder(tmp_path / "file" / "a", overwrite=False):
+        raise AssertionError

@@ -1,0 +1,232 @@
+"""Save and restore: what was saved comes back exactly, or nothing changes."""
+
+from pathlib import Path
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from jax.sharding import NamedSharding, PartitionSpec
+
+import plait
+from plait import checkpoint
+from plait.errors import ArgumentTypeError, CheckpointError, GraphError
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+class Everything(plait.Module):
+    """A module with one of each kind of leaf, all values made from ``seed``."""
+
+    def __init__(self, seed):
+        numbers = np.random.default_rng(seed)
+        self.layers = {1: plait.Param(jnp.asarray(numbers.normal(size=(3, 4)), jnp.bfloat16)), 20: [plait.Param(seed)]}
+        self.names = {"1": plait.Param(jnp.full(2, float(seed))), "a.b/c": plait.BatchStat(jnp.full((1,), seed))}
+        self.weak = plait.Variable(jnp.array(0.1 * seed))
+        self.empty = plait.Variable(jnp.zeros((0, 3)))
+        self.inside = plait.Variable({"a": jnp.full(2, seed, jnp.uint8), "b": (0.1 * seed, True)})
+        self.number = plait.data(2.5 * seed)
+        self.array = np.full(3, 1e-300 * seed)
+        self.reference = plait.Variable(jnp.full(3, float(seed)), ref=True)
+        self.rngs = plait.Rngs(seed, dropout=jax.random.key(seed, impl="rbg"))
+        self.again = self.layers[1]
+        self.nothing = None
+
+
+def contents(node):
+    """Every leaf as bytes that can be compared."""
+    values, _ = checkpoint.leaves.named_leaves(node)
+    return {name: exact(value) for name, value in values.items()}
+
+
+def exact(value):
+    described = checkpoint.leaves.describe(value, "")
+    array = checkpoint.leaves.to_array(value, "") if hasattr(value, "dtype") else None
+    return (
+        type(value).__name__,
+        tuple(sorted(map(str, described.items()))),
+        None if array is None else np.asarray(array).tobytes(),
+    )
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A checkpoint of ``Everything(1)`` beside an array."""
+    return checkpoint.save(tmp_path / "run" / "1", {"model": Everything(1), "x": jnp.arange(3)}, step=4)
+
+
+def test_every_kind_of_leaf_comes_back_exactly(saved):
+    objects = {"model": Everything(2), "x": jnp.zeros(3, jnp.int32)}
+    model, reference = objects["model"], objects["model"].reference.get_raw_value()
+    draws = model.rngs.dropout()
+    checkpoint.restore(saved, objects)
+    assert contents(objects) == contents({"model": Everything(1), "x": jnp.arange(3)})
+    assert objects["model"] is model
+    assert model.again is model.layers[1]
+    assert model.reference.get_raw_value() is reference
+    assert (model.rngs.dropout() != draws).all()
+
+
+def test_step_and_metrics_come_back(tmp_path):
+    metrics = {"loss": np.float32(0.5), "epoch": 3, "best": jnp.array(True), "note": "x", "none": None}
+    path = checkpoint.save(tmp_path / "1", plait.Param(1.0), step=np.int64(7), metrics=metrics)
+    manifest = checkpoint.restore(path, plait.Param(0.0))
+    assert manifest.step == 7
+    assert manifest.metrics == {"loss": 0.5, "epoch": 3, "best": True, "note": "x", "none": None}
+    assert checkpoint.latest(tmp_path) == path
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [({"step": 1.5}, "step"), ({"step": True}, "step"), ({"metrics": {"x": jnp.ones(2)}}, r"metrics\['x'\]")],
+    ids=["float", "bool", "array"],
+)
+def test_steps_and_metrics_of_other_kinds_are_refused(tmp_path, options, what):
+    with pytest.raises(ArgumentTypeError, match=what):
+        checkpoint.save(tmp_path / "1", plait.Param(1.0), **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+MISFITS = {
+    "missing": (lambda objects: setattr(objects["model"], "more", plait.Param(jnp.ones(2))), r"model\.more: not in"),
+    "unknown": (lambda objects: objects.pop("x"), "x: not in the model"),
+    "shape": (lambda objects: objects.update(x=jnp.zeros((3, 1), jnp.int32)), r"x: int32\[3, 1\]"),
+    "dtype": (lambda objects: objects.update(x=jnp.zeros(3)), r"x: float32\[3\]"),
+    "kind": (lambda objects: setattr(objects["model"], "number", plait.data(3)), r"model\.number: a Python int"),
+    "key": (lambda objects: objects["model"].rngs.default.key.set_raw_value(jax.random.key(0, impl="rbg")), "of rbg"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_a_checkpoint_that_does_not_fit_is_named_and_changes_nothing(saved, misfit):
+    change, message = MISFITS[misfit]
+    objects = {"model": Everything(2), "x": jnp.zeros(3, jnp.int32)}
+    change(objects)
+    before = contents(objects)
+    with pytest.raises(CheckpointError, match=message):
+        checkpoint.restore(saved, objects)
+    assert contents(objects) == before
+
+
+def test_an_immutable_container_is_refused_before_anything_changes(tmp_path):
+    path = checkpoint.save(tmp_path / "1", {"a": plait.Param(jnp.ones(2)), "b": (jnp.ones(2),)})
+    objects = {"a": plait.Param(jnp.zeros(2)), "b": (jnp.zeros(2),)}
+    with pytest.raises(GraphError, match=r"at +b\[0\]"):
+        checkpoint.restore(path, objects)
+    assert objects["a"][...].tolist() == [0, 0]
+
+
+def test_a_path_that_is_taken_is_kept(saved):
+    with pytest.raises(CheckpointError, match="overwrite=True"):
+        checkpoint.save(saved, Everything(3))
+    assert checkpoint.restore(saved, {"model": Everything(2), "x": jnp.zeros(3, jnp.int32)}).step == 4
+
+
+def test_overwrite_replaces_a_checkpoint_and_leaves_nothing_behind(saved):
+    checkpoint.save(saved, plait.Param(jnp.ones(2)), overwrite=True)
+    variable = plait.Param(jnp.zeros(2))
+    checkpoint.restore(saved, variable)
+    assert variable[...].tolist() == [1, 1]
+    assert [place.name for place in saved.parent.iterdir()] == ["1"]
+
+
+def test_a_checkpoint_may_be_moved(saved, tmp_path):
+    saved.rename(tmp_path / "elsewhere")
+    assert checkpoint.restore(tmp_path / "elsewhere", {"model": Everything(2), "x": jnp.zeros(3, jnp.int32)}).step == 4
+
+
+def test_a_state_can_be_saved_and_restored_into_a_state(tmp_path):
+    path = checkpoint.save(tmp_path / "1", plait.state(Everything(1)))
+    state = plait.state(Everything(2))
+    checkpoint.restore(path, state)
+    assert contents(state) == contents(Everything(1))
+
+
+def test_shapes_get_values(tmp_path):
+    path = checkpoint.save(tmp_path / "1", plait.state(Stored(fill=5)))
+    shapes = jax.eval_shape(lambda: plait.state(Stored(fill=2)))
+    shapes["blocks"]["0"] = plait.Variable(0)  # eval_shape makes an array of a Python number
+    checkpoint.restore(path, shapes)
+    assert contents(shapes) == contents(plait.state(Stored(fill=5)))
+
+
+def test_values_that_are_all_in_the_manifest_need_no_arrays(tmp_path):
+    path = checkpoint.save(tmp_path / "1", plait.Variable(0.1))
+    variable = plait.Variable(0.2)
+    checkpoint.restore(path, variable)
+    assert variable.get_raw_value() == 0.1
+    assert not (path / "arrays").exists()
+
+
+def test_arrays_keep_the_sharding_of_the_model(tmp_path):
+    mesh = jax.make_mesh((4,), ("data",), devices=jax.devices()[:4])
+    split = NamedSharding(mesh, PartitionSpec("data"))
+    path = checkpoint.save(tmp_path / "1", plait.Param(jax.device_put(jnp.arange(8.0), split)))
+    one, four = plait.Param(jnp.zeros(8)), plait.Param(jax.device_put(jnp.zeros(8), split))
+    checkpoint.restore(path, one)
+    checkpoint.restore(path, four)
+    assert one[...].tolist() == four[...].tolist() == [*range(8)]
+    assert four[...].sharding == split
+    assert len(one[...].sharding.device_set) == 1
+
+
+def test_other_programs_read_the_arrays_with_orbax_alone(tmp_path):
+    import orbax.checkpoint
+
+    path = checkpoint.save(tmp_path / "1", {"a": [plait.Param(jnp.arange(3))], "n": plait.Param(1.0)})
+    with orbax.checkpoint.StandardCheckpointer() as checkpointer:
+        arrays = checkpointer.restore(path / "arrays", {"a[0]": np.zeros(3, np.int32)})
+    assert arrays["a[0]"].tolist() == [0, 1, 2]
+
+
+DTYPES = st.sampled_from(["float32", "bfloat16", "float16", "int8", "uint32", "bool", "int4", "float8_e5m2"])
+KEYS = st.integers(0, 99) | st.text("ab0_./é'", min_size=1, max_size=4)
+ARRAYS = st.builds(
+    lambda dtype, shape, seed: jnp.asarray(np.random.default_rng(seed).integers(0, 7, shape), dtype),
+    DTYPES,
+    st.lists(st.integers(0, 3), max_size=3).map(tuple),
+    st.integers(0, 9),
+)
+PLAIN = st.booleans() | st.integers() | st.floats() | st.complex_numbers() | st.text(max_size=3)
+LEAVES = st.builds(plait.Param, ARRAYS | PLAIN) | ARRAYS
+TREES = st.dictionaries(
+    KEYS, st.recursive(LEAVES, lambda below: st.dictionaries(KEYS, below, max_size=3), max_leaves=6), max_size=4
+)
+
+
+def blanked(tree):
+    """The same structure with other values."""
+
+    def blank(value):
+        return jnp.zeros_like(value) if hasattr(value, "dtype") else type(value)()
+
+    if isinstance(tree, dict):
+        return {key: blanked(value) for key, value in tree.items()}
+    return tree.replace(blank(tree.get_raw_value())) if isinstance(tree, plait.Variable) else blank(tree)
+
+
+@settings(max_examples=15)
+@given(TREES)
+def test_restore_undoes_save(tmp_path_factory, tree):
+    path = checkpoint.save(tmp_path_factory.mktemp("trees") / "1", tree)
+    other = blanked(tree)
+    checkpoint.restore(path, other)
+    assert contents(other) == contents(tree)
+
+
+class Stored(plait.Module):
+    """What the stored checkpoint in tests/data was made of."""
+
+    def __init__(self, fill=0):
+        self.kernel = plait.Param(jnp.full((2, 3), fill, jnp.bfloat16))
+        self.blocks = {0: plait.BatchStat(jnp.full(2, fill, jnp.float32)), "0": plait.Variable(fill)}
+        self.rngs = plait.Rngs(fill)
+
+
+def test_a_stored_checkpoint_of_version_1_loads_for_ever():
+    model = Stored()
+    manifest = checkpoint.restore(DATA / "checkpoint-v1", model)
+    assert (manifest.step, manifest.metrics) == (3, {"loss": 0.25})
+    assert contents(model) == contents(Stored(fill=5))
