@@ -9,7 +9,6 @@ from __future__ import annotations
 _NAMES = {
     "core.attributes": "Data Static data has_data is_data register_data_type static",
     "core.capture": "capture",
-    "core.capture": "capture",
     "core.config": "from_config to_config",
     "core.containers": "Dict List",
     "core.filters": "All Everything Not Nothing OfType PathContains WithTag to_predicate",
@@ -23,9 +22,7 @@ _NAMES = {
         "FlatState State as_pure filter_state from_flat_state map_state merge_state replace_by_pure_dict "
         "restore_int_paths split_state to_flat_state to_pure_dict"
     ),
-    "core.traversal": (
-        "find_duplicates iter_children iter_graph iter_module_children iter_modules set_metadata"
-    ),
+    "core.traversal": ("find_duplicates iter_children iter_graph iter_module_children iter_modules set_metadata"),
     "core.modes": "set_graph_mode set_graph_updates",
     "core.proxy_caller": "call",
     "core.update_context": (
@@ -33,9 +30,7 @@ _NAMES = {
     ),
     "core.views": "map recursive_map view view_info with_attributes with_vars",
     "core.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
-    "core.variables": (
-        "A BatchStat Cache Intermediate LoRAParam Param Perturbation Variable VariableState"
-    ),
+    "core.variables": ("A BatchStat Cache Intermediate LoRAParam Param Perturbation Variable VariableState"),
     "nn.activations": (
         "celu elu gelu glu hard_sigmoid hard_silu hard_swish hard_tanh identity leaky_relu log_sigmoid log_softmax "
         "logsumexp one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus standardize swish tanh"

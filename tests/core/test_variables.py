@@ -873,6 +873,7 @@ REBUILDS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::plait.errors.LostUpdateWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("rebuild", REBUILDS.values(), ids=REBUILDS)
 def test_what_is_rebuilt_inside_a_trace_belongs_to_it(rebuild):
     """V43."""

@@ -81,8 +81,9 @@ def test_equal_structure_is_not_traced_again():
 
 def test_max_traces_guards():
     step, model = make_step(), Net()
-    with pytest.raises(RetraceError, match=r"float32\[1\] -> float32\[2\]"), plait.explain_retraces(
-        lambda message: None, max_traces=1
+    with (
+        pytest.raises(RetraceError, match=r"float32\[1\] -> float32\[2\]"),
+        plait.explain_retraces(lambda message: None, max_traces=1),
     ):
         step(model, jnp.ones(1))
         step(model, jnp.ones(2))

@@ -68,7 +68,7 @@ def to_config(node: Any, /) -> dict[str, Any]:
 
 
 def from_config(config: dict[str, Any], /) -> Any:
-    """The graph of a configuration; its leaves are ``jax.ShapeDtypeStruct``, to be filled by ``update`` or a checkpoint.
+    """The graph of a configuration; its leaves are ``jax.ShapeDtypeStruct``, for ``update`` or a checkpoint to fill.
 
     Raises:
         ConfigError: it is no configuration, or names something that the program has not imported.
@@ -281,4 +281,3 @@ def _decode_static(data: Any, path: Path) -> Any:
     if kind == "name":
         return _resolve(value, path)
     raise TypeError(f"unknown kind of static value {kind!r}")
-

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import jax
 
 from .._compat import is_mutable_array, trace_state
-from ..errors import ArgumentError, ArgumentTypeError, FilterError, GraphError, GraphTypeError, RegistryError
+from ..errors import ArgumentError, FilterError, GraphError, GraphTypeError, RegistryError
 from ..paths import Path, describe_path, sorted_keys
 from ..typing import FilterLiteral
 from .containers import List
@@ -21,7 +21,7 @@ from .flatten import RefMap, Walk, path_of
 from .graphdef import GraphDef, LeafDef, NodeDef, NodeRef, VariableDef
 from .modes import check_mode
 from .module import Pytree, check_kept_status, copied_buffers
-from .nodes import GRAPH_REGISTRY, DataElem, Kind, check_node, get_node_impl, kind_of
+from .nodes import DataElem, Kind, check_node, get_node_impl, kind_of, unwrapped
 from .state import FlatState, State, check_state, group_leaves, merge_state
 from .trace_guard import check_trace, raise_foreign_trace
 from .unflatten import Builder, copied_variable, leaves_in_order, own_variable, raw_leaf
@@ -116,7 +116,9 @@ def _root_state(walk: CachedWalk) -> Any:
 def _detached_leaves(walk: CachedWalk) -> list[Any]:
     trace = trace_state.value
     return [
-        cell.raw if cls is None else make_variable(cls, cell.raw, cell.metadata, trace)
+        cell.raw
+        if cls is None
+        else make_variable(cls, cell.raw, cell.metadata, trace)
         if not cell.metadata["ref"]
         else make_variable(cls, cell.raw, cell.metadata, trace).copy()
         for cls, cell in zip(walk.types, walk.cells, strict=True)
@@ -201,9 +203,7 @@ def variables(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> 
     walk = Walk()
     walk.add(node)
     pairs = [
-        (path_of(link), leaf)
-        for link, leaf in zip(walk.links, walk.leaves, strict=True)
-        if isinstance(leaf, Variable)
+        (path_of(link), leaf) for link, leaf in zip(walk.links, walk.leaves, strict=True) if isinstance(leaf, Variable)
     ]
     flat = FlatState(pairs, sort=False)
     groups = group_leaves(flat, filters, exhaustive=False) if filters else [flat]
@@ -351,16 +351,13 @@ def _write_leaf(target: Any, value: Any) -> None:
 
 def children_by_key(node: Any) -> dict[Any, Any]:
     """The children of a node, marks taken off."""
-    attributes = getattr(node, "__dict__", None)
     if type(node) is dict:
         return node
+    if isinstance(node, Pytree) and not isinstance(node, List):
+        return node.__dict__
     impl = get_node_impl(node)
     assert impl is not None
-    if attributes is not None and type(node) in GRAPH_REGISTRY and not hasattr(node, "_elements"):
-        if hasattr(node, "_info"):
-            return attributes
-    return {key: getattr(child, "value", child) if type(child).__name__ in ("DataElem", "StaticElem") else child
-            for key, child in impl.flatten(node)[0]}
+    return {key: unwrapped(child) for key, child in impl.flatten(node)[0]}
 
 
 _ABSENT: Any = object()
@@ -380,8 +377,10 @@ def _plan_update(node: Any, mapping: Mapping[Any, Any], writes: list[tuple[Any, 
             if isinstance(current, Variable):
                 if current._cell.trace is not trace:
                     raise_foreign_trace(current._cell.trace, current, "update")
-                if isinstance(value, Mapping) and not isinstance(value, Variable) and not isinstance(
-                    current.get_raw_value(), Mapping
+                if (
+                    isinstance(value, Mapping)
+                    and not isinstance(value, Variable)
+                    and not isinstance(current.get_raw_value(), Mapping)
                 ):
                     raise _misfit((*path, key), value, f"a value for a {type(current).__name__}")
                 writes.append((current, None, value))

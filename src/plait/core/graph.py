@@ -2,63 +2,69 @@
 
 from __future__ import annotations
 
-from .flatten import IndexMap as IndexMap
-from .flatten import RefMap as RefMap
-from .functional import GraphState as GraphState
-from .functional import clone as clone
-from .functional import flatten as flatten
-from .functional import graph_pop as graph_pop
-from .functional import graphdef as graphdef
-from .functional import merge as merge
-from .functional import pop as pop
-from .functional import split as split
-from .functional import state as state
-from .functional import unflatten as unflatten
-from .functional import unpack as unpack
-from .functional import update as update
-from .functional import variables as variables
-from .graphdef import GraphDef as GraphDef
-from .graphdef import LeafAttribute as LeafAttribute
-from .graphdef import NodeDef as NodeDef
-from .graphdef import NodeRef as NodeRef
-from .graphdef import StaticAttribute as StaticAttribute
-from .graphdef import SubGraphAttribute as SubGraphAttribute
-from .graphdef import VariableDef as VariableDef
-from .nodes import DataElem as DataElem
-from .nodes import GenericPytree as GenericPytree
-from .nodes import Static as Static
-from .nodes import StaticElem as StaticElem
-from .nodes import get_node_impl as get_node_impl
-from .nodes import get_node_impl_for_type as get_node_impl_for_type
-from .nodes import is_graph_node as is_graph_node
-from .nodes import is_node as is_node
-from .nodes import is_node_leaf as is_node_leaf
-from .nodes import is_node_module as is_node_module
-from .nodes import is_node_type as is_node_type
-from .nodes import is_pytree_node as is_pytree_node
-from .nodes import is_state_leaf as is_state_leaf
-from .nodes import jax_to_nnx_path as jax_to_nnx_path
-from .nodes import register_graph_node_type as register_graph_node_type
-from .nodes import register_pytree_node_type as register_pytree_node_type
-from .statics import HashableMapping as HashableMapping
-from .traversal import find_duplicates as find_duplicates
-from .traversal import iter_children as iter_children
-from .traversal import iter_graph as iter_graph
-from .traversal import iter_module_children as iter_module_children
-from .traversal import iter_modules as iter_modules
-from .traversal import set_metadata as set_metadata
-from .update_context import MergeContext as MergeContext
-from .update_context import SplitContext as SplitContext
-from .update_context import UpdateContext as UpdateContext
-from .update_context import compose_mapping as compose_mapping
-from .update_context import compose_mapping_reversed as compose_mapping_reversed
-from .update_context import current_update_context as current_update_context
-from .update_context import merge_context as merge_context
-from .update_context import split_context as split_context
-from .update_context import update_context as update_context
-from .modes import set_graph_mode as set_graph_mode
-from .modes import set_graph_updates as set_graph_updates
+from .flatten import IndexMap as IndexMap, RefMap as RefMap
+from .functional import (
+    GraphState as GraphState,
+    clone as clone,
+    flatten as flatten,
+    graph_pop as graph_pop,
+    graphdef as graphdef,
+    merge as merge,
+    pop as pop,
+    split as split,
+    state as state,
+    unflatten as unflatten,
+    unpack as unpack,
+    update as update,
+    variables as variables,
+)
+from .graphdef import (
+    GraphDef as GraphDef,
+    LeafAttribute as LeafAttribute,
+    NodeDef as NodeDef,
+    NodeRef as NodeRef,
+    StaticAttribute as StaticAttribute,
+    SubGraphAttribute as SubGraphAttribute,
+    VariableDef as VariableDef,
+)
+from .modes import set_graph_mode as set_graph_mode, set_graph_updates as set_graph_updates
+from .nodes import (
+    DataElem as DataElem,
+    GenericPytree as GenericPytree,
+    Static as Static,
+    StaticElem as StaticElem,
+    get_node_impl as get_node_impl,
+    get_node_impl_for_type as get_node_impl_for_type,
+    is_graph_node as is_graph_node,
+    is_node as is_node,
+    is_node_leaf as is_node_leaf,
+    is_node_module as is_node_module,
+    is_node_type as is_node_type,
+    is_pytree_node as is_pytree_node,
+    is_state_leaf as is_state_leaf,
+    jax_to_nnx_path as jax_to_nnx_path,
+    register_graph_node_type as register_graph_node_type,
+    register_pytree_node_type as register_pytree_node_type,
+)
 from .proxy_caller import call as call
-from .views import map as map
-from .views import recursive_map as recursive_map
-from .views import with_vars as with_vars
+from .statics import HashableMapping as HashableMapping
+from .traversal import (
+    find_duplicates as find_duplicates,
+    iter_children as iter_children,
+    iter_graph as iter_graph,
+    iter_module_children as iter_module_children,
+    iter_modules as iter_modules,
+    set_metadata as set_metadata,
+)
+from .update_context import (
+    MergeContext as MergeContext,
+    SplitContext as SplitContext,
+    UpdateContext as UpdateContext,
+    compose_mapping as compose_mapping,
+    compose_mapping_reversed as compose_mapping_reversed,
+    current_update_context as current_update_context,
+    merge_context as merge_context,
+    split_context as split_context,
+    update_context as update_context,
+)
+from .views import map as map, recursive_map as recursive_map, with_vars as with_vars

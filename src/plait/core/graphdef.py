@@ -22,6 +22,7 @@ from .nodes import GenericPytree
 from .repr import repr_fields
 from .statics import HashableMapping, same_static, static_key
 
+
 class _Ref(weakref.ref[Any]):
     """A weak reference to a part, which knows the number under which the table has it."""
 
@@ -29,7 +30,7 @@ class _Ref(weakref.ref[Any]):
     number: int
 
 
-# Hash of the key → parts with that hash. Who fills it: ``_intern``. What empties it: the death of the part. What it holds
+# Hash of the key → parts with that hash. Who fills it: ``_intern``. What empties it: the death of the part. It holds
 # alive: nothing. The key itself lives on its part only: it may lead to a model (a bound method as a static attribute),
 # and the model to the part.
 _TABLE: dict[int, tuple[_Ref, ...]] = {}
@@ -361,9 +362,7 @@ def iter_parts(root: GraphDef) -> Iterator[GraphDef]:
         part = stack.pop()
         yield part
         if isinstance(part, NodeDef):
-            stack.extend(
-                entry.value for entry in reversed(part.attributes) if not isinstance(entry, StaticAttribute)
-            )
+            stack.extend(entry.value for entry in reversed(part.attributes) if not isinstance(entry, StaticAttribute))
 
 
 def _unhashable(part: _Part, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], str]]:

@@ -18,7 +18,6 @@ from .nodes import Kind, get_node_impl, kind_of, unwrapped
 from .trace_guard import find_paths
 from .walks import walked_roots
 
-
 _PACKAGE = __name__.partition(".")[0] + "."
 
 

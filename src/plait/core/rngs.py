@@ -34,16 +34,60 @@ class RngCount(RngState):
 
 
 # Samplers of jax.random whose first argument is a key (rule R4).
-SAMPLERS = (
-    "ball bernoulli beta binomial bits categorical cauchy chisquare choice dirichlet double_sided_maxwell exponential f "
-    "gamma generalized_normal geometric gumbel laplace loggamma logistic lognormal maxwell multinomial "
-    "multivariate_normal normal orthogonal pareto permutation poisson rademacher randint rayleigh t triangular "
-    "truncated_normal uniform wald weibull_min"
-).split()
-INITIALIZERS = (
-    "delta_orthogonal glorot_normal glorot_uniform he_normal he_uniform kaiming_normal kaiming_uniform lecun_normal "
-    "lecun_uniform variance_scaling xavier_normal xavier_uniform"
-).split()
+SAMPLERS = [
+    "ball",
+    "bernoulli",
+    "beta",
+    "binomial",
+    "bits",
+    "categorical",
+    "cauchy",
+    "chisquare",
+    "choice",
+    "dirichlet",
+    "double_sided_maxwell",
+    "exponential",
+    "f",
+    "gamma",
+    "generalized_normal",
+    "geometric",
+    "gumbel",
+    "laplace",
+    "loggamma",
+    "logistic",
+    "lognormal",
+    "maxwell",
+    "multinomial",
+    "multivariate_normal",
+    "normal",
+    "orthogonal",
+    "pareto",
+    "permutation",
+    "poisson",
+    "rademacher",
+    "randint",
+    "rayleigh",
+    "t",
+    "triangular",
+    "truncated_normal",
+    "uniform",
+    "wald",
+    "weibull_min",
+]
+INITIALIZERS = [
+    "delta_orthogonal",
+    "glorot_normal",
+    "glorot_uniform",
+    "he_normal",
+    "he_uniform",
+    "kaiming_normal",
+    "kaiming_uniform",
+    "lecun_normal",
+    "lecun_uniform",
+    "variance_scaling",
+    "xavier_normal",
+    "xavier_uniform",
+]
 
 
 class _Samplers(Pytree):

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .._compat import current_trace as current_trace
-from .._compat import describe_trace, trace_state
+from .._compat import current_trace as current_trace, describe_trace, trace_state
 from ..errors import TraceContextError
 
 # ``walks.py`` registers how to find the path of an object in the graphs that crossings have walked.

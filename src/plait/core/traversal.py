@@ -63,7 +63,9 @@ _EMPTY = id(())  # one object for the whole program, and not worth a place of it
 
 def _is_object(value: Any) -> bool:
     kind = kind_of(value)
-    return kind in (Kind.GRAPH, Kind.VARIABLE, Kind.REF) or (kind is Kind.PYTREE and value is not None and id(value) != _EMPTY)
+    return kind in (Kind.GRAPH, Kind.VARIABLE, Kind.REF) or (
+        kind is Kind.PYTREE and value is not None and id(value) != _EMPTY
+    )
 
 
 def iter_modules(module: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Module]]:

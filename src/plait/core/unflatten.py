@@ -195,7 +195,9 @@ def write_cached_variable(cached: Any, definition: VariableDef, leaf: Any) -> An
     """
     if not isinstance(cached, Variable) or type(cached) is not definition.type:
         raise GraphError(
-            "Expected a Variable in the cache" if not isinstance(cached, Variable) else "a cached variable has another type",
+            "Expected a Variable in the cache"
+            if not isinstance(cached, Variable)
+            else "a cached variable has another type",
             at=f"index {definition.index}",
             found=f"a {type(cached).__name__}",
             expected=f"a Variable of class {definition.type.__name__}",
@@ -244,7 +246,9 @@ def leaves_in_order(graphdef: GraphDef, mapping: Mapping[Any, Any]) -> list[Any]
                 if found is _NO_LEAF:
                     raise _mismatch(definition, (link, key), "the state lacks a leaf", _NO_LEAF, _describe(value))
                 if isinstance(found, Mapping) and type(value) is not LeafDef and not isinstance(found, Variable):
-                    raise _mismatch(definition, (link, key), "a mapping where a leaf is expected", found, _describe(value))
+                    raise _mismatch(
+                        definition, (link, key), "a mapping where a leaf is expected", found, _describe(value)
+                    )
                 used += 1
                 leaves.append(found)
                 continue
@@ -256,7 +260,11 @@ def leaves_in_order(graphdef: GraphDef, mapping: Mapping[Any, Any]) -> list[Any]
                 used += 1
                 if not isinstance(found, Mapping):
                     raise _mismatch(
-                        definition, (link, key), "a leaf where a subgraph is expected", found, f"the entries of a {_name(value)}"
+                        definition,
+                        (link, key),
+                        "a leaf where a subgraph is expected",
+                        found,
+                        f"the entries of a {_name(value)}",
                     )
             stack.append((definition, entries, mapping, link, used))
             definition, mapping, link, used = value, found, (link, key), 0
@@ -291,7 +299,9 @@ def _mismatch(owner: NodeDef, link: Link, what: str, found: Any, expected: str) 
 
 def _unknown_entries(definition: NodeDef, mapping: Mapping[Any, Any], link: Link) -> GraphError:
     known = {
-        entry.key for entry in definition.attributes if not isinstance(entry, StaticAttribute) and type(entry.value) is not NodeRef
+        entry.key
+        for entry in definition.attributes
+        if not isinstance(entry, StaticAttribute) and type(entry.value) is not NodeRef
     }
     unknown = [describe_path(path_of((link, key))) for key in sorted_keys(mapping) if key not in known]
     return GraphError(

@@ -2,9 +2,9 @@
 
 One context serves one round of four steps: split outside, merge inside, split inside, merge outside. The first split
 numbers the caller's objects; the first merge makes private ones under the same numbers; the second split records in the
-graphdef, which is static, which old number became which new one; the second merge uses that to refill the caller's own
-objects. Numbering is a pure function of structure, so step 4 works from the recorded graphdef alone when a compiled
-function is called again. plait's own transforms do the same in ``transforms/crossing.py``. (rules U1 to U14, U37 to U40)
+graphdef, which is static, which old number became which new one; the second merge uses that to refill the caller's
+own objects. Numbering is a pure function of structure, so step 4 works from the recorded graphdef alone when a compiled
+function is called again. plait's own transforms do the same in ``transforms/crossing.py``. (U1 to U14, U37 to U40)
 """
 
 from __future__ import annotations
@@ -137,9 +137,7 @@ class UpdateContext:
         if self.ref_index is None:
             return None
         return {
-            outer: number
-            for outer, inner in (self.index_ref or {}).items()
-            if (number := new.get(inner)) is not None
+            outer: number for outer, inner in (self.index_ref or {}).items() if (number := new.get(inner)) is not None
         }
 
     def clear(self) -> None:

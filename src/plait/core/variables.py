@@ -8,8 +8,6 @@ to a variable or to what its metadata refers to.
 from __future__ import annotations
 
 import copy
-import functools
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
@@ -93,9 +91,9 @@ class LentCell(Cell):
     def __del__(self) -> None:
         if self.raw is not self.carried and not self.version:
             warnings.warn(
-                f"a {self.kind} of shape {getattr(self.raw, 'shape', None)} was changed inside one of JAX's own transforms, "
-                "which works on a copy, and the change is lost. Return the module from the function, or use plait's "
-                "transform of the same name, which carries changes out.",
+                f"a {self.kind} of shape {getattr(self.raw, 'shape', None)} was changed inside one of JAX's own "
+                "transforms, which works on a copy, and the change is lost. Return the module from the function, or "
+                "use plait's transform of the same name, which carries changes out.",
                 LostUpdateWarning,
                 stacklevel=1,
             )
@@ -181,9 +179,9 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
         self,
         value: A | VariableMetadata[A],
         *,
-        hijax: bool | None = None,
         ref: bool | None = None,
         eager_sharding: bool | None = None,
+        hijax: bool | None = None,
         **metadata: Any,
     ) -> None:
         given = {"hijax": hijax, "ref": ref, "eager_sharding": eager_sharding}

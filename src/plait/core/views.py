@@ -15,7 +15,7 @@ from ..paths import Path, describe_path
 from ..typing import FilterLiteral
 from .filters import to_predicate
 from .flatten import RefMap
-from .functional import children_by_key, clone, merge, split
+from .functional import clone, merge, split
 from .nodes import GRAPH_REGISTRY, Kind, kind_of, pytree_impl
 from .state import map_state
 from .traversal import find_duplicates, iter_graph
@@ -63,7 +63,13 @@ def with_attributes(
 
 
 def view(
-    node: N, /, *, only: FilterLiteral = ..., raise_if_not_found: bool = True, graph: bool | None = None, **settings: Any
+    node: N,
+    /,
+    *,
+    only: FilterLiteral = ...,
+    raise_if_not_found: bool = True,
+    graph: bool | None = None,
+    **settings: Any,
 ) -> N:
     """A copy that shares the variables, with other mode settings.
 
@@ -244,4 +250,3 @@ def with_vars(
         return type(leaf).from_metadata(new_ref(value) if ref else value, metadata)
 
     return map(remake, node, graph=graph)
-

@@ -125,10 +125,8 @@ def _arguments(function: Callable[..., Any], signature: TraceSignature) -> Itera
     structure = signature.structure
     markers = [object() for _ in structure.graphdefs]
     tree = jax.tree_util.tree_unflatten(structure.treedef, markers)
-    paths = dict(
-        (id(leaf), path)
-        for path, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, Static))[0]
-    )
+    leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, Static))[0]
+    paths = {id(leaf): path for path, leaf in leaves}
     names = _parameter_names(function)
     values, plain = iter(signature.values), iter(signature.plain)
     for marker, graphdef in zip(markers, structure.graphdefs, strict=True):
@@ -137,7 +135,7 @@ def _arguments(function: Callable[..., Any], signature: TraceSignature) -> Itera
             yield name, next(plain)
         else:
             yield name, (graphdef, {path: next(values) for path in _leaf_paths(graphdef)})
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, Static))[0]:
+    for path, leaf in leaves:
         if isinstance(leaf, Static):
             yield _argument_name(path, names), f"static {leaf.value!r}"
 
