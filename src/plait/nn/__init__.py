@@ -1,0 +1,1 @@
+"""Layers, one family to a file, and what they share."""

@@ -1,0 +1,367 @@
+"""Convolutions over any number of spatial axes, channels last.
+
+A layer takes any number of batch axes, none included: they are folded into one for JAX and unfolded after.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from ..core.locate import describe_place
+from ..core.module import Module
+from ..core.rngs import Rngs
+from ..core.statics import HashableMapping
+from ..core.variables import Param
+from ..errors import ArgumentError
+from ..typing import Array, DTypeLike, Initializer, PrecisionLike
+from .checks import check_last_axis, check_min_rank, check_same_shape
+from .initializers import default_bias_init, default_kernel_init
+from .linear import product_options
+from .promotion import add_bias, promote_dtype
+
+Pairs = tuple[tuple[int, int], ...]
+Padding = str | int | Sequence[int | tuple[int, int]]
+
+# What jnp.pad does at the border; the convolution itself is then a valid one.
+_BORDERS = {"CIRCULAR": "wrap", "REFLECT": "reflect", "CAUSAL": "constant"}
+
+
+class Conv(Module):
+    """Convolution with a learned kernel: each output position sees a window of the input.
+
+    Shapes:
+        x: ``(..., *spatial, in_features)``. y: ``(..., *spatial_out, out_features)``; any number of batch axes.
+
+    Variables:
+        kernel: ``Param``, ``(*kernel_size, in_features // feature_group_count, out_features)``, ``param_dtype``.
+        bias: ``Param``, ``(out_features,)``, ``param_dtype``; ``None`` without ``use_bias``.
+
+    Args:
+        in_features: channels of the input.
+        out_features: channels of the output.
+        kernel_size: window length per spatial axis; an integer means one spatial axis.
+        strides: steps between windows, one number for all axes or one each; ``None`` means 1.
+        padding: ``"SAME"``, ``"VALID"``, ``"CIRCULAR"`` (wraps around), ``"REFLECT"``, ``"CAUSAL"`` (one spatial axis,
+            pads the beginning only), a number for all sides, or per axis a number or a pair (before, after).
+        input_dilation: spacing of the input's elements; ``None`` means 1.
+        kernel_dilation: spacing of the window's elements; ``None`` means 1.
+        feature_group_count: number of groups of channels that do not see each other.
+        use_bias: whether to add a bias.
+        mask: multiplies the kernel, in its shape; ``None`` for none.
+        dtype: dtype to compute in; ``None`` takes the common one of input and parameters.
+        param_dtype: dtype in which the parameters are stored.
+        precision: of the products; see ``jax.lax.Precision``.
+        kernel_init: initializer of ``kernel``.
+        bias_init: initializer of ``bias``.
+        conv_general_dilated: replaces ``jax.lax.conv_general_dilated``.
+        promote_dtype: replaces the function that brings input and parameters to one dtype.
+        preferred_element_type: dtype in which products are accumulated and returned.
+        rngs: draws one key of the stream ``params`` for each parameter.
+        kernel_metadata: metadata of ``kernel``.
+        bias_metadata: metadata of ``bias``.
+
+    Raises:
+        ShapeError: the input does not have ``in_features`` channels or all spatial axes, or the mask is not of the
+            kernel's shape.
+        ArgumentError: the groups do not divide the channels, or the padding has no such form.
+
+    Example:
+        >>> layer = plait.Conv(3, 8, (5, 5), padding="VALID", rngs=plait.Rngs(0))
+        >>> layer.kernel.shape, layer(jnp.ones((2, 28, 28, 3))).shape
+        ((5, 5, 3, 8), (2, 24, 24, 8))
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] | None = 1,
+        *,
+        padding: Padding = "SAME",
+        input_dilation: int | Sequence[int] | None = 1,
+        kernel_dilation: int | Sequence[int] | None = 1,
+        feature_group_count: int = 1,
+        use_bias: bool = True,
+        mask: Array | None = None,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        precision: PrecisionLike = None,
+        kernel_init: Initializer = default_kernel_init,
+        bias_init: Initializer = default_bias_init,
+        conv_general_dilated: Callable[..., Array] = lax.conv_general_dilated,
+        promote_dtype: Callable[..., Any] = promote_dtype,
+        preferred_element_type: DTypeLike | None = None,
+        rngs: Rngs,
+        kernel_metadata: Mapping[str, Any] = HashableMapping(),
+        bias_metadata: Mapping[str, Any] = HashableMapping(),
+    ) -> None:
+        self.in_features, self.out_features = in_features, out_features
+        self.kernel_size = (kernel_size,) if isinstance(kernel_size, int) else tuple(kernel_size)
+        self.strides, self.padding = strides, padding
+        self.input_dilation, self.kernel_dilation = input_dilation, kernel_dilation
+        self.feature_group_count, self.use_bias = feature_group_count, use_bias
+        self.mask, self.dtype = mask, dtype
+        self.param_dtype, self.precision = param_dtype, precision
+        self.conv_general_dilated, self.promote_dtype = conv_general_dilated, promote_dtype
+        self.preferred_element_type = preferred_element_type
+        _check_groups(in_features, out_features, feature_group_count)
+        self.kernel_shape = (*self.kernel_size, in_features // feature_group_count, out_features)
+        self.kernel = Param(kernel_init(rngs.params(), self.kernel_shape, param_dtype), **kernel_metadata)
+        self.bias = Param(bias_init(rngs.params(), (out_features,), param_dtype), **bias_metadata) if use_bias else None
+
+    def __call__(self, x: Array, out_sharding: Any = None) -> Array:
+        n_spatial = len(self.kernel_size)
+        _check_input(x, self)
+        x, kernel, bias = promoted_with_mask(x, self)
+        x, unfold = fold_batch(x, n_spatial)
+        kernel_dilation = per_axis(self.kernel_dilation, self, "kernel_dilation")
+        padding = resolve_padding(self.padding, self)
+        if isinstance(padding, str) and padding in _BORDERS:
+            x = _with_border(x, padding, kernel_dilation, layer=self)
+            padding = "VALID"
+        y = self.conv_general_dilated(
+            x,
+            kernel,
+            per_axis(self.strides, self, "strides"),
+            padding,
+            lhs_dilation=per_axis(self.input_dilation, self, "input_dilation"),
+            rhs_dilation=kernel_dilation,
+            dimension_numbers=channels_last(n_spatial),
+            feature_group_count=self.feature_group_count,
+            **product_options(self, out_sharding),
+        )
+        return unfold(add_bias(y, bias))
+
+
+class ConvTranspose(Module):
+    """Transposed convolution: each input position adds a learned window to the output, ``strides`` apart.
+
+    Shapes:
+        x: ``(..., *spatial, in_features)``. y: ``(..., *spatial_out, out_features)``, where with ``"SAME"`` and
+            ``"CIRCULAR"`` padding each spatial length is multiplied by its stride.
+
+    Variables:
+        kernel: ``Param``, ``(*kernel_size, in_features, out_features)``, the last two swapped with
+            ``transpose_kernel``; ``param_dtype``.
+        bias: ``Param``, ``(out_features,)``, ``param_dtype``; ``None`` without ``use_bias``.
+
+    Args:
+        in_features: channels of the input.
+        out_features: channels of the output.
+        kernel_size: window length per spatial axis; an integer means one spatial axis.
+        strides: steps between windows, one number for all axes or one each; ``None`` means 1.
+        padding: ``"SAME"``, ``"VALID"``, ``"CIRCULAR"`` (what falls off one end is added at the other), a number for
+            all sides, or per axis a number or a pair (before, after).
+        kernel_dilation: spacing of the window's elements; ``None`` means 1.
+        use_bias: whether to add a bias.
+        mask: multiplies the kernel, in its shape; ``None`` for none.
+        dtype: dtype to compute in; ``None`` takes the common one of input and parameters.
+        param_dtype: dtype in which the parameters are stored.
+        precision: of the products; see ``jax.lax.Precision``.
+        kernel_init: initializer of ``kernel``.
+        bias_init: initializer of ``bias``.
+        transpose_kernel: flip the window and swap its channel axes, as the gradient of ``Conv`` does.
+        promote_dtype: replaces the function that brings input and parameters to one dtype.
+        preferred_element_type: dtype in which products are accumulated and returned.
+        rngs: draws one key of the stream ``params`` for each parameter.
+        kernel_metadata: metadata of ``kernel``.
+        bias_metadata: metadata of ``bias``.
+
+    Raises:
+        ShapeError: the input does not have ``in_features`` channels or all spatial axes, or the mask is not of the
+            kernel's shape.
+        ArgumentError: the padding has no such form.
+
+    Example:
+        >>> layer = plait.ConvTranspose(3, 4, (2, 2), strides=2, rngs=plait.Rngs(0))
+        >>> layer(jnp.ones((1, 5, 5, 3))).shape
+        (1, 10, 10, 4)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] | None = None,
+        *,
+        padding: Padding = "SAME",
+        kernel_dilation: int | Sequence[int] | None = None,
+        use_bias: bool = True,
+        mask: Array | None = None,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        precision: PrecisionLike = None,
+        kernel_init: Initializer = default_kernel_init,
+        bias_init: Initializer = default_bias_init,
+        transpose_kernel: bool = False,
+        promote_dtype: Callable[..., Any] = promote_dtype,
+        preferred_element_type: DTypeLike | None = None,
+        rngs: Rngs,
+        kernel_metadata: Mapping[str, Any] = HashableMapping(),
+        bias_metadata: Mapping[str, Any] = HashableMapping(),
+    ) -> None:
+        self.in_features, self.out_features = in_features, out_features
+        self.kernel_size = (kernel_size,) if isinstance(kernel_size, int) else tuple(kernel_size)
+        self.strides, self.padding = strides, padding
+        self.kernel_dilation, self.use_bias = kernel_dilation, use_bias
+        self.mask, self.dtype = mask, dtype
+        self.param_dtype, self.precision = param_dtype, precision
+        self.transpose_kernel, self.promote_dtype = transpose_kernel, promote_dtype
+        self.preferred_element_type = preferred_element_type
+        channels = (out_features, in_features) if transpose_kernel else (in_features, out_features)
+        self.kernel_shape = (*self.kernel_size, *channels)
+        self.kernel = Param(kernel_init(rngs.params(), self.kernel_shape, param_dtype), **kernel_metadata)
+        self.bias = Param(bias_init(rngs.params(), (out_features,), param_dtype), **bias_metadata) if use_bias else None
+
+    def __call__(self, x: Array) -> Array:
+        n_spatial = len(self.kernel_size)
+        _check_input(x, self)
+        x, kernel, bias = promoted_with_mask(x, self)
+        x, unfold = fold_batch(x, n_spatial)
+        strides = per_axis(self.strides, self, "strides")
+        padding = resolve_padding(self.padding, self)
+        if isinstance(padding, str) and padding in ("REFLECT", "CAUSAL"):
+            raise _bad_padding(self.padding, self, "'SAME', 'VALID', 'CIRCULAR'")
+        y = lax.conv_transpose(
+            x,
+            kernel,
+            strides,
+            "VALID" if padding == "CIRCULAR" else padding,
+            rhs_dilation=per_axis(self.kernel_dilation, self, "kernel_dilation"),
+            dimension_numbers=channels_last(n_spatial),
+            transpose_kernel=self.transpose_kernel,
+            **product_options(self, None),
+        )
+        if padding == "CIRCULAR":
+            lengths = [length * stride for length, stride in zip(x.shape[1:-1], strides, strict=True)]
+            y = _wrapped_sum(y, lengths, flipped=self.transpose_kernel)
+        return unfold(add_bias(y, bias))
+
+
+def _check_groups(in_features: int, out_features: int, groups: int) -> None:
+    for name, features in (("in_features", in_features), ("out_features", out_features)):
+        if features % groups:
+            raise ArgumentError(
+                f"the groups of a Conv do not divide its {name}",
+                found=f"feature_group_count={groups} and {name}={features}",
+                expected=f"{name} that is a multiple of feature_group_count",
+                do=f"use feature_group_count={math.gcd(in_features, out_features)}, or change {name}",
+            )
+
+
+def _check_input(x: Any, layer: Any) -> None:
+    n_spatial = len(layer.kernel_size)
+    check_min_rank(x, n_spatial + 1, f"{n_spatial} spatial and one for the channels", layer=layer)
+    check_last_axis(x, layer.in_features, layer=layer)
+
+
+def promoted_with_mask(x: Any, layer: Any) -> tuple[Array, Array, Array | None]:
+    """Input, masked kernel and bias of a layer in one dtype."""
+    kernel = layer.kernel.value
+    if layer.mask is not None:
+        check_same_shape(layer.mask, kernel.shape, layer=layer, name="mask", like="kernel")
+        kernel = kernel * jnp.asarray(layer.mask, kernel.dtype)
+    bias = None if layer.bias is None else layer.bias.value
+    return layer.promote_dtype((x, kernel, bias), dtype=layer.dtype)
+
+
+def fold_batch(x: Array, n_spatial: int) -> tuple[Array, Callable[[Array], Array]]:
+    """``x`` with exactly one batch axis, and the function that gives a result the batch axes of ``x`` back."""
+    batch = x.shape[: x.ndim - n_spatial - 1]
+    if len(batch) == 1:
+        return x, lambda y: y
+    folded = jnp.reshape(x, (math.prod(batch), *x.shape[len(batch) :]))
+    return folded, lambda y: jnp.reshape(y, (*batch, *y.shape[1:]))
+
+
+def per_axis(value: int | Sequence[int] | None, layer: Any, name: str) -> tuple[int, ...]:
+    """One number for each spatial axis.
+
+    Raises:
+        ArgumentError: names the argument, and both numbers of axes.
+    """
+    n_spatial = len(layer.kernel_size)
+    if value is None or isinstance(value, int):
+        return (1 if value is None else value,) * n_spatial
+    if len(value) != n_spatial:
+        raise ArgumentError(
+            f"{name} of a {type(layer).__name__} does not fit its kernel_size",
+            at=describe_place(layer),
+            found=f"{name}={tuple(value)} and kernel_size={layer.kernel_size}",
+            expected="one number for all spatial axes, or one for each",
+            do=f"for example {name}={(tuple(value) + (1,) * n_spatial)[:n_spatial]}",
+        )
+    return tuple(value)
+
+
+def resolve_padding(padding: Padding, layer: Any) -> str | Pairs:
+    """A padding as JAX takes it, or one of the names of this file.
+
+    Raises:
+        ArgumentError: it is none of the known names, nor a number, nor one entry per spatial axis.
+    """
+    n_spatial = len(layer.kernel_size)
+    if isinstance(padding, str):
+        if padding not in ("SAME", "SAME_LOWER", "VALID", *_BORDERS):
+            raise _bad_padding(padding, layer, "'SAME', 'VALID', 'CIRCULAR', 'REFLECT', 'CAUSAL'")
+        return padding
+    if isinstance(padding, int):
+        return ((padding, padding),) * n_spatial
+    sides = [(side, side) if isinstance(side, int) else tuple(side) for side in padding]
+    if len(sides) != n_spatial or any(len(side) != 2 for side in sides):
+        raise _bad_padding(padding, layer, f"'SAME', 'VALID', … (a name), an int, {n_spatial} ints or pairs")
+    return tuple((before, after) for before, after in sides)
+
+
+def _bad_padding(padding: Any, layer: Any, known: str) -> ArgumentError:
+    n_spatial = len(layer.kernel_size)
+    return ArgumentError(
+        f"a {type(layer).__name__} over {n_spatial} spatial axes cannot pad like this",
+        at=describe_place(layer),
+        found=f"padding={padding!r}",
+        expected=known,
+        do=f"for example padding={((1, 1),) * n_spatial}",
+    )
+
+
+def _with_border(x: Array, padding: str, dilation: Sequence[int], *, layer: Any) -> Array:
+    """The input with the border that a valid convolution needs, so that its length stays (at stride 1)."""
+    extents = [(size - 1) * spacing for size, spacing in zip(layer.kernel_size, dilation, strict=True)]
+    if padding == "CAUSAL":
+        if len(extents) != 1:
+            raise _bad_padding(padding, layer, "'SAME', 'VALID', …; 'CAUSAL' needs exactly one spatial axis")
+        widths = [(extents[0], 0)]
+    else:
+        widths = [(extent // 2, extent - extent // 2) for extent in extents]
+    return jnp.pad(x, [(0, 0), *widths, (0, 0)], mode=_BORDERS[padding])
+
+
+def channels_last(n_spatial: int) -> lax.ConvDimensionNumbers:
+    """Dimension numbers for one batch axis, spatial axes, channels; kernels have their spatial axes first."""
+    data = (0, n_spatial + 1, *range(1, n_spatial + 1))
+    return lax.ConvDimensionNumbers(data, (n_spatial + 1, n_spatial, *range(n_spatial)), data)
+
+
+def _wrapped_sum(y: Array, lengths: Sequence[int], *, flipped: bool) -> Array:
+    """The spatial axes of ``y`` wound around circles of the given lengths, with what meets added.
+
+    The middle of ``y`` keeps its place on the circle, as with ``"SAME"`` padding. A flipped window hangs over the other
+    way when the overhang is odd.
+    """
+    for axis, length in enumerate(lengths, start=1):
+        overhang = y.shape[axis] - length
+        before = (overhang + (1 if flipped else 0)) // 2
+        front = -before % length
+        turns = math.ceil((front + y.shape[axis]) / length)
+        widths = [(0, 0)] * y.ndim
+        widths[axis] = (front, turns * length - front - y.shape[axis])
+        y = jnp.pad(y, widths)
+        y = jnp.sum(jnp.reshape(y, (*y.shape[:axis], turns, length, *y.shape[axis + 1 :])), axis=axis)
+    return y

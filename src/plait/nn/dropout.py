@@ -1,0 +1,121 @@
+"""Dropout: random entries set to zero while training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..core.locate import describe_place
+from ..core.module import Module
+from ..core.rngs import Rngs, RngStream
+from ..errors import ArgumentTypeError
+from ..typing import Array
+from .checks import missing_stream, resolve_switch
+
+
+class Dropout(Module):
+    """Set each entry to zero with probability ``rate`` and scale the rest by ``1 / (1 − rate)``.
+
+    The scaling keeps the expected value, so that nothing needs to change when dropout is switched off.
+
+    Shapes:
+        x, y: any shape.
+
+    Variables:
+        rngs: a ``RngStream``, a fork of the stream given; ``None`` if none was given.
+
+    Args:
+        rate: probability of zero. 0 returns the input as it is, 1 returns zeros; neither draws a key.
+        broadcast_dims: axes along which all entries share their fate.
+        deterministic: whether to return the input as it is; ``None`` leaves it to each call.
+        rng_collection: name of the stream to draw from.
+        rngs: streams, of which ``rng_collection`` is forked, or one stream. Without it each call must be given one.
+
+    Raises:
+        ArgumentError: ``deterministic`` is ``None`` here and in the call.
+        StreamError: there is no stream to draw from, here or in the call.
+        ArgumentTypeError: ``rngs`` is of another type.
+
+    Example:
+        >>> dropout = plait.Dropout(0.5, rngs=plait.Rngs(0))
+        >>> y = dropout(jnp.ones(1000))
+        >>> sorted(set(y.tolist())), dropout(y, deterministic=True) is y
+        ([0.0, 2.0], True)
+
+    Reference: Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", 2014, JMLR 15.
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        *,
+        broadcast_dims: Sequence[int] = (),
+        deterministic: bool | None = False,
+        rng_collection: str = "dropout",
+        rngs: Rngs | RngStream | None = None,
+    ) -> None:
+        self.rate = rate
+        self.broadcast_dims = tuple(broadcast_dims)
+        self.deterministic = deterministic
+        self.rng_collection = rng_collection
+        if isinstance(rngs, Rngs):
+            rngs = rngs[rng_collection]
+        if rngs is not None and not isinstance(rngs, RngStream):
+            raise _wrong_rngs(rngs, self, "an Rngs, a RngStream or None")
+        self.rngs = None if rngs is None else rngs.fork()
+
+    def __call__(
+        self,
+        x: Array,
+        *,
+        deterministic: bool | None = None,
+        rngs: Rngs | RngStream | Array | None = None,
+    ) -> Array:
+        deterministic = resolve_switch("deterministic", deterministic, self.deterministic, layer=self)
+        if deterministic or self.rate == 0:
+            return x  # type: ignore[return-value]
+        x = jnp.asarray(x)
+        if self.rate == 1:
+            return jnp.zeros_like(x)
+        shape = list(x.shape)
+        for axis in self.broadcast_dims:
+            shape[axis] = 1
+        keep = 1 - self.rate
+        mask = jax.random.bernoulli(self._draw(rngs), keep, tuple(shape))
+        kept = x / keep
+        return jnp.where(jnp.broadcast_to(mask, x.shape), kept, jnp.zeros_like(kept))
+
+    def _draw(self, rngs: Any) -> Array:
+        """A key from the call's source, or else from the layer's own."""
+        rngs = self.rngs if rngs is None else rngs
+        if rngs is None:
+            raise missing_stream(self, self.rng_collection, "its masks")
+        if isinstance(rngs, Rngs):
+            return rngs[self.rng_collection]()
+        if isinstance(rngs, RngStream):
+            return rngs()
+        if isinstance(rngs, jax.Array):
+            return rngs
+        raise _wrong_rngs(rngs, self, "an Rngs, a RngStream or a key")
+
+    def set_view(self, deterministic: bool | None = None) -> None:
+        """Change the mode; ``None`` leaves it as it is.
+
+        Args:
+            deterministic: whether to return the input as it is.
+        """
+        if deterministic is not None:
+            self.deterministic = deterministic
+
+
+def _wrong_rngs(rngs: Any, layer: Dropout, expected: str) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        "rngs of a Dropout is of a type that it cannot draw from",
+        at=describe_place(layer),
+        found=f"a {type(rngs).__name__}",
+        expected=expected,
+        do=f"for example rngs=plait.Rngs({layer.rng_collection}=0)",
+    )

@@ -1,0 +1,106 @@
+"""Embedding: a learned vector for each of a number of integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..core.locate import describe_place
+from ..core.module import Module
+from ..core.rngs import Rngs
+from ..core.statics import HashableMapping
+from ..core.variables import Param
+from ..errors import ShapeError
+from ..typing import Array, DTypeLike, Initializer
+from .checks import check_last_axis
+from .initializers import variance_scaling
+from .promotion import promote_dtype
+
+_default_embedding_init = variance_scaling(1.0, "fan_in", "normal", out_axis=0)
+
+
+class Embed(Module):
+    """Look up the row of a table for each integer: ``y = embedding[x]``.
+
+    ``attend`` multiplies by the same table, which turns features into logits over the integers with tied weights.
+
+    Shapes:
+        x: ``(...)``, integers from 0 to ``num_embeddings − 1``. y: ``(..., features)``. A row that the table does not
+            have reads as NaN.
+
+    Variables:
+        embedding: ``Param``, ``(num_embeddings, features)``, ``param_dtype``.
+
+    Args:
+        num_embeddings: number of rows.
+        features: length of a row.
+        dtype: dtype of the result; ``None`` takes that of the table.
+        param_dtype: dtype in which the table is stored.
+        embedding_init: initializer of the table.
+        promote_dtype: replaces the function that brings table and query to one dtype.
+        rngs: draws one key of the stream ``params``.
+        embedding_metadata: metadata of ``embedding``.
+
+    Raises:
+        ShapeError: ``x`` does not hold integers, or the query of ``attend`` is not ``features`` long.
+
+    Example:
+        >>> embed = plait.Embed(5, 3, rngs=plait.Rngs(0))
+        >>> embed(jnp.array([0, 4])).shape, embed.attend(jnp.ones((2, 3))).shape
+        ((2, 3), (2, 5))
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        features: int,
+        *,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        embedding_init: Initializer = _default_embedding_init,
+        promote_dtype: Callable[..., Any] = promote_dtype,
+        rngs: Rngs,
+        embedding_metadata: Mapping[str, Any] = HashableMapping(),
+    ) -> None:
+        self.num_embeddings = num_embeddings
+        self.features = features
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.promote_dtype = promote_dtype
+        table = embedding_init(rngs.params(), (num_embeddings, features), param_dtype)
+        self.embedding = Param(table, **embedding_metadata)
+
+    def __call__(self, x: Array, out_sharding: Any = None) -> Array:
+        x = jnp.asarray(x)
+        if not jnp.issubdtype(x.dtype, jnp.integer):
+            raise ShapeError(
+                "Embed looks up rows by integer",
+                at=describe_place(self),
+                found=f"an input of dtype {x.dtype.name}",
+                expected="an integer dtype",
+                do="convert the indices: x.astype(jnp.int32)",
+            )
+        table = self.embedding.value
+        dtype = table.dtype if self.dtype is None else self.dtype
+        (table,) = self.promote_dtype((table,), dtype=dtype, inexact=False)
+        if self.num_embeddings == 1:
+            return jnp.broadcast_to(jnp.reshape(table, (1,) * x.ndim + (self.features,)), (*x.shape, self.features))
+        if out_sharding is not None:
+            return table.at[x].get(mode="fill", out_sharding=out_sharding)
+        return jnp.take(table, x, axis=0)
+
+    def attend(self, query: Array, out_sharding: Any = None) -> Array:
+        """Multiply by the table: ``query @ embedding.T``.
+
+        Args:
+            query: ``(..., features)``.
+            out_sharding: sharding of the result.
+
+        Returns:
+            ``(..., num_embeddings)``.
+        """
+        check_last_axis(query, self.features, layer=self, size_name="features")
+        query, table = self.promote_dtype((query, self.embedding.value), dtype=self.dtype)
+        return jnp.einsum("...f,nf->...n", query, table, out_sharding=out_sharding)

@@ -1,0 +1,57 @@
+"""Initializers: functions ``(key, shape, dtype) -> array`` that make the starting values of parameters.
+
+They are those of ``jax.nn.initializers``, and ``zeros_init()`` and ``ones_init()``, which look like the others.
+(rule F7)
+"""
+
+from __future__ import annotations
+
+from jax.nn.initializers import (
+    constant as constant,
+    delta_orthogonal as delta_orthogonal,
+    glorot_normal as glorot_normal,
+    glorot_uniform as glorot_uniform,
+    he_normal as he_normal,
+    he_uniform as he_uniform,
+    kaiming_normal as kaiming_normal,
+    kaiming_uniform as kaiming_uniform,
+    lecun_normal as lecun_normal,
+    lecun_uniform as lecun_uniform,
+    normal as normal,
+    ones as ones,
+    orthogonal as orthogonal,
+    truncated_normal as truncated_normal,
+    uniform as uniform,
+    variance_scaling as variance_scaling,
+    xavier_normal as xavier_normal,
+    xavier_uniform as xavier_uniform,
+    zeros as zeros,
+)
+
+from ..typing import Initializer as Initializer
+
+
+def zeros_init() -> Initializer:
+    """The initializer of zeros.
+
+    Example:
+        >>> plait.initializers.zeros_init()(jax.random.key(0), (2,), jnp.float32).tolist()
+        [0.0, 0.0]
+    """
+    return zeros
+
+
+def ones_init() -> Initializer:
+    """The initializer of ones.
+
+    Example:
+        >>> plait.initializers.ones_init()(jax.random.key(0), (2,), jnp.float32).tolist()
+        [1.0, 1.0]
+    """
+    return ones
+
+
+# The defaults of layers. One object each, so that equal layers are equal structures.
+default_kernel_init = lecun_normal()
+default_bias_init = zeros
+default_scale_init = ones

@@ -1,0 +1,182 @@
+"""Pooling: each window of the input is reduced to one value, channel by channel.
+
+These are functions, not layers: they have nothing to learn. Inputs are ``(..., *spatial, channels)`` with any number of
+batch axes, none included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..errors import ArgumentError, ShapeError
+from ..typing import Array
+from .promotion import common_dtype
+
+Padding = str | Sequence[tuple[int, int]]
+
+
+def pool(
+    inputs: Array,
+    init: Any,
+    reduce_fn: Callable[[Array, Array], Array],
+    window_shape: Sequence[int],
+    strides: Sequence[int] | None,
+    padding: Padding,
+) -> Array:
+    """Reduce windows with any function.
+
+    Args:
+        inputs: ``(..., *spatial, channels)``.
+        init: starting value of each window, and the value of the padding.
+        reduce_fn: combines two values; gradients need ``jax.lax.add``, ``max`` or ``min``.
+        window_shape: window length per spatial axis.
+        strides: steps between windows, one per spatial axis; ``None`` means 1.
+        padding: ``"SAME"``, ``"VALID"``, or a pair (before, after) per spatial axis.
+
+    Returns:
+        ``(..., *spatial_out, channels)``.
+
+    Raises:
+        ShapeError: the input has too few axes for the window.
+        ArgumentError: strides or padding do not have one entry per axis of the window.
+
+    Example:
+        >>> x = jnp.arange(4.0).reshape(4, 1)
+        >>> plait.pool(x, 0.0, jax.lax.add, (2,), (2,), "VALID")[:, 0].tolist()
+        [1.0, 5.0]
+    """
+    x = jnp.asarray(inputs)
+    window = tuple(window_shape)
+    n_batch = x.ndim - len(window) - 1
+    if n_batch < 0:
+        raise ShapeError(
+            "the input has too few axes for the pooling window",
+            found=f"an input of shape {x.shape} and window_shape={window}",
+            expected=f"at least {len(window) + 1} axes: {len(window)} spatial and one for the channels",
+            do="add the missing axes, or use a window with fewer",
+        )
+    strides = (1,) * len(window) if strides is None else _one_per_axis(strides, window, "strides")
+    if not isinstance(padding, str):
+        sides = _one_per_axis(padding, window, "padding")
+        if not all(isinstance(side, Sequence) and len(side) == 2 for side in sides):
+            raise ArgumentError(
+                "pooling cannot pad like this",
+                found=f"padding={padding!r}",
+                expected="'SAME', 'VALID', or a pair (before, after) for each axis of the window",
+                do=f"for example padding={((1, 1),) * len(window)}",
+            )
+        padding = (*((0, 0),) * n_batch, *(tuple(side) for side in sides), (0, 0))  # type: ignore[misc]
+    # A NumPy scalar: JAX recognises sums, maxima and minima, and so their gradients, only by a concrete value.
+    start = np.asarray(init, x.dtype)
+    ones = (1,) * n_batch
+    return lax.reduce_window(x, start, reduce_fn, (*ones, *window, 1), (*ones, *strides, 1), padding)
+
+
+def _one_per_axis(values: Any, window: tuple[int, ...], name: str) -> tuple[Any, ...]:
+    if not isinstance(values, Sequence) or len(values) != len(window):
+        raise ArgumentError(
+            f"{name} of a pooling do not fit its window",
+            found=f"{name}={values!r} and window_shape={window}",
+            expected=f"one entry for each of the {len(window)} axes of the window",
+            do=f"for example {name}={window if name == 'strides' else ((1, 1),) * len(window)}",
+        )
+    return tuple(values)
+
+
+def max_pool(
+    inputs: Array, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
+) -> Array:
+    """The maximum of each window; padding never wins.
+
+    Args:
+        inputs: ``(..., *spatial, channels)``.
+        window_shape: window length per spatial axis.
+        strides: steps between windows, one per spatial axis; ``None`` means 1.
+        padding: ``"SAME"``, ``"VALID"``, or a pair (before, after) per spatial axis.
+
+    Raises:
+        ShapeError: the input has too few axes for the window.
+        ArgumentError: strides or padding do not have one entry per axis of the window.
+
+    Example:
+        >>> plait.max_pool(jnp.arange(4.0).reshape(4, 1), (2,), (2,))[:, 0].tolist()
+        [1.0, 3.0]
+    """
+    x = jnp.asarray(inputs)
+    return pool(x, _extreme(x, lowest=True), lax.max, window_shape, strides, padding)
+
+
+def min_pool(
+    inputs: Array, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
+) -> Array:
+    """The minimum of each window; padding never wins.
+
+    Args:
+        inputs: ``(..., *spatial, channels)``.
+        window_shape: window length per spatial axis.
+        strides: steps between windows, one per spatial axis; ``None`` means 1.
+        padding: ``"SAME"``, ``"VALID"``, or a pair (before, after) per spatial axis.
+
+    Raises:
+        ShapeError: the input has too few axes for the window.
+        ArgumentError: strides or padding do not have one entry per axis of the window.
+
+    Example:
+        >>> plait.min_pool(jnp.arange(4.0).reshape(4, 1), (2,), (2,))[:, 0].tolist()
+        [0.0, 2.0]
+    """
+    x = jnp.asarray(inputs)
+    return pool(x, _extreme(x, lowest=False), lax.min, window_shape, strides, padding)
+
+
+def _extreme(x: Array, *, lowest: bool) -> Any:
+    """The value that every other one of the dtype beats."""
+    if jnp.issubdtype(x.dtype, jnp.inexact):
+        return -np.inf if lowest else np.inf
+    if x.dtype == jnp.bool_:
+        return not lowest
+    limits = jnp.iinfo(x.dtype)
+    return limits.min if lowest else limits.max
+
+
+def avg_pool(
+    inputs: Array,
+    window_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: Padding = "VALID",
+    count_include_pad: bool = True,
+) -> Array:
+    """The mean of each window.
+
+    Args:
+        inputs: ``(..., *spatial, channels)``; integers are averaged as float32.
+        window_shape: window length per spatial axis.
+        strides: steps between windows, one per spatial axis; ``None`` means 1.
+        padding: ``"SAME"``, ``"VALID"``, or a pair (before, after) per spatial axis.
+        count_include_pad: whether padding counts as zeros; otherwise only elements of the input count.
+
+    Raises:
+        ShapeError: the input has too few axes for the window.
+        ArgumentError: strides or padding do not have one entry per axis of the window.
+
+    Example:
+        >>> plait.avg_pool(jnp.array([[2.0], [4.0]]), (2,), (2,), ((1, 1),), count_include_pad=False)[:, 0].tolist()
+        [2.0, 4.0]
+    """
+    x = jnp.asarray(inputs)
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        x = x.astype(common_dtype(x, jnp.float32))
+    total = pool(x, 0, lax.add, window_shape, strides, padding)
+    if count_include_pad:
+        return total / math.prod(window_shape)
+    # How many elements a window holds depends on its place alone: count them for one example and one channel.
+    n_spatial = len(window_shape)
+    ones = jnp.ones((*x.shape[x.ndim - n_spatial - 1 : -1], 1), x.dtype)
+    counts = pool(ones, 0, lax.add, window_shape, strides, padding)
+    return total / jnp.reshape(counts, (1,) * (total.ndim - counts.ndim) + counts.shape)

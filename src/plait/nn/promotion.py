@@ -1,0 +1,107 @@
+"""Which dtype a layer computes in, and its inputs and parameters brought to it. (rule L3)
+
+The promotion is the layer's own, stated rule, so it also holds where JAX is told to promote nothing by itself
+(``jax_numpy_dtype_promotion="strict"``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import ArgumentError
+from ..typing import Array, DTypeLike
+
+T = TypeVar("T", bound="tuple[Any, ...] | list[Any]")
+
+
+def common_dtype(*values: Any) -> np.dtype:
+    """The dtype that JAX's standard promotion gives for arrays, scalars or dtypes."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*values)
+
+
+def canonicalize_dtype(*args: Any, dtype: DTypeLike | None = None, inexact: bool = True) -> np.dtype:
+    """The dtype to compute in.
+
+    Args:
+        *args: arrays or scalars; ``None`` is left out.
+        dtype: the dtype asked for; ``None`` takes the common one of ``args``.
+        inexact: whether the result must be a float or complex type; common integer types are then raised to
+            at least float32.
+
+    Raises:
+        ArgumentError: ``dtype`` is an integer or boolean type and ``inexact`` is set.
+
+    Example:
+        >>> from plait.nn.promotion import canonicalize_dtype
+        >>> canonicalize_dtype(jnp.ones(2, jnp.bfloat16), None).name, canonicalize_dtype(jnp.arange(2)).name
+        ('bfloat16', 'float32')
+    """
+    if dtype is None:
+        found = common_dtype(*(arg for arg in args if arg is not None))
+        if inexact and not jnp.issubdtype(found, jnp.inexact):
+            found = common_dtype(found, jnp.float32)
+        return found
+    if inexact and not jnp.issubdtype(dtype, jnp.inexact):
+        raise ArgumentError(
+            "a layer cannot compute in this dtype",
+            found=f"dtype={jnp.dtype(dtype).name}",
+            expected="an inexact dtype: a float or complex type",
+            do="use for example dtype=jnp.bfloat16, or dtype=None for the common dtype of input and parameters",
+        )
+    return jnp.dtype(dtype)
+
+
+def promote_dtype(args: T, /, *, dtype: DTypeLike | None = None, inexact: bool = True) -> T:
+    """Arrays of one dtype from arrays and scalars; ``None`` stays ``None``.
+
+    Args:
+        args: a tuple or list of arrays, scalars and ``None``.
+        dtype: the dtype; ``None`` takes the common one (see ``canonicalize_dtype``).
+        inexact: whether it must be a float or complex type.
+
+    Example:
+        >>> from plait.nn.promotion import promote_dtype
+        >>> [x if x is None else x.dtype.name for x in promote_dtype((jnp.arange(2), None, jnp.ones(2)))]
+        ['float32', None, 'float32']
+    """
+    found = _shared_dtype(args) if dtype is None else None
+    if found is None or (inexact and not jnp.issubdtype(found, jnp.inexact)):
+        found = canonicalize_dtype(*args, dtype=dtype, inexact=inexact)
+    return type(args)(None if arg is None else as_dtype(arg, found) for arg in args)  # type: ignore[return-value]
+
+
+def _shared_dtype(args: Any) -> np.dtype | None:
+    """The dtype of JAX arrays that agree already: the usual case, which needs no promotion."""
+    found = None
+    for arg in args:
+        if arg is not None:
+            if not isinstance(arg, jax.Array) or (found is not None and arg.dtype != found):
+                return None
+            found = arg.dtype
+    return found
+
+
+def as_dtype(x: Any, dtype: DTypeLike) -> Array:
+    """The array in a dtype; the same object where nothing is to do."""
+    if isinstance(x, jax.Array):
+        return x if x.dtype == dtype and not x.weak_type else jax.lax.convert_element_type(x, dtype)
+    return jnp.asarray(x, dtype)
+
+
+def add_bias(y: Array, bias: Array | None) -> Array:
+    """Add a bias to the last axes of ``y``, in their common dtype.
+
+    Shapes:
+        y: ``(..., *bias.shape)``. bias: ``(*features,)``.
+    """
+    if bias is None:
+        return y
+    if y.dtype != bias.dtype:
+        dtype = common_dtype(y, bias)
+        y, bias = as_dtype(y, dtype), as_dtype(bias, dtype)
+    return y + jnp.reshape(bias, (1,) * (y.ndim - bias.ndim) + bias.shape)

@@ -1,0 +1,65 @@
+"""Sequential: functions and modules called one after the other."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..core.containers import List
+from ..core.module import Module
+from ..core.rngs import Rngs
+
+
+class Sequential(Module):
+    """Call functions and modules in turn, each with the output of the one before.
+
+    A tuple becomes the next one's positional arguments, a dict its keyword arguments, anything else its one argument.
+
+    Variables:
+        layers: a ``List`` of the functions and modules, so that a path reads ``layers[0].kernel``.
+
+    Args:
+        *fns: what to call, in order. The first gets the arguments of the call.
+
+    Example:
+        >>> rngs = plait.Rngs(0)
+        >>> model = plait.Sequential(plait.Linear(2, 8, rngs=rngs), plait.relu, plait.Linear(8, 1, rngs=rngs))
+        >>> model(jnp.ones((5, 2))).shape
+        (5, 1)
+    """
+
+    def __init__(self, *fns: Callable[..., Any]) -> None:
+        self.layers = List(fns)
+
+    def __call__(self, *args: Any, rngs: Rngs | None = None, **kwargs: Any) -> Any:
+        """Call them all.
+
+        Args:
+            *args: arguments of the first.
+            rngs: given to each member that has a parameter of that name.
+            **kwargs: keyword arguments of the first.
+        """
+        output: Any = args[0] if len(args) == 1 and not kwargs else args
+        for position, layer in enumerate(self.layers):
+            if position:
+                args, kwargs = _as_arguments(output)
+            if rngs is not None and _takes_rngs(layer):
+                kwargs = {**kwargs, "rngs": rngs}
+            output = layer(*args, **kwargs)
+        return output
+
+
+def _as_arguments(output: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(output, tuple):
+        return output, {}
+    if isinstance(output, Mapping):
+        return (), dict(output)
+    return (output,), {}
+
+
+def _takes_rngs(layer: Callable[..., Any]) -> bool:
+    try:
+        return "rngs" in inspect.signature(layer).parameters
+    except (TypeError, ValueError):  # builtins may have no signature
+        return False

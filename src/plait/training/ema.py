@@ -1,0 +1,140 @@
+"""EMA: exponential moving averages of a model's variables."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from ..core.filters import to_predicate
+from ..core.flatten import Walk, path_of
+from ..core.module import Pytree, copied_buffers
+from ..core.nodes import check_node
+from ..core.state import FlatState, from_flat_state, to_flat_state
+from ..core.trace_guard import check_trace
+from ..core.unflatten import Builder, own_variable
+from ..core.variables import Variable
+from ..errors import ArgumentError, ArgumentTypeError
+from ..paths import Path, describe_path
+from ..typing import FilterLiteral
+
+M = TypeVar("M")
+
+
+class EMA(Pytree):
+    """Keep an average of variables that follows them slowly: ``average ← decay · average + (1 − decay) · value``.
+
+    Averaged weights often generalise better than the last ones. Values that are not floats, such as counters and random
+    keys, are not averaged: the latest is kept.
+
+    Variables:
+        params: a ``State`` with a copy of each selected variable, of its own kind.
+
+    Args:
+        params: a model, a state, or a container of variables; the averages start at its values.
+        decay: how much of the average stays in one step, from 0 to 1.
+        only: which variables to average.
+
+    Raises:
+        ArgumentTypeError: a selected leaf is no variable; names its path.
+
+    Example:
+        >>> model = plait.Linear(1, 1, rngs=plait.Rngs(0))
+        >>> ema = plait.EMA(model, decay=0.75)
+        >>> model.bias[...] = jnp.array([4.0])
+        >>> ema.update(model)
+        >>> ema.apply_to(model).bias[...].tolist(), model.bias[...].tolist()
+        ([1.0], [4.0])
+
+    Reference: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992.
+    """
+
+    def __init__(self, params: Any, decay: float, *, only: FilterLiteral = ..., graph: bool | None = None) -> None:
+        self.decay = decay
+        self.filter = only
+        copies = []
+        for path, leaf in _selected(params, only).items():
+            if not isinstance(leaf, Variable):
+                raise ArgumentTypeError(
+                    "EMA averages variables only",
+                    at=describe_path(path),
+                    found=f"a {type(leaf).__name__}",
+                    expected="a variable",
+                    do="select the variables: EMA(model, decay, only=plait.Param)",
+                )
+            # Buffers of its own: a compiled step may donate those of the model.
+            copies.append((path, leaf.copy(jax.tree.map(copied_buffers, _raw(leaf)))))
+        self.params = from_flat_state(FlatState(copies, sort=True))
+
+    def update(self, updates: Any) -> None:
+        """Move the averages towards the values of a model.
+
+        Args:
+            updates: the model, or a state of it. What is not averaged here is ignored.
+
+        Raises:
+            ArgumentError: an averaged variable is missing, or has another shape. Nothing is changed then.
+        """
+        averages = dict(to_flat_state(self.params))
+        values = {path: _raw(leaf) for path, leaf in _selected(updates, ...).items() if path in averages}
+        for path, average in averages.items():
+            check_trace(average._cell.trace, average, "change the value of")
+            found = jax.tree.map(jnp.shape, values[path]) if path in values else "nothing"
+            expected = jax.tree.map(jnp.shape, _raw(average))
+            if found != expected:
+                raise ArgumentError(
+                    "the values do not fit the averages",
+                    at=describe_path(path),
+                    found=f"{found}" if path not in values else f"a value of shape {found}",
+                    expected=f"a value of shape {expected}",
+                    do="update with the model that the EMA was made from, or make a new EMA",
+                )
+        for path, average in averages.items():
+            average.set_raw_value(jax.tree.map(self._moved, _raw(average), values[path]))
+
+    def _moved(self, average: Any, value: Any) -> Any:
+        if not jnp.issubdtype(average.dtype, jnp.inexact):
+            return value
+        return self.decay * average + (1 - self.decay) * value.astype(average.dtype)
+
+    def apply_to(self, model: M) -> M:
+        """A copy of the model that has the averages for values, and shares all other variables.
+
+        Raises:
+            ArgumentError: the model lacks an averaged variable; names its path.
+        """
+        check_node(model, "apply_to")
+        walk = Walk()
+        graphdef = walk.add(model)
+        averages = dict(to_flat_state(self.params))
+        leaves = []
+        for link, leaf in zip(walk.links, walk.leaves, strict=True):
+            average = averages.pop(path_of(link), None)
+            leaves.append(leaf if average is None else leaf.copy(_raw(average)))
+        if averages:
+            raise ArgumentError(
+                "the model does not have all variables that are averaged",
+                at=", ".join(map(describe_path, averages)),
+                found="no variable",
+                expected="a model of the structure that the EMA was made from",
+                do="apply the averages to the model that they are of",
+            )
+        return Builder(None, None, own_variable).build(graphdef, leaves)
+
+
+def _selected(node: Any, only: FilterLiteral) -> dict[Path, Any]:
+    """The live leaves of a graph that the filter selects, by path."""
+    check_node(node, "EMA")
+    predicate = to_predicate(only)
+    walk = Walk()
+    walk.add(node)
+    leaves = ((path_of(link), leaf) for link, leaf in zip(walk.links, walk.leaves, strict=True))
+    return {path: leaf for path, leaf in leaves if predicate(path, leaf)}
+
+
+def _raw(leaf: Any) -> Any:
+    if not isinstance(leaf, Variable):
+        return leaf
+    value = leaf.get_raw_value()
+    return value[...] if leaf.get_metadata("ref") else value

@@ -1,0 +1,355 @@
+"""Optimizer: a gradient transformation with its state, applied to a model's variables in place.
+
+The transformation is any object with ``init(params)`` and ``update(grads, state, params, **extra)``, as those of Optax.
+What it sees, in every call, are ``State``s of raw arrays with the paths of the model. Its own state is kept as
+variables: arrays under a path of the model become ``OptVariable`` with that variable's metadata, all others
+``OptArray``. So it is part of the model state like everything else: it is carried by transforms, saved in checkpoints,
+and sharded. (rules O1 to O3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from ..core.functional import state, variables
+from ..core.module import Pytree, copied_buffers
+from ..core.nodes import Kind, kind_of
+from ..core.state import FlatState, State, from_flat_state, to_flat_state
+from ..core.trace_guard import check_trace
+from ..core.variables import OptArray, OptState, OptVariable, Param, Variable, eager_sharding_hooks
+from ..errors import ArgumentTypeError, OptimizerAttributeError, OptimizerError
+from ..paths import Path, describe_path
+from ..typing import FilterLiteral
+
+_MISSING: Any = object()
+
+
+class GradientTransformation(Protocol):
+    """What an optimizer needs of Optax: the two functions of a gradient transformation."""
+
+    @property
+    def init(self) -> Any:
+        """``init(params) -> state``."""
+
+    @property
+    def update(self) -> Any:
+        """``update(grads, state, params, **extra) -> (updates, state)``."""
+
+
+class Optimizer(Pytree):
+    """Apply a gradient transformation to the variables of a model.
+
+    The optimizer does not keep the model; give it to each update.
+
+    Variables:
+        step: ``OptState``, ``()``, uint32; the number of updates so far.
+        opt_state: the transformation's state, its arrays in ``OptVariable``s (which mirror a variable of the model and
+            have its metadata, with ``optimizer_sharding`` in place of ``out_sharding``) and ``OptArray``s.
+
+    Args:
+        model: a module, or a container of modules and variables.
+        tx: a gradient transformation, as those of Optax.
+        wrt: which variables of the model to update.
+
+    Raises:
+        ArgumentTypeError: ``wrt`` is missing.
+
+    Example:
+        >>> model = plait.Linear(2, 1, rngs=plait.Rngs(0))
+        >>> optimizer = plait.Optimizer(model, optax.sgd(0.5), wrt=plait.Param)
+        >>> grads = plait.grad(lambda model: model(jnp.ones((1, 2))).sum())(model)
+        >>> _ = optimizer.update(model, grads)
+        >>> model.bias[...].tolist(), int(optimizer.step[...])
+        ([-0.5], 1)
+    """
+
+    def __init__(
+        self, model: Any, tx: GradientTransformation, *, wrt: FilterLiteral = _MISSING, graph: bool | None = None
+    ) -> None:
+        if wrt is _MISSING:
+            raise ArgumentTypeError(
+                f"{type(self).__name__} was not told which variables to update: wrt is missing",
+                found="no wrt",
+                expected="a filter that selects variables of the model",
+                do="for example Optimizer(model, tx, wrt=plait.Param); plait.ModelAndOptimizer(model, tx) keeps the "
+                "model, and updates its Params",
+            )
+        self.step = OptState(jnp.zeros((), jnp.uint32))
+        self.tx = tx
+        self.wrt = wrt
+        selected = _selected_variables(model, wrt)
+        values = {path: _raw(variable) for path, variable in selected.items()}
+        self.opt_state = to_opt_state(_unshared(tx.init(_nested(values)), values), selected)
+
+    def update(self, model: Any, grads: Any = _MISSING, /, **kwargs: Any) -> Any:
+        """Take one step: change the selected variables of ``model`` and this optimizer's own state in place.
+
+        Args:
+            model: the model that the optimizer was made for, or one of the same structure.
+            grads: the gradients, as ``plait.grad`` gives them: a ``State``, a nested mapping or a module. Gradients of
+                variables that ``wrt`` leaves out are ignored.
+            **kwargs: extra arguments of the transformation, such as ``value=loss``.
+
+        Returns:
+            The updates that were added to the variables: a ``State`` of arrays.
+
+        Raises:
+            ArgumentTypeError: ``grads`` is missing.
+            OptimizerError: the gradients do not have the paths and shapes of the variables. Nothing is changed then.
+        """
+        if grads is _MISSING:
+            raise ArgumentTypeError(
+                f"{type(self).__name__}.update was called without grads",
+                found="one argument",
+                expected="update(model, grads)",
+                do="pass both: optimizer.update(model, grads); plait.ModelAndOptimizer(model, tx) keeps the model and "
+                "takes update(grads)",
+            )
+        selected = _selected_variables(model, self.wrt)
+        values = {path: _raw(variable) for path, variable in selected.items()}
+        params, gradients = _nested(values), _nested(_matching_gradients(model, values, grads, self.wrt))
+        old, structure = jax.tree.flatten(self.opt_state, is_leaf=_is_variable)
+        raw_state = structure.unflatten([_raw(leaf) if _is_variable(leaf) else leaf for leaf in old])
+
+        updates, new_state = self.tx.update(gradients, raw_state, params, **kwargs)
+        new_values = {path: _at(updates, path) for path in values}
+        new_values = {path: _added(value, new_values[path]) for path, value in values.items()}
+        step = self.step.get_raw_value() + jnp.uint32(1)
+
+        # Everything is computed and checked before the first write, so that an error changes nothing.
+        self._check_writable(selected)
+        for path, variable in selected.items():
+            _write(variable, new_values[path])
+        self._write_state(old, structure, new_state, selected)
+        _write(self.step, step)
+        return updates
+
+    def _check_writable(self, selected: Mapping[Path, Variable[Any]]) -> None:
+        own = [leaf for leaf in jax.tree.leaves(self.opt_state, is_leaf=_is_variable) if _is_variable(leaf)]
+        for variable in (self.step, *own, *selected.values()):
+            check_trace(variable._cell.trace, variable, "update the value of")
+
+    def _write_state(self, old: list[Any], structure: Any, new: Any, selected: Mapping[Path, Variable[Any]]) -> None:
+        try:
+            leaves = structure.flatten_up_to(new)
+        except (ValueError, TypeError):  # the transformation keeps a state of another structure from now on
+            self.opt_state = to_opt_state(new, selected)
+            return
+        if all(map(_is_variable, old)):
+            for variable, value in zip(old, leaves, strict=True):
+                _write(variable, value)
+        else:
+            self.opt_state = to_opt_state(new, selected)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "model":
+            raise OptimizerAttributeError(
+                f"{type(self).__name__} has no attribute 'model': it does not keep the model",
+                found="an access to .model",
+                expected="the model as the first argument of update(model, grads)",
+                do="keep the model yourself, or use plait.ModelAndOptimizer(model, tx), which has .model",
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class ModelAndOptimizer(Optimizer):
+    """An ``Optimizer`` that keeps the model it updates.
+
+    Variables:
+        model: the model. step, opt_state: as in ``Optimizer``.
+
+    Args:
+        model: a module, or a container of modules and variables.
+        tx: a gradient transformation, as those of Optax.
+        wrt: which variables of the model to update.
+
+    Example:
+        >>> trainer = plait.ModelAndOptimizer(plait.Linear(2, 1, rngs=plait.Rngs(0)), optax.sgd(0.5))
+        >>> grads = plait.grad(lambda model: model(jnp.ones((1, 2))).sum())(trainer.model)
+        >>> _ = trainer.update(grads)
+        >>> trainer.model.bias[...].tolist()
+        [-0.5]
+    """
+
+    def __init__(self, model: Any, tx: GradientTransformation, *, wrt: FilterLiteral = Param) -> None:
+        super().__init__(model, tx, wrt=wrt)
+        self.model = model
+
+    def update(self, grads: Any, /, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Take one step; see ``Optimizer.update``.
+
+        Args:
+            grads: the gradients of the model.
+            **kwargs: extra arguments of the transformation.
+        """
+        return super().update(self.model, grads, **kwargs)
+
+
+def _unshared(tree: Any, values: Mapping[Path, Any]) -> Any:
+    """The tree with copies where it holds the model's own arrays, which a compiled step may donate."""
+    owned = {id(leaf) for leaf in jax.tree.leaves(list(values.values()))}
+    return jax.tree.map(lambda leaf: copied_buffers(leaf) if id(leaf) in owned else leaf, tree)
+
+
+def to_opt_state(tree: Any, selected: Mapping[Path, Variable[Any]] | None = None) -> Any:
+    """A transformation's state with each array in a variable.
+
+    Args:
+        tree: what ``init`` or ``update`` returned.
+        selected: the model's variables by path. Arrays of a ``State`` at one of these paths become ``OptVariable``s.
+    """
+    mirrored = {} if selected is None else selected
+
+    def wrapped(node: Any) -> Any:
+        if not isinstance(node, State):
+            return _opt_array(node)
+        pairs = [(path, _opt_leaf(leaf, mirrored.get(path))) for path, leaf in to_flat_state(node)]
+        return from_flat_state(FlatState(pairs, sort=False))
+
+    return jax.tree.map(wrapped, tree, is_leaf=lambda node: isinstance(node, State))
+
+
+def _opt_leaf(leaf: Any, mirrored: Variable[Any] | None) -> Any:
+    if not jax.tree.leaves(leaf):  # a place that the transformation leaves out, such as optax.MaskedNode
+        return leaf
+    return jax.tree.map(_opt_array, leaf) if mirrored is None else _mirror(leaf, mirrored)
+
+
+def _opt_array(leaf: Any) -> OptArray[Any]:
+    return OptArray(leaf)
+
+
+def _mirror(value: Any, variable: Variable[Any]) -> OptVariable[Any]:
+    """A value of the optimizer that has the metadata of a model's variable, and lies where that says."""
+    metadata = {**variable.get_metadata(), "ref": False}
+    if "optimizer_sharding" in metadata:
+        metadata["out_sharding"] = metadata.pop("optimizer_sharding")
+    mirror = OptVariable.from_metadata(value, metadata)
+    if metadata["eager_sharding"] and metadata.get("out_sharding"):
+        for place in eager_sharding_hooks:
+            mirror.set_raw_value(place(mirror, mirror.get_raw_value()))
+    return mirror  # type: ignore[return-value]
+
+
+def _is_variable(node: Any) -> bool:
+    return isinstance(node, Variable)
+
+
+def _raw(variable: Variable[Any]) -> Any:
+    value = variable.get_raw_value()
+    return value[...] if variable.get_metadata("ref") else value
+
+
+def _write(variable: Variable[Any], value: Any) -> None:
+    if variable.get_metadata("ref"):
+        variable.get_raw_value()[...] = value
+    else:
+        variable.set_raw_value(value)
+
+
+def _selected_variables(model: Any, wrt: FilterLiteral) -> dict[Path, Variable[Any]]:
+    """The live variables of a model that ``wrt`` selects, by path; a lone variable has the path ``()``."""
+    found = variables(model, wrt)
+    if isinstance(found, Variable):
+        return {(): found}
+    return dict(to_flat_state(found))
+
+
+def _nested(values: Mapping[Path, Any]) -> Any:
+    return values[()] if () in values else from_flat_state(values)
+
+
+def _at(tree: Any, path: Path) -> Any:
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def _added(value: Any, update: Any) -> Any:
+    """A parameter with its update added, in its own dtype; ``None`` as an update changes nothing."""
+    if update is None:
+        return value
+
+    def add(p: Any, u: Any) -> Any:
+        if u.dtype == p.dtype:
+            return p + u
+        with jax.numpy_dtype_promotion("standard"):
+            return (p + u).astype(p.dtype)
+
+    return jax.tree.map(add, value, update)
+
+
+def _matching_gradients(
+    model: Any, values: Mapping[Path, Any], grads: Any, wrt: FilterLiteral
+) -> dict[Path, Any]:
+    """The gradients by path, raw, one for each selected variable.
+
+    Raises:
+        OptimizerError: gradients are missing, belong to nothing in the model, or have other shapes; names the paths.
+    """
+    found = _gradients_by_path(grads)
+    missing = [path for path in values if path not in found]
+    extra = [path for path in found if path not in values]
+    if extra:  # those of variables that wrt leaves out are ignored
+        known = {path for path, _ in to_flat_state(variables(model))} if not isinstance(model, Variable) else set()
+        extra = [path for path in extra if path not in known]
+    if missing or extra:
+        parts = [f"no gradient for {_listed(missing)}"] * bool(missing)
+        parts += [f"a gradient for {_listed(extra)}, which the model does not have"] * bool(extra)
+        raise OptimizerError(
+            "the gradients do not have the paths of the variables that the optimizer updates",
+            at=_listed([*missing, *extra]),
+            found="; ".join(parts),
+            expected=f"one gradient for each of the {len(values)} variables that wrt={_filter_text(wrt)} selects",
+            do="differentiate with respect to the same variables: "
+            f"plait.grad(loss, argnums=plait.DiffState(0, {_filter_text(wrt)}))(model, ...)",
+        )
+    misfits = [path for path, value in values.items() if _shapes(value) != _shapes(found[path])]
+    if misfits:
+        first = misfits[0]
+        raise OptimizerError(
+            "a gradient does not have the shape of its variable",
+            at=_listed(misfits),
+            found=f"a gradient of shape {_shown(found[first])} at {describe_path(first)}",
+            expected=f"shape {_shown(values[first])}",
+            do="differentiate the same model that is updated; sum or average gradients over added axes first",
+        )
+    return {path: found[path] for path in values}
+
+
+def _gradients_by_path(grads: Any) -> dict[Path, Any]:
+    """Gradients in any form, raw."""
+    if isinstance(grads, Variable) or kind_of(grads) is Kind.ARRAY:
+        flat: Any = [((), grads)]
+    elif isinstance(grads, FlatState):
+        flat = grads
+    else:
+        flat = to_flat_state(grads if isinstance(grads, State) else state(grads))
+    return {path: _raw(leaf) if _is_variable(leaf) else leaf for path, leaf in flat}
+
+
+def _shapes(value: Any) -> Any:
+    if hasattr(value, "shape"):
+        return value.shape
+    leaves, structure = jax.tree.flatten(value)
+    return structure, [jnp.shape(leaf) for leaf in leaves]
+
+
+def _shown(value: Any) -> Any:
+    shapes = _shapes(value)
+    return shapes if not shapes or not isinstance(shapes[0], jax.tree_util.PyTreeDef) else shapes[1]
+
+
+def _listed(paths: list[Path]) -> str:
+    more = f" and {len(paths) - 8} more" if len(paths) > 8 else ""
+    return ", ".join(map(describe_path, paths[:8])) + more
+
+
+def _filter_text(wrt: FilterLiteral) -> str:
+    return f"plait.{wrt.__name__}" if isinstance(wrt, type) else "..." if wrt is ... else repr(wrt)
+
+

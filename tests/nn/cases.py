@@ -1,0 +1,44 @@
+"""One row per layer of this folder: how to make it, and what to give it."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+import plait
+from tests.nn.twins import some_input
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    name: str
+    make: Callable[[plait.Rngs], Any]
+    x: Any
+
+
+def _case(name: str, make: Callable[[plait.Rngs], Any], *shape: int) -> Case:
+    return Case(name, make, some_input(*shape))
+
+
+CASES = [
+    _case("Linear", lambda rngs: plait.Linear(3, 4, rngs=rngs), 2, 3),
+    _case("LinearGeneral", lambda rngs: plait.LinearGeneral((2, 3), 4, axis=(-2, -1), rngs=rngs), 5, 2, 3),
+    _case("Einsum", lambda rngs: plait.Einsum("...a,ab->...b", (3, 4), (4,), rngs=rngs), 2, 3),
+    _case("Conv", lambda rngs: plait.Conv(2, 3, (3, 3), rngs=rngs), 2, 5, 5, 2),
+    _case("ConvTranspose", lambda rngs: plait.ConvTranspose(2, 3, (3,), strides=2, rngs=rngs), 2, 5, 2),
+    Case("Embed", lambda rngs: plait.Embed(5, 3, rngs=rngs), jnp.asarray(np.arange(4).reshape(2, 2))),
+    _case("BatchNorm", lambda rngs: plait.BatchNorm(3, rngs=rngs), 4, 3),
+    _case("LayerNorm", lambda rngs: plait.LayerNorm(3, rngs=rngs), 4, 3),
+    _case("RMSNorm", lambda rngs: plait.RMSNorm(3, rngs=rngs), 4, 3),
+    _case("GroupNorm", lambda rngs: plait.GroupNorm(4, num_groups=2, rngs=rngs), 2, 3, 4),
+    _case("InstanceNorm", lambda rngs: plait.InstanceNorm(3, rngs=rngs), 2, 4, 3),
+    _case("Dropout", lambda rngs: plait.Dropout(0.5, rngs=rngs), 4, 8),
+    _case(
+        "Sequential",
+        lambda rngs: plait.Sequential(plait.Linear(3, 4, rngs=rngs), plait.gelu, plait.BatchNorm(4, rngs=rngs)),
+        8,
+        3,
+    ),
+]

@@ -1,0 +1,101 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import plait
+from plait.errors import ArgumentError, ArgumentTypeError, StreamError, StreamKeyError
+from tests.nn.twins import Encoder, flax_nnx, some_input, users_promotion
+
+
+@pytest.mark.oracle
+@settings(max_examples=5)
+@given(
+    st.sampled_from([0.1, 0.5, 0.9]),
+    st.sampled_from([(), (0,), (1,), (-1, 0)]),
+    st.sampled_from(["float32", "bfloat16"]),
+    st.sampled_from([{"default": 3}, {"dropout": 4}, {"default": 3, "dropout": 4}]),
+)
+def test_masks_are_flax_s_call_after_call(rate, broadcast_dims, dtype, seeds):
+    nnx = flax_nnx()
+    x = some_input(4, 6, dtype=dtype)
+    ours = plait.Dropout(rate, broadcast_dims=broadcast_dims, rngs=plait.Rngs(**seeds))
+    theirs = nnx.Dropout(rate, broadcast_dims=broadcast_dims, rngs=nnx.Rngs(**seeds))
+    for _ in range(2):
+        with users_promotion():
+            expected = theirs(x)
+        np.testing.assert_array_equal(ours(x), expected)
+
+
+def sources(lib):
+    return [lib.Rngs(dropout=1), lib.Rngs(1), lib.RngStream(1, tag="any"), jax.random.key(7), jax.random.PRNGKey(7)]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("source", range(5))
+def test_the_call_s_own_source_draws_what_flax_draws(source):
+    nnx, x = flax_nnx(), some_input(8)
+    with users_promotion():
+        expected = nnx.Dropout(0.5)(x, rngs=sources(nnx)[source])
+    np.testing.assert_array_equal(plait.Dropout(0.5)(x, rngs=sources(plait)[source]), expected)
+
+
+def test_the_expected_value_is_kept():
+    y = plait.Dropout(0.25, rngs=plait.Rngs(0))(jnp.ones(100_000))
+    assert abs(float(y.mean()) - 1.0) < 0.01
+    np.testing.assert_allclose(np.unique(y), [0.0, 4 / 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{"rate": 0.0}, {"rate": 0.5, "deterministic": True}])
+def test_identity_draws_no_key(options):
+    dropout, x = plait.Dropout(**options, rngs=plait.Rngs(0)), some_input(4)
+    assert dropout(x) is x
+    assert int(dropout.rngs.count[...]) == 0
+
+
+def test_rate_one_gives_zeros_and_needs_no_key():
+    np.testing.assert_array_equal(plait.Dropout(1.0)(some_input(4)), np.zeros(4))
+
+
+def test_the_stream_is_a_fork():
+    rngs = plait.Rngs(0)
+    first, second = plait.Dropout(0.5, rngs=rngs), plait.Dropout(0.5, rngs=rngs)
+    assert int(rngs.default.count[...]) == 2
+    assert not np.array_equal(first(jnp.ones(64)), second(jnp.ones(64)))
+
+
+def test_integers_are_scaled_as_floats():
+    y = plait.Dropout(0.5, rngs=plait.Rngs(0))(jnp.full(16, 3))
+    assert set(y.tolist()) == {0.0, 6.0}
+
+
+def test_an_unset_switch_names_the_path_and_three_ways_to_set_it():
+    model = Encoder(plait.Dropout(0.5, deterministic=None, rngs=plait.Rngs(0)))
+    expected = r"deterministic[\s\S]*encoder\.layers\[3\][\s\S]*Dropout\(\.\.\., .*layer\(x, .*plait\.view\(model"
+    with pytest.raises(ArgumentError, match=expected):
+        model(jnp.ones(3))
+
+
+def test_a_missing_source_names_the_path_and_both_places_to_pass_it():
+    model = Encoder(plait.Dropout(0.5))
+    expected = r"at +encoder\.layers\[3\] \(a Dropout\)[\s\S]*constructor: Dropout\(.*call: layer\(x, rngs="
+    with pytest.raises(StreamError, match=expected):
+        model(jnp.ones(3))
+
+
+def test_an_rngs_without_the_stream_names_it():
+    with pytest.raises(StreamKeyError, match="'dropout'"):
+        plait.Dropout(0.5, rngs=plait.Rngs(params=0))
+
+
+@pytest.mark.parametrize("rngs", [3, jax.random.key(0), "dropout"])
+def test_the_constructor_refuses_other_sources(rngs):
+    expected = rf"found +a {type(rngs).__name__}\s+expected +an Rngs, a RngStream or None"
+    with pytest.raises(ArgumentTypeError, match=expected):
+        plait.Dropout(0.5, rngs=rngs)
+
+
+def test_the_call_refuses_other_sources():
+    with pytest.raises(ArgumentTypeError, match=r"encoder\.layers\[3\].*\s+found +a int"):
+        Encoder(plait.Dropout(0.5))(jnp.ones(3), rngs=3)

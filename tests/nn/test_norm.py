@@ -1,0 +1,227 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import plait
+from plait.errors import ArgumentError, ShapeError
+from tests.nn.twins import (
+    HALF_TOLERANCE,
+    TOLERANCE,
+    Encoder,
+    assert_twins_agree,
+    compare,
+    flax_nnx,
+    pure,
+    some_input,
+    twins,
+    users_promotion,
+)
+
+FAMILY = {
+    "BatchNorm": (4,),
+    "LayerNorm": (4,),
+    "RMSNorm": (4,),
+    "GroupNorm": (4, 2),
+    "InstanceNorm": (4,),
+}
+every_norm = pytest.mark.parametrize("name", FAMILY)
+
+
+@pytest.mark.oracle
+@every_norm
+@settings(max_examples=3)
+@given(use_scale=st.booleans(), use_bias=st.booleans(), fast=st.booleans(), masked=st.booleans())
+def test_a_norm_is_flax_s(name, use_scale, use_bias, fast, masked):
+    options = {"use_scale": use_scale, "use_fast_variance": fast, "epsilon": 1e-3}
+    if name != "RMSNorm":
+        options["use_bias"] = use_bias
+    mask = {"mask": jnp.asarray(np.random.default_rng(1).random((3, 5, 4)) < 0.8)} if masked else {}
+    assert_twins_agree(name, FAMILY[name], options, some_input(3, 5, 4), **mask)
+
+
+@pytest.mark.oracle
+@every_norm
+@pytest.mark.parametrize("dtypes", [("bfloat16", None, "float32"), ("float32", "float16", "bfloat16")])
+def test_a_norm_computes_in_flax_s_dtype(name, dtypes):
+    x_dtype, dtype, param_dtype = dtypes
+    options = {"dtype": dtype, "param_dtype": jnp.dtype(param_dtype)}
+    assert_twins_agree(name, FAMILY[name], options, some_input(3, 5, 4, dtype=x_dtype), HALF_TOLERANCE)
+
+
+OTHER_AXES = [
+    ("BatchNorm", (3,), {"axis": 0}),
+    ("BatchNorm", (5,), {"axis": -2, "use_running_average": True}),
+    ("LayerNorm", (20,), {"reduction_axes": (1, 2), "feature_axes": (1, 2)}),
+    ("LayerNorm", (5,), {"reduction_axes": -1, "feature_axes": 1}),
+    ("RMSNorm", (4,), {"reduction_axes": (1, 2)}),
+    ("GroupNorm", (4, None, 2), {"reduction_axes": (1, 2)}),
+    ("InstanceNorm", (5,), {"feature_axes": 1}),
+    ("InstanceNorm", (20,), {"feature_axes": (1, -1)}),
+]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("name", "args", "options"), OTHER_AXES)
+def test_a_norm_is_flax_s_over_other_axes(name, args, options):
+    assert_twins_agree(name, args, options, some_input(3, 5, 4))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("momentum", [0.99, 0.5])
+def test_running_statistics_are_flax_s_after_several_steps(fast, momentum):
+    ours, theirs = twins("BatchNorm", 4, momentum=momentum, use_fast_variance=fast)
+    for seed in range(4):
+        x = some_input(8, 4, seed=seed)
+        ours(x)
+        with users_promotion():
+            theirs(x)
+    x = some_input(3, 4, seed=9)
+    mine, other = pure(plait.state(ours)), pure(flax_nnx().state(theirs), flax_nnx())
+    for path in mine:
+        compare(mine[path], other[path], TOLERANCE, path)
+    with users_promotion():
+        expected = theirs(x, use_running_average=True)
+    compare(ours(x, use_running_average=True), expected, TOLERANCE, "output with running averages")
+
+
+def test_running_statistics_follow_the_formula():
+    """L16: running ← momentum·running + (1−momentum)·batch, with the biased variance, in float64 here."""
+    norm, x = plait.BatchNorm(3, momentum=0.9, rngs=plait.Rngs(0)), np.asarray(some_input(6, 3), np.float64)
+    mean, var = np.zeros(3), np.ones(3)
+    for _ in range(3):
+        norm(x.astype(np.float32))
+        mean, var = 0.9 * mean + 0.1 * x.mean(0), 0.9 * var + 0.1 * x.var(0)
+    np.testing.assert_allclose(norm.mean, mean, rtol=1e-5)
+    np.testing.assert_allclose(norm.var, var, rtol=1e-5)
+
+
+@pytest.mark.oracle
+def test_group_norm_over_the_last_axis_alone_is_linen_s():
+    """Flax NNX mixes up the groups here; Linen, PyTorch and the paper do not."""
+    linen = pytest.importorskip("flax.linen")
+    x = some_input(2, 5, 4)
+    with users_promotion():
+        expected, _ = linen.GroupNorm(2, reduction_axes=(-1,)).init_with_output(jax.random.key(0), x)
+    compare(plait.GroupNorm(4, 2, reduction_axes=-1, rngs=plait.Rngs(0))(x), expected, TOLERANCE, "output")
+
+
+@pytest.mark.parametrize("kind", [plait.LayerNorm, plait.RMSNorm])
+@pytest.mark.parametrize("fast", [True, False])
+def test_statistics_over_a_named_axis_are_those_of_the_whole(kind, fast):
+    x = some_input(3, 8)
+    parts = x.reshape(3, 2, 4)
+    whole = kind(8, use_fast_variance=fast, rngs=plait.Rngs(0))
+    part = kind(4, use_fast_variance=fast, axis_name="shard", rngs=plait.Rngs(0))
+    y = jax.vmap(part, in_axes=1, out_axes=1, axis_name="shard")(parts)
+    np.testing.assert_allclose(y.reshape(3, 8), whole(x), rtol=1e-4, atol=1e-5)
+
+
+def test_groups_of_a_named_axis_are_averaged_apart():
+    x = some_input(4, 3, 2)
+    grouped = plait.LayerNorm(2, axis_name="shard", axis_index_groups=[[0, 1], [2, 3]], rngs=plait.Rngs(0))
+    together = plait.LayerNorm(2, axis_name="shard", rngs=plait.Rngs(0))
+    mesh = jax.make_mesh((4,), ("shard",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec("shard")
+    y = jax.jit(jax.shard_map(grouped, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))(x)
+    np.testing.assert_allclose(y[:2], jax.vmap(together, axis_name="shard")(x[:2]), rtol=1e-5, atol=1e-5)
+
+
+def test_the_mean_of_squares_is_computed_before_the_mean():
+    """The order is 15 % of a transformer step on CPU."""
+    norm = plait.LayerNorm(4, rngs=plait.Rngs(0))
+    lines = str(jax.make_jaxpr(norm)(jnp.ones((2, 4)))).splitlines()
+    first = {word: next(i for i, line in enumerate(lines) if word in line) for word in ("square", "reduce_sum")}
+    assert first["square"] < first["reduce_sum"]
+
+
+def test_a_large_mean_needs_the_slow_variance():
+    x = some_input(4, 64) + 1e4
+    slow = plait.LayerNorm(64, use_fast_variance=False, rngs=plait.Rngs(0))(x)
+    exact = np.asarray(x, np.float64)
+    exact = (exact - exact.mean(-1, keepdims=True)) / np.sqrt(exact.var(-1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(slow, exact, atol=2e-3)
+
+
+def test_the_gradient_does_not_flow_through_the_running_statistics():
+    def loss(x):
+        norm = plait.BatchNorm(2, rngs=plait.Rngs(0))
+        norm(x)
+        return norm.mean.value.sum() + norm.var.value.sum()
+
+    np.testing.assert_array_equal(jax.grad(loss)(some_input(4, 2)), np.zeros((4, 2)))
+
+
+def test_bfloat16_inputs_leave_the_statistics_in_float32():
+    norm = plait.BatchNorm(3, dtype=jnp.bfloat16, rngs=plait.Rngs(0))
+    assert norm(some_input(4, 3, dtype=jnp.bfloat16)).dtype == jnp.bfloat16
+    assert (norm.mean.dtype, norm.var.dtype) == (jnp.float32, jnp.float32)
+
+
+def test_train_and_eval_switch_the_statistics():
+    norm = plait.BatchNorm(2, rngs=plait.Rngs(0))
+    norm.eval()
+    np.testing.assert_allclose(norm(jnp.full((3, 2), 5.0)), jnp.full((3, 2), 5.0), rtol=1e-4)
+    norm.train()
+    np.testing.assert_allclose(norm(jnp.full((3, 2), 5.0)), jnp.zeros((3, 2)), atol=1e-4)
+
+
+def test_the_call_wins_over_the_attribute():
+    norm = plait.BatchNorm(2, use_running_average=True, rngs=plait.Rngs(0))
+    norm(some_input(3, 2))
+    assert norm.mean[...].tolist() == [0.0, 0.0]
+    norm(some_input(3, 2), use_running_average=False)
+    assert norm.mean[...].tolist() != [0.0, 0.0]
+
+
+def test_an_unset_switch_names_the_path_and_three_ways_to_set_it():
+    model = Encoder(plait.BatchNorm(2, use_running_average=None, rngs=plait.Rngs(0)))
+    expected = r"use_running_average[\s\S]*encoder\.layers\[3\][\s\S]*BatchNorm\(\.\.\., .*layer\(x, .*plait\.view\("
+    with pytest.raises(ArgumentError, match=expected):
+        model(some_input(3, 2))
+
+
+def test_set_view_changes_only_what_it_is_given():
+    norm = plait.BatchNorm(2, use_running_average=None, rngs=plait.Rngs(0))
+    norm.set_view()
+    assert norm.use_running_average is None
+    norm.set_view(use_running_average=True)
+    assert norm.use_running_average is True
+
+
+@every_norm
+def test_wrong_features_name_the_path_and_both_numbers(name):
+    model = Encoder(getattr(plait, name)(*FAMILY[name], rngs=plait.Rngs(0)))
+    expected = rf"at +encoder\.layers\[3\] \(a {name}\)\s+found .*\(2, 5, 3\).*\s+expected +4 "
+    with pytest.raises(ShapeError, match=expected):
+        model(jnp.ones((2, 5, 3)))
+
+
+@pytest.mark.parametrize(
+    ("args", "found"),
+    [((6, 3, 2), "num_groups=3 and group_size=2"), ((6, None), "num_groups=None and group_size=None")],
+)
+def test_groups_are_given_in_exactly_one_way(args, found):
+    with pytest.raises(ArgumentError, match=found):
+        plait.GroupNorm(*args, rngs=plait.Rngs(0))
+
+
+@pytest.mark.parametrize(("args", "found"), [((6, 4), "num_groups=4"), ((6, None, 4), "group_size=4")])
+def test_groups_must_divide_the_features(args, found):
+    with pytest.raises(ArgumentError, match=rf"num_features=6 and {found}[\s\S]*=3"):
+        plait.GroupNorm(*args, rngs=plait.Rngs(0))
+
+
+def test_group_statistics_need_the_axis_of_features():
+    model = Encoder(plait.GroupNorm(4, 2, reduction_axes=(1,), rngs=plait.Rngs(0)))
+    with pytest.raises(ArgumentError, match=r"encoder\.layers\[3\].*\s+found +reduction_axes=\(1,\)"):
+        model(jnp.ones((2, 5, 4)))
+
+
+@pytest.mark.parametrize("axes", [0, -3, (0, 1)])
+def test_instances_cannot_be_features(axes):
+    model = Encoder(plait.InstanceNorm(4, feature_axes=axes, rngs=plait.Rngs(0)))
+    with pytest.raises(ArgumentError, match=r"encoder\.layers\[3\].*\s+found +feature_axes="):
+        model(jnp.ones((4, 5, 4)))

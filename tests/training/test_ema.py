@@ -1,0 +1,112 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import plait
+from plait.errors import ArgumentError, ArgumentTypeError
+from plait.training.ema import EMA
+from tests.nn.twins import flax_nnx, pure, some_input, users_promotion
+
+
+def build(lib):
+    rngs = lib.Rngs(0)
+    return lib.Sequential(lib.Linear(3, 4, rngs=rngs), lib.BatchNorm(4, rngs=rngs))
+
+
+def train(lib, kind, only):
+    """Averages over three changes of the parameters and statistics."""
+    model = build(lib)
+    ema = kind(model, 0.9, only=only)
+    for seed in range(3):
+        model.layers[0].kernel.set_value(some_input(3, 4, seed=seed))
+        model(some_input(8, 3, seed=seed))
+        ema.update(model)
+    return model, ema
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("only", ["everything", "Param", "BatchStat"])
+def test_averages_are_flax_s(only):
+    nnx = flax_nnx()
+
+    def filter_of(lib):
+        return ... if only == "everything" else getattr(lib, only)
+
+    with users_promotion():
+        theirs, their_ema = train(nnx, nnx.EMA, filter_of(nnx))
+        applied = their_ema.apply_to(theirs)
+    ours, our_ema = train(plait, EMA, filter_of(plait))
+    mine, other = pure(plait.state(our_ema)), pure(nnx.state(their_ema), nnx)
+    assert list(mine) == list(other)
+    for path in mine:
+        np.testing.assert_allclose(mine[path], other[path], rtol=1e-5, atol=1e-6, err_msg=path)
+    mine, other = pure(plait.state(our_ema.apply_to(ours))), pure(nnx.state(applied), nnx)
+    for path in mine:
+        np.testing.assert_allclose(mine[path], other[path], rtol=1e-5, atol=1e-6, err_msg=path)
+
+
+def test_apply_to_shares_what_is_not_averaged_and_leaves_the_model_alone():
+    model = build(plait)
+    ema = EMA(model, 0.5, only=plait.PathContains("kernel"))
+    model.layers[0].kernel[...] = jnp.zeros((3, 4))
+    averaged = ema.apply_to(model)
+    assert averaged is not model
+    assert averaged.layers[0].bias is model.layers[0].bias
+    assert averaged.layers[0].kernel is not model.layers[0].kernel
+    np.testing.assert_array_equal(model.layers[0].kernel, jnp.zeros((3, 4)))
+
+
+def test_averages_have_buffers_of_their_own():
+    model = build(plait)
+    ema = EMA(model, 0.5)
+    assert ema.params["layers"][0]["kernel"].value is not model.layers[0].kernel.value
+
+
+def test_jit_agrees_with_eager():
+    model, eager, compiled = build(plait), EMA(build(plait), 0.9), EMA(build(plait), 0.9)
+    model.layers[0].bias[...] = jnp.ones(4)
+    step = plait.jit(lambda ema, model: ema.update(model))
+    for _ in range(2):
+        eager.update(model)
+        step(compiled, model)
+    for a, b in zip(jax.tree.leaves(plait.state(eager)), jax.tree.leaves(plait.state(compiled)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_counters_and_keys_are_taken_over():
+    model = plait.Dropout(0.5, rngs=plait.Rngs(0))
+    ema = EMA(model, 0.9)
+    model(jnp.ones(3))
+    ema.update(model)
+    assert int(ema.params["rngs"]["count"][...]) == 1
+
+
+def test_a_state_is_as_good_as_a_model():
+    model = build(plait)
+    ema = EMA(plait.state(model, plait.Param), 0.5)
+    model.layers[0].bias[...] = jnp.ones(4)
+    ema.update(plait.state(model))
+    assert ema.apply_to(model).layers[0].bias[...].tolist() == [0.5] * 4
+
+
+def test_other_leaves_than_variables_are_named():
+    with pytest.raises(ArgumentTypeError, match=r"at +a\[0\]\s+found +a ArrayImpl"):
+        EMA({"a": [jnp.ones(2)]}, 0.5)
+    assert list(EMA({"a": jnp.ones(2), "b": plait.Param(jnp.ones(2))}, 0.5, only=plait.Param).params) == ["b"]
+
+
+def test_values_that_do_not_fit_are_named_and_change_nothing():
+    ema = EMA(plait.Linear(2, 3, rngs=plait.Rngs(0)), 0.5)
+    before = jax.tree.leaves(plait.state(ema))
+    with pytest.raises(ArgumentError, match=r"at +kernel\s+found +a value of shape \(4, 3\)\s+expected .*\(2, 3\)"):
+        ema.update(plait.Linear(4, 3, rngs=plait.Rngs(0)))
+    with pytest.raises(ArgumentError, match=r"at +bias\s+found +nothing"):
+        ema.update(plait.Linear(2, 3, use_bias=False, rngs=plait.Rngs(0)))
+    assert all(a is b for a, b in zip(jax.tree.leaves(plait.state(ema)), before, strict=True))
+
+
+def test_a_model_without_the_averaged_variables_is_refused():
+    ema = EMA(plait.Linear(2, 3, rngs=plait.Rngs(0)), 0.5)
+    with pytest.raises(ArgumentError, match=r"at +bias, kernel"):
+        ema.apply_to(plait.Dict(other=plait.Param(jnp.ones(2))))

@@ -1,0 +1,209 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import plait
+from plait.errors import ArgumentError, ArgumentTypeError, ShapeError
+from plait.training import metrics
+from plait.training.metrics import Accuracy, Average, Metric, MetricState, MultiMetric, Statistics, Welford
+from tests.nn.twins import flax_nnx, users_promotion
+
+VALUES = st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=4)
+BATCHES = st.lists(st.tuples(VALUES, st.booleans()), min_size=1, max_size=3)
+
+
+def feed(metric, batches):
+    for values, masked in batches:
+        mask = {"mask": jnp.arange(len(values)) % 2 == 0} if masked else {}
+        metric.update(values=jnp.asarray(values, jnp.float32), **mask)
+    return metric.compute()
+
+
+@pytest.mark.oracle
+@settings(max_examples=10)
+@given(BATCHES)
+def test_average_is_flax_s(batches):
+    with users_promotion():
+        expected = feed(flax_nnx().metrics.Average(), batches)
+    np.testing.assert_allclose(feed(Average(), batches), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.oracle
+@settings(max_examples=10)
+@given(st.lists(VALUES, min_size=1, max_size=3))
+def test_welford_is_flax_s(batches):
+    batches = [(values, False) for values in batches]  # Flax ignores the mask here
+    with users_promotion():
+        expected = feed(flax_nnx().metrics.Welford(), batches)
+    found = feed(Welford(), batches)
+    for name in ("mean", "standard_error_of_mean", "standard_deviation"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-3, atol=1e-3, err_msg=name)
+
+
+@given(VALUES, st.integers(1, 3))
+@settings(max_examples=10)
+def test_welford_does_not_depend_on_the_cut(values, size):
+    whole, parts = Welford(), Welford()
+    whole.update(values=jnp.asarray(values))
+    for start in range(0, len(values), size):
+        parts.update(values=jnp.asarray(values[start : start + size]))
+    np.testing.assert_allclose(whole.compute().standard_deviation, np.std(np.asarray(values, np.float64)), atol=1e-4)
+    np.testing.assert_allclose(parts.compute().mean, whole.compute().mean, atol=1e-4)
+    np.testing.assert_allclose(parts.compute().standard_deviation, whole.compute().standard_deviation, atol=1e-4)
+
+
+def test_welford_counts_only_what_the_mask_selects():
+    metric = Welford()
+    metric.update(values=jnp.array([[1.0, 50.0], [2.0, 4.0]]), mask=jnp.array([[1, 0], [1, 1]]))
+    metric.update(values=jnp.array([9.0, -50.0]), mask=jnp.array([True, False]))
+    found = metric.compute()
+    np.testing.assert_allclose([found.mean, found.standard_deviation], [4.0, np.std([1, 2, 4, 9])], rtol=1e-6)
+
+
+def test_welford_keeps_its_digits_around_a_large_mean():
+    metric = Welford()
+    metric.update(values=jnp.array([10_000.0, 10_001.0]))
+    metric.update(values=jnp.array([10_002.0, 10_003.0]))
+    np.testing.assert_allclose(metric.compute().standard_deviation, np.sqrt(1.25), rtol=1e-5)
+
+
+def test_a_batch_that_is_masked_out_changes_nothing():
+    for metric in (Average(), Welford()):
+        metric.update(values=jnp.array([1.0, 3.0]))
+        before = jax.tree.leaves(metric.compute())
+        metric.update(values=jnp.array([jnp.inf, jnp.nan]), mask=jnp.zeros(2, bool))
+        assert jax.tree.leaves(metric.compute()) == before
+
+
+ACCURACIES = [
+    (None, jnp.eye(3), jnp.array([0, 1, 1]), None),
+    (None, jnp.eye(3), jnp.array([0, 1, 1]), jnp.array([1, 0, 1])),
+    (None, jnp.stack([jnp.eye(3)] * 2), jnp.array([[0, 1, 1], [2, 2, 2]]), None),
+    (0.5, jnp.array([0.5, 0.6, 0.1]), jnp.array([1, 0, 0]), None),
+    (0.5, jnp.array([0.5, 0.6, 0.1]), jnp.array([1, 0, 2]), jnp.array([True, False, True])),
+]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("threshold", "logits", "labels", "mask"), ACCURACIES)
+def test_accuracy_is_flax_s(threshold, logits, labels, mask):
+    ours, theirs = Accuracy(threshold), flax_nnx().metrics.Accuracy(threshold)
+    ours.update(logits=logits, labels=labels, mask=mask)
+    with users_promotion():
+        theirs.update(logits=logits, labels=labels, mask=mask)
+        expected = theirs.compute()
+    np.testing.assert_allclose(ours.compute(), expected)
+
+
+@pytest.mark.oracle
+def test_a_multi_metric_has_flax_s_paths_and_results():
+    def build(lib):
+        return lib.MultiMetric(accuracy=lib.metrics.Accuracy(), loss=lib.metrics.Average("loss"))
+
+    class Ours:
+        MultiMetric, metrics = MultiMetric, metrics
+
+    nnx, batch = flax_nnx(), {"logits": jnp.eye(2), "labels": jnp.array([0, 0]), "loss": jnp.array([1.0, 3.0])}
+    ours, theirs = build(Ours), build(nnx)
+    for mask in (None, {"loss": jnp.array([True, False])}, jnp.array([True, False])):
+        ours.update(**batch, mask=mask)
+        with users_promotion():
+            theirs.update(**batch, mask=mask)
+            expected = theirs.compute()
+    assert plait.to_flat_state(plait.state(ours)).paths == nnx.to_flat_state(nnx.state(theirs)).paths
+    for name, value in expected.items():
+        np.testing.assert_allclose(ours.compute()[name], value)
+
+
+@pytest.mark.parametrize("make", [Average, Welford, Accuracy, lambda: MultiMetric(a=Average("labels"))])
+def test_jit_agrees_with_eager(make):
+    eager, compiled = make(), make()
+    batch = {"values": jnp.array([1.0, 2.0]), "logits": jnp.eye(2), "labels": jnp.array([0, 0])}
+    step = plait.jit(lambda metric, batch: metric.update(**batch))
+    for _ in range(3):
+        eager.update(**batch)
+        step(compiled, batch)
+    for a, b in zip(jax.tree.leaves(eager.compute()), jax.tree.leaves(compiled.compute()), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", [Average, Welford, Accuracy, lambda: MultiMetric(a=Average())])
+def test_reset_forgets(make):
+    metric = make()
+    fresh = jax.tree.leaves(plait.state(metric))
+    metric.update(values=jnp.ones(2), logits=jnp.eye(2), labels=jnp.array([0, 0]))
+    metric.reset()
+    assert jax.tree.leaves(plait.state(metric)) == fresh
+
+
+def test_an_empty_average_is_nan():
+    assert np.isnan(Average().compute())
+    assert np.isnan(Welford().compute().standard_deviation)
+
+
+@pytest.mark.parametrize("value", [3, 2.5, True, np.array([1, 2]), jnp.ones((2, 2), jnp.bfloat16)])
+def test_numbers_and_arrays_of_any_dtype_are_averaged(value):
+    metric = Average()
+    metric.update(values=value)
+    np.testing.assert_allclose(metric.compute(), np.mean(np.asarray(value, np.float32)))
+    assert metric.total.value.dtype == jnp.float32
+
+
+def test_state_and_split():
+    graphdef, state = Average().split()
+    assert isinstance(state["total"], MetricState)
+    assert isinstance(plait.merge(graphdef, state), Average)
+
+
+def test_statistics_can_be_changed_and_returned_from_jit():
+    stats = Statistics(jnp.ones(()), jnp.ones(()), jnp.ones(()))
+    assert float(jax.jit(lambda s: s.replace(mean=s.mean + 1))(stats).mean) == 2.0
+
+
+@pytest.mark.parametrize("metric", [Average("loss"), Welford("loss"), MultiMetric(a=Average("loss"))])
+def test_a_missing_keyword_is_named(metric):
+    with pytest.raises(ArgumentTypeError, match=r"found +the keywords \['values'\]\s+expected +the keyword 'loss'"):
+        metric.update(values=jnp.ones(2))
+
+
+def test_a_mask_needs_an_array():
+    with pytest.raises(ArgumentError, match=r"a mask for a single number\s+found +values=1\.0"):
+        Average().update(values=1.0, mask=jnp.array(True))
+
+
+@pytest.mark.parametrize(
+    ("threshold", "labels", "expected"),
+    [
+        (None, jnp.ones((3, 1), jnp.int32), r"\(3, 3\) and labels of shape \(3, 1\)\s+expected .* one more axis"),
+        (None, jnp.ones(2, jnp.int32), r"\(3, 3\) and labels of shape \(2,\)"),
+        (0.5, jnp.ones(3, jnp.int32), r"\(3, 3\) and labels of shape \(3,\)\s+expected +equal shapes"),
+        (None, jnp.ones(3), r"found +labels of dtype float32\s+expected +an integer dtype"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(threshold, labels, expected):
+    with pytest.raises(ShapeError, match=expected):
+        Accuracy(threshold).update(logits=jnp.eye(3), labels=labels)
+
+
+def test_a_threshold_must_be_a_float():
+    with pytest.raises(ArgumentTypeError, match=r"found +1 of type int\s+expected +a float"):
+        Accuracy(threshold=1)
+
+
+def test_names_of_methods_are_refused():
+    with pytest.raises(ArgumentError, match=r"found +the name 'reset'"):
+        MultiMetric(reset=Average())
+
+
+@pytest.mark.parametrize("method", ["update", "compute", "reset"])
+def test_a_subclass_must_define_its_methods(method):
+    class Unfinished(Metric):
+        def __init__(self):
+            pass
+
+    with pytest.raises(NotImplementedError, match=rf"Unfinished .* define its own {method}\(\)"):
+        getattr(Unfinished(), method)()
+    with pytest.raises(NotImplementedError, match="__init__"):
+        Metric()

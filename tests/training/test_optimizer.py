@@ -1,0 +1,338 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import plait
+from plait.core.variables import OptArray, OptState, OptVariable
+from plait.errors import ArgumentTypeError, OptimizerAttributeError, OptimizerError
+from plait.training.optimizer import ModelAndOptimizer, Optimizer
+from tests.nn.twins import flax_nnx, pure, some_input
+
+
+def matrices(params):
+    return jax.tree.map(lambda p: p.ndim > 1, params)
+
+
+def two_groups(params):
+    return jax.tree.map(lambda p: "matrix" if p.ndim > 1 else "vector", params)
+
+
+TRANSFORMATIONS = {
+    "sgd": lambda: optax.sgd(0.1),
+    "momentum": lambda: optax.sgd(0.1, momentum=0.9, nesterov=True),
+    "adam": lambda: optax.adam(1e-2),
+    "adamw with clipping": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2)),
+    "schedule": lambda: optax.adam(optax.cosine_decay_schedule(1e-2, 10)),
+    "masked": lambda: optax.masked(optax.adam(1e-2), matrices),
+    "groups": lambda: optax.multi_transform({"matrix": optax.adam(1e-2), "vector": optax.sgd(0.1)}, two_groups),
+    "hyperparameters": lambda: optax.inject_hyperparams(optax.adam)(learning_rate=1e-2),
+    "accumulation": lambda: optax.MultiSteps(optax.adam(1e-2), 2).gradient_transformation(),
+    "schedule free": lambda: optax.contrib.schedule_free_adamw(1e-2),
+}
+every_transformation = pytest.mark.parametrize("name", TRANSFORMATIONS)
+
+STEPS = 3
+pytestmark = pytest.mark.usefixtures("users_promotion")  # Optax needs JAX's own promotion
+
+
+def build(lib):
+    rngs = lib.Rngs(0)
+    return lib.Sequential(
+        lib.BatchNorm(3, rngs=rngs), lib.Linear(3, 4, rngs=rngs), jnp.tanh, lib.Linear(4, 2, rngs=rngs)
+    )
+
+
+def loss(model, x):
+    return ((model(x) - x[:, :2]) ** 2).mean()
+
+
+def train(lib, make_optimizer, tx, steps=STEPS):
+    """A few steps of a library's own grad and optimizer; the states of both after each."""
+    model = build(lib)
+    optimizer = make_optimizer(model, tx, wrt=lib.Param)
+    gradient = lib.jit(lib.grad(loss))
+    states = []
+    for seed in range(steps):
+        optimizer.update(model, gradient(model, some_input(8, 3, seed=seed)))
+        states.append((pure(lib.state(model), lib), lib.state(optimizer)))
+    return states
+
+
+@pytest.mark.oracle
+@every_transformation
+def test_trajectories_and_states_are_flax_s(name):
+    nnx = flax_nnx()
+    mine = train(plait, Optimizer, TRANSFORMATIONS[name]())
+    other = train(nnx, nnx.Optimizer, TRANSFORMATIONS[name]())
+    for (ours, _), (theirs, _) in zip(mine, other, strict=True):
+        for path in theirs:
+            np.testing.assert_allclose(ours[path], theirs[path], rtol=1e-4, atol=1e-5, err_msg=path)
+    ours, theirs = dict(plait.to_flat_state(mine[-1][1])), dict(nnx.to_flat_state(other[-1][1]))
+    # Flax makes variables without arrays where a transformation leaves parameters out; plait makes none.
+    theirs = {path: leaf for path, leaf in theirs.items() if jax.tree.leaves(leaf.get_raw_value())}
+    assert [(p, type(v).__name__) for p, v in ours.items()] == [(p, type(v).__name__) for p, v in theirs.items()]
+    for path in ours:
+        np.testing.assert_allclose(ours[path][...], theirs[path][...], rtol=1e-3, atol=1e-5, err_msg=str(path))
+
+
+@pytest.mark.parametrize("name", ["momentum", "adamw with clipping", "groups", "schedule free"])
+def test_trajectories_are_those_of_plain_optax(name):
+    tx, model, reference = TRANSFORMATIONS[name](), build(plait), build(plait)
+    optimizer = Optimizer(model, tx, wrt=plait.Param)
+    params = plait.to_pure_dict(plait.state(reference, plait.Param))
+    state = tx.init(params)
+    for seed in range(STEPS):
+        grads = plait.grad(loss)(model, some_input(8, 3, seed=seed))
+        updates, state = tx.update(plait.to_pure_dict(grads), state, params)
+        params = optax.apply_updates(params, updates)
+        given = optimizer.update(model, grads)
+        for mine, other in zip(jax.tree.leaves(given), jax.tree.leaves(updates), strict=True):
+            np.testing.assert_allclose(mine, other, rtol=1e-6, atol=1e-8)
+    for mine, other in zip(jax.tree.leaves(plait.state(model, plait.Param)), jax.tree.leaves(params), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-6, atol=1e-8)
+    assert int(optimizer.step[...]) == STEPS
+
+
+@plait.jit
+def compiled_step(model, optimizer, x):
+    value, grads = plait.value_and_grad(loss)(model, x)
+    optimizer.update(model, grads)
+    return value
+
+
+@pytest.mark.parametrize("name", ["adam", "groups", "accumulation"])
+def test_jit_agrees_with_eager(name):
+    eager, compiled = build(plait), build(plait)
+    eager_optimizer = Optimizer(eager, TRANSFORMATIONS[name](), wrt=plait.Param)
+    compiled_optimizer = Optimizer(compiled, TRANSFORMATIONS[name](), wrt=plait.Param)
+    for seed in range(STEPS):
+        x = some_input(8, 3, seed=seed)
+        eager_optimizer.update(eager, plait.grad(loss)(eager, x))
+        compiled_step(compiled, compiled_optimizer, x)
+    for mine, other in ((compiled, eager), (compiled_optimizer, eager_optimizer)):
+        for a, b in zip(jax.tree.leaves(plait.state(mine)), jax.tree.leaves(plait.state(other)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_new_transformation_of_the_same_content_is_not_compiled_again():
+    traces = []
+
+    @plait.jit
+    def step(model, optimizer, x):
+        traces.append(None)
+        optimizer.update(model, plait.grad(loss)(model, x))
+
+    for _ in range(3):
+        model = build(plait)
+        step(model, Optimizer(model, optax.adam(1e-2), wrt=plait.Param), some_input(8, 3))
+    assert len(traces) == 1
+
+
+def test_an_update_changes_no_structure():
+    model = build(plait)
+    optimizer = Optimizer(model, optax.adam(1e-2), wrt=plait.Param)
+    before = plait.graphdef((model, optimizer))
+    optimizer.update(model, plait.grad(loss)(model, some_input(8, 3)))
+    assert plait.graphdef((model, optimizer)) is before
+
+
+def test_written_buffers_can_be_donated():
+    model = build(plait)
+    optimizer = Optimizer(model, optax.contrib.schedule_free_adamw(1e-2), wrt=plait.Param)
+
+    @plait.jit(donate=...)
+    def step(model, optimizer, x):
+        optimizer.update(model, plait.grad(loss)(model, x))
+
+    for _ in range(2):
+        step(model, optimizer, some_input(8, 3))
+    assert int(optimizer.step[...]) == 2
+
+
+@given(st.sampled_from(["kernel", "bias"]), st.booleans())
+@settings(max_examples=4)
+def test_only_what_wrt_selects_changes(part, module_gradients):
+    """Gradients of the rest are ignored, and may come as a module."""
+    model = build(plait)
+    before = pure(plait.state(model, plait.Param))
+    optimizer = Optimizer(model, optax.sgd(0.1), wrt=plait.PathContains(part))
+    grads = plait.grad(loss)(model, some_input(8, 3))
+    if module_gradients:
+        grads = plait.merge(plait.graphdef(model), grads, plait.state(model, plait.BatchStat))
+    updates = optimizer.update(model, grads)
+    after = pure(plait.state(model, plait.Param))
+    changed = {path for path in after if not (after[path] == before[path]).all()}
+    assert changed
+    assert all(path.endswith(part) for path in changed)
+    assert all(path[-1] == part for path, _ in plait.to_flat_state(updates))
+
+
+def test_extra_arguments_reach_the_transformation():
+    seen = {}
+
+    def update(grads, state, params=None, **extra):
+        seen.update(extra)
+        return grads, state
+
+    model = build(plait)
+    tx = optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+    Optimizer(model, tx, wrt=plait.Param).update(model, plait.state(model, plait.Param), value=3.0)
+    assert seen == {"value": 3.0}
+
+
+def test_a_transformation_sees_raw_arrays_with_the_model_s_paths():
+    seen = []
+
+    def init(params):
+        seen.append(params)
+        return {"copy": params, "count": jnp.zeros(())}
+
+    model = build(plait)
+    optimizer = Optimizer(model, optax.GradientTransformation(init, lambda g, s, p: (g, s)), wrt=plait.Param)
+    assert isinstance(seen[0], plait.State)
+    assert all(isinstance(leaf, jax.Array) for _, leaf in plait.to_flat_state(seen[0]))
+    assert type(optimizer.opt_state["copy"]["layers"][1]["kernel"]) is OptVariable
+    assert type(optimizer.opt_state["count"]) is OptArray
+
+
+def test_a_mirror_has_the_metadata_of_its_variable():
+    layer = plait.Linear(2, 3, kernel_metadata={"note": 1, "optimizer_sharding": (None, None)}, rngs=plait.Rngs(0))
+    mirror = Optimizer(layer, optax.adam(0.1), wrt=plait.Param).opt_state[0].mu["kernel"]
+    assert (mirror.note, mirror.out_sharding, mirror.has_metadata("optimizer_sharding")) == (1, (None, None), False)
+
+
+def test_tied_variables_are_updated_once():
+    shared = plait.Param(jnp.ones(2))
+    model = plait.Dict(a=plait.Dict(w=shared), b=plait.Dict(w=shared))
+    optimizer = Optimizer(model, optax.sgd(1.0), wrt=plait.Param)
+    optimizer.update(model, plait.grad(lambda m: (m.a.w * m.b.w).sum())(model))
+    assert shared[...].tolist() == [-1.0, -1.0]
+
+
+def test_a_single_variable_is_a_model_too():
+    variable = plait.Param(jnp.ones(2))
+    optimizer = Optimizer(variable, optax.sgd(0.5), wrt=plait.Param)
+    optimizer.update(variable, plait.grad(lambda v: (v**2).sum())(variable))
+    assert variable[...].tolist() == [0.0, 0.0]
+
+
+def test_half_precision_parameters_keep_their_dtype():
+    model = plait.Linear(2, 2, param_dtype=jnp.bfloat16, rngs=plait.Rngs(0))
+    optimizer = Optimizer(model, optax.sgd(0.5), wrt=plait.Param)
+    optimizer.update(model, jax.tree.map(lambda p: jnp.ones(p.shape, jnp.float32), plait.state(model, plait.Param)))
+    assert model.bias.value.dtype == jnp.bfloat16
+    assert model.bias[...].tolist() == [-0.5, -0.5]
+
+
+class Watched(plait.Param):
+    def get_value(self, **_):
+        raise AssertionError("read through the hook")
+
+    def set_value(self, value, **_):
+        raise AssertionError("written through the hook")
+
+
+def test_hooks_of_variables_do_not_run():
+    model = plait.Dict(w=Watched(jnp.ones(2)))
+    grads = plait.State({"w": jnp.ones(2)})
+    Optimizer(model, optax.adam(0.1), wrt=plait.Param).update(model, grads)
+    assert model.w.get_raw_value()[0] < 1
+
+
+@pytest.fixture
+def trained():
+    model = build(plait)
+    optimizer = Optimizer(model, optax.adam(1e-2), wrt=plait.Param)
+    grads = plait.grad(loss)(model, some_input(8, 3))
+    optimizer.update(model, grads)
+    return model, optimizer, grads
+
+
+def broken(grads, kind):
+    grads = plait.clone(grads)
+    if kind == "missing":
+        del grads["layers"][3]["bias"]
+    elif kind == "extra":
+        grads["layers"][1]["scale"] = jnp.ones(2)
+    else:
+        grads["layers"][3]["bias"] = jnp.ones((1, 2))
+    return grads
+
+
+BROKEN = {
+    "missing": r"at +layers\[3\]\.bias\s+found +no gradient for layers\[3\]\.bias\s+expected +one gradient .* the 6",
+    "extra": r"at +layers\[1\]\.scale\s+found +a gradient for layers\[1\]\.scale, which the model does not have",
+    "shape": r"at +layers\[3\]\.bias\s+found +a gradient of shape \(1, 2\) .*\s+expected +shape \(2,\)",
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_gradients_that_do_not_fit_name_the_paths_and_change_nothing(trained, kind):
+    model, optimizer, grads = trained
+    before = plait.clone((model, optimizer))
+    with pytest.raises(OptimizerError, match=BROKEN[kind]):
+        optimizer.update(model, broken(grads, kind))
+    for a, b in zip(jax.tree.leaves((model, optimizer)), jax.tree.leaves(before), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_advice_for_missing_gradients_works(trained):
+    model, _, _ = trained
+    optimizer = Optimizer(model, optax.sgd(0.1), wrt=plait.BatchStat)
+    with pytest.raises(OptimizerError, match=r"argnums=plait\.DiffState\(0, plait\.BatchStat\)"):
+        optimizer.update(model, plait.grad(loss)(model, some_input(8, 3)))
+    argnums = plait.DiffState(0, plait.BatchStat)
+    optimizer.update(model, plait.grad(loss, argnums=argnums)(model, some_input(8, 3)))
+    assert int(optimizer.step[...]) == 1
+
+
+def test_an_error_in_the_transformation_changes_nothing(trained):
+    model, optimizer, grads = trained
+    before = plait.clone((model, optimizer))
+
+    class Broken(Exception):
+        pass
+
+    def fail(*_args, **_kwargs):
+        raise Broken("no step today")
+
+    optimizer.tx = optax.GradientTransformation(lambda params: None, fail)
+    with pytest.raises(Broken, match="no step today"):
+        optimizer.update(model, grads)
+    np.testing.assert_array_equal(optimizer.step[...], before[1].step[...])
+    np.testing.assert_array_equal(model.layers[1].kernel, before[0].layers[1].kernel)
+
+
+def test_wrt_is_required():
+    with pytest.raises(ArgumentTypeError, match=r"wrt is missing[\s\S]*Optimizer\(model, tx, wrt=plait\.Param\)"):
+        Optimizer(build(plait), optax.sgd(0.1))
+
+
+def test_update_needs_the_gradients(trained):
+    _, optimizer, grads = trained
+    with pytest.raises(ArgumentTypeError, match=r"without grads[\s\S]*update\(model, grads\)[\s\S]*ModelAndOptimizer"):
+        optimizer.update(grads)
+
+
+def test_the_model_is_not_kept(trained):
+    with pytest.raises(OptimizerAttributeError, match=r"'model'[\s\S]*ModelAndOptimizer"):
+        trained[1].model
+    assert not hasattr(trained[1], "anything")
+
+
+def test_model_and_optimizer_keeps_the_model():
+    model = build(plait)
+    trainer = ModelAndOptimizer(model, optax.sgd(0.1))
+    before = model.layers[1].kernel[...]
+    updates = trainer.update(plait.grad(loss)(trainer.model, some_input(8, 3)))
+    np.testing.assert_allclose(model.layers[1].kernel, before + updates["layers"][1]["kernel"], rtol=1e-6)
+    assert trainer.model is model
+
+
+def test_kinds_of_the_state_are_opt_states():
+    assert issubclass(OptArray, OptState)
+    assert issubclass(OptVariable, OptState)
+    assert not issubclass(OptVariable, plait.Param)
