@@ -6,6 +6,8 @@ keeps no trace alive, and its identity tells one trace from another.
 
 from __future__ import annotations
 
+import inspect
+import sys
 from typing import Any
 
 import jax
@@ -64,6 +66,18 @@ try:
     from jax._src.state.types import AbstractRef as _AbstractRef
 except ImportError:  # JAX versions without references
     _AbstractRef = _Ref = ()  # type: ignore[assignment,misc]
+
+
+def frame_locals(frame: Any) -> dict[str, Any]:
+    """The local variables of a running function.
+
+    Before Python 3.13 the frame keeps the dict that it was asked for, and with it every object in it, until the
+    function returns; it is emptied here. (A debugger writes that dict back into the function; then it is left alone.)
+    """
+    found = dict(frame.f_locals)
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.gettrace() is None:
+        frame.f_locals.clear()
+    return found
 
 
 def new_ref(value: Any) -> Any:

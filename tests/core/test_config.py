@@ -41,7 +41,8 @@ def test_a_configuration_gives_an_equal_structure():
     net = Net()
     again = round_trip(net)
     assert plait.graphdef(again) == plait.graphdef(net)
-    assert again.again is again.first and again.me is again
+    assert again.again is again.first
+    assert again.me is again
 
 
 def test_leaves_are_shapes_and_dtypes():

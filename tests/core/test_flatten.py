@@ -61,7 +61,10 @@ def leaf_paths(graph):
 
 
 CASES = {
-    "ints before strings": (lambda: {"b": nnx.Param(1.0), 10: nnx.Param(2.0), 9: nnx.Param(3.0)}, ((9,), (10,), ("b",))),
+    "ints before strings": (
+        lambda: {"b": nnx.Param(1.0), 10: nnx.Param(2.0), 9: nnx.Param(3.0)},
+        ((9,), (10,), ("b",)),
+    ),
     "first path": (lambda: _tied(), (("dec",),)),
     "through a cycle": (lambda: _cycle(), (("next", "w"),)),
     "elements of a List": (lambda: nnx.List([nnx.Param(1.0), 2, jnp.ones(1)]), ((0,), (2,))),

@@ -67,7 +67,8 @@ def test_tree_mode_refuses_cycles_and_classes_that_are_no_pytrees():
 def test_the_mode_of_the_thread_takes_effect_at_once_and_is_restored():
     """G57: as a call, a context manager and a decorator; the argument wins."""
     with plait.set_graph_mode(False):
-        assert not graph_mode() and graph_mode(True)
+        assert not graph_mode()
+        assert graph_mode(True)
         with pytest.raises(GraphError, match="duplicate"):
             plait.split(shared_model())
         plait.split(shared_model(), graph=True)
@@ -77,7 +78,8 @@ def test_the_mode_of_the_thread_takes_effect_at_once_and_is_restored():
     def inside():
         return graph_mode()
 
-    assert not inside() and graph_mode()
+    assert not inside()
+    assert graph_mode()
     plait.set_graph_mode(False)
     assert not graph_mode()
     plait.set_graph_mode(True)
@@ -105,7 +107,9 @@ def test_value_only_updates_carry_values_and_no_structure():
     model = plait.Dict(a=Param(jnp.ones(2)))
     for turn in (2, 4):
         out = step(model)
-        assert model.a[0] == turn and out[0] == turn and "new" not in model
+        assert model.a[0] == turn
+        assert out[0] == turn
+        assert "new" not in model
 
 
 def test_value_only_updates_refuse_shared_inputs_and_returned_inputs():
@@ -122,7 +126,8 @@ def test_the_mode_for_updates_is_the_threads():
         assert not graph_updates_mode()
         model = plait.Dict(a=Param(1.0))
         plait.jit(lambda m: m.update(b=Param(2.0)))(model)
-    assert "b" not in model and graph_updates_mode()
+    assert "b" not in model
+    assert graph_updates_mode()
 
 
 def test_the_environment_sets_the_defaults():

@@ -23,7 +23,9 @@ def test_call_returns_the_output_and_the_new_pair():
     """G43, G44."""
     counter = Counter()
     out, (graphdef, state) = plait.call(plait.split(counter))(3)
-    assert int(out) == 6 and int(state["count"][...]) == 3 and int(counter.count) == 0
+    assert int(out) == 6
+    assert int(state["count"][...]) == 3
+    assert int(counter.count) == 0
     assert graphdef == plait.graphdef(counter)
 
 
@@ -31,7 +33,8 @@ def test_apply_of_a_graphdef_is_the_same():
     """G18."""
     graphdef, state = plait.split(Counter())
     out, (_, after) = graphdef.apply(state)(3)
-    assert int(out) == 6 and int(after["count"][...]) == 3
+    assert int(out) == 6
+    assert int(after["count"][...]) == 3
 
 
 def test_names_and_keys_select_a_method_or_part():

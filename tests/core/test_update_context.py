@@ -59,8 +59,11 @@ def test_the_example_of_the_contract_swaps_by_identity_and_adds_a_cycle():
 
     with plait.update_context("demo") as ctx:
         out = ctx.merge(*pure(*ctx.split(pair)))
-    assert out is pair and pair.back is pair
-    assert pair.left is right and pair.right is left and float(pair.left[...]) == 20
+    assert out is pair
+    assert pair.back is pair
+    assert pair.left is right
+    assert pair.right is left
+    assert float(pair.left[...]) == 20
 
 
 def test_step_four_works_from_a_compile_cache():
@@ -81,7 +84,8 @@ def test_step_four_works_from_a_compile_cache():
         left, right = pair.left, pair.right
         with plait.update_context("demo") as ctx:
             assert ctx.merge(*pure(*ctx.split(pair))) is pair
-        assert pair.left is right and pair.right is left
+        assert pair.left is right
+        assert pair.right is left
     assert runs == 1
 
 
@@ -92,7 +96,8 @@ def test_the_mapping_names_what_is_still_reachable():
         graphdef, state = ctx.split(pair)
         assert graphdef.index_mapping is None
         inner = ctx.merge(graphdef, state)
-        assert ctx.index_ref is not None and ctx.index_ref[0] is inner
+        assert ctx.index_ref is not None
+        assert ctx.index_ref[0] is inner
         del inner.left
         after, _ = ctx.split(inner)
         assert dict(after.index_mapping) == {0: 0, 2: 1}
@@ -109,7 +114,9 @@ def test_several_roots_share_one_index_space():
         second["b"][...] += 1
 
     results = rounds(change, first, second)
-    assert results == [first, second] and first["a"] is shared and shared[0] == 2
+    assert results == [first, second]
+    assert first["a"] is shared
+    assert shared[0] == 2
 
 
 def test_new_objects_appear_once():
@@ -120,7 +127,8 @@ def test_new_objects_appear_once():
         pair.new = pair.again = Param(jnp.zeros(3))
 
     rounds(change, pair)
-    assert pair.new is pair.again and pair.new.shape == (3,)
+    assert pair.new is pair.again
+    assert pair.new.shape == (3,)
 
 
 def test_contexts_without_a_tag_only_share():
@@ -130,7 +138,8 @@ def test_contexts_without_a_tag_only_share():
         one, two = ctx.split({"a": shared}), ctx.split({"b": shared})
     with plait.merge_context() as ctx:
         first, second = ctx.merge(*one), ctx.merge(*two)
-    assert first["a"] is second["b"] and first["a"] is not shared
+    assert first["a"] is second["b"]
+    assert first["a"] is not shared
 
 
 def test_flatten_and_unflatten_are_the_flat_forms():
@@ -148,7 +157,8 @@ def test_flatten_and_unflatten_are_the_flat_forms():
 
 def test_a_context_is_an_opaque_static_value():
     """U5."""
-    assert UpdateContext("a") == UpdateContext("b") and hash(UpdateContext("a")) == hash(UpdateContext("b"))
+    assert UpdateContext("a") == UpdateContext("b")
+    assert hash(UpdateContext("a")) == hash(UpdateContext("b"))
     assert jax.tree.leaves(UpdateContext("a")) == []
 
 
@@ -156,8 +166,10 @@ def test_contexts_nest_and_leave_nothing_behind():
     """U3, U38, U39, U14."""
     with plait.update_context("a") as outer, plait.update_context("a") as inner, plait.update_context("b"):
         assert plait.current_update_context("a") is inner is not outer
-    assert "a" not in _stacks.by_tag and "b" not in _stacks.by_tag
-    assert outer.ref_index is None and inner.index_ref is None
+    assert "a" not in _stacks.by_tag
+    assert "b" not in _stacks.by_tag
+    assert outer.ref_index is None
+    assert inner.index_ref is None
 
 
 def test_a_decorator_opens_a_context_for_each_call():
@@ -168,7 +180,9 @@ def test_a_decorator_opens_a_context_for_each_call():
         """Text."""
         return plait.current_update_context("demo")
 
-    assert current() is not current() and current.__doc__ == "Text." and current.__name__ == "current"
+    assert current() is not current()
+    assert current.__doc__ == "Text."
+    assert current.__name__ == "current"
 
 
 def test_no_reference_stays_after_the_context():
@@ -256,4 +270,5 @@ def test_leaving_a_context_in_another_thread_is_an_internal_error():
     thread.start()
     thread.join()
     _stacks.by_tag.pop("demo")
-    assert "internal" in errors[0] and "'demo'" in errors[0]
+    assert "internal" in errors[0]
+    assert "'demo'" in errors[0]

@@ -31,7 +31,9 @@ def test_a_view_shares_variables_and_changes_settings():
     """D9."""
     net = Net()
     calm = plait.view(net, deterministic=True)
-    assert calm is not net and calm.me is calm and calm.again is calm.switches[0]
+    assert calm is not net
+    assert calm.me is calm
+    assert calm.again is calm.switches[0]
     assert calm.switches[1].weight is net.switches[1].weight
     assert [s.deterministic for s in calm.switches] == [True, True]
     assert not net.switches[0].deterministic
@@ -62,7 +64,8 @@ def test_with_attributes_is_set_attributes_on_a_copy():
     """D5."""
     net = Net()
     changed = plait.with_attributes(net, deterministic=True)
-    assert changed.switches[0].deterministic and not net.switches[0].deterministic
+    assert changed.switches[0].deterministic
+    assert not net.switches[0].deterministic
     assert changed.switches[0].weight is net.switches[0].weight
     with pytest.raises(ArgumentError, match="'missing'"):
         plait.with_attributes(net, missing=1)
@@ -71,7 +74,8 @@ def test_with_attributes_is_set_attributes_on_a_copy():
 def test_map_applies_to_each_leaf():
     """G56."""
     doubled = plait.map(lambda path, leaf: leaf.replace(leaf * len(path)), Net())
-    assert doubled.switches[0].weight[0] == 2 and type(doubled.switches[0].weight) is Param
+    assert doubled.switches[0].weight[0] == 2
+    assert type(doubled.switches[0].weight) is Param
 
 
 def test_recursive_map_replaces_children_first_and_shared_nodes_once():
@@ -98,10 +102,12 @@ def test_with_vars_makes_references_and_takes_them_out():
     """G56."""
     model = plait.Dict(a=Param(jnp.ones(2)))
     held = plait.with_vars(model, ref=True)
-    assert held.a.ref and not model.a.ref
+    assert held.a.ref
+    assert not model.a.ref
     held.a[...] = jnp.zeros(2)
     plain = plait.with_vars(held, ref=False)
-    assert isinstance(plain.a.get_raw_value(), jax.Array) and plain.a[0] == 0
+    assert isinstance(plain.a.get_raw_value(), jax.Array)
+    assert plain.a[0] == 0
 
 
 def test_with_vars_refuses_shared_variables():

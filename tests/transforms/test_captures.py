@@ -47,7 +47,8 @@ def test_writing_to_a_captured_model_names_its_path_and_both_traces():
 
     with pytest.raises(TraceContextError, match=r"at +model\.layers\[0\]\.weight") as error:
         f(jnp.ones(2))
-    assert "top level" in str(error.value) and "traced to a jaxpr" in str(error.value)
+    assert "top level" in str(error.value)
+    assert "traced to a jaxpr" in str(error.value)
     assert model.layers[0].weight[0] == 1
 
 

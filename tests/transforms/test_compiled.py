@@ -38,7 +38,9 @@ def test_only_written_variables_are_donated(case):
         before = {name: getattr(model, name).get_raw_value() for name in ("written", "read", "count")}
         jitted(model, jnp.ones(2))
         assert {name for name, value in before.items() if value.is_deleted()} == donated
-        assert model.written[0] == 2 ** (turn + 1) and model.count[0] == turn + 1 and model.read[0] == 1
+        assert model.written[0] == 2 ** (turn + 1)
+        assert model.count[0] == turn + 1
+        assert model.read[0] == 1
 
 
 def test_plain_arguments_are_donated_too():
@@ -82,4 +84,5 @@ def test_a_call_that_changes_structure_donates_nothing():
     model = Net()
     before = model.written.get_raw_value()
     grow(model)
-    assert not before.is_deleted() and model.extra[0] == 2
+    assert not before.is_deleted()
+    assert model.extra[0] == 2

@@ -1,4 +1,4 @@
-"""``jit``: the same as eager Python, traced once per structure, holding nothing alive. (rules U15 to U23, U33, U34, X10)"""
+"""``jit``: the same as eager Python, traced once per structure, holding nothing alive. (U15 to U23, U33, U34, X10)"""
 
 import copy
 import gc
@@ -45,7 +45,7 @@ def model():
     return graph
 
 
-# Ask 2: whatever a function does to its arguments, jitted equals eager ---------------------------------------------------
+# Ask 2: whatever a function does to its arguments, jitted equals eager ------------------------------------------------
 
 
 def add_shared_child(m):
@@ -146,7 +146,7 @@ def test_a_change_between_calls_is_seen(edit):
             EDITS[edit](graph) if edit != "removed attribute" or hasattr(graph, "inner") else None
 
 
-# Identity ---------------------------------------------------------------------------------------------------------------
+# Identity -------------------------------------------------------------------------------------------------------------
 
 
 def test_outputs_are_the_objects_themselves():
@@ -201,7 +201,7 @@ def test_swapped_submodules_swap_by_identity():
 
 
 def test_what_is_not_written_is_not_touched():
-    """U19: the same array object, also when the structure changed, or the variable was written with what it held."""
+    """U19: the same array object, also when the structure changed, or when it was written with what it held."""
     m = model()
     raw = m.w.get_raw_value()
     plait.jit(lambda m: setattr(m.count, "value", m.count.value + 1))(m)
@@ -238,7 +238,7 @@ def test_a_captured_object_cannot_be_carried_out():
         plait.jit(lambda m: setattr(m, "stolen", held[0].w))(model())
 
 
-# How a function is called -------------------------------------------------------------------------------------------------
+# How a function is called ---------------------------------------------------------------------------------------------
 
 
 def weigh(*args, c=None):
@@ -251,7 +251,7 @@ def weigh(*args, c=None):
 
 
 def test_the_way_a_function_was_called_before_does_not_matter():
-    """X10: order, number and kind of arguments belong to each call, whatever models it was called with before."""
+    """X10: order, number and kind of arguments belong to each call, whatever was passed before."""
     m, n = model(), model()
     n.w.value = jnp.full(2, 5.0)
     x, y = jnp.float32(1), jnp.float32(7)
@@ -273,7 +273,7 @@ PLAIN = {
     "key": lambda: jax.random.key(0),
     "dict": lambda: {"a": 1.0, "b": (2.0, None)},
     "numpy scalar": lambda: np.float32(2),
-    "variable": lambda: plait.Param(1.0),
+    "variable": lambda: plait.Param(jnp.ones(2)),
 }
 
 
@@ -329,7 +329,7 @@ def test_a_value_that_is_no_array_is_named():
         plait.jit(lambda m: None)(Node(inner=Node(names={1})))
 
 
-# Traces -------------------------------------------------------------------------------------------------------------------
+# Traces ---------------------------------------------------------------------------------------------------------------
 
 
 def test_equal_structures_share_one_trace():
@@ -419,7 +419,7 @@ def test_nested_and_composed_jit():
     assert m.w.value.tolist() == [3.0, 3.0]
 
 
-# Soundness: errors ----------------------------------------------------------------------------------------------------------
+# Soundness: errors ----------------------------------------------------------------------------------------------------
 
 
 def spoil(m):
@@ -450,7 +450,7 @@ def test_an_exception_while_tracing_changes_nothing(error):
         assert list(map(id, vars(m).values())) == objects
         assert find_walk((m,)) is walk
     m.w.value = m.w.value + 1  # still ours to write: no trace is left open
-    with pytest.raises(ValueError, match="no active|No active|demo"):
+    with pytest.raises(ValueError, match=r"no active|No active|demo"):
         plait.current_update_context("demo")
     jitted(m, jnp.float32(1))
     assert m.count.value == 9
@@ -494,7 +494,7 @@ def test_no_tracer_leaks():
             plait.jit(lambda m, f=f: f(m))(model())
 
 
-# Soundness: memory ------------------------------------------------------------------------------------------------------------
+# Soundness: memory ----------------------------------------------------------------------------------------------------
 
 
 class Unwalked:
@@ -510,7 +510,9 @@ class Unwalked:
 
 def pair():
     net = Node(w=plait.Param(jnp.ones(17)), layers=[Leafy(w=plait.Param(jnp.ones(17)))])
-    state = Node(moments=[plait.Variable(jnp.zeros(17)) for _ in range(2)], table={"step": plait.Variable(jnp.int32(0))})
+    state = Node(
+        moments=[plait.Variable(jnp.zeros(17)) for _ in range(2)], table={"step": plait.Variable(jnp.int32(0))}
+    )
     return net, state
 
 
@@ -576,20 +578,24 @@ def test_many_short_lived_models_do_not_grow_memory():
         for _ in range(times):
             step(Node(w=plait.Param(1.0), items=[1]))
 
-    run(200)
+    run(100)
     gc.collect()
+    before = len(gc.get_objects())
+    run(10_000)
+    gc.collect()
+    assert len(gc.get_objects()) - before < 1_000
     tracemalloc.start()
     run(100)
     gc.collect()
     before = tracemalloc.get_traced_memory()[0]
-    run(10_000)
+    run(500)
     gc.collect()
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    assert grown < 100_000
+    assert grown < 50_000
 
 
-# Soundness: threads -----------------------------------------------------------------------------------------------------------
+# Soundness: threads ---------------------------------------------------------------------------------------------------
 
 
 def in_threads(*jobs):
@@ -631,8 +637,11 @@ def test_threads_with_models_of_their_own_do_not_disturb_each_other():
 
 
 def test_threads_with_one_model_give_some_interleaving():
-    """U37: concurrent calls on one model are not synchronised. Each call reads all values, computes, and writes all; two
-    at once may both read the same values, so steps can be lost, never torn: every value is one that some call wrote."""
+    """U37: concurrent calls on one model are not synchronised.
+
+    Each call reads all values, computes, and writes all. Two at once may both read the same values, so that steps can
+    be lost, but never torn: every value is one that some call wrote.
+    """
     jitted = plait.jit(lambda m, x: (setattr(m.w, "value", m.w.value + x), m.w.value.sum())[1])
     m = model()
 
@@ -646,7 +655,7 @@ def test_threads_with_one_model_give_some_interleaving():
     assert 101.0 <= first <= 201.0
 
 
-# Soundness: the checking mode --------------------------------------------------------------------------------------------------
+# Soundness: the checking mode -----------------------------------------------------------------------------------------
 
 CHECKED = """
 import jax.numpy as jnp, plait
@@ -674,7 +683,7 @@ def test_the_checking_mode_catches_a_write_round_the_hooks(flag, said):
     assert said in result.stdout, result.stderr
 
 
-# Size -------------------------------------------------------------------------------------------------------------------------
+# Size -----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_deep_graph_can_be_jitted():

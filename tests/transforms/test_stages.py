@@ -22,7 +22,8 @@ def step(model, x):
 def test_a_compiled_stage_takes_modules_and_writes_to_them():
     model = Net()
     compiled = step.lower(model, 1.0).compile()
-    assert float(compiled(model, 1.0)) == 6.0 and model.weight[0] == 2
+    assert float(compiled(model, 1.0)) == 6.0
+    assert model.weight[0] == 2
 
 
 def test_stages_hand_on_what_jax_offers():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import sys
 from typing import Any
 
 import jax
@@ -34,6 +33,7 @@ from .graphdef import (
     sub_graph_attribute,
     variable_def,
 )
+from .named import find_named, name_of
 from .nodes import GenericPytree, check_node
 from .statics import HashableMapping
 from .unflatten import Builder
@@ -41,8 +41,6 @@ from .variables import PLAIN_METADATA, PLAIN_METADATA_KEY, Variable
 from .walks import find_walk
 
 FORMAT = "plait-config-1"
-# Where names are looked for first, so that a configuration does not depend on JAX's private modules.
-_PUBLIC_MODULES = ("types", "jax.nn", "jax.numpy", "jax.lax", "jax.nn.initializers")
 
 
 def to_config(node: Any, /) -> dict[str, Any]:
@@ -163,20 +161,11 @@ def _encode_static(value: Any, path: Path) -> Any:
 
 
 def _name_of(value: Any, path: Path) -> str:
-    """``module:qualified.name``, if that leads back to the value; a public module where there is one."""
-    own = getattr(value, "__module__", None)
-    name = getattr(value, "__qualname__", getattr(value, "__name__", None))
-    for module in (*_PUBLIC_MODULES, own):
-        if isinstance(module, str) and isinstance(name, str) and _find(module, name) is value:
-            return f"{module}:{name}"
-    raise _cannot(f"{value!r:.60} of type {type(value).__name__}, which has no importable name", path)
-
-
-def _find(module: str, name: str) -> Any:
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+    """``module:qualified.name``, if that leads back to the value."""
+    name = name_of(value)
+    if name is None:
+        raise _cannot(f"{value!r:.60} of type {type(value).__name__}, which has no importable name", path)
+    return name
 
 
 def _cannot(what: str, path: Path) -> ConfigError:
@@ -190,15 +179,14 @@ def _cannot(what: str, path: Path) -> ConfigError:
 
 
 def _resolve(name: Any, path: Path) -> Any:
-    module, _, qualified = str(name).partition(":")
-    found = _find(module, qualified) if qualified else None
+    found = find_named(str(name))
     if found is None:
         raise ConfigError(
             "a configuration names something that this program has not imported",
             at=describe_path(path),
             found=f"the name {name!r}",
             expected="a type or function of an imported module",
-            do=f"import {module} first; reading a configuration imports nothing by itself",
+            do=f"import {str(name).partition(':')[0]} first; reading a configuration imports nothing by itself",
         )
     return found
 

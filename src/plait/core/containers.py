@@ -16,6 +16,7 @@ from ..errors import GraphError
 from .attributes import Mark
 from .clock import mark_changed
 from .module import Module, NodeInfo, Pytree, hide_static, show_static
+from .named import from_named
 from .trace_guard import raise_foreign_trace
 from .variables import Variable
 
@@ -167,7 +168,7 @@ class List(Module, MutableSequence[A], _slots=True):
         return super().__getstate__() | {"elements": list(self._elements)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        _set_elements(self, list(state["elements"]))
+        _set_elements(self, list(from_named(state["elements"])))
         super().__setstate__(state)
 
     def _repr_fields(self) -> Iterator[tuple[str, Any]]:

@@ -8,6 +8,7 @@ explicit marks) lives in one ``NodeInfo`` beside it, which is also the object's 
 from __future__ import annotations
 
 import copy
+import copyreg
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar, dataclass_transform
@@ -34,6 +35,7 @@ from .attributes import (
 )
 from .clock import Stamp, mark_changed
 from .filters import to_predicate
+from .named import from_named, to_named
 from .nodes import (
     DataElem,
     Kind,
@@ -273,8 +275,11 @@ class Pytree:
     def __getstate__(self) -> dict[str, Any]:
         return {"attributes": dict(self.__dict__), "marks": self._info.marks}
 
+    def __reduce__(self) -> Any:
+        return copyreg.__newobj__, (type(self),), to_named(self.__getstate__())  # type: ignore[attr-defined]
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state["attributes"])
+        self.__dict__.update(from_named(state["attributes"]))
         self._info.marks = state["marks"]
         mark_changed(self._info)
 

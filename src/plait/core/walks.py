@@ -2,8 +2,9 @@
 
 A cached walk belongs to its first root, which holds it: a walk lives no longer than the graph it describes, and a
 reference cycle that a user makes stays one that the garbage collector can see. It holds the interned graphdefs, the
-cells of the variables, the stamps of all nodes and the contents of plain containers; never a root or a module, so that
-dropping a model frees it at once.
+cells of the variables, the stamps of all nodes and the contents of plain containers; never a root, so that dropping a
+model frees it at once. What was taken out of a plain container is let go by the next walk. In a walk of several roots
+each root holds the contents of its own containers, or the first would keep the others alive.
 
 It is trusted while the structure clock stands still; re-stamped when the clock moved but none of its own stamps did;
 made anew otherwise. Plain lists and dicts cannot tell when they change, so their elements are compared by identity on

@@ -13,14 +13,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from .._compat import trace_state
 from ..core.filters import to_predicate
+from ..core.flatten import Walk, path_of
 from ..core.nodes import Kind, kind_of
 from ..core.state import FlatState, State
 from ..core.variables import Param, Variable, make_variable
 from ..core.walks import CachedWalk
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, SharingError
+from ..paths import describe_path
 from ..typing import FilterLiteral
 from .crossing import Gathered, check_function, gather, is_graph_leaf, run_inside, write_back
 
@@ -70,7 +74,8 @@ def grad(
         a tuple. Changes that ``f`` makes to its arguments are made to the caller's objects.
 
     Raises:
-        ArgumentError: a position is given twice, or an argument has nothing to differentiate.
+        ArgumentError: a position is given twice, or names no positional argument.
+        SharingError: a variable is reached through two arguments, of which one is differentiated and the other is not.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -78,7 +83,7 @@ def grad(
         >>> grads["bias"][...].tolist()
         [4.0, 4.0, 4.0]
     """
-    options = dict(argnums=argnums, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int)
+    options = {"argnums": argnums, "has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
     if f is None:
         return functools.partial(grad, **options, reduce_axes=reduce_axes)
     value_and_gradient = _lift("grad", f, reduce_axes=reduce_axes, **options)
@@ -114,7 +119,7 @@ def value_and_grad(
         >>> float(loss), list(grads)
         (0.0, ['bias', 'kernel'])
     """
-    options = dict(argnums=argnums, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int)
+    options = {"argnums": argnums, "has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
     if f is None:
         return functools.partial(value_and_grad, **options, reduce_axes=reduce_axes)
     value_and_gradient = _lift("value_and_grad", f, reduce_axes=reduce_axes, **options)
@@ -146,7 +151,11 @@ def _lift(
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         gathered = gather((args, kwargs))
         selections = [_select(name, gathered, args, request) for request in requests]
-        values, plain = gathered.values(), gathered.plain
+        if len(gathered.roots) > 1:
+            _check_sharing(name, args, kwargs, requests)
+        # A NumPy array would be written in place, and cannot take a tracer.
+        values = [jnp.asarray(value) if type(value) is np.ndarray else value for value in gathered.values()]
+        plain = gathered.plain
         picked = [selection.take(values, plain) for selection in selections]
 
         def pure(differentiated: list[list[Any]]) -> Any:
@@ -170,9 +179,7 @@ def _lift(
         differentiate = jax.value_and_grad(pure, has_aux=True, holomorphic=holomorphic, allow_int=allow_int)
         (value, result), gradients = differentiate(picked)
         aux = write_back(result.outcome, gathered, result.values, result.plain)
-        grads = tuple(
-            selection.result(part) for selection, part in zip(selections, gradients, strict=True)
-        )
+        grads = tuple(selection.result(part) for selection, part in zip(selections, gradients, strict=True))
         return ((value, aux) if has_aux else value), (grads[0] if single else grads)
 
     return run
@@ -203,8 +210,37 @@ def _resolve_requests(name: str, argnums: tuple[Any, ...]) -> list[DiffState]:
     return requests
 
 
+def _check_sharing(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], requests: Sequence[DiffState]) -> None:
+    """Refuse a variable that is reached through two arguments, one differentiated and the other not. (rule U25)"""
+    filters = {request.argnum % len(args): to_predicate(request.filter) for request in requests}
+    known: dict[int, tuple[bool, str]] = {}
+    for label, argument in (*enumerate(args), *kwargs.items()):
+        predicate = filters.get(label)
+        for root in filter(is_graph_leaf, jax.tree_util.tree_leaves(argument, is_leaf=is_graph_leaf)):
+            walk = Walk()
+            walk.add(root)
+            for leaf, link in zip(walk.leaves, walk.links, strict=True):
+                if isinstance(leaf, Variable):
+                    path = path_of(link)
+                    wanted = predicate is not None and (root is leaf or predicate(path, leaf))
+                    place = f"{describe_path(path)} of argument {label}"
+                    before, first = known.setdefault(id(leaf), (wanted, place))
+                    if before != wanted:
+                        raise _shared(name, leaf, {before: first, wanted: place})
+
+
+def _shared(name: str, variable: Variable[Any], places: dict[bool, str]) -> SharingError:
+    return SharingError(
+        f"Inconsistent aliasing: {name} was asked to differentiate one variable and to leave it alone",
+        at=f"{places[True]} and {places[False]} (the same {type(variable).__name__})",
+        found="the first is differentiated, the second is not",
+        expected="one treatment of a variable, however many arguments lead to it",
+        do="name both arguments in argnums, or pass the variable through one of them",
+    )
+
+
 class _Selection:
-    """The differentiated part of one argument: positions among the values (an object) or plain leaves (anything else)."""
+    """The differentiated part of one argument: positions among the values (objects) or plain leaves (anything else)."""
 
     def __init__(self, positions: list[int], plain: list[int], result: Callable[[list[Any]], Any]) -> None:
         self.positions = positions
@@ -255,14 +291,6 @@ def _select(name: str, gathered: Gathered, args: tuple[Any, ...], request: DiffS
         positions += chosen
         parts.append((root, chosen))
     plain = list(range(plain_number, plain_number + len(leaves) - len(roots)))
-    if not positions and not plain:
-        raise ArgumentError(
-            f"{name} found nothing to differentiate",
-            at=f"argument {number} (a {type(argument).__name__})",
-            found=f"no leaf that {request.filter!r} matches",
-            expected="at least one",
-            do="choose other leaves: argnums=plait.DiffState(0, filter)",
-        )
     walk = gathered.walk
 
     def result(part: list[Any]) -> Any:

@@ -222,7 +222,9 @@ def _argument_paths(structure: Structure) -> list[Any]:
 
 def _root_paths(structure: Structure) -> list[Any]:
     return [
-        path for path, graphdef in zip(_argument_paths(structure), structure.graphdefs, strict=True) if graphdef is not None
+        path
+        for path, graphdef in zip(_argument_paths(structure), structure.graphdefs, strict=True)
+        if graphdef is not None
     ]
 
 

@@ -30,7 +30,7 @@ from jax.tree_util import register_static
 from .._compat import current_trace, describe_trace
 from ..core.flatten import Walk
 from ..core.graphdef import GraphDef, LeafDef, VariableDef, iter_parts
-from ..core.locate import describe_place
+from ..core.locate import describe_place, path_within
 from ..core.module import Pytree
 from ..core.nodes import GRAPH_REGISTRY, Static
 from ..core.statics import HashableMapping
@@ -177,9 +177,7 @@ def leave(
     )
     unchanged = unchanged and len(walk.refs) == len(entered.index_ref)
     values: list[Any] = []
-    inputs = {
-        id(value): position for position, value in enumerate(entered.values) if position not in returned
-    }
+    inputs = {id(value): position for position, value in enumerate(entered.values) if position not in returned}
 
     def source(raw: Any) -> int:
         """The input that a leaf still holds, or a new returned value."""
@@ -211,7 +209,6 @@ def leave(
     output_sources: tuple[int, ...] = ()
     plain = out
     if any(map(is_graph_leaf, leaves)):
-        _check_no_captives(leaves, entered, name)
         graphdefs = tuple(walk.add(leaf) if is_graph_leaf(leaf) else None for leaf in leaves)
         output = Structure(treedef, graphdefs)
         plain = [leaf for leaf in leaves if not is_graph_leaf(leaf)]
@@ -220,12 +217,11 @@ def leave(
         )
     if unchanged and output is None:
         return Outcome(written), values, plain
+    _check_no_captives(walk, entered, out, name)
     mapping = HashableMapping(
         {new: outer for outer, inner in entered.index_ref.items() if (new := walk.refs.get(inner)) is not None}
     )
-    outcome = Outcome(
-        written, None if unchanged else arguments, argument_sources, output, output_sources, mapping
-    )
+    outcome = Outcome(written, None if unchanged else arguments, argument_sources, output, output_sources, mapping)
     return outcome, values, plain
 
 
@@ -246,8 +242,8 @@ def leave_values_only(entered: Entered, out: Any, name: str) -> tuple[Outcome, l
     if not any(map(is_graph_leaf, leaves)):
         return Outcome(written), values, out
     walk = Walk()
-    _check_no_captives(leaves, entered, name)
     graphdefs = tuple(walk.add(leaf) if is_graph_leaf(leaf) else None for leaf in leaves)
+    _check_no_captives(walk, entered, out, name)
     for leaf in walk.leaves:
         if isinstance(leaf, Variable) and any(leaf is variable for variable in variables):
             raise ArgumentError(
@@ -283,20 +279,22 @@ def _is_variable(path: Any, value: Any) -> bool:
     return isinstance(value, Variable)
 
 
-def _check_no_captives(leaves: list[Any], entered: Entered, name: str) -> None:
-    """Refuse to return an object that was not made, or passed in, here. (rule U26)"""
-    for leaf in leaves:
-        if isinstance(leaf, Variable):
-            trace = leaf._cell.trace
-        elif isinstance(leaf, Pytree):
-            trace = leaf._info.trace
+def _check_no_captives(walk: Walk, entered: Entered, out: Any, name: str) -> None:
+    """Refuse to carry out an object that was not made, or passed in, here. (rule U26)"""
+    known = set(map(id, entered.index_ref.values()))
+    here = current_trace()
+    for item in walk.refs:
+        if isinstance(item, Variable):
+            trace = item._cell.trace
         else:
-            continue
-        if trace is not current_trace() and not any(leaf is root for root in entered.index_ref.values()):
+            trace = item._info.trace if isinstance(item, Pytree) else here
+        if trace is not here and id(item) not in known:
+            path = path_within([*entered.roots, out], item)
             raise ArgumentError(
-                f"{name} was asked to return an object that it captured from outside",
-                at=describe_place(leaf),
-                found=f"a {type(leaf).__name__} of {describe_trace(trace)}",
+                f"{name} was asked to carry out an object that it captured from outside",
+                at=describe_place(item),
+                found=f"a {type(item).__name__} of {describe_trace(trace)}"
+                + (f", reached as {format_path(path[1:])}" if path and len(path) > 1 else ""),
                 expected="objects that were passed in as arguments, or made inside",
                 do="pass the object as an argument",
             )

@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import os
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -29,7 +31,7 @@ import numpy as np
 from .._compat import ArrayImpl, top_level_trace, trace_state
 from ..core.clock import clock
 from ..core.filters import to_predicate
-from ..core.modes import check_tree, graph_mode, graph_updates_mode
+from ..core.modes import check_mode, graph_mode, graph_updates_mode
 from ..core.nodes import Static
 from ..core.statics import static_key
 from ..core.walks import CachedWalk
@@ -51,25 +53,41 @@ _LEAF_TYPES = frozenset({ArrayImpl, np.ndarray, bool, int, float, complex})
 class _Entry:
     """What the fast way needs for one walk: the compiled function, and the cells that its first outcome writes."""
 
-    __slots__ = ("call", "cells", "compiled", "written")
+    __slots__ = ("call", "cells", "compiled", "guard", "written")
 
-    def __init__(self, compiled: Compiled, walk: CachedWalk) -> None:
+    def __init__(self, compiled: Compiled, walk: CachedWalk, layout: _Layout) -> None:
+        self.guard = weakref.ref(layout, _drop_entry(weakref.ref(walk), layout.number))
         self.compiled = compiled
         self.call = compiled.run
         self.cells = walk.cells
         self.written = [walk.cells[position] for position in compiled.outcomes[0].written]
 
 
-class _Layout:
-    """Which positional arguments are modules and which are single arrays, as in the latest general call."""
+def _drop_entry(walk: weakref.ref[CachedWalk], number: int) -> Callable[[Any], None]:
+    def callback(_: Any) -> None:
+        living = walk()
+        if living is not None:
+            living.entries.pop(number, None)
 
-    __slots__ = ("arrays", "count", "first", "others")
+    return callback
+
+
+class _Layout:
+    """Which positional arguments are modules and which are single arrays, as in the latest general call.
+
+    There is one for each way to call a jitted function, and it is the key of the entries on walks: another way to pass the
+    same modules has another compiled function. Entries go when the layout does, which is when the jitted function does.
+    """
+
+    __slots__ = ("__weakref__", "arrays", "count", "first", "number", "others")
+    _numbers = itertools.count()
 
     def __init__(self, count: int, objects: Sequence[int]) -> None:
         self.count = count
         self.first = objects[0]
         self.others = tuple(objects[1:])
         self.arrays = tuple(i for i in range(count) if i not in objects)
+        self.number = next(_Layout._numbers)
 
 
 @overload
@@ -179,7 +197,7 @@ def _make_jitted(
     compiled_functions: dict[Any, Compiled] = {}
     history: list[TraceSignature] = []
     layout: _Layout | None = None
-    token = object()
+    layouts: dict[Any, _Layout] = {}
     static_numbers, static_names = statics
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -188,7 +206,7 @@ def _make_jitted(
             return general(args, kwargs)
         try:
             walk = args[plan.first]._walks[tuple([id(args[i]) for i in plan.others])]
-            entry = walk.entries[token]
+            entry = walk.entries[plan.number]
         except (AttributeError, KeyError):
             return general(args, kwargs)
         if (walk.stamp != clock.now or walk.containers) and not walk.is_current():
@@ -224,8 +242,7 @@ def _make_jitted(
         updates = graph_updates_mode(graph_updates)
         if not updates:
             check_no_duplicates(gathered, "jit")
-        if not graph_mode(graph):
-            check_tree(list(gathered.roots))
+        check_mode(list(gathered.roots), graph)
         try:
             compiled = find_compiled(gathered, updates)
             plain, returned = compiled.run(gathered.values(), gathered.plain)
@@ -256,10 +273,15 @@ def _make_jitted(
         if walk is None or walk.stamps is None:
             return None
         objects = [i for i, value in enumerate(args) if any(value is root for root in gathered.roots)]
-        if len(objects) != len(gathered.roots) or len(gathered.plain) != len(args) - len(objects):
+        arrays = [value for i, value in enumerate(args) if i not in objects]
+        if len(objects) != len(gathered.roots) or len(arrays) != len(gathered.plain):
             return None
-        walk.entries[token] = _Entry(compiled, walk)
-        return _Layout(len(args), objects)
+        if any(value is not leaf for value, leaf in zip(arrays, gathered.plain, strict=True)):
+            return None  # as many leaves as arguments, but not one each: (None, [x, y])
+        key = (len(args), *objects)
+        plan = layouts.get(key) or layouts.setdefault(key, _Layout(len(args), objects))
+        walk.entries[plan.number] = _Entry(compiled, walk, plan)
+        return plan
 
     def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return wrap_static(args, kwargs) if static_numbers or static_names else (args, kwargs)

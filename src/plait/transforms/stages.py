@@ -1,4 +1,4 @@
-"""Ahead-of-time stages of a jitted function: trace, lower, compile, each callable or inspectable with modules. (rule X10)
+"""Ahead-of-time stages of a jitted function: trace, lower, compile, callable with modules. (rule X10)
 
 Each stage wraps JAX's own stage of the same name and hands everything on to it; what is added is the crossing: the
 compiled stage takes modules and writes to them.

@@ -1,0 +1,427 @@
+"""The functional face of graphs. (rules G24, G31 to G41, G46, G67, section 11)"""
+
+import copy
+import re
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import plait
+from plait.graph import GraphState
+from tests.oracles import assert_same_graph, describe, variables
+from tests.strategies import Box, Leafy, Node
+
+
+def model():
+    return Node(
+        a=plait.Param(jnp.ones(2), note=1),
+        b=[Leafy(w=plait.Param(2.0), s=plait.BatchStat(3.0)), 3],
+        c={"k": plait.Cache(4.0)},
+        x=jnp.zeros(1),
+    )
+
+
+# Splitting and merging ------------------------------------------------------------------------------------------------
+
+
+def test_split_gives_one_state_per_filter():
+    """G31, G52: each is always there, and the first filter that matches wins."""
+    graphdef, params, caches, nothing, rest = plait.split(model(), plait.Param, plait.Cache, plait.RngState, ...)
+    assert isinstance(graphdef, plait.GraphDef)
+    assert [state.flat_state().paths for state in (params, caches, nothing, rest)] == [
+        (("a",), ("b", 0, "w")),
+        (("c", "k"),),
+        (),
+        (("b", 0, "s"), ("x",)),
+    ]
+
+
+ROOTS = {
+    "variable": lambda: plait.Param(jnp.ones(2)),
+    "array": lambda: jnp.ones(2),
+    "reference": lambda: jax.new_ref(jnp.ones(2)),
+}
+
+
+@pytest.mark.parametrize("case", ROOTS)
+def test_the_state_of_a_leaf_is_the_leaf(case):
+    """G24: not wrapped; with several filters the group that matched is the leaf, the others are empty."""
+    leaf = ROOTS[case]()
+    graphdef, state = plait.split(leaf)
+    assert type(state) is type(leaf)
+    assert describe(plait.merge(graphdef, state)[...]) == describe(leaf[...])
+    graphdef, nothing, state = plait.split(leaf, plait.Cache, ...)
+    assert (type(nothing), len(nothing)) == (plait.State, 0)
+    assert type(plait.merge(graphdef, nothing, state)) is type(leaf)
+
+
+FILTER_ERRORS = {
+    "left over": (lambda m: plait.split(m, plait.Param), ValueError, r"(?s)Non-exhaustive.*b\[0\]\.s.*c\.k.*\.\.\."),
+    "everything first": (lambda m: plait.split(m, ..., plait.Param), ValueError, r"(?s)Ellipsis|\.\.\..*0"),
+    "no filter": (lambda m: plait.split(m, 3.5), TypeError, r"3\.5"),
+    "not a graph": (lambda m: plait.split(3), TypeError, r"found +3 of type int"),
+}
+
+
+@pytest.mark.parametrize("case", FILTER_ERRORS)
+def test_split_refuses_bad_filters_and_roots(case):
+    """Section 11."""
+    call, error, match = FILTER_ERRORS[case]
+    with pytest.raises(error, match=match):
+        call(model())
+
+
+def test_states_are_detached_and_share_buffers():
+    """G32: new variables of the same class and metadata around the same arrays; writing goes neither way."""
+    graph = model()
+    for state in (plait.split(graph)[1], plait.state(graph), plait.graph.flatten(graph)[1].to_nested_state()):
+        leaf = state["a"]
+        assert (type(leaf), leaf.note, leaf is graph.a) == (plait.Param, 1, False)
+        assert leaf.get_raw_value() is graph.a.get_raw_value()
+        leaf[...] = 5.0
+        graph.b[0].w.value = 7.0
+        assert (graph.a[0], state["b"][0]["w"].value) == (1.0, 2.0)
+        graph.b[0].w.value = 2.0
+
+
+def test_state_needs_no_exhaustive_filters():
+    """G34: none or one filter give a state, several a tuple."""
+    graph = model()
+    assert len(plait.state(graph).flat_state()) == 5
+    assert list(plait.state(graph, plait.Cache)) == ["c"]
+    params, caches = plait.state(graph, plait.Param, plait.Cache)
+    assert (list(params), list(caches)) == (["a", "b"], ["c"])
+
+
+def test_variables_are_the_live_ones():
+    """G33: and arrays are left out; one state for each filter, never a remainder."""
+    graph = model()
+    live = plait.variables(graph)
+    assert live["a"] is graph.a
+    assert "x" not in live
+    params, stats = plait.variables(graph, plait.Param, plait.BatchStat)
+    assert params["b"][0]["w"] is graph.b[0].w
+    assert len(stats.flat_state()) == 1
+    assert plait.variables(graph.a) is graph.a
+
+
+def test_graphdef_is_the_first_half_of_split():
+    """G15, G35."""
+    graph = model()
+    assert plait.graphdef(graph) is plait.split(graph)[0] is plait.graphdef(plait.clone(graph))
+
+
+def test_merging_twice_gives_independent_models():
+    """G36: copy=False adopts the variables of the state."""
+    graphdef, state = plait.split(model())
+    first, second = plait.merge(graphdef, state), plait.merge(graphdef, state)
+    first.a.value = jnp.zeros(2)
+    assert second.a.value.tolist() == [1.0, 1.0] == state["a"].value.tolist()
+    assert plait.merge(graphdef, state, copy=False).a is state["a"]
+
+
+def test_later_states_win():
+    """G36: states are merged by path; plain dicts of raw values are welcome."""
+    graphdef, state = plait.split(model())
+    merged = plait.merge(graphdef, state, {"c": {"k": 40.0}}, plait.State({"b": {0: {"w": plait.Param(20.0)}}}))
+    assert (merged.c["k"].value, merged.b[0].w.value, merged.b[0].s.value) == (40.0, 20.0, 3.0)
+    assert isinstance(merged.c["k"], plait.Cache)
+
+
+def test_raw_values_can_stay_raw():
+    """G36."""
+    graphdef, state = plait.split(model())
+    assert plait.merge(graphdef, plait.to_pure_dict(state), recreate_variables=False).b[0].w == 2.0
+
+
+GRAPHDEF = plait.graphdef(model())
+MERGE_ERRORS = {
+    "no graphdef": (lambda: plait.merge(3, {}), TypeError, "found +a int"),
+    "no state": (lambda: plait.merge(GRAPHDEF), TypeError, "without a state"),
+    "two lists": (lambda: plait.merge(GRAPHDEF, [1.0], [2.0]), ValueError, "only one list"),
+    "bad state": (lambda: plait.merge(GRAPHDEF, 3), TypeError, "found +a int"),
+    "other graphdefs": (
+        lambda: plait.merge(plait.unpack(model()), plait.unpack(Node())),
+        ValueError,
+        "(?s)different graphdefs.*equal",
+    ),
+    "missing leaf": (lambda: plait.merge(GRAPHDEF, {}), ValueError, "at +a of a Node"),
+}
+
+
+@pytest.mark.parametrize("case", MERGE_ERRORS)
+def test_merge_refuses_what_does_not_fit(case):
+    """G29, section 11."""
+    call, error, match = MERGE_ERRORS[case]
+    with pytest.raises(error, match=match):
+        call()
+
+
+# Updating -------------------------------------------------------------------------------------------------------------
+
+UPDATES = {
+    "raw value": ({"a": 5.0}, lambda m: (m.a.value, m.a.note), (5.0, 1)),
+    "variable": ({"a": plait.Param(5.0, note=2)}, lambda m: (m.a.value, m.a.note), (5.0, 2)),
+    "below a list": ({"b": {0: {"w": 5.0}}}, lambda m: m.b[0].w.value, 5.0),
+    "array attribute": ({"x": 5.0}, lambda m: m.x, 5.0),
+    "list element": ({"b": {1: 5}}, lambda m: m.b[1], 5),
+    "new in a module": ({"z": plait.Param(5.0)}, lambda m: m.z.value, 5.0),
+    "new in a dict": ({"c": {"z": 5.0}}, lambda m: m.c["z"], 5.0),
+    "other shape": ({"a": jnp.zeros((3, 3))}, lambda m: m.a.shape, (3, 3)),
+    "nothing": ({}, lambda m: m.a.note, 1),
+}
+
+
+@pytest.mark.parametrize("case", UPDATES)
+def test_update_writes_in_place(case):
+    """G38: variables keep their identity; what the state does not have stays."""
+    state, read, expected = UPDATES[case]
+    graph = model()
+    before = variables(graph)
+    plait.update(graph, plait.State(state))
+    assert read(graph) == expected
+    assert set(map(id, before)) <= set(map(id, variables(graph)))
+
+
+def test_update_takes_several_states_and_the_later_wins():
+    """G38."""
+    graph = model()
+    plait.update(graph, plait.State({"a": 1.0}), {"a": 2.0, "x": 3.0}, plait.FlatState([(("x",), 4.0)], sort=True))
+    assert (graph.a.value, graph.x) == (2.0, 4.0)
+
+
+def test_an_added_variable_is_a_copy():
+    """G38."""
+    graph, state = Node(), plait.State({"w": plait.Param(1.0)})
+    plait.update(graph, state)
+    assert graph.w is not state["w"]
+
+
+def test_update_writes_through_references():
+    """G38: and keeps the flag of a variable."""
+    ref = jax.new_ref(jnp.zeros(2))
+    graph = Node(r=ref, v=plait.Param(jnp.zeros(2), ref=True))
+    plait.update(graph, plait.State({"r": jnp.ones(2), "v": plait.Param(jnp.ones(2))}))
+    assert graph.r is ref
+    assert (ref[...].tolist(), graph.v.value.tolist(), graph.v.ref) == ([1.0, 1.0], [1.0, 1.0], True)
+
+
+def test_update_of_a_variable_takes_exactly_one_state():
+    """G39."""
+    variable = plait.Param(1.0)
+    plait.update(variable, plait.State({}), plait.Param(2.0))
+    assert variable.value == 2.0
+    with pytest.raises(ValueError, match=r"found +2 states"):
+        plait.update(variable, plait.Param(2.0), plait.Param(3.0))
+
+
+MISFITS = {
+    "leaf for a subgraph": ({"b": {0: plait.Param(1.0)}}, ValueError, r"(?s)subgraph.*at +b\[0\]"),
+    "mapping for a leaf": ({"a": {"z": 1.0}}, ValueError, r"at +a\b"),
+    "list index out of range": ({"b": {2: 1.0}}, ValueError, r"(?s)Cannot set key 2.*at +b\[2\]"),
+    "name in a list": ({"b": {"z": 1.0}}, ValueError, r"(?s)Cannot set key 'z'.*at +b\.z"),
+    "immutable container": ({"t": {0: 1.0}}, ValueError, r"(?s)Cannot set key 0.*tuple.*at +t\[0\]"),
+    "immutable registered container": ({"u": {"lid": 1.0}}, ValueError, r"(?s)Cannot set key 'lid'.*Box.*at +u\.lid"),
+    "variable for a static value": ({"steps": plait.Param(1.0)}, ValueError, "steps"),
+    "List index out of range": ({"l": {3: 1.0}}, ValueError, r"(?s)Cannot set key 3 of a List.*at +l\[3\]"),
+    "no state": (3, TypeError, "found +a int"),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS)
+def test_an_update_that_does_not_fit_changes_nothing(case):
+    """G38, section 11: not even the parts that do fit."""
+    state, error, match = MISFITS[case]
+    graph = model()
+    graph.t, graph.u, graph.steps, graph.l = (jnp.ones(1),), Box(jnp.ones(1), 1), 3, plait.List([1, 2])
+    before = describe(graph)
+    whole = {**state, "a": state.get("a", 100.0), "x": 100.0} if isinstance(state, dict) else state
+    with pytest.raises(error, match=match):
+        plait.update(graph, whole)
+    assert describe(graph) == before
+
+
+def test_a_list_can_grow_by_an_update():
+    """G38: plait.List takes the next index; the order of the state does not matter."""
+    graph = Node(l=plait.List([1.0]))
+    plait.update(graph, {"l": {2: jnp.float32(3), 1: jnp.float32(2)}})
+    assert list(graph.l) == [1.0, 2.0, 3.0]
+
+
+def test_update_of_something_else_is_refused():
+    """Section 11."""
+    with pytest.raises(RuntimeError, match=r"found +3 of type int"):
+        plait.update(3, {})
+
+
+# Popping --------------------------------------------------------------------------------------------------------------
+
+
+def test_pop_removes_and_returns():
+    """G40: one state for each filter, from modules and dicts, at any depth."""
+    graph = model()
+    stats, caches = plait.pop(graph, plait.BatchStat, plait.Cache)
+    assert (stats.flat_state().paths, caches.flat_state().paths) == ((("b", 0, "s"),), (("c", "k"),))
+    assert (sorted(vars(graph.b[0])), graph.c) == (["w"], {})
+    assert isinstance(plait.graph.graph_pop(graph, (plait.Param,)), tuple)
+
+
+def test_pop_removes_a_shared_variable_at_its_first_path_only():
+    """G40, G22: first in walk order, not in the order of assignment."""
+    w = plait.Param(1.0)
+    graph = Node(z=w)
+    graph.a = Node(w=w)
+    assert plait.pop(graph, plait.Param).flat_state().paths == (("a", "w"),)
+    assert graph.z is w
+    assert vars(graph.a) == {}
+
+
+def test_pop_of_several_list_elements():
+    """G40: indices do not shift under the removal."""
+    items = plait.List([plait.Param(0.0), plait.Cache(1.0), plait.Param(2.0), plait.Param(3.0)])
+    state = plait.pop(items, plait.Param)
+    assert [leaf.value for leaf in state.flat_state().leaves] == [0.0, 2.0, 3.0]
+    assert [item.value for item in items] == [1.0]
+
+
+def test_pop_takes_arrays_and_marked_data():
+    """G40, G58."""
+    graph = Node(x=jnp.ones(1), y=plait.data(2.0), n=2.0)
+    assert sorted(plait.pop(graph, ...)) == ["x", "y"]
+    assert vars(graph) == {"n": 2.0}
+
+
+def test_nothing_matches_and_nothing_happens():
+    """G40."""
+    graph = model()
+    before = describe(graph)
+    assert len(plait.pop(graph, plait.RngState)) == 0
+    assert describe(graph) == before
+
+
+POP_ERRORS = {
+    "list": (lambda: Node(z=plait.Cache(1.0), l=[plait.Cache(1.0)]), r"(?s)Cannot pop key 0 of a list.*at +l\[0\]"),
+    "tuple": (lambda: Node(z=plait.Cache(1.0), l=(plait.Cache(1.0),)), r"(?s)Cannot pop key 0 of a tuple.*at +l\[0\]"),
+    "registered": (
+        lambda: Node(z=plait.Cache(1.0), l=Box(plait.Cache(1.0), 1)),
+        r"(?s)Cannot pop key 'lid'.*at +l\.lid",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", POP_ERRORS)
+def test_popping_from_an_immutable_container_changes_nothing(case):
+    """G40, section 11."""
+    make, match = POP_ERRORS[case]
+    graph = make()
+    before = describe(graph)
+    with pytest.raises(ValueError, match=match):
+        plait.pop(graph, plait.Cache)
+    assert describe(graph) == before
+
+
+def test_pop_needs_a_filter():
+    """Section 11."""
+    with pytest.raises(ValueError, match="at least one filter"):
+        plait.pop(model())
+
+
+# Copies ---------------------------------------------------------------------------------------------------------------
+
+
+def test_clones_differ_in_what_they_share():
+    """G41."""
+    graph = model()
+    plain, shared, deep = plait.clone(graph), plait.clone(graph, variables=False), plait.clone(graph, arrays=True)
+    for other in (plain, shared, deep, copy.deepcopy(graph)):
+        assert_same_graph(other, graph)
+        assert other.b[0] is not graph.b[0]
+    assert (plain.a is graph.a, shared.a is graph.a) == (False, True)
+    assert plain.a.get_raw_value() is graph.a.get_raw_value()
+    for other in (deep, copy.deepcopy(graph)):
+        assert other.a.get_raw_value() is not graph.a.get_raw_value()
+        assert other.x is not graph.x
+
+
+def test_arrays_of_shared_variables_cannot_be_copied():
+    """Section 11: both arguments are named."""
+    with pytest.raises(ValueError, match="variables=False, arrays=True"):
+        plait.clone(model(), variables=False, arrays=True)
+
+
+# Graph states ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_graph_state_is_a_mapping_and_a_pytree():
+    """G46."""
+    graph = model()
+    bundle = plait.unpack(graph)
+    assert isinstance(bundle, GraphState)
+    assert sorted(bundle) == ["a", "b", "c", "x"]
+    doubled = jax.tree.map(lambda leaf: leaf * 2, bundle)
+    assert plait.merge(doubled).a.value.tolist() == [2.0, 2.0]
+    assert_same_graph(jax.jit(lambda b: b)(plait.unpack(Node(w=graph.a))).state["w"], graph.a)
+
+
+def test_graph_states_of_filters_merge():
+    """G46."""
+    graph = model()
+    params, rest = plait.unpack(graph, plait.Param, ...)
+    assert_same_graph(plait.merge(params, rest), graph)
+    params["a"] = plait.Param(9.0)
+    del rest["x"]
+    with pytest.raises(ValueError, match=r"at +x of a Node"):
+        plait.merge(params, rest)
+
+
+# Size -----------------------------------------------------------------------------------------------------------------
+
+
+def chain(length):
+    node = Node(w=plait.Param(1.0))
+    for _ in range(length - 1):
+        node = Node(inner=node, w=plait.Param(1.0))
+    return node
+
+
+def wide(width):
+    return Node(items=[plait.Param(float(i)) for i in range(width)])
+
+
+BIG = {"deep": lambda: chain(5_000), "wide": lambda: wide(100_000)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", BIG)
+def test_big_graphs_need_no_recursion(shape):
+    """G20: 5,000 modules deep, 100,000 variables wide, within Python's default limit of recursion."""
+    assert sys.getrecursionlimit() <= 1_000
+    graph = BIG[shape]()
+    graphdef, state = plait.split(graph)
+    merged = plait.merge(graphdef, state)
+    plait.update(merged, state)
+    other = plait.clone(merged)
+    assert plait.graphdef(other) == graphdef
+    assert hash(plait.graphdef(other)) == hash(graphdef)
+    assert len(graphdef.nodes) == len(list(plait.iter_graph(graph)))
+    assert len(plait.variables(other).flat_state()) == graphdef.num_leaves
+
+
+def test_big_graphs_can_be_popped_and_searched():
+    """G40, G56: without recursion."""
+    graph = chain(3_000)
+    assert plait.find_duplicates(graph) == []
+    assert len(plait.pop(graph, plait.Param).flat_state()) == 3_000
+
+
+def test_deep_graphs_that_cannot_be_interned_compare_too():
+    """G16: by content, without recursion."""
+    first, second, third = (chain(3_000) for _ in range(3))
+    for graph, names in ((first, {"x"}), (second, {"x"}), (third, {"y"})):
+        for _, module in list(plait.iter_modules(graph))[:1]:
+            module.names = names
+    assert plait.graphdef(first) == plait.graphdef(second) != plait.graphdef(third)
+    with pytest.raises(TypeError, match=re.escape("inner.inner.names")):
+        hash(plait.graphdef(first))

@@ -1,0 +1,102 @@
+"""Objects may be changed only in the trace that they belong to. (rule G64)"""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import plait
+from plait.errors import TraceContextError
+from tests.oracles import describe
+from tests.strategies import Node
+
+WRITES = {
+    "value": (lambda m, x: setattr(m.w, "value", x), r"at +m\.w \(a Param\)"),
+    "value in place": (lambda m, x: m.w.__setitem__(..., x), r"at +m\.w \(a Param\)"),
+    "raw value": (lambda m, x: m.w.set_raw_value(x), r"m\.w"),
+    "metadata": (lambda m, x: m.w.set_metadata(note=1), r"m\.w"),
+    "new attribute": (lambda m, x: setattr(m, "z", x), "Node"),
+    "removed attribute": (lambda m, x: delattr(m, "w"), "Node"),
+    "List item": (lambda m, x: m.items.append(x), r"m\.items"),
+    "Dict item": (lambda m, x: m.table.__setitem__("b", x), r"m\.table"),
+    "update by a value": (lambda m, x: plait.update(m, {"w": x}), r"m\.w"),
+    "update by a variable": (lambda m, x: plait.update(m, plait.State({"w": plait.Param(x)})), r"m\.w"),
+    "update of a variable": (lambda m, x: plait.update(m.w, plait.Param(x)), r"m\.w"),
+    "update of a new attribute": (lambda m, x: plait.update(m, {"z": x}), "Node"),
+    "pop": (lambda m, x: plait.pop(m, plait.Param), "Node"),
+    "random draw": (lambda m, x: m.noise(), "RngCount"),
+}
+TRANSFORMS = {
+    "jit": lambda f: jax.jit(f)(1.0),
+    "grad": lambda f: jax.grad(lambda x: f(x) * x)(1.0),
+    "vmap": lambda f: jax.vmap(f)(jnp.ones(2)),
+    "scan": lambda f: jax.lax.scan(lambda c, x: (c, f(x)), 0, jnp.ones(2)),
+}
+
+
+@pytest.fixture
+def model():
+    return Node(w=plait.Param(1.0), items=plait.List([1]), table=plait.Dict(a=1), noise=plait.RngStream(0, tag="noise"))
+
+
+@pytest.mark.parametrize("case", WRITES)
+def test_a_captured_model_cannot_be_written(model, case):
+    """G64: the error names the class and the path, and nothing changes."""
+    write, match = WRITES[case]
+    before = describe(model)
+
+    def f(x):
+        write(model, x)
+        return x
+
+    with pytest.raises(TraceContextError, match=match):
+        jax.jit(f)(1.0)
+    assert describe(model) == before
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_every_transform_guards(model, transform):
+    """G64: whatever the deeper trace is; the message names both traces."""
+
+    def f(x):
+        model.w.value = x
+        return x
+
+    with pytest.raises(TraceContextError, match=r"(?s)found +the current trace is.*expected +the top level"):
+        TRANSFORMS[transform](f)
+    assert model.w.value == 1.0
+
+
+def test_objects_of_a_trace_cannot_be_written_after_it():
+    """G64: objects that leaked out of a trace."""
+    leaked = []
+    jax.jit(lambda x: leaked.append(Node(w=plait.Param(x))) or x)(1.0)
+    with pytest.raises(TraceContextError, match="Param"):
+        leaked[0].w.value = jnp.float32(0)
+
+
+MAKERS = {
+    "constructor": lambda m: Node(w=plait.Param(1.0)),
+    "merge": lambda m: plait.merge(*plait.split(m)),
+    "clone": plait.clone,
+    "unflatten": lambda m: plait.graph.unflatten(*plait.graph.flatten(m)),
+    "tree map": lambda m: jax.tree.map(lambda x: x, m),
+}
+
+
+@pytest.mark.filterwarnings("ignore::plait.errors.LostUpdateWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("maker", MAKERS)
+def test_rebuilt_objects_belong_to_the_current_trace(model, maker):
+    """G64."""
+
+    @jax.jit
+    def f(x):
+        made = MAKERS[maker](model)
+        made.w.value = x
+        made.new = x
+        return made
+
+    assert f(2.0).w.value == 2.0
+
+
+def test_reading_is_always_allowed(model):
+    assert jax.jit(lambda x: x + model.w.value)(1.0) == 2.0

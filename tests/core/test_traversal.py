@@ -1,0 +1,104 @@
+"""Going through graphs. (rules G53, G54, G56)"""
+
+import jax.numpy as jnp
+import pytest
+
+import plait
+from tests.strategies import Leafy, Node, Pair
+
+
+def model():
+    shared = plait.Param(jnp.ones(2))
+    graph = Node(a=shared, b=[Leafy(w=shared), 3, None], steps=3)
+    graph.b[0].up = graph
+    return graph
+
+
+def test_every_node_and_leaf_comes_once_children_first():
+    """G53: shared objects at their first path; numbers and None at each."""
+    graph = model()
+    found = list(plait.iter_graph(graph))
+    assert [path for path, _ in found] == [("a",), ("b", 0), ("b", 1), ("b", 2), ("b",), ("steps",), ()]
+    assert found[0][1] is graph.a
+    assert found[-1][1] is graph
+
+
+LEAF_ROOTS = [plait.Param(1.0), jnp.ones(2), 3, None]
+
+
+@pytest.mark.parametrize("root", LEAF_ROOTS, ids=lambda root: type(root).__name__)
+def test_a_leaf_is_its_own_graph(root):
+    """G53."""
+    assert [path for path, _ in plait.iter_graph(root)] == [()]
+
+
+def test_containers_come_once_and_values_each_time():
+    """G53."""
+    inner = [1, None]
+    paths = [path for path, _ in plait.iter_graph({"a": inner, "b": inner, "c": Pair(1, ())})]
+    assert paths == [("a", 0), ("a", 1), ("a",), ("c", "first"), ("c", "second"), ("c",), ()]
+
+
+def test_modules_of_a_graph():
+    """G54."""
+    graph = model()
+    assert [(path, type(module)) for path, module in plait.iter_modules(graph)] == [(("b", 0), Leafy), ((), Node)]
+
+
+def test_children_are_the_graph_nodes_and_variables_directly_below():
+    """G54."""
+    graph = Node(a=plait.Param(1.0), b=Node(), c=[Node()], d=jnp.ones(1), e=plait.List())
+    assert [key for key, _ in plait.iter_children(graph)] == ["a", "b", "e"]
+    assert [key for key, _ in plait.iter_module_children(graph)] == ["b", "e"]
+    assert [key for key, _ in plait.iter_children([Node(), 1, Node()])] == [0, 2]
+
+
+def test_children_of_something_else_are_refused():
+    """G54, section 11."""
+    with pytest.raises(ValueError, match=r"found +a int"):
+        list(plait.iter_children(3))
+
+
+@pytest.mark.parametrize("name", ["iter_modules", "iter_children"])
+def test_the_method_forms_warn(name):
+    """G54."""
+    graph = model()
+    with pytest.warns(DeprecationWarning, match=rf"plait\.{name}"):
+        found = list(getattr(graph, name)())
+    assert [key for key, _ in found] == [key for key, _ in getattr(plait, name)(graph)]
+
+
+def test_duplicates_are_lists_of_paths():
+    """G56: two paths or more, variables and modules, cycles included."""
+    graph = model()
+    assert plait.find_duplicates(graph) == [[(), ("b", 0, "up")], [("a",), ("b", 0, "w")]]
+    assert plait.find_duplicates(graph, only=plait.Param) == [[("a",), ("b", 0, "w")]]
+    assert plait.find_duplicates(Node(a=1, b=1, c=[], d=[])) == []
+
+
+def test_metadata_is_set_on_the_live_variables():
+    """G56."""
+    graph = Node(a=plait.Param(1.0), b=[plait.Cache(1.0)])
+    plait.set_metadata(graph, only=plait.Param, note=1)
+    assert (graph.a.get_metadata("note"), graph.b[0].has_metadata("note")) == (1, False)
+    plait.set_metadata(graph, other=2)
+    assert (graph.a.other, graph.b[0].other) == (2, 2)
+
+
+def test_comparisons_of_containers_are_never_asked():
+    """G3, G53: containers whose == is odd are walked by identity."""
+    import dataclasses
+
+    import jax
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Odd:
+        x: object
+
+        def __eq__(self, other):
+            raise AssertionError("asked")
+
+        __hash__ = None
+
+    assert [path for path, _ in plait.iter_graph([Odd(1)])] == [(0, "x"), (0,), ()]

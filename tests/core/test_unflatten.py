@@ -1,0 +1,174 @@
+"""The second walk: from a graphdef and leaves back to objects. (rules G25 to G30)"""
+
+import jax.numpy as jnp
+import pytest
+
+import plait
+from plait.graph import flatten, unflatten
+from tests.oracles import assert_same_graph, describe
+from tests.strategies import Box, Leafy, Node
+
+
+def model():
+    graph = Node(a=plait.Param(jnp.ones(2), note=1), b=[Leafy(w=plait.Cache(2.0)), 3], x=jnp.zeros(1))
+    graph.b[0].parent = graph
+    graph.again = graph.a
+    return graph
+
+
+def test_objects_are_made_without_running_user_code():
+    """G26, G28: neither __init__ nor create_value."""
+    ran = []
+
+    class LoudParam(plait.Param):
+        def create_value(self, value):
+            ran.append("create_value")
+            return value
+
+    class Loud(plait.Module):
+        def __init__(self):
+            ran.append("init")
+            self.w = LoudParam(1.0)
+
+    graphdef, raw = flatten(Loud(), with_paths=False)
+    ran.clear()
+    assert unflatten(graphdef, raw).w.get_raw_value() == 1.0
+    assert ran == []
+
+
+def test_children_can_point_back_to_ancestors():
+    """G26, G27."""
+    built = unflatten(*flatten(model()))
+    assert built.b[0].parent is built
+    assert built.again is built.a
+
+
+STATES = {
+    "flat": lambda flat, raw: flat,
+    "nested": lambda flat, raw: flat.to_nested_state(),
+    "dict": lambda flat, raw: flat.to_nested_state().raw_mapping,
+    "pure dict": lambda flat, raw: plait.to_pure_dict(flat.to_nested_state()),
+    "list": lambda flat, raw: raw,
+}
+
+
+@pytest.mark.parametrize("form", STATES)
+def test_states_of_every_form_are_taken(form):
+    """G25, G36."""
+    graph = model()
+    graphdef, flat = flatten(graph)
+    raw = flatten(graph, with_paths=False)[1]
+    assert_same_graph(unflatten(graphdef, STATES[form](flat, raw)), graph)
+
+
+def test_variables_of_the_state_are_used_or_copied():
+    """G28."""
+    graphdef, flat = flatten(model())
+    assert unflatten(graphdef, flat).a is flat.leaves[0]
+    assert unflatten(graphdef, flat, copy_variables=True).a is not flat.leaves[0]
+    raw = flatten(model(), with_paths=False)[1]
+    assert unflatten(graphdef, raw, recreate_variables=False).a is raw[0]
+    assert unflatten(graphdef, raw).a.note == 1
+
+
+def edited(edit):
+    state = flatten(model())[1].to_nested_state()
+    edit(state)
+    return state
+
+
+MISFITS = {
+    "missing leaf": (lambda s: s.__delitem__("a"), r"at +a of a Node"),
+    "missing leaf below": (lambda s: s["b"][0].__delitem__("w"), r"at +b\[0\]\.w of a Leafy"),
+    "unknown entry": (lambda s: s.__setitem__("z", 1.0), r"at +z\b"),
+    "unknown entries": (lambda s: s["b"][0].update(y=1.0, z=1.0), r"b\[0\]\.y, b\[0\]\.z"),
+    "leaf for a subgraph": (lambda s: s.__setitem__("b", plait.Param(1.0)), r"(?s)subgraph.*at +b of"),
+    "mapping for a leaf": (lambda s: s.__setitem__("a", {"c": 1.0}), r"(?s)mapping where a leaf.*at +a of"),
+    "static attribute": (lambda s: s["b"].__setitem__(1, 5), r"(?s)static attribute.*at +b\[1\] of"),
+    "back-reference": (lambda s: s.__setitem__("again", plait.Param(1.0)), r"at +again\b"),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS)
+def test_a_state_that_does_not_fit_is_refused_with_the_path(case):
+    """G29, section 11."""
+    edit, match = MISFITS[case]
+    with pytest.raises(ValueError, match=match):
+        unflatten(flatten(model())[0], edited(edit))
+
+
+def test_a_wrong_number_of_leaves_is_refused():
+    """Section 11: expected and given count."""
+    graphdef, raw = flatten(model(), with_paths=False)
+    with pytest.raises(ValueError, match=r"(?s)found +2 leaves.*expected +3"):
+        unflatten(graphdef, raw[:2])
+
+
+def test_a_part_without_leaves_may_be_absent():
+    """G29."""
+    graphdef, _ = flatten(Node(a=Node(b=[1, None]), w=plait.Param(1.0)))
+    assert unflatten(graphdef, {"w": plait.Param(2.0)}).a.b == [1, None]
+
+
+def test_cached_objects_are_refilled_in_place():
+    """G30: nodes are cleared and refilled, variables updated; the rest is new."""
+    graph = model()
+    refs = plait.graph.RefMap()
+    graphdef, raw = flatten(graph, refs, with_paths=False)
+    node, variable, child = graph, graph.a, graph.b[0]
+    node.extra = 1
+    cache = {refs[node]: node, refs[variable]: variable}
+    built = unflatten(graphdef, [raw[0] + 1, *raw[1:]], index_ref_cache=cache)
+    assert built is node
+    assert built.a is variable
+    assert built.b[0] is not child
+    assert not hasattr(node, "extra")
+    assert variable.value.tolist() == [2.0, 2.0]
+
+
+def test_a_cached_variable_takes_metadata_from_a_variable():
+    """G30."""
+    variable = plait.Param(1.0, note=1)
+    graphdef, _ = flatten(variable)
+    unflatten(graphdef, plait.Param(3.0, note=2), outer_index_outer_ref={0: variable})
+    assert (variable.value, variable.note) == (3.0, 2)
+
+
+CACHES = {
+    "node of another type": ({0: Leafy()}, ValueError, r"(?s)at +index 0.*a Leafy.*a Node"),
+    "no variable": ({1: Node()}, ValueError, r"(?s)Expected a Variable.*a Node"),
+    "variable of another type": ({1: plait.Cache(1.0)}, ValueError, r"(?s)index 1.*a Cache.*Param"),
+}
+
+
+@pytest.mark.parametrize("case", CACHES)
+def test_cached_objects_of_another_type_are_refused(case):
+    """Section 11: expected and actual type, index."""
+    cache, error, match = CACHES[case]
+    graphdef, raw = flatten(model(), with_paths=False)
+    with pytest.raises(error, match=match):
+        unflatten(graphdef, raw, index_ref_cache=cache)
+
+
+def test_an_index_that_is_built_already_is_an_error():
+    """G27, section 11: RuntimeError with the index."""
+    graphdef, raw = flatten(model(), with_paths=False)
+    with pytest.raises(RuntimeError, match=r"(?s)already in.*index 0"):
+        unflatten(graphdef, raw, index_ref={0: Node()})
+
+
+def test_a_back_reference_alone_leads_to_nothing():
+    """G27."""
+    refs = plait.graph.RefMap()
+    graph = model()
+    flatten(graph, refs)
+    with pytest.raises(ValueError, match="index 0 of type Node"):
+        unflatten(flatten(graph, refs)[0], [])
+
+
+def test_containers_are_rebuilt_with_their_types():
+    """G9, G26: generic pytrees keep their own order of children."""
+    graph = Box({1: plait.Param(1.0), "a": ()}, [None, jnp.ones(1)])
+    built = unflatten(*flatten(graph))
+    assert describe(built) == describe(graph)
+    assert type(built) is Box

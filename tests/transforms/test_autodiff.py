@@ -1,0 +1,297 @@
+"""``grad`` and ``value_and_grad``: numbers, updates, selections, errors. (rules U21, U25, U30, X13, X14)"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import plait
+from plait.errors import SharingError
+from tests.oracles import describe
+from tests.strategies import Leafy, Node
+
+
+class Net(plait.Module):
+    """Two layers with one tied matrix, statistics, and a random stream."""
+
+    def __init__(self):
+        keys = jax.random.split(jax.random.key(0), 2)
+        self.enc = Leafy(w=plait.Param(jax.random.normal(keys[0], (3, 3)), note="tied"), b=plait.Param(jnp.ones(3)))
+        self.layers = [Leafy(w=self.enc.w, b=plait.Param(jax.random.normal(keys[1], (3,))))]
+        self.mean = plait.BatchStat(jnp.zeros(3))
+        self.calls = plait.BatchStat(jnp.int32(0))
+        self.scale = jnp.float32(2)
+
+    def __call__(self, x):
+        self.calls.value = self.calls.value + 1
+        for layer in (self.enc, *self.layers):
+            x = jnp.tanh(x @ layer.w.value + layer.b.value[None])
+        self.mean.value = 0.5 * self.mean.value + 0.5 * x.mean(0)
+        return x * self.scale
+
+
+X = jnp.linspace(-1.0, 1.0, 6).reshape(2, 3)
+
+
+def loss(net, x):
+    return (net(x) ** 2).sum()
+
+
+def pure_loss(params, x):
+    """The same mathematics, as a function of arrays."""
+    w, first, second = params
+    x = jnp.tanh(x @ w + first[None])
+    x = jnp.tanh(x @ w + second[None])
+    return ((x * 2) ** 2).sum()
+
+
+def arrays(net):
+    return net.enc.w.value, net.enc.b.value, net.layers[0].b.value
+
+
+def test_the_numbers_are_those_of_plain_jax():
+    """X13: tied weights get the sum over both places; paths and classes are those of the model."""
+    net = Net()
+    value, grads = plait.value_and_grad(loss)(net, X)
+    expected, (w, first, second) = jax.value_and_grad(pure_loss)(arrays(net), X)
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    assert isinstance(grads, plait.State)
+    assert grads.flat_state().paths == (("enc", "b"), ("enc", "w"), ("layers", 0, "b"))
+    for leaf, array in zip(grads.flat_state().leaves, (first, w, second), strict=True):
+        assert isinstance(leaf, plait.Param)
+        np.testing.assert_allclose(leaf.value, array, rtol=1e-5)
+    assert grads["enc"]["w"].note == "tied"
+
+
+def test_the_gradient_agrees_with_finite_differences():
+    """X13."""
+    net = Net()
+    graphdef, params, rest = plait.split(net, plait.Param, ...)
+    check_grads(lambda p: loss(plait.merge(graphdef, p, rest), X), (params,), order=1, modes=["rev"], rtol=2e-2)
+    got = plait.grad(loss)(net, X)
+    expected = jax.grad(lambda p: loss(plait.merge(graphdef, p, rest), X))(params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), got, expected)
+
+
+def test_updates_made_inside_come_back():
+    """U30: counters and statistics, as eager Python leaves them; the parameters stay untouched."""
+    net, eager = Net(), Net()
+    weights = [variable.get_raw_value() for variable in (net.enc.w, net.enc.b)]
+    for _ in range(2):
+        plait.grad(loss)(net, X)
+        loss(eager, X)
+    assert (int(net.calls.value), [net.enc.w.get_raw_value(), net.enc.b.get_raw_value()] == weights) == (2, True)
+    np.testing.assert_allclose(net.mean.value, eager.mean.value, rtol=1e-6)
+    assert [type(value) for value in (net.mean.value, net.calls.value)] == [type(jnp.ones(1))] * 2
+
+
+STRUCTURAL = {
+    "new attribute": lambda m: setattr(m, "z", plait.Cache(jnp.ones(2))),
+    "sown": lambda m: m.layers.append(plait.Cache(jnp.ones(2))),
+    "static": lambda m: setattr(m, "steps", 1),
+    "metadata": lambda m: m.mean.set_metadata(note=1),
+    "aliased": lambda m: setattr(m, "again", m.enc),
+    "deleted": lambda m: delattr(m, "scale"),
+}
+
+
+@pytest.mark.parametrize("case", STRUCTURAL)
+def test_structural_changes_come_back(case):
+    """U18, U30: eager, and under jit."""
+    change = STRUCTURAL[case]
+
+    def f(net, x):
+        out = loss(net, x)
+        change(net)
+        return out
+
+    eager, net, jitted = Net(), Net(), Net()
+    f(eager, X)
+    plait.grad(f)(net, X)
+    plait.jit(plait.grad(f))(jitted, X)
+    structure = plait.graphdef(eager)
+    assert plait.graphdef(net) == structure
+    assert plait.graphdef(jitted) == structure
+    assert net.enc.w is net.layers[0].w
+
+
+def test_aux_comes_back_with_its_objects():
+    """X14: ((value, aux), grads); objects in aux are the caller's own."""
+    net = Net()
+
+    def f(net, x):
+        return loss(net, x), {"net": net, "new": Node(of=net.enc), "x": x}
+
+    (value, aux), grads = plait.value_and_grad(f, has_aux=True)(net, X)
+    assert (aux["net"] is net, aux["new"].of is net.enc) == (True, True)
+    assert aux["x"].shape == X.shape
+    grads_again, aux = plait.grad(f, has_aux=True)(net, X)
+    assert aux["net"] is net
+    assert describe(grads.flat_state().leaves) == describe(grads_again.flat_state().leaves)
+    np.testing.assert_allclose(value, pure_loss(arrays(net), X), rtol=1e-6)
+
+
+def mixed(net, v, tree, x):
+    return (net(x) ** 2).sum() * v.value + (tree["a"] ** 2).sum() + tree["b"][0] * v.value
+
+
+SELECTIONS = {
+    "a module": (0, lambda g: g.flat_state().paths, (("enc", "b"), ("enc", "w"), ("layers", 0, "b"))),
+    "negative": (-4, lambda g: g.flat_state().paths, (("enc", "b"), ("enc", "w"), ("layers", 0, "b"))),
+    "a variable": (1, type, plait.Param),
+    "a pytree": (2, lambda g: jax.tree.map(jnp.shape, g), {"a": (2,), "b": [()]}),
+    "an array": (3, jnp.shape, (2, 3)),
+    "a tuple of one": ((1,), lambda g: [type(part) for part in g], [plait.Param]),
+    "several": ((2, 0), lambda g: [type(part) for part in g], [dict, plait.State]),
+    "by type": (plait.DiffState(0, plait.BatchStat), lambda g: list(g), ["mean"]),
+    "by path": (
+        plait.DiffState(0, plait.PathContains("layers")),
+        lambda g: g.flat_state().paths,
+        (("layers", 0, "b"),),
+    ),
+    "nothing": (plait.DiffState(0, plait.Cache), lambda g: dict(g), {}),
+    "arrays of a module": (plait.DiffState(0, lambda path, value: path == ("scale",)), lambda g: g["scale"].shape, ()),
+    "mixed": ((plait.DiffState(0, plait.PathContains("enc")), 1), lambda g: [len(g[0]), type(g[1])], [1, plait.Param]),
+}
+
+
+@pytest.mark.parametrize("case", SELECTIONS)
+def test_what_is_differentiated_is_chosen_by_argnums(case):
+    """X13: positions and DiffStates; the gradient has the shape of what was chosen."""
+    argnums, look, expected = SELECTIONS[case]
+    if case == "by type":  # statistics that are integers have no gradient
+        argnums = plait.DiffState(0, lambda path, value: path == ("mean",))
+    args = Net(), plait.Param(jnp.float32(3)), {"a": jnp.ones(2), "b": [jnp.float32(1)]}, X
+    assert look(plait.grad(mixed, argnums=argnums)(*args)) == expected
+    assert look(plait.jit(plait.grad(mixed, argnums=argnums))(*args)) == expected
+
+
+def test_gradients_of_several_arguments_are_those_of_plain_jax():
+    """X13."""
+    a, b = Node(w=plait.Param(jnp.float32(3))), Node(w=plait.Param(jnp.float32(5)))
+    f = lambda a, b, x: a.w.value**2 * b.w.value * x
+    got = plait.grad(f, argnums=(2, 0, 1))(a, b, jnp.float32(2))
+    assert [float(got[0]), float(got[1]["w"].value), float(got[2]["w"].value)] == [45.0, 60.0, 18.0]
+
+
+def test_a_list_of_models_gives_a_list_of_states():
+    """X13: containers keep their shape."""
+    models = [Node(w=plait.Param(jnp.float32(3))), Node(w=plait.Param(jnp.float32(5)))]
+    first, second = plait.grad(lambda ms: ms[0].w.value * ms[1].w.value)(models)
+    assert (float(first["w"].value), float(second["w"].value)) == (5.0, 3.0)
+
+
+def product(a, b):
+    return a.w.value * b.w.value**2
+
+
+def test_a_variable_shared_by_both_differentiated_arguments_is_counted_once():
+    """U16: the first argument has the gradient, and it is the whole."""
+    a = Node(w=plait.Param(jnp.float32(3)))
+    first, second = plait.grad(product, argnums=(0, 1))(a, Node(w=a.w))
+    assert (float(first["w"].value), len(second)) == (27.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("argnums", "at"), [(0, "w of argument 0 and w of argument 1"), (1, "w of argument 1 and w of argument 0")]
+)
+def test_a_variable_under_two_treatments_is_an_error(argnums, at):
+    """U25: both paths are named, and nothing ran."""
+    a = Node(w=plait.Param(jnp.float32(3)))
+    with pytest.raises(SharingError, match=f"(?s)Inconsistent aliasing.*{at}.*Param"):
+        plait.grad(product, argnums=argnums)(a, Node(w=a.w))
+
+
+def test_keyword_arguments_are_not_differentiated():
+    net = Net()
+    grads = plait.grad(lambda net, *, x: loss(net, x))(net, x=X)
+    assert len(grads.flat_state()) == 3
+    with pytest.raises(ValueError, match=r"found +argnums=0 and 0 positional"):
+        plait.grad(lambda net, x: loss(net, x))(net=net, x=X)
+
+
+ERRORS = {
+    "repeated": (
+        lambda: plait.grad(loss, argnums=(0, plait.DiffState(0, plait.BatchStat))),
+        ValueError,
+        r"\[0\] repeated",
+    ),
+    "not there": (lambda: plait.grad(loss, argnums=5)(Net(), X), ValueError, "argnums=5"),
+    "reduce_axes": (lambda: plait.grad(loss, reduce_axes=("batch",)), NotImplementedError, "reduce_axes"),
+    "no pair": (lambda: plait.grad(loss, has_aux=True)(Net(), X), TypeError, r"(?s)pair.*\(scalar, aux\)"),
+    "no function": (lambda: plait.grad(3), TypeError, "found +a int"),
+    "bound method": (lambda: plait.grad(Net().__call__), ValueError, "bound method"),
+    "no scalar": (lambda: plait.grad(lambda net, x: net(x))(Net(), X), TypeError, "scalar"),
+    "integers": (lambda: plait.grad(loss, argnums=plait.DiffState(0, ...))(Net(), X), TypeError, "int32"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_errors_say_what_was_asked(case):
+    """X13, section 7."""
+    call, error, match = ERRORS[case]
+    with pytest.raises(error, match=match):
+        call()
+
+
+def test_a_function_that_raises_changes_nothing():
+    """U21."""
+    net = Net()
+    before, layers = describe(net), net.layers
+
+    def f(net, x):
+        loss(net, x)
+        net.z = 1
+        net.layers.append(1)
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        plait.grad(f)(net, X)
+    assert describe(net) == before
+    assert net.layers is layers
+
+
+def test_numpy_values_are_left_alone_or_replaced_never_edited():
+    """U21, U30: a statistic that holds a NumPy array takes traced values."""
+    held = np.zeros(3, np.float32)
+    net = Net()
+    net.mean.set_raw_value(held)
+
+    def f(net, x):
+        net.mean[...] = net(x).mean(0)
+        return loss(net, x)
+
+    plait.grad(f)(net, X)
+    assert (isinstance(net.mean.value, jax.Array), held.tolist()) == (True, [0.0] * 3)
+
+
+def test_second_derivatives():
+    """X13, U38: nested transforms open their own crossing."""
+    m = Node(w=plait.Param(jnp.float32(3)))
+    inner = lambda m: plait.grad(lambda m: m.w.value**3)(m)["w"].value
+    assert float(plait.grad(inner)(m)["w"].value) == 18.0
+    assert float(plait.jit(plait.grad(inner))(m)["w"].value) == 18.0
+
+
+def test_grad_is_a_decorator_and_keeps_the_name():
+    """X13."""
+
+    @plait.value_and_grad(argnums=1)
+    def cube(m, x):
+        """Doc."""
+        return m.w.value * x**3
+
+    value, grad = cube(Node(w=plait.Param(2.0)), 2.0)
+    assert (float(value), float(grad), cube.__name__, cube.__doc__) == (16.0, 24.0, "cube", "Doc.")
+
+
+def test_complex_and_integer_inputs_go_through():
+    """X13: holomorphic and allow_int as in JAX."""
+    z = jnp.complex64(1 + 2j)
+    got = plait.grad(lambda m, z: m.w.value * z**2, argnums=1, holomorphic=True)(
+        Node(w=plait.Param(jnp.complex64(1))), z
+    )
+    assert got == 2 * z
+    grads = plait.grad(lambda m: m.w.value * 2.0, allow_int=True)(Node(w=plait.Param(1.0), n=plait.Param(jnp.int32(3))))
+    assert (float(grads["w"].value), grads["n"].value.dtype) == (2.0, jax.dtypes.float0)
