@@ -2,10 +2,16 @@
 
 import os
 
-# Before JAX is imported: it reads these once. Subprocesses of tests inherit them.
-DEVICES = "--xla_force_host_platform_device_count=8"
-if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DEVICES}".strip()
+# Before JAX is imported: it reads these once. Subprocesses of tests inherit them. The tests compile many small programs
+# and run each a few times, so XLA is told not to spend its time on optimizing them.
+FLAGS = (
+    "--xla_force_host_platform_device_count=8",
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+)
+given = os.environ.get("XLA_FLAGS", "")
+missing = [flag for flag in FLAGS if flag.partition("=")[0] not in given]
+os.environ["XLA_FLAGS"] = " ".join([given, *missing]).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 

@@ -7,9 +7,10 @@ its own area's list. An area is a folder of src/plait, or a group of the files t
 FILES: dict[str, tuple[str, ...]] = {
     "row 0": ("errors", "paths", "typing", "_compat", "_public"),
     "core": (
-        "axes", "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings", "variable_metadata", "variables", "variable_names", "nodes",
-        "state", "graphdef", "flatten", "unflatten", "attributes", "sowing", "module", "containers", "walks", "modes", "functional",
-        "traversal", "locate", "config", "update_context", "proxy_caller", "views", "capture", "rngs", "graph",
+        "axes", "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings",
+        "variable_metadata", "variables", "variable_names", "nodes", "state", "graphdef", "flatten", "unflatten",
+        "attributes", "sowing", "module", "containers", "walks", "modes", "functional", "traversal", "locate", "config",
+        "update_context", "proxy_caller", "views", "capture", "rngs", "graph",
     ),
     "transforms": (
         "prefixes", "crossing", "aliasing", "captures", "compiled", "stages", "jit", "autodiff", "custom_rules",

@@ -1,4 +1,4 @@
-"""Ask 21: JAX's own transforms take modules as pytrees, and a change inside is returned or reported, never silently lost."""
+"""Ask 21: JAX's own transforms take modules as pytrees; a change inside is returned or reported, never silently lost."""
 
 import gc
 import warnings
@@ -72,6 +72,11 @@ def test_a_change_that_is_returned_arrives_and_is_quiet(name):
     assert model.count[...] == 0
 
 
+def collected(function, *args):
+    function(*args)
+    gc.collect()
+
+
 LOSING = {
     "jit": lambda m: jax.jit(lambda m: m(X))(m),
     "grad": lambda m: jax.grad(lambda m: m(X))(m),
@@ -83,8 +88,7 @@ LOSING = {
 @pytest.mark.parametrize("name", LOSING)
 def test_a_change_that_is_lost_is_reported(name):
     with pytest.warns(LostUpdateWarning, match=r"BatchStat.*is lost"):
-        LOSING[name](Counter())
-        gc.collect()
+        collected(LOSING[name], Counter())
 
 
 def test_a_change_to_a_captured_module_is_an_error():

@@ -1,0 +1,41 @@
+"""The benchmarks run and give tables of the promised shape; their figures are nothing that a test could hold."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+# The columns of the first table of each benchmark, and how many tables there are.
+SHAPES = {
+    "dispatch": (2 + 2 + 2 + 1, 1),
+    "graph": (4, 1),
+    "transitions": (3, 3),
+    "memory": (4, 1),
+    "imports": (3, 1),
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    written = tmp_path_factory.mktemp("benchmarks") / "tables.json"
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--steps=block", f"--json={written}"]
+    subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return json.loads(written.read_text())
+
+
+def test_the_versions_are_told(found):
+    assert {"python", "jax"} <= set(found["versions"])
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_benchmark_gives_its_tables(name, found):
+    columns, count = SHAPES[name]
+    tables = [table for table in found["tables"] if table["benchmark"] == name]
+    assert len(tables) == count
+    assert len(tables[0]["columns"]) == columns
+    for table in tables:
+        assert table["rows"]
+        assert {len(row) for row in table["rows"]} == {len(table["columns"])}
