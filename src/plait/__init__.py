@@ -187,20 +187,18 @@ from .transforms.autodiff import DiffState as DiffState, grad as grad, value_and
 from .transforms.jit import jit as jit
 
 if TYPE_CHECKING:
-    from .checkpoint import checkpoint as checkpoint
-    from .export import export as export
+    from . import checkpoint as checkpoint, export as export, training as training
     from .inspect.diff import GraphDiff as GraphDiff, diff as diff
     from .inspect.retrace import explain_retraces as explain_retraces
-    from .training import training as training
+    from .training import metrics as metrics, optimizer as optimizer
     from .training.ema import EMA as EMA
-    from .training.metrics import Metric as Metric, MultiMetric as MultiMetric, metrics as metrics
+    from .training.metrics import Metric as Metric, MultiMetric as MultiMetric
     from .training.optimizer import (
         ModelAndOptimizer as ModelAndOptimizer,
         OptArray as OptArray,
         Optimizer as Optimizer,
         OptState as OptState,
         OptVariable as OptVariable,
-        optimizer as optimizer,
     )
 
 __version__ = "0.1.0"

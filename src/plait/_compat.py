@@ -29,7 +29,7 @@ else:  # JAX versions that keep the trace in a thread-local object
 
 top_level_trace: Any = _core.eval_trace._weakref
 
-Tracer = jax.core.Tracer
+Tracer: Any = _core.Tracer
 
 
 def current_trace() -> Any:

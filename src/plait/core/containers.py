@@ -118,8 +118,8 @@ class List(Module, MutableSequence[A], _slots=True):
         return self.pop(key) if isinstance(key, int) else super()._graph_pop_key(key)
 
     @staticmethod
-    def _graph_create_empty(cls: Any) -> Any:
-        make = Pytree._graph_create_empty(cls)
+    def _graph_create_empty(kind: Any) -> Any:
+        make = Pytree._graph_create_empty(kind)
 
         def create_empty(metadata: Any) -> Any:
             node = make(metadata)
@@ -152,8 +152,8 @@ class List(Module, MutableSequence[A], _slots=True):
         return [*map(hide_static, self._elements), *children], (len(self._elements), aux)
 
     @staticmethod
-    def _tree_unflatten(cls: Any) -> Any:
-        rest_of = Pytree._tree_unflatten(cls)
+    def _tree_unflatten(kind: Any) -> Any:
+        rest_of = Pytree._tree_unflatten(kind)
 
         def unflatten(aux: Any, children: Iterable[Any]) -> Any:
             count, rest = aux

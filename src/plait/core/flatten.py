@@ -133,6 +133,7 @@ class Walk:
 
     def _add_leaf_root(self, root: Any, kind: Kind, link: Link) -> GraphDef:
         refs = self.refs
+        index: Any = None
         if kind is Kind.VARIABLE or kind is Kind.REF:
             index = refs.get(root)
             if index is not None:
@@ -143,7 +144,7 @@ class Walk:
         if kind is Kind.VARIABLE:
             self._mark(root._cell)
             return variable_def(type(root), index, metadata_key(root._cell))
-        return leaf_def(index if kind is Kind.REF else None)
+        return leaf_def(index)
 
     def _mark(self, stamp: Stamp) -> None:
         mark_seen(stamp)

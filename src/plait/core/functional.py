@@ -592,7 +592,7 @@ class GraphState(MutableMapping[Any, Any]):
 jax.tree_util.register_pytree_with_keys(
     GraphState,
     lambda bundle: (((jax.tree_util.GetAttrKey("state"), bundle.state),), bundle.graphdef),
-    lambda graphdef, children: GraphState(graphdef, children[0]),
+    lambda graphdef, children: GraphState(graphdef, *children),
 )
 
 

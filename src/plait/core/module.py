@@ -210,9 +210,9 @@ class Pytree:
         return value
 
     @staticmethod
-    def _graph_create_empty(cls: type) -> Callable[[Any], Any]:
+    def _graph_create_empty(kind: type) -> Callable[[Any], Any]:
         def create_empty(metadata: Any) -> Any:
-            return empty_object(cls, dict(metadata) if metadata else None)
+            return empty_object(kind, dict(metadata) if metadata else None)
 
         return create_empty
 
@@ -258,9 +258,9 @@ class Pytree:
         return [value for _, value in children], aux
 
     @staticmethod
-    def _tree_unflatten(cls: type) -> Callable[[Any, Any], Any]:
+    def _tree_unflatten(kind: type) -> Callable[[Any, Any], Any]:
         def unflatten(aux: _TreeAux, children: Iterable[Any]) -> Any:
-            node = empty_object(cls, dict(aux.marks) if aux.marks else None)
+            node = empty_object(kind, dict(aux.marks) if aux.marks else None)
             attributes = node.__dict__
             for name, child in zip(aux.names, children, strict=True):
                 attributes[name] = show_static(child)

@@ -14,6 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from .._compat import Tracer
+
 MAX_LINE = 88
 
 
@@ -30,7 +32,7 @@ _printing = _Printing()
 def repr_leaf(value: Any) -> str:
     """One value; big arrays by shape and dtype."""
     if isinstance(value, (jax.Array, np.ndarray)) and hasattr(value, "shape"):
-        if value.size > 1 or isinstance(value, jax.core.Tracer) or not _is_number(value):
+        if value.size > 1 or isinstance(value, Tracer) or not _is_number(value):
             return f"Array(shape={tuple(value.shape)}, dtype={value.dtype})"
         return f"Array({np.asarray(value).tolist()!r}, dtype={value.dtype})"
     if isinstance(value, jax.ShapeDtypeStruct):

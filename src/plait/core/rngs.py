@@ -7,10 +7,11 @@ A stream holds a key and a counter; each draw is ``fold_in(key, counter)`` and a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._compat import trace_state
 from ..errors import ArgumentError, StreamAttributeError, StreamKeyError
@@ -137,11 +138,11 @@ def as_key(source: Any) -> jax.Array:
         return source.key.get_value()
     if isinstance(source, Variable):
         source = source.get_value()
-    if isinstance(source, (int, jnp.integer)) and not isinstance(source, bool):
+    if isinstance(source, int) and not isinstance(source, bool):
         return jax.random.key(source)
-    if hasattr(source, "dtype") and hasattr(source, "shape"):
+    if isinstance(source, (jax.Array, np.ndarray, np.integer)):
         if jnp.issubdtype(source.dtype, jax.dtypes.prng_key):
-            return source
+            return cast(jax.Array, source)
         if source.dtype == jnp.uint32 and source.shape[-1:] == (2,):
             return jax.random.wrap_key_data(jnp.asarray(source))
         if jnp.issubdtype(source.dtype, jnp.integer) and source.shape == ():

@@ -70,8 +70,9 @@ class Builder:
             return self._leaf(graphdef, supply)
         return self._node(graphdef, supply)
 
-    def _leaf(self, definition: Any, supply: Any) -> Any:
-        if type(definition) is NodeRef:
+    def _leaf(self, part: GraphDef, supply: Any) -> Any:
+        definition: Any = part
+        if type(part) is NodeRef:
             try:
                 return self.index_ref[definition.index]
             except KeyError:
@@ -130,7 +131,9 @@ class Builder:
 
     def _node(self, root: NodeDef, supply: Any) -> Any:
         stack: list[Any] = []
-        definition, node, children = root, self._begin(root), []
+        definition: Any = root
+        node = self._begin(root)
+        children: list[tuple[Any, Any]] = []
         entries = iter(root.attributes)
         key_in_parent: Any = None
         while True:

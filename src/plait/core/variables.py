@@ -58,13 +58,9 @@ class _VariableType(type):
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> None:
         super().__init__(name, bases, namespace, **options)
         if name == "Variable" or issubclass(cls, Variable):
-            cls._class_hooks = tuple(hook for hook in HOOKS if hasattr(cls, hook))
-            jax.tree_util.register_pytree_with_keys(
-                cls,
-                _flatten_with_keys,
-                _unflattener(cls),
-                _flatten_without_keys,  # type: ignore[arg-type]
-            )
+            kind: Any = cls
+            kind._class_hooks = tuple(hook for hook in HOOKS if hasattr(cls, hook))
+            jax.tree_util.register_pytree_with_keys(kind, _flatten_with_keys, _unflattener(kind), _flatten_without_keys)
 
     _class_hooks: tuple[str, ...]
 

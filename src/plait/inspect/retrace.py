@@ -22,8 +22,8 @@ from ..transforms.compiled import TraceSignature, trace_listeners
 from .diff import diff
 
 
-class _Explanations(contextlib.ContextDecorator):
-    """Listens to traces while it is entered."""
+class Explanations(contextlib.ContextDecorator):
+    """Listens to traces while it is entered; ``messages`` are those so far."""
 
     def __init__(self, report: Callable[[str], Any], max_traces: int | None) -> None:
         self._report = report
@@ -31,7 +31,7 @@ class _Explanations(contextlib.ContextDecorator):
         self._counts: dict[int, int] = {}
         self.messages: list[str] = []
 
-    def __enter__(self) -> _Explanations:
+    def __enter__(self) -> Explanations:
         self._counts.clear()
         trace_listeners.append(self._heard)
         return self
@@ -53,9 +53,7 @@ class _Explanations(contextlib.ContextDecorator):
             )
 
 
-def explain_retraces(
-    report: Callable[[str], Any] | None = None, *, max_traces: int | None = None
-) -> contextlib.ContextDecorator:
+def explain_retraces(report: Callable[[str], Any] | None = None, *, max_traces: int | None = None) -> Explanations:
     """Say for each new trace of a jitted function what differed from the nearest earlier one, by path.
 
     Use it as a context manager or decorator, or set ``PLAIT_EXPLAIN_RETRACES=1`` in the environment to have it on for a
@@ -79,7 +77,7 @@ def explain_retraces(
         double: traced again
           arg x: float32[3] -> float32[5]
     """
-    return _Explanations(report or (lambda message: print(message, file=sys.stderr)), max_traces)
+    return Explanations(report or (lambda message: print(message, file=sys.stderr)), max_traces)
 
 
 def explain(function: Callable[..., Any], signature: TraceSignature, earlier: list[TraceSignature]) -> str:

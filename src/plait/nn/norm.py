@@ -113,9 +113,7 @@ class BatchNorm(Module):
         self.var = BatchStat(jnp.ones((num_features,), jnp.float32))
         _add_scale_and_bias(self, num_features, scale_init, bias_init, scale_metadata, bias_metadata, rngs)
 
-    def __call__(
-        self, x: Array, use_running_average: bool | None = None, *, mask: Array | None = None
-    ) -> Array:
+    def __call__(self, x: Array, use_running_average: bool | None = None, *, mask: Array | None = None) -> Array:
         use_running_average = resolve_switch(
             "use_running_average", use_running_average, self.use_running_average, layer=self
         )

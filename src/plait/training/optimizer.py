@@ -283,9 +283,7 @@ def _added(value: Any, update: Any) -> Any:
     return jax.tree.map(add, value, update)
 
 
-def _matching_gradients(
-    model: Any, values: Mapping[Path, Any], grads: Any, wrt: FilterLiteral
-) -> dict[Path, Any]:
+def _matching_gradients(model: Any, values: Mapping[Path, Any], grads: Any, wrt: FilterLiteral) -> dict[Path, Any]:
     """The gradients by path, raw, one for each selected variable.
 
     Raises:
@@ -351,5 +349,3 @@ def _listed(paths: list[Path]) -> str:
 
 def _filter_text(wrt: FilterLiteral) -> str:
     return f"plait.{wrt.__name__}" if isinstance(wrt, type) else "..." if wrt is ... else repr(wrt)
-
-

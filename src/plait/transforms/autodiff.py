@@ -212,7 +212,7 @@ def _resolve_requests(name: str, argnums: tuple[Any, ...]) -> list[DiffState]:
 
 def _check_sharing(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], requests: Sequence[DiffState]) -> None:
     """Refuse a variable that is reached through two arguments, one differentiated and the other not. (rule U25)"""
-    filters = {request.argnum % len(args): to_predicate(request.filter) for request in requests}
+    filters: dict[Any, Any] = {request.argnum % len(args): to_predicate(request.filter) for request in requests}
     known: dict[int, tuple[bool, str]] = {}
     for label, argument in (*enumerate(args), *kwargs.items()):
         predicate = filters.get(label)

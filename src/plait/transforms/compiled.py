@@ -110,7 +110,8 @@ class Compiled:
 
         pure.__name__ = pure.__qualname__ = getattr(f, "__name__", type(f).__name__)
         if self.donated is None:
-            self.run = self.jitted = jax.jit(pure, **options)
+            self.jitted: Any = jax.jit(pure, **options)
+            self.run = self.jitted
             self.arguments = lambda values, plain: (values, plain)
         else:
             self._compile_donating(pure, options)

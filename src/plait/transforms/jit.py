@@ -94,7 +94,7 @@ class _Layout:
 def jit(fun: Callable[P, R], /, **options: Any) -> Callable[P, R]: ...
 @overload
 def jit(**options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-def jit(
+def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the signature, the options stand here
     fun: Any = None,
     /,
     *,
@@ -335,7 +335,7 @@ def explain_bad_values(error: TypeError, gathered: Gathered) -> None:
     if bad:
         raise ArgumentError(
             "a variable holds a value that is no array",
-            at=', '.join(describe_path(path) for path, _ in bad),
+            at=", ".join(describe_path(path) for path, _ in bad),
             found=f"a {type(bad[0][1]).__name__}",
             expected="arrays, or numbers",
             do="keep such values as plain attributes, which are static",
@@ -361,4 +361,3 @@ def check_walk(walk: CachedWalk, roots: Sequence[Any]) -> None:
             expected="changes by assignment; writing through obj.__dict__ goes round the hooks",
             do="assign attributes instead of writing to __dict__; otherwise this is a bug in plait",
         )
-
