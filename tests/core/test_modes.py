@@ -130,6 +130,23 @@ def test_the_mode_for_updates_is_the_threads():
     assert graph_updates_mode()
 
 
+def test_a_mode_holds_for_functions_that_were_called_before():
+    """U32: the fast path asks too."""
+    step = plait.jit(lambda m: m.update(b=Param(jnp.ones(2))) if "b" not in m else None)
+    shared, model = shared_model(), plait.Dict(a=Param(jnp.ones(2)))
+    calls = plait.jit(lambda m: None)
+    for _ in range(2):
+        calls(shared)
+        calls(model)
+    with plait.set_graph_updates(False):
+        with pytest.raises(ArgumentError, match="duplicate"):
+            calls(shared)
+        step(model)
+        assert "b" not in model
+    with plait.set_graph_mode(False), pytest.raises(GraphError, match="duplicate"):
+        calls(shared)
+
+
 def test_the_environment_sets_the_defaults():
     """S5."""
     code = "from plait.core.modes import graph_mode, graph_updates_mode as u; print(graph_mode(), u())"

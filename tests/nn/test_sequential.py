@@ -54,5 +54,3 @@ def test_errors_name_the_layer_in_the_stack():
     model = plait.Sequential(plait.Linear(2, 3, rngs=plait.Rngs(0)), plait.Linear(4, 5, rngs=plait.Rngs(0)))
     with pytest.raises(ShapeError, match=r"at +layers\[1\] \(a Linear\)"):
         model(jnp.ones((1, 2)))
-
-

@@ -29,6 +29,23 @@ class _Modes(threading.local):
 _modes = _Modes()
 
 
+class _Touched:
+    """Whether any thread ever left the default modes; until then fast paths need not ask for the modes of theirs."""
+
+    __slots__ = ("ever",)
+
+    def __init__(self) -> None:
+        self.ever = not (_Modes.graph and _Modes.graph_updates)
+
+
+touched = _Touched()
+
+
+def in_default_modes(graph: bool | None = None, graph_updates: bool | None = None) -> bool:
+    """Whether this thread works on graphs and carries structural changes, or the arguments say so."""
+    return graph_mode(graph) and graph_updates_mode(graph_updates)
+
+
 def set_graph_mode(value: bool, /) -> Restoring:
     """Set whether modules of this thread are graphs (the default) or plain trees without sharing.
 
@@ -43,6 +60,7 @@ def set_graph_mode(value: bool, /) -> Restoring:
         ...         print(error.parts["at"])
         [0] and [1]
     """
+    touched.ever |= not value
     return Restoring(setting(_modes, graph=bool(value)))
 
 
@@ -58,6 +76,7 @@ def set_graph_updates(value: bool, /) -> Restoring:
         >>> hasattr(model, "extra")
         False
     """
+    touched.ever |= not value
     return Restoring(setting(_modes, graph_updates=bool(value)))
 
 

@@ -31,7 +31,7 @@ import numpy as np
 from .._compat import ArrayImpl, top_level_trace, trace_state
 from ..core.clock import clock
 from ..core.filters import to_predicate
-from ..core.modes import check_mode, graph_mode, graph_updates_mode
+from ..core.modes import check_mode, graph_updates_mode, in_default_modes, touched
 from ..core.nodes import Static
 from ..core.statics import static_key
 from ..core.walks import CachedWalk
@@ -204,6 +204,8 @@ def _make_jitted(
         plan = layout
         if plan is None or kwargs or len(args) != plan.count or trace_state.value is not top_level_trace:
             return general(args, kwargs)
+        if touched.ever and not in_default_modes(graph, graph_updates):
+            return general(args, kwargs)
         try:
             walk = args[plan.first]._walks[tuple([id(args[i]) for i in plan.others])]
             entry = walk.entries[plan.number]
@@ -253,7 +255,12 @@ def _make_jitted(
             raise name_shared_buffer(error, gathered) from None
         outcome, values = compiled.outcome_of(returned)
         result = write_back(outcome, gathered, values, plain)
-        if compiled.outcomes[0].is_plain and not kwargs and not static_numbers and updates and graph_mode(graph):
+        if (
+            compiled.outcomes[0].is_plain
+            and not kwargs
+            and not static_numbers
+            and in_default_modes(graph, graph_updates)
+        ):
             layout = remember(args, gathered, compiled) or layout
         return result
 
