@@ -1,4 +1,4 @@
-"""Ask 21: JAX's own transforms take modules as pytrees; a change inside is returned or reported, never silently lost."""
+"""Ask 21: JAX's own transforms take modules as pytrees; a change inside is returned or reported, never just lost."""
 
 import gc
 import warnings

@@ -75,8 +75,8 @@ def _drop_entry(walk: weakref.ref[CachedWalk], number: int) -> Callable[[Any], N
 class _Layout:
     """Which positional arguments are modules and which are single arrays, as in the latest general call.
 
-    There is one for each way to call a jitted function, and it is the key of the entries on walks: another way to pass the
-    same modules has another compiled function. Entries go when the layout does, which is when the jitted function does.
+    There is one for each way to call a jitted function, and it is the key of the entries on walks: another way to pass
+    the same modules has another compiled function. Entries go when the layout does, which is when the jitted function does.
     """
 
     __slots__ = ("__weakref__", "arrays", "count", "first", "number", "others")
@@ -128,8 +128,8 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
 
     Returns:
         A function with the signature of ``fun``. If ``fun`` raises, no argument is changed. Its ``trace(...)`` and
-        ``lower(...)`` give JAX's ahead-of-time stages, whose compiled form takes modules; ``clear_cache()`` forgets what
-        was compiled.
+        ``lower(...)`` give JAX's ahead-of-time stages, whose compiled form takes modules; ``clear_cache()`` forgets
+        what was compiled.
 
     Raises:
         ArgumentError: ``fun`` is a bound method of a module, a static argument cannot be hashed, or two variables hold
