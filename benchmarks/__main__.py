@@ -1,0 +1,44 @@
+"""The command line: ``python -m benchmarks [dispatch graph transitions memory imports]``; all of them by default."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import pathlib
+import sys
+
+NAMES = ("dispatch", "graph", "transitions", "memory", "imports")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(NAMES)} (default: all)")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny sizes, to see that it runs; the figures mean nothing"
+    )
+    parser.add_argument("--steps", help="dispatch: only these steps, separated by commas")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write the tables to FILE")
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.names if name not in NAMES]
+    if unknown:
+        parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX is imported
+
+    from .table import versions
+
+    print(", ".join(f"{name} {version}" for name, version in versions().items()), end="\n\n")
+    written = []
+    for name in options.names or NAMES:
+        benchmark = importlib.import_module(f".{name}", __package__)
+        given = {"steps": options.steps.split(",")} if name == "dispatch" and options.steps else {}
+        for table in benchmark.run(quick=options.quick, **given):
+            print(table, flush=True)
+            written.append({"benchmark": name, **vars(table)})
+    if options.json:
+        options.json.write_text(json.dumps({"versions": versions(), "tables": written}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

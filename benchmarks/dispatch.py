@@ -1,0 +1,87 @@
+"""Dispatch: what a jitted call costs the calling thread, beside ``jax.jit`` on a flat list of the same arrays."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+from collections.abc import Callable, Iterator, Sequence
+
+from .measure import QUICK, Effort, Loop, compare, fit_line
+from .models import STEPS, equinox_loop, floor_loop, object_loop
+from .table import Table
+
+SIZES = (5, 41, 201, 1_001)
+TITLES = {
+    "rewrite": "a step that rewrites all its state",
+    "donated": "the same, donated",
+    "block": "a step that rewrites one block and reads the rest",
+    "forward": "forward only",
+    "sgd": "a training step with SGD",
+    "adam": "a training step with Adam",
+}
+# Contenders that are slow by nature are measured in rounds of their own, so that they do not stretch those of the rest.
+SLOW = ("Flax nnx.jit", "Equinox filter_jit")
+
+
+def contenders(step: str) -> tuple[dict[str, Callable[[int], Loop]], list[str]]:
+    """By name, what makes the loop for a number of arrays; and remarks on those that are missing."""
+    import plait
+
+    makers: dict[str, Callable[[int], Loop]] = {
+        "floor: jax.jit, flat list": lambda count: floor_loop(step, count),
+        "floor again (noise)": lambda count: floor_loop(step, count),
+    }
+    remarks = []
+    if step not in ("sgd", "adam") or hasattr(plait, "Optimizer"):
+        makers["plait.jit"] = lambda count: object_loop(plait, step, count)
+    else:
+        remarks.append("plait has no Optimizer yet: left out.")
+    try:
+        nnx = importlib.import_module("flax.nnx")
+        makers["Flax nnx.jit"] = lambda count: object_loop(nnx, step, count)
+    except ImportError:
+        remarks.append("Flax is not installed: left out.")
+    try:
+        importlib.import_module("equinox")
+        makers["Equinox filter_jit"] = lambda count: equinox_loop(step, count)
+    except ImportError:
+        remarks.append("Equinox is not installed: left out.")
+    return makers, remarks
+
+
+def run(*, quick: bool = False, steps: Sequence[str] = STEPS) -> Iterator[Table]:
+    """One table for each step."""
+    sizes = (5, 9) if quick else SIZES
+    for step in steps:
+        yield measure_step(step, sizes, QUICK if quick else Effort())
+
+
+def measure_step(step: str, sizes: Sequence[int], effort: Effort) -> Table:
+    makers, remarks = contenders(step)
+    floor, *_ = makers
+    times: dict[str, list[float]] = {name: [] for name in makers}
+    ratios: dict[str, list[str]] = {name: [] for name in makers}
+    for size in sizes:
+        loops = {name: make(size) for name, make in makers.items()}
+        with contextlib.redirect_stderr(io.StringIO()):
+            results = compare({name: loop for name, loop in loops.items() if name not in SLOW}, effort)
+            for name in SLOW:
+                if name in loops:
+                    few = Effort(max(effort.rounds // 5, 3), effort.round_us, effort.fewest_calls)
+                    results[name] = compare({floor: loops[floor], name: loops[name]}, few)[name]
+        for name, result in results.items():
+            times[name].append(result.us)
+            low, _, high = result.quartiles
+            ratios[name].append(f"{result.ratio:.3f} ({low:.2f}-{high:.2f})")
+    columns = [
+        "contender",
+        *(f"{size}" for size in sizes),
+        *(f"µs at {size}" for size in sizes),
+        "fixed µs",
+        "µs/array",
+    ]
+    table = Table(f"dispatch: {TITLES[step]}; time relative to the floor", columns, remarks=remarks)
+    for name in makers:
+        table.rows.append([name, *ratios[name], *times[name], *fit_line(sizes, times[name])])
+    return table
