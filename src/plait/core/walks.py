@@ -55,6 +55,8 @@ class CachedWalk:
         cells: of the variables, in walk order; arrays stand as constants.
         counts: how many of the leaves belong to each root.
         only_variables: whether every leaf is a variable.
+        lists: the first root's plain lists of modules, each with a copy. Modules compare by identity, so ``!=`` on such a
+            list is the comparison wanted, at the speed of C.
     """
 
     __slots__ = (
@@ -66,6 +68,7 @@ class CachedWalk:
         "entries",
         "graphdefs",
         "links",
+        "lists",
         "only_variables",
         "others",
         "owners",
@@ -82,12 +85,17 @@ class CachedWalk:
         # What each root holds in plain containers, as callables, because other roots than the first are held weakly.
         self.containers: list[Callable[[], Contents | None]] = []
         self.owners: list[int] = []
+        self.lists: list[tuple[list[Any], list[Any]]] = []
         for place, root in enumerate(roots):
             before, met = len(walk.leaves), len(walk.containers)
             graphdefs.append(walk.add(root))
             counts.append(len(walk.leaves) - before)
-            if len(walk.containers) > met:
-                self.containers.append(Contents(walk.containers[met:]))
+            contents = walk.containers[met:]
+            if place == 0:
+                self.lists = [pair for pair in contents if _compares_by_identity(pair)]
+                contents = [pair for pair in contents if not _compares_by_identity(pair)]
+            if contents:
+                self.containers.append(Contents(contents))
                 self.owners.append(place)
         self.graphdefs: tuple[GraphDef, ...] = tuple(graphdefs)
         self.counts = tuple(counts)
@@ -109,6 +117,8 @@ class CachedWalk:
             if stamps is None or [stamp.version for stamp in stamps] != self.versions:
                 return False
             self.stamp = now
+        if not all(map(_unchanged, self.lists)):
+            return False
         for held in self.containers:
             contents = held()
             if contents is None or not all(map(_unchanged, contents.items)):
@@ -167,6 +177,12 @@ def _plan_of(links: list[Link]) -> tuple[list[tuple[int, Any]], list[tuple[int, 
             numbers[id(each)] = len(parents)
         owners.append((numbers[id(link[0])], link[1]))
     return parents, owners
+
+
+def _compares_by_identity(container: tuple[Any, Any]) -> bool:
+    """Whether ``==`` on a list asks no element but for its identity."""
+    current, saved = container
+    return type(current) is list and all(type(item).__eq__ is object.__eq__ for item in saved)
 
 
 def _unchanged(container: tuple[Any, Any]) -> bool:

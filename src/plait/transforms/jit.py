@@ -206,17 +206,28 @@ def _make_jitted(
             return general(args, kwargs)
         if touched.ever and not in_default_modes(graph, graph_updates):
             return general(args, kwargs)
+        others = plan.others
         try:
-            walk = args[plan.first]._walks[tuple([id(args[i]) for i in plan.others])]
+            walk = args[plan.first]._walks[tuple([id(args[i]) for i in others]) if others else ()]
             entry = walk.entries[plan.number]
-        except (AttributeError, KeyError):
+            for current, saved in walk.lists:
+                if current != saved:
+                    return general(args, kwargs)
+        except (
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+        ):  # the last two: a comparison with another kind of thing
             return general(args, kwargs)
         if (walk.stamp != clock.now or walk.containers) and not walk.is_current():
             return general(args, kwargs)
-        plain = [args[i] for i in plan.arrays]
-        for value in plain:
-            if type(value) not in _LEAF_TYPES:
+        plain = []
+        for i in plan.arrays:
+            value = args[i]
+            if type(value) is not ArrayImpl and type(value) not in _LEAF_TYPES:
                 return general(args, kwargs)
+            plain.append(value)
         if CHECK_DISPATCH:
             check_walk(walk, [args[plan.first], *(args[i] for i in plan.others)])
         try:
