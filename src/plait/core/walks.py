@@ -55,8 +55,8 @@ class CachedWalk:
         cells: of the variables, in walk order; arrays stand as constants.
         counts: how many of the leaves belong to each root.
         only_variables: whether every leaf is a variable.
-        lists: the first root's plain lists of modules, each with a copy. Modules compare by identity, so ``!=`` on such a
-            list is the comparison wanted, at the speed of C.
+        lists: the first root's plain lists of modules, each with a copy. Modules compare by identity, so ``!=`` on
+            such a list is the comparison wanted, at the speed of C.
     """
 
     __slots__ = (

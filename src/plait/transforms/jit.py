@@ -76,7 +76,8 @@ class _Layout:
     """Which positional arguments are modules and which are single arrays, as in the latest general call.
 
     There is one for each way to call a jitted function, and it is the key of the entries on walks: another way to pass
-    the same modules has another compiled function. Entries go when the layout does, which is when the jitted function does.
+    the same modules has another compiled function. Entries go when the layout does, which is when the jitted function
+    does.
     """
 
     __slots__ = ("__weakref__", "arrays", "count", "first", "number", "others")
@@ -213,12 +214,7 @@ def _make_jitted(
             for current, saved in walk.lists:
                 if current != saved:
                     return general(args, kwargs)
-        except (
-            AttributeError,
-            KeyError,
-            TypeError,
-            ValueError,
-        ):  # the last two: a comparison with another kind of thing
+        except (AttributeError, KeyError, TypeError, ValueError):  # the last two: compared with another kind
             return general(args, kwargs)
         if (walk.stamp != clock.now or walk.containers) and not walk.is_current():
             return general(args, kwargs)
