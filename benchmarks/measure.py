@@ -2,8 +2,8 @@
 
 A round lasts milliseconds, so whatever else the machine does meets all contenders alike. The clock is the CPU time of
 the calling thread, which stands still while another process has the core; what is left of others (shared caches) only
-adds, so the figure of a contender is the lower quartile of its rounds, and the quartiles of the ratios within each round
-say how far to trust it. Results are waited for between rounds, outside of the timed part, so no queue builds up.
+adds, so the figure of a contender is the lower quartile of its rounds, and the quartiles of the ratios within each
+round say how far to trust it. Results are waited for between rounds, outside of the timed part, so no queue builds up.
 """
 
 from __future__ import annotations

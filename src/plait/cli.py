@@ -59,7 +59,7 @@ def _add_digits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=_whole(1), default=32, help="images in a step (default: %(default)s)")
     parser.add_argument("--seed", type=_whole(0, MAX_SEED), default=0, help="of all that is random (default: 0)")
     parser.add_argument(
-        "--output", type=Path, default=Path("runs/digits"), metavar="FOLDER",
+        "--output", type=_folder, default=Path("runs/digits"), metavar="FOLDER",
         help="where results go; an earlier run there is replaced (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in the folder")
@@ -72,6 +72,13 @@ def _run_digits(options: argparse.Namespace) -> int:
 
     names = ("output", "epochs", "batch_size", "seed", "resume", "export")
     return digits.run(digits.Options(**{name: getattr(options, name) for name in names}))
+
+
+def _folder(text: str) -> Path:
+    """A path that is not empty: an empty one would mean the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty; name a folder, such as runs/digits")
+    return Path(text)
 
 
 def _whole(least: int, most: int | None = None) -> Callable[[str], int]:

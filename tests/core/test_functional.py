@@ -425,3 +425,12 @@ def test_deep_graphs_that_cannot_be_interned_compare_too():
     assert plait.graphdef(first) == plait.graphdef(second) != plait.graphdef(third)
     with pytest.raises(TypeError, match=re.escape("inner.inner.names")):
         hash(plait.graphdef(first))
+
+
+def test_entries_for_a_part_that_is_not_there_are_refused_and_nothing_changes():
+    """G38."""
+    model = plait.Dict(a=plait.Param(jnp.ones(2)))
+    with pytest.raises(ValueError, match=r"(?s)at +other\n.*'w'"):
+        plait.update(model, {"a": jnp.zeros(2), "other": {"w": jnp.ones(2)}})
+    assert model.a[0] == 1
+    assert list(model) == ["a"]

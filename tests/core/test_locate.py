@@ -61,3 +61,18 @@ def test_looking_for_a_path_keeps_no_model_alive():
     model = write = None
     gc.collect()
     assert alive() is None
+
+
+def test_the_receiver_of_a_method_may_have_any_name():
+    class Inner(plait.Module):
+        def __call__(this, x):
+            return describe_place(this)
+
+    class Outer(plait.Module):
+        def __init__(s):
+            s.blocks = [Inner(), Inner()]
+
+        def __call__(s, x):
+            return s.blocks[1](x)
+
+    assert Outer()(1) == "blocks[1] (a Inner)"

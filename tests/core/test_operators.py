@@ -133,3 +133,10 @@ def test_python_numbers(a, b):
     for name in ["add", "sub", "mul", "floordiv", "mod", "pow", "lt", "eq"]:
         function = getattr(operator, name)
         assert function(nnx.Variable(a), b) == function(a, nnx.Variable(b)) == function(a, b)
+
+
+def test_a_format_specification_goes_to_the_value():
+    """V19: as users write losses."""
+    loss = nnx.Variable(jnp.array(1.5))
+    assert f"{loss:.2f}" == "1.50"
+    assert f"{loss}" == str(loss)

@@ -99,3 +99,9 @@ def test_the_constructor_refuses_other_sources(rngs):
 def test_the_call_refuses_other_sources():
     with pytest.raises(ArgumentTypeError, match=r"encoder\.layers\[3\].*\s+found +a int"):
         Encoder(plait.Dropout(0.5))(jnp.ones(3), rngs=3)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.5])
+def test_a_rate_that_is_no_probability_is_refused(rate):
+    with pytest.raises(ValueError, match=f"rate={rate}"):
+        plait.Dropout(rate)

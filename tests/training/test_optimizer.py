@@ -336,3 +336,14 @@ def test_kinds_of_the_state_are_opt_states():
     assert issubclass(OptArray, OptState)
     assert issubclass(OptVariable, OptState)
     assert not issubclass(OptVariable, plait.Param)
+
+
+def test_a_parameter_that_came_later_is_named_and_nothing_changes(users_promotion):
+    model = plait.Linear(2, 2, rngs=plait.Rngs(0))
+    optimizer = plait.Optimizer(model, optax.adam(1e-3), wrt=plait.Param)
+    model.extra = plait.Param(jnp.ones(2))
+    grads = plait.grad(lambda m: m.kernel[...].sum() + m.extra[...].sum())(model)
+    before = model.kernel.get_raw_value()
+    with pytest.raises(plait.errors.OptimizerError, match=r"at +extra"):
+        optimizer.update(model, grads)
+    assert model.kernel.get_raw_value() is before

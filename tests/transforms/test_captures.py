@@ -58,3 +58,18 @@ def test_a_module_or_a_partial_of_one_captures_too():
         plait.jit(layer)(jnp.ones((1, 2)))
     with pytest.warns(CapturedModelWarning, match="captures argument 0 of the partial"):
         plait.jit(functools.partial(plait.Linear.__call__, layer))(jnp.ones((1, 2)))
+
+
+def test_the_warning_points_at_the_callers_line():
+    model = plait.Dict(weight=plait.Param(jnp.ones(2)))
+    with pytest.warns(CapturedModelWarning) as caught:
+        plait.jit(lambda x: x * model.weight)(jnp.ones(2))
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+def test_a_tracer_left_in_a_captured_container_is_named_at_the_next_call():
+    model = plait.Dict(blocks=[plait.Param(jnp.ones(2))])
+    plait.jit(lambda x: model.blocks.append(plait.Param(x)))(jnp.ones(2))
+    with pytest.raises(TraceContextError, match=r"at +blocks\[1\]"):
+        plait.jit(lambda m: m.blocks[0] * 2)(model)

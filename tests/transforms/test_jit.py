@@ -705,3 +705,10 @@ def test_a_deep_graph_can_be_jitted():
     jitted(node)
     assert (bottom.w.value, bottom.z) == (3.0, 1)
     assert plait.graphdef(node) == plait.graphdef(plait.clone(node))
+
+
+@pytest.mark.parametrize("options", [{"static_argnums": 5}, {"static_argnames": "zz"}, {"donate_argnames": ["zz"]}])
+def test_an_argument_that_the_function_does_not_have_is_refused(options):
+    """X10."""
+    with pytest.raises(ValueError, match=r"(?s)does not have.*(5|'zz')"):
+        plait.jit(lambda model: None, **options)

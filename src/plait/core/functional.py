@@ -394,6 +394,14 @@ def _plan_update(node: Any, mapping: Mapping[Any, Any], writes: list[tuple[Any, 
                 stack.append((current, value, (*path, key)))
             elif kind is Kind.REF:
                 writes.append((current, None, value))
+            elif current is _ABSENT and isinstance(value, Mapping) and not isinstance(value, Variable) and value:
+                raise GraphError(
+                    "the state has entries for a part that the graph does not have",
+                    at=describe_path((*path, key)),
+                    found=f"the entries {sorted(map(str, value))}",
+                    expected=f"parts of a {type(owner).__name__}: {sorted(map(str, children))}",
+                    do="pass a state of the same model; to add a module, assign it",
+                )
             elif value is not current:  # the same array again is welcome in a tuple, too
                 impl = get_node_impl(owner)
                 if impl is None or impl.set_key is None:

@@ -52,9 +52,10 @@ def modules_in_use() -> list[tuple[str, Any]]:
     frame: Any = sys._getframe(1)
     while frame is not None:
         ours = frame.f_globals.get("__name__", "").startswith(_PACKAGE)  # our names mean nothing to a user
+        code = frame.f_code
         for position, (name, value) in enumerate(frame_locals(frame).items()):
             if isinstance(value, Pytree):
-                if position == 0 and name == "self":
+                if position == 0 and code.co_argcount and hasattr(type(value), code.co_name):
                     running.append(("", value))
                 elif not ours and name.isidentifier():
                     local.append((name, value))

@@ -116,6 +116,9 @@ class VariableOperators:
     def __rdivmod__(self, other: Any) -> Any:
         return divmod(_value(other), self.get_value())
 
+    def __format__(self, spec: str) -> str:
+        return format(self.get_value(), spec) if spec else str(self)
+
     def __round__(self, digits: int | None = None) -> Any:
         value = self.get_value()
         return round(value) if digits is None else round(value, digits)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ..core.locate import describe_place
 from ..core.module import Module
 from ..core.rngs import Rngs, RngStream
-from ..errors import ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError
 from ..typing import Array
 from .checks import missing_stream, resolve_switch
 
@@ -57,6 +57,13 @@ class Dropout(Module):
         rng_collection: str = "dropout",
         rngs: Rngs | RngStream | None = None,
     ) -> None:
+        if not 0 <= rate <= 1:
+            raise ArgumentError(
+                "the rate of a Dropout is a probability",
+                found=f"rate={rate!r}",
+                expected="a number from 0 to 1",
+                do="give the share of entries that become zero, such as 0.1",
+            )
         self.rate = rate
         self.broadcast_dims = tuple(broadcast_dims)
         self.deterministic = deterministic

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from ..core.functional import state, variables
 from ..core.module import Pytree, copied_buffers
-from ..core.nodes import Kind, kind_of
+from ..core.nodes import Kind, jax_to_nnx_path, kind_of
 from ..core.state import FlatState, State, from_flat_state, to_flat_state
 from ..core.trace_guard import check_trace
 from ..core.variables import OptArray, OptState, OptVariable, Param, Variable, eager_sharding_hooks
@@ -115,7 +115,11 @@ class Optimizer(Pytree):
         old, structure = jax.tree.flatten(self.opt_state, is_leaf=_is_variable)
         raw_state = structure.unflatten([_raw(leaf) if _is_variable(leaf) else leaf for leaf in old])
 
-        updates, new_state = self.tx.update(gradients, raw_state, params, **kwargs)
+        try:
+            updates, new_state = self.tx.update(gradients, raw_state, params, **kwargs)
+        except ValueError as error:
+            self._explain_other_model(selected, error)
+            raise
         new_values = {path: _at(updates, path) for path in values}
         new_values = {path: _added(value, new_values[path]) for path, value in values.items()}
         step = self.step.get_raw_value() + jnp.uint32(1)
@@ -127,6 +131,23 @@ class Optimizer(Pytree):
         self._write_state(old, structure, new_state, selected)
         _write(self.step, step)
         return updates
+
+    def _explain_other_model(self, selected: Mapping[Path, Variable[Any]], error: ValueError) -> None:
+        """Say so when the model has other variables than when the optimizer was made.
+
+        Raises:
+            OptimizerError: names the variables that have no optimizer state.
+        """
+        known = {path[-1] if path else () for path in _mirrored_paths(self.opt_state)}
+        new = [path for path in selected if known and (path[-1] if path else ()) not in known]
+        if new:
+            raise OptimizerError(
+                "the model has variables that the optimizer has no state for",
+                at=", ".join(map(describe_path, new)),
+                found=f"{len(selected)} variables that `wrt` selects, {len(new)} of them new",
+                expected="the variables that the model had when the optimizer was made",
+                do="make a new Optimizer after the model is complete",
+            ) from error
 
     def _check_writable(self, selected: Mapping[Path, Variable[Any]]) -> None:
         own = [leaf for leaf in jax.tree.leaves(self.opt_state, is_leaf=_is_variable) if _is_variable(leaf)]
@@ -154,6 +175,15 @@ class Optimizer(Pytree):
                 do="keep the model yourself, or use plait.ModelAndOptimizer(model, tx), which has .model",
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+def _mirrored_paths(opt_state: Any) -> list[tuple[Any, ...]]:
+    """Paths, in the state of a transformation, of the variables that mirror the model's."""
+    return [
+        jax_to_nnx_path(path)
+        for path, leaf in jax.tree_util.tree_flatten_with_path(opt_state, is_leaf=_is_variable)[0]
+        if isinstance(leaf, OptVariable)
+    ]
 
 
 class ModelAndOptimizer(Optimizer):

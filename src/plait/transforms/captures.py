@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dis
 import functools
+import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
@@ -17,6 +19,8 @@ from ..core.variables import Variable
 from ..core.walks import find_walk
 from ..errors import CapturedModelWarning
 from .crossing import is_graph_leaf
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def warn_about_captures(f: Callable[..., Any], name: str) -> None:
@@ -31,8 +35,18 @@ def warn_about_captures(f: Callable[..., Any], name: str) -> None:
             f"{name}: the function {_name(f)!r} captures {', '.join(captured)} from outside. Its values "
             "become constants of the compiled program, and later changes to it are not seen. Pass it as an argument.",
             CapturedModelWarning,
-            stacklevel=2,
+            stacklevel=_levels_out(),
         )
+
+
+def _levels_out() -> int:
+    """How many frames there are to the caller's own code, for the warning to point at."""
+    level = 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+        level += 1
+    return level
 
 
 def _name(f: Any) -> str:

@@ -28,14 +28,14 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 import numpy as np
 
-from .._compat import ArrayImpl, top_level_trace, trace_state
+from .._compat import ArrayImpl, Tracer, top_level_trace, trace_state
 from ..core.clock import clock
 from ..core.filters import to_predicate
 from ..core.modes import check_mode, graph_updates_mode, in_default_modes, touched
 from ..core.nodes import Static
 from ..core.statics import static_key
 from ..core.walks import CachedWalk
-from ..errors import ArgumentError, DispatchError
+from ..errors import ArgumentError, DispatchError, TraceContextError
 from ..paths import describe_path
 from ..typing import FilterLiteral
 from .captures import warn_about_captures
@@ -181,10 +181,28 @@ def _argument_positions(fun: Any, argnums: Any, argnames: Any) -> tuple[frozense
         except (TypeError, ValueError):
             parameters = []
         positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        _check_named_arguments(fun, parameters, numbers, names, len(positional))
         numbers = {n + len(positional) if n < 0 else n for n in numbers}
         names |= {positional[n] for n in numbers if n < len(positional)}
         numbers |= {positional.index(name) for name in names if name in positional}
     return frozenset(numbers), frozenset(names)
+
+
+def _check_named_arguments(fun: Any, parameters: list[Any], numbers: set[int], names: set[str], count: int) -> None:
+    """Refuse static or donated arguments that the function does not have."""
+    kinds = {parameter.kind for parameter in parameters}
+    unknown: list[Any] = []
+    if parameters and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        unknown += sorted(n for n in numbers if not -count <= n < count)
+    if parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
+        unknown += sorted(names - {parameter.name for parameter in parameters})
+    if unknown:
+        raise ArgumentError(
+            "jit was told about arguments that the function does not have",
+            found=f"{', '.join(map(repr, unknown))}, for {getattr(fun, '__name__', fun)}",
+            expected=f"positions below {count}, or names of {[parameter.name for parameter in parameters]}",
+            do="correct static_argnums, static_argnames, donate_argnums or donate_argnames",
+        )
 
 
 def _make_jitted(
@@ -255,7 +273,7 @@ def _make_jitted(
         try:
             compiled = find_compiled(gathered, updates)
             plain, returned = compiled.run(gathered.values(), gathered.plain)
-        except TypeError as error:
+        except (TypeError, jax.errors.UnexpectedTracerError) as error:
             explain_bad_values(error, gathered)
             raise
         except SharedBufferError as error:
@@ -333,13 +351,29 @@ def _static(value: Any, argument: int | str) -> Static:
     return Static(value)
 
 
-def explain_bad_values(error: TypeError, gathered: Gathered) -> None:
+def explain_bad_values(error: Exception, gathered: Gathered) -> None:
     """Name the variable whose value JAX could not take.
 
     Raises:
+        TraceContextError: a variable holds a value of a trace that has ended.
         ArgumentError: some variable holds neither arrays nor numbers.
     """
     if gathered.walk is None:
+        return
+    if isinstance(error, jax.errors.UnexpectedTracerError):
+        leaked = [
+            describe_path(path)
+            for cell, path in zip(gathered.walk.cells, gathered.walk.paths(), strict=True)
+            if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(cell.raw))
+        ]
+        if leaked:
+            raise TraceContextError(
+                "a variable holds a value of a JAX trace that has ended",
+                at=", ".join(leaked),
+                found="a tracer, left behind by a function that changed a captured container while it was traced",
+                expected="arrays",
+                do="take the object out again, and pass the model to the function that adds it as an argument",
+            ) from error
         return
     bad = []
     for cell, path in zip(gathered.walk.cells, gathered.walk.paths(), strict=True):
