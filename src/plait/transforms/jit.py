@@ -173,8 +173,8 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
 
 def _argument_positions(fun: Any, argnums: Any, argnames: Any) -> tuple[frozenset[int], frozenset[str]]:
     """Arguments both by position and by name, as far as the signature tells."""
-    numbers = {argnums} if isinstance(argnums, int) else set(argnums or ())
-    names = {argnames} if isinstance(argnames, str) else set(argnames or ())
+    numbers: set[int] = {argnums} if isinstance(argnums, int) else set(argnums or ())
+    names: set[str] = {argnames} if isinstance(argnames, str) else set(argnames or ())
     if numbers or names:
         try:
             parameters = list(inspect.signature(fun).parameters.values())
