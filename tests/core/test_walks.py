@@ -5,6 +5,7 @@ import weakref
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 import plait
@@ -192,3 +193,30 @@ def test_a_walk_nests_its_leaves():
     nested = walk.nest(list(range(len(walk.cells))))
     assert dict(nested.flat_state()) == {path: place for place, path in enumerate(walk.paths())}
     assert jax.tree.leaves(nested) == list(range(len(walk.cells)))
+
+
+def test_a_graph_with_states_is_walked_once():
+    """U33: the states of an optimizer are plain containers whose children are views, made anew each time."""
+    model = plait.Dict(
+        moments=plait.State({"a": {"b": plait.Variable(jnp.ones(2))}}), pair=(plait.Variable(jnp.ones(2)), 1)
+    )
+    walk = find_walk((model,))
+    assert find_walk((model,)) is walk
+    model.moments["a"]["b"] = plait.Variable(jnp.zeros(2))
+    assert find_walk((model,)) is not walk
+
+
+def test_a_step_with_an_adam_optimizer_is_walked_once(users_promotion):
+    """U33."""
+    model = plait.Linear(2, 2, rngs=plait.Rngs(0))
+    optimizer = plait.Optimizer(model, optax.adam(1e-3), wrt=plait.Param)
+
+    @plait.jit
+    def step(model, optimizer):
+        optimizer.update(model, plait.grad(lambda m: m.kernel[...].sum())(model))
+
+    step(model, optimizer)
+    walk = find_walk((model, optimizer))
+    for _ in range(3):
+        step(model, optimizer)
+    assert find_walk((model, optimizer)) is walk

@@ -34,6 +34,7 @@ from .nodes import (
     _classify,
     pytree_impl,
 )
+from .state import State
 from .variables import metadata_key
 
 
@@ -168,7 +169,9 @@ class Walk:
         children, metadata = pytree.flatten(node)
         if cls is list or cls is dict:
             self.containers.append((node, node.copy()))
-        elif cls is not tuple and node is not None:
+        elif isinstance(node, State):  # its children are views, made anew each time
+            self.containers.append((node.raw_mapping, node.raw_mapping.copy()))
+        elif node is not None and not isinstance(node, tuple):  # a tuple, named or not, cannot change
             self.containers.append((node, [*children]))
         return (cls if cls in PYTREE_REGISTRY else GenericPytree), None, metadata, iter(children), [], link
 
