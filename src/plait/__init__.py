@@ -11,195 +11,179 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from . import _public, errors as errors, nn as nn
-from .core import (
-    filters as filterlib,
-    graph as graph,
-    graph as graphlib,
-    proxy_caller as proxy_caller,
-    rngs as rnglib,
-    state as statelib,
-    variables as variablelib,
-)
-from .core.attributes import (
-    Data as Data,
-    Static as Static,
-    data as data,
-    has_data as has_data,
-    is_data as is_data,
-    register_data_type as register_data_type,
-    static as static,
-)
+from . import _public
+from .core.attributes import Data as Data
+from .core.attributes import Static as Static
+from .core.attributes import data as data
+from .core.attributes import has_data as has_data
+from .core.attributes import is_data as is_data
+from .core.attributes import register_data_type as register_data_type
+from .core.attributes import static as static
 from .core.capture import capture as capture
-from .core.config import from_config as from_config, to_config as to_config
-from .core.containers import Dict as Dict, List as List
-from .core.filters import (
-    All as All,
-    Any_ as Any,
-    Everything as Everything,
-    Not as Not,
-    Nothing as Nothing,
-    OfType as OfType,
-    PathContains as PathContains,
-    WithTag as WithTag,
-    to_predicate as to_predicate,
-)
-from .core.functional import (
-    GraphState as GraphState,
-    clone as clone,
-    flatten as flatten,
-    graphdef as graphdef,
-    merge as merge,
-    pop as pop,
-    split as split,
-    state as state,
-    unflatten as unflatten,
-    unpack as unpack,
-    update as update,
-    variables as variables,
-)
+from .core.config import from_config as from_config
+from .core.config import to_config as to_config
+from .core.containers import Dict as Dict
+from .core.containers import List as List
+from .core.filters import All as All
+from .core.filters import Any_ as Any
+from .core.filters import Everything as Everything
+from .core.filters import Not as Not
+from .core.filters import Nothing as Nothing
+from .core.filters import OfType as OfType
+from .core.filters import PathContains as PathContains
+from .core.filters import WithTag as WithTag
+from .core import filters as filterlib
+from .core.filters import to_predicate as to_predicate
+from .core.functional import GraphState as GraphState
+from .core.functional import clone as clone
+from .core.functional import flatten as flatten
+from .core.functional import graphdef as graphdef
+from .core.functional import merge as merge
+from .core.functional import pop as pop
+from .core.functional import split as split
+from .core.functional import state as state
+from .core.functional import unflatten as unflatten
+from .core.functional import unpack as unpack
+from .core.functional import update as update
+from .core.functional import variables as variables
+from .core import graph as graph
+from .core import graph as graphlib
 from .core.graphdef import GraphDef as GraphDef
-from .core.modes import set_graph_mode as set_graph_mode, set_graph_updates as set_graph_updates
-from .core.module import (
-    M as M,
-    Module as Module,
-    Object as Object,
-    Pytree as Pytree,
-    check_pytree as check_pytree,
-    dataclass as dataclass,
-)
+from .core.modes import set_graph_mode as set_graph_mode
+from .core.modes import set_graph_updates as set_graph_updates
+from .core.module import M as M
+from .core.module import Module as Module
+from .core.module import Object as Object
+from .core.module import Pytree as Pytree
+from .core.module import check_pytree as check_pytree
+from .core.module import dataclass as dataclass
 from .core.proxy_caller import call as call
-from .core.rngs import (
-    RngCount as RngCount,
-    RngKey as RngKey,
-    Rngs as Rngs,
-    RngState as RngState,
-    RngStream as RngStream,
-)
-from .core.settings import (
-    use_eager_sharding as use_eager_sharding,
-    using_eager_sharding as using_eager_sharding,
-    var_defaults as var_defaults,
-)
-from .core.state import (
-    FlatState as FlatState,
-    State as State,
-    as_pure as as_pure,
-    as_pure as pure,
-    filter_state as filter_state,
-    from_flat_state as from_flat_state,
-    map_state as map_state,
-    merge_state as merge_state,
-    replace_by_pure_dict as replace_by_pure_dict,
-    restore_int_paths as restore_int_paths,
-    split_state as split_state,
-    to_flat_state as to_flat_state,
-    to_pure_dict as to_pure_dict,
-)
-from .core.traversal import (
-    find_duplicates as find_duplicates,
-    iter_children as iter_children,
-    iter_graph as iter_graph,
-    iter_module_children as iter_module_children,
-    iter_modules as iter_modules,
-    set_metadata as set_metadata,
-)
-from .core.update_context import (
-    MergeContext as MergeContext,
-    SplitContext as SplitContext,
-    UpdateContext as UpdateContext,
-    current_update_context as current_update_context,
-    merge_context as merge_context,
-    split_context as split_context,
-    update_context as update_context,
-)
-from .core.variable_metadata import (
-    VariableMetadata as VariableMetadata,
-    with_metadata as with_metadata,
-    with_partitioning as with_partitioning,
-)
-from .core.variable_names import (
-    register_variable_name as register_variable_name,
-    variable_name_from_type as variable_name_from_type,
-    variable_type_from_name as variable_type_from_name,
-)
-from .core.variables import (
-    A as A,
-    BatchStat as BatchStat,
-    Cache as Cache,
-    Intermediate as Intermediate,
-    LoRAParam as LoRAParam,
-    Param as Param,
-    Perturbation as Perturbation,
-    Variable as Variable,
-    VariableState as VariableState,
-)
-from .core.views import (
-    map as map,
-    recursive_map as recursive_map,
-    view as view,
-    view_info as view_info,
-    with_attributes as with_attributes,
-    with_vars as with_vars,
-)
-from .nn import initializers as initializers
-from .nn.activations import (
-    celu as celu,
-    elu as elu,
-    gelu as gelu,
-    glu as glu,
-    hard_sigmoid as hard_sigmoid,
-    hard_silu as hard_silu,
-    hard_swish as hard_swish,
-    hard_tanh as hard_tanh,
-    identity as identity,
-    leaky_relu as leaky_relu,
-    log_sigmoid as log_sigmoid,
-    log_softmax as log_softmax,
-    logsumexp as logsumexp,
-    one_hot as one_hot,
-    relu as relu,
-    relu6 as relu6,
-    selu as selu,
-    sigmoid as sigmoid,
-    silu as silu,
-    soft_sign as soft_sign,
-    softmax as softmax,
-    softplus as softplus,
-    standardize as standardize,
-    swish as swish,
-    tanh as tanh,
-)
-from .nn.conv import Conv as Conv, ConvTranspose as ConvTranspose
+from .core import proxy_caller as proxy_caller
+from .core.rngs import RngCount as RngCount
+from .core.rngs import RngKey as RngKey
+from .core.rngs import RngState as RngState
+from .core.rngs import RngStream as RngStream
+from .core.rngs import Rngs as Rngs
+from .core import rngs as rnglib
+from .core.settings import use_eager_sharding as use_eager_sharding
+from .core.settings import using_eager_sharding as using_eager_sharding
+from .core.settings import var_defaults as var_defaults
+from .core.state import FlatState as FlatState
+from .core.state import State as State
+from .core.state import as_pure as as_pure
+from .core.state import filter_state as filter_state
+from .core.state import from_flat_state as from_flat_state
+from .core.state import map_state as map_state
+from .core.state import merge_state as merge_state
+from .core.state import as_pure as pure
+from .core.state import replace_by_pure_dict as replace_by_pure_dict
+from .core.state import restore_int_paths as restore_int_paths
+from .core.state import split_state as split_state
+from .core import state as statelib
+from .core.state import to_flat_state as to_flat_state
+from .core.state import to_pure_dict as to_pure_dict
+from .core.traversal import find_duplicates as find_duplicates
+from .core.traversal import iter_children as iter_children
+from .core.traversal import iter_graph as iter_graph
+from .core.traversal import iter_module_children as iter_module_children
+from .core.traversal import iter_modules as iter_modules
+from .core.traversal import set_metadata as set_metadata
+from .core.update_context import MergeContext as MergeContext
+from .core.update_context import SplitContext as SplitContext
+from .core.update_context import UpdateContext as UpdateContext
+from .core.update_context import current_update_context as current_update_context
+from .core.update_context import merge_context as merge_context
+from .core.update_context import split_context as split_context
+from .core.update_context import update_context as update_context
+from .core.variable_metadata import VariableMetadata as VariableMetadata
+from .core.variable_metadata import with_metadata as with_metadata
+from .core.variable_metadata import with_partitioning as with_partitioning
+from .core.variable_names import register_variable_name as register_variable_name
+from .core.variable_names import variable_name_from_type as variable_name_from_type
+from .core.variable_names import variable_type_from_name as variable_type_from_name
+from .core.variables import A as A
+from .core.variables import BatchStat as BatchStat
+from .core.variables import Cache as Cache
+from .core.variables import Intermediate as Intermediate
+from .core.variables import LoRAParam as LoRAParam
+from .core.variables import Param as Param
+from .core.variables import Perturbation as Perturbation
+from .core.variables import Variable as Variable
+from .core.variables import VariableState as VariableState
+from .core import variables as variablelib
+from .core.views import map as map
+from .core.views import recursive_map as recursive_map
+from .core.views import view as view
+from .core.views import view_info as view_info
+from .core.views import with_attributes as with_attributes
+from .core.views import with_vars as with_vars
+from . import errors as errors
+from . import nn as nn
+from .nn.activations import celu as celu
+from .nn.activations import elu as elu
+from .nn.activations import gelu as gelu
+from .nn.activations import glu as glu
+from .nn.activations import hard_sigmoid as hard_sigmoid
+from .nn.activations import hard_silu as hard_silu
+from .nn.activations import hard_swish as hard_swish
+from .nn.activations import hard_tanh as hard_tanh
+from .nn.activations import identity as identity
+from .nn.activations import leaky_relu as leaky_relu
+from .nn.activations import log_sigmoid as log_sigmoid
+from .nn.activations import log_softmax as log_softmax
+from .nn.activations import logsumexp as logsumexp
+from .nn.activations import one_hot as one_hot
+from .nn.activations import relu as relu
+from .nn.activations import relu6 as relu6
+from .nn.activations import selu as selu
+from .nn.activations import sigmoid as sigmoid
+from .nn.activations import silu as silu
+from .nn.activations import soft_sign as soft_sign
+from .nn.activations import softmax as softmax
+from .nn.activations import softplus as softplus
+from .nn.activations import standardize as standardize
+from .nn.activations import swish as swish
+from .nn.activations import tanh as tanh
+from .nn.conv import Conv as Conv
+from .nn.conv import ConvTranspose as ConvTranspose
 from .nn.dropout import Dropout as Dropout
 from .nn.embedding import Embed as Embed
-from .nn.linear import Einsum as Einsum, Linear as Linear, LinearGeneral as LinearGeneral
-from .nn.norm import (
-    BatchNorm as BatchNorm,
-    GroupNorm as GroupNorm,
-    InstanceNorm as InstanceNorm,
-    LayerNorm as LayerNorm,
-    RMSNorm as RMSNorm,
-)
-from .nn.pooling import avg_pool as avg_pool, max_pool as max_pool, min_pool as min_pool, pool as pool
+from .nn import initializers as initializers
+from .nn.linear import Einsum as Einsum
+from .nn.linear import Linear as Linear
+from .nn.linear import LinearGeneral as LinearGeneral
+from .nn.norm import BatchNorm as BatchNorm
+from .nn.norm import GroupNorm as GroupNorm
+from .nn.norm import InstanceNorm as InstanceNorm
+from .nn.norm import LayerNorm as LayerNorm
+from .nn.norm import RMSNorm as RMSNorm
+from .nn.pooling import avg_pool as avg_pool
+from .nn.pooling import max_pool as max_pool
+from .nn.pooling import min_pool as min_pool
+from .nn.pooling import pool as pool
 from .nn.sequential import Sequential as Sequential
-from .transforms.autodiff import DiffState as DiffState, grad as grad, value_and_grad as value_and_grad
+from .transforms.autodiff import DiffState as DiffState
+from .transforms.autodiff import grad as grad
+from .transforms.autodiff import value_and_grad as value_and_grad
 from .transforms.jit import jit as jit
 
 if TYPE_CHECKING:
-    from . import checkpoint as checkpoint, export as export, training as training
-    from .inspect.diff import GraphDiff as GraphDiff, diff as diff
+    from . import checkpoint as checkpoint
+    from . import export as export
+    from .inspect.diff import GraphDiff as GraphDiff
+    from .inspect.diff import diff as diff
     from .inspect.retrace import explain_retraces as explain_retraces
-    from .training import metrics as metrics, optimizer as optimizer
+    from . import training as training
     from .training.ema import EMA as EMA
-    from .training.metrics import Metric as Metric, MultiMetric as MultiMetric
-    from .training.optimizer import (
-        ModelAndOptimizer as ModelAndOptimizer,
-        OptArray as OptArray,
-        Optimizer as Optimizer,
-        OptState as OptState,
-        OptVariable as OptVariable,
-    )
+    from .training.metrics import Metric as Metric
+    from .training.metrics import MultiMetric as MultiMetric
+    from .training import metrics as metrics
+    from .training.optimizer import ModelAndOptimizer as ModelAndOptimizer
+    from .training.optimizer import OptArray as OptArray
+    from .training.optimizer import OptState as OptState
+    from .training.optimizer import OptVariable as OptVariable
+    from .training.optimizer import Optimizer as Optimizer
+    from .training import optimizer as optimizer
 
 __version__ = "0.1.0"
 
