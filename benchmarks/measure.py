@@ -1,9 +1,9 @@
 """Measuring by turns: contenders run in short interleaved rounds; each round gives one ratio to the first of them.
 
 A round lasts milliseconds, so whatever else the machine does meets all contenders alike. The clock is the CPU time of
-the calling thread, which stands still while another process has the core; what is left of others (shared caches) only
-adds, so the figure of a contender is the lower quartile of its rounds, and the quartiles of the ratios within each
-round say how far to trust it. Results are waited for between rounds, outside of the timed part, so no queue builds up.
+the calling thread, which stands still while another process has the core. The figure of a contender is the median of
+its rounds, and the quartiles of the ratios within each round say how far to trust it. Results are waited for between
+rounds, outside of the timed part, so no queue builds up.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Timing:
     """What the rounds gave for one contender.
 
     Attributes:
-        us: time of a call in microseconds, the lower quartile of the rounds.
+        us: time of a call in microseconds, the median of the rounds.
         ratio: that, divided by the same of the first contender.
         quartiles: the quartiles (first, second, third) of the ratios within each round.
     """
@@ -85,9 +85,9 @@ def _time(loop: Loop, calls: int) -> float:
 
 def _timing(times: list[float], first: list[float]) -> Timing:
     ratios = [time / floor for time, floor in zip(times, first, strict=True)]
-    us = statistics.quantiles(times, n=4)[0]
+    us = statistics.median(times)
     low, middle, high = statistics.quantiles(ratios, n=4)
-    return Timing(us, us / statistics.quantiles(first, n=4)[0], (low, middle, high))
+    return Timing(us, us / statistics.median(first), (low, middle, high))
 
 
 def single_calls(call: Callable[[], Any], count: int, prepare: Callable[[], Any] | None = None) -> list[float]:

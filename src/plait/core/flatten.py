@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
-from ..errors import GraphError, RegistryError
 from ..paths import Path
 from .clock import Stamp, mark_seen
 from .graphdef import (
@@ -255,21 +254,3 @@ _NONE = node_def(type(None), None, (), None)
 
 def _none_attribute(key: Any) -> Any:
     return sub_graph_attribute(key, _NONE)
-
-
-def check_walkable(node: Any) -> None:
-    """Refuse a root that no registry knows.
-
-    Raises:
-        RegistryError: names the type.
-    """
-    if (_KINDS.get(type(node)) or _classify(node)) is Kind.STATIC:
-        raise RegistryError(
-            "flatten reached a value that is no node",
-            found=f"a {type(node).__name__}",
-            expected="a module, variable, array or registered container",
-            do=f"derive {type(node).__name__} from plait.Pytree, or register it with register_graph_node_type",
-        )
-
-
-__all__ = ["GraphError", "IndexMap", "RefMap", "Walk", "check_walkable", "path_of"]

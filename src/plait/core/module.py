@@ -474,9 +474,14 @@ class Module(Sowing, Pytree):
 
 
 def set_attributes(
-    node: Any, filters: Sequence[FilterLiteral], attributes: dict[str, Any], *, raise_if_not_found: bool
+    node: Any,
+    filters: Sequence[FilterLiteral],
+    attributes: dict[str, Any],
+    *,
+    raise_if_not_found: bool,
+    kind: type = Module,
 ) -> None:
-    """Set existing attributes on every matching module of a graph, in place.
+    """Set existing attributes on every matching graph node of a kind, in place.
 
     Raises:
         ArgumentError: an attribute exists on no matching module, and ``raise_if_not_found`` is set.
@@ -484,7 +489,7 @@ def set_attributes(
     predicates = [to_predicate(filter) for filter in filters] or [to_predicate(...)]
     missing = set(attributes)
     for path, module in list(iter_graph_nodes(node)):
-        if isinstance(module, Module) and any(predicate(path, module) for predicate in predicates):
+        if isinstance(module, kind) and any(predicate(path, module) for predicate in predicates):
             for name, value in attributes.items():
                 if hasattr(module, name):
                     setattr(module, name, value)

@@ -16,6 +16,7 @@ from ..typing import FilterLiteral
 from .filters import to_predicate
 from .flatten import RefMap
 from .functional import clone, merge, split
+from .module import set_attributes
 from .nodes import GRAPH_REGISTRY, Kind, kind_of, pytree_impl
 from .state import map_state
 from .traversal import find_duplicates, iter_graph
@@ -43,22 +44,8 @@ def with_attributes(
         >>> plait.with_attributes(drop, deterministic=True).deterministic, drop.deterministic
         (True, False)
     """
-    predicate = to_predicate(only)
     copied = clone(node, variables=False, graph=graph)
-    missing = set(attributes)
-    for path, value in list(iter_graph(copied)):
-        if kind_of(value) is Kind.GRAPH and predicate(path, value):
-            for name, new in attributes.items():
-                if hasattr(value, name):
-                    setattr(value, name, new)
-                    missing.discard(name)
-    if missing and raise_if_not_found:
-        raise ArgumentError(
-            "no module has an attribute that was to be replaced",
-            found=f"the names {sorted(missing)}",
-            expected="attributes of a module that the filter matches",
-            do="check the names, or pass raise_if_not_found=False",
-        )
+    set_attributes(copied, (only,), attributes, raise_if_not_found=raise_if_not_found, kind=object)
     return copied
 
 
