@@ -19,11 +19,15 @@ from .core.attributes import has_data as has_data
 from .core.attributes import is_data as is_data
 from .core.attributes import register_data_type as register_data_type
 from .core.attributes import static as static
+from .core.axes import PARTITION_NAME as PARTITION_NAME
+from .core import axes as spmd
 from .core.capture import capture as capture
 from .core.config import from_config as from_config
 from .core.config import to_config as to_config
 from .core.containers import Dict as Dict
 from .core.containers import List as List
+from .core.diff import GraphDiff as GraphDiff
+from .core.diff import diff as diff
 from .core.filters import All as All
 from .core.filters import Any_ as Any
 from .core.filters import Everything as Everything
@@ -165,13 +169,22 @@ from .nn.sequential import Sequential as Sequential
 from .transforms.autodiff import DiffState as DiffState
 from .transforms.autodiff import grad as grad
 from .transforms.autodiff import value_and_grad as value_and_grad
+from .transforms.batching import vmap as vmap
+from .transforms.branches import cond as cond
+from .transforms.branches import switch as switch
 from .transforms.jit import jit as jit
+from .transforms.loops import fori_loop as fori_loop
+from .transforms.loops import scan as scan
+from .transforms.loops import while_loop as while_loop
+from .transforms.prefixes import Carry as Carry
+from .transforms.prefixes import StateAxes as StateAxes
+from .transforms.prefixes import StateSharding as StateSharding
+from .transforms.prefixes import prefix as prefix
+from .transforms.remat import remat as remat
 
 if TYPE_CHECKING:
     from . import checkpoint as checkpoint
     from . import export as export
-    from .inspect.diff import GraphDiff as GraphDiff
-    from .inspect.diff import diff as diff
     from .inspect.retrace import explain_retraces as explain_retraces
     from . import training as training
     from .training.ema import EMA as EMA

@@ -7,10 +7,12 @@
 from __future__ import annotations
 
 _NAMES = {
+    "core.axes": "PARTITION_NAME",
     "core.attributes": "Data Static data has_data is_data register_data_type static",
     "core.capture": "capture",
     "core.config": "from_config to_config",
     "core.containers": "Dict List",
+    "core.diff": "GraphDiff diff",
     "core.filters": "All Everything Not Nothing OfType PathContains WithTag to_predicate",
     "core.functional": "GraphState clone flatten graphdef merge pop split state unflatten unpack update variables",
     "core.graphdef": "GraphDef",
@@ -43,7 +45,12 @@ _NAMES = {
     "nn.pooling": "avg_pool max_pool min_pool pool",
     "nn.sequential": "Sequential",
     "transforms.autodiff": "DiffState grad value_and_grad",
+    "transforms.batching": "vmap",
+    "transforms.branches": "cond switch",
     "transforms.jit": "jit",
+    "transforms.loops": "fori_loop scan while_loop",
+    "transforms.remat": "remat",
+    "transforms.prefixes": "Carry StateAxes StateSharding prefix",
 }
 
 # Modules that are public under a name of their own.
@@ -56,6 +63,7 @@ MODULES = {
     "graphlib": "core.graph",
     "proxy_caller": "core.proxy_caller",
     "rnglib": "core.rngs",
+    "spmd": "core.axes",
     "statelib": "core.state",
     "variablelib": "core.variables",
 }
@@ -63,7 +71,6 @@ MODULES = {
 # Names whose module loads on first use, because it brings a library that costs import time, or is not needed to define
 # and run a model.
 _LAZY_NAMES: dict[str, str] = {
-    "inspect.diff": "GraphDiff diff",
     "inspect.retrace": "explain_retraces",
     "training.ema": "EMA",
     "training.metrics": "Metric MultiMetric",

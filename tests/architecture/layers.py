@@ -7,14 +7,15 @@ its own area's list. An area is a folder of src/plait, or a group of the files t
 FILES: dict[str, tuple[str, ...]] = {
     "row 0": ("errors", "paths", "typing", "_compat", "_public"),
     "core": (
-        "axes", "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings",
-        "variable_metadata", "variables", "variable_names", "nodes", "state", "graphdef", "flatten", "unflatten",
-        "attributes", "sowing", "module", "containers", "walks", "modes", "functional", "traversal", "locate", "config",
-        "update_context", "proxy_caller", "views", "capture", "rngs", "graph",
+        "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings",
+        "variable_metadata", "variables", "variable_names", "nodes", "state", "graphdef", "diff", "flatten", "axes",
+        "unflatten", "attributes", "sowing", "module", "containers", "walks", "modes", "functional", "traversal",
+        "locate", "config", "update_context", "proxy_caller", "views", "capture", "rngs", "graph",
     ),
     "transforms": (
-        "prefixes", "crossing", "aliasing", "captures", "compiled", "stages", "jit", "autodiff", "custom_rules",
-        "batching", "loops", "branches", "sharded", "remat", "shapes", "rng_splits",
+        "prefixes", "aliasing", "crossing", "lanes", "captures", "compiled", "stages", "jit", "cached_partial",
+        "autodiff", "custom_rules", "batching", "loops", "branches", "sharded", "remat", "shapes", "tree_states",
+        "rng_splits", "compat",
     ),
     "partitioning": ("axis_rules", "specs", "shardings", "mesh", "boxes"),
     "nn": (
@@ -29,7 +30,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "onnx_pooling", "runners", "jax_module", "serving", "signatures", "saved_model", "stablehlo", "onnx", "litert",
         "validate",
     ),
-    "inspect": ("tabulate", "diff", "retrace", "treescope", "explorer"),
+    "inspect": ("tabulate", "retrace", "treescope", "explorer"),
     "training": ("optimizer", "metrics", "ema", "loop", "progress", "resume"),
     "demo": ("images", "figures", "exports", "runs", "table", "digits"),
     "program": ("cli",),

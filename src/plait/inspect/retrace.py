@@ -14,12 +14,12 @@ from typing import Any
 
 import jax
 
+from ..core.diff import diff
 from ..core.graphdef import GraphDef, LeafDef, NodeDef, StaticAttribute, VariableDef
 from ..core.nodes import Static, jax_key_to_key
 from ..errors import RetraceError
 from ..paths import Path, format_path
 from ..transforms.compiled import TraceSignature, trace_listeners
-from .diff import diff
 
 
 class Explanations(contextlib.ContextDecorator):

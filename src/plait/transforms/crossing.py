@@ -20,31 +20,28 @@ because a compiled function that is called again runs only steps 1 and 4. (rules
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from types import MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.tree_util import register_static
 
 from .._compat import current_trace, describe_trace
 from ..core.flatten import Walk
-from ..core.graphdef import GraphDef, LeafDef, VariableDef, iter_parts
+from ..core.graphdef import GraphDef, LeafDef, NodeDef, VariableDef, iter_parts
 from ..core.locate import describe_place, path_within
 from ..core.module import Pytree
-from ..core.nodes import GRAPH_REGISTRY, Static
+from ..core.nodes import Static
 from ..core.statics import HashableMapping
 from ..core.traversal import find_duplicates
 from ..core.unflatten import UNTOUCHED, Builder
 from ..core.variables import Variable
 from ..core.walks import CachedWalk, find_walk
 from ..errors import ArgumentError, ArgumentTypeError
-from ..paths import format_path
-
-
-def is_graph_leaf(x: Any) -> bool:
-    """Whether the flattening of arguments stops here: a graph node or a variable."""
-    return isinstance(x, (Pytree, Variable)) or type(x) in GRAPH_REGISTRY
+from ..paths import Path, format_path
+from .prefixes import is_graph_leaf
 
 
 @register_static
@@ -54,6 +51,21 @@ class Structure:
 
     treedef: Any
     graphdefs: tuple[GraphDef | None, ...]
+
+    def leaf_paths(self) -> list[tuple[int, Path]]:
+        """For each value: the number of the object that it belongs to, and its path in there."""
+        found: list[tuple[int, Path]] = []
+        roots = [graphdef for graphdef in self.graphdefs if graphdef is not None]
+        for number, root in enumerate(roots):
+            stack: list[tuple[Path, Any]] = [((), root)]
+            while stack:
+                path, part = stack.pop()
+                if isinstance(part, (VariableDef, LeafDef)):
+                    found.append((number, path))
+                elif isinstance(part, NodeDef):
+                    children = [(entry.key, getattr(entry, "value", None)) for entry in part.attributes]
+                    stack.extend(((*path, key), child) for key, child in reversed(children))
+        return found
 
 
 @dataclasses.dataclass
@@ -152,9 +164,27 @@ class Outcome:
         return self.arguments is None and self.output is None
 
 
-def leave(
-    entered: Entered, out: Any, name: str, returned: frozenset[int] = frozenset()
-) -> tuple[Outcome, list[Any], Any]:
+class Left(NamedTuple):
+    """What step 3 found.
+
+    Attributes:
+        outcome: the static half.
+        values: the values to return.
+        plain: the plain part of the output: the output itself when it holds no objects, else its plain leaves.
+        walk: over arguments and output.
+        ends: how many leaves the walk had after each root: the arguments, then the objects of the output.
+        origins: where each value comes from: ``i >= 0`` is the i-th leaf of the walk, ``-1 - j`` the j-th input value.
+    """
+
+    outcome: Outcome
+    values: list[Any]
+    plain: Any
+    walk: Walk
+    ends: list[int]
+    origins: list[int]
+
+
+def leave(entered: Entered, out: Any, name: str, returned: frozenset[int] = frozenset()) -> Left:
     """Walk arguments and output again (step 3).
 
     Args:
@@ -162,29 +192,34 @@ def leave(
         returned: positions of input values that must be returned whether written or not, because the compiled function
             takes their buffers over (donation).
 
-    Returns:
-        The outcome, the values to return, and the plain part of the output: the output itself when it holds no
-        objects, else its plain leaves.
-
     Raises:
         ArgumentError: the output holds an object of another trace, such as a captured model.
     """
     walk = Walk()
-    arguments = tuple(map(walk.add, entered.roots))
+    ends: list[int] = []
+
+    def add(root: Any) -> GraphDef:
+        graphdef = walk.add(root)
+        ends.append(len(walk.leaves))
+        return graphdef
+
+    arguments = tuple(map(add, entered.roots))
     argument_count = len(walk.leaves)
     unchanged = arguments == tuple(g for g in entered.structure.graphdefs if g is not None) and all(
         walk.refs.get(inner) == outer for outer, inner in entered.index_ref.items()
     )
     unchanged = unchanged and len(walk.refs) == len(entered.index_ref)
     values: list[Any] = []
+    origins: list[int] = []
     inputs = {id(value): position for position, value in enumerate(entered.values) if position not in returned}
 
-    def source(raw: Any) -> int:
+    def source(number: int, raw: Any) -> int:
         """The input that a leaf still holds, or a new returned value."""
         position = inputs.get(id(raw))
         if position is not None:
             return -1 - position
         values.append(raw)
+        origins.append(number)
         return len(values) - 1
 
     raws = [leaf._cell.raw if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
@@ -202,30 +237,32 @@ def leave(
             if raw is not before or position in returned
         )
         values.extend(raws[position] for position in written)
+        origins.extend(-1 - position for position in written)
     else:
-        argument_sources = tuple(map(source, raws))
+        argument_sources = tuple(itertools.starmap(source, enumerate(raws)))
     leaves, treedef = jax.tree_util.tree_flatten(out, is_leaf=is_graph_leaf)
     output = None
     output_sources: tuple[int, ...] = ()
     plain = out
     if any(map(is_graph_leaf, leaves)):
-        graphdefs = tuple(walk.add(leaf) if is_graph_leaf(leaf) else None for leaf in leaves)
+        graphdefs = tuple(add(leaf) if is_graph_leaf(leaf) else None for leaf in leaves)
         output = Structure(treedef, graphdefs)
         plain = [leaf for leaf in leaves if not is_graph_leaf(leaf)]
         output_sources = tuple(
-            source(leaf._cell.raw if isinstance(leaf, Variable) else leaf) for leaf in walk.leaves[argument_count:]
+            source(number, leaf._cell.raw if isinstance(leaf, Variable) else leaf)
+            for number, leaf in enumerate(walk.leaves[argument_count:], argument_count)
         )
     if unchanged and output is None:
-        return Outcome(written), values, plain
+        return Left(Outcome(written), values, plain, walk, ends, origins)
     _check_no_captives(walk, entered, out, name)
     mapping = HashableMapping(
         {new: outer for outer, inner in entered.index_ref.items() if (new := walk.refs.get(inner)) is not None}
     )
     outcome = Outcome(written, None if unchanged else arguments, argument_sources, output, output_sources, mapping)
-    return outcome, values, plain
+    return Left(outcome, values, plain, walk, ends, origins)
 
 
-def leave_values_only(entered: Entered, out: Any, name: str) -> tuple[Outcome, list[Any], Any]:
+def leave_values_only(entered: Entered, out: Any, name: str, returned: frozenset[int] = frozenset()) -> Left:
     """Step 3 without structural updates: only values of the variables that came in are carried out. (rule U32)
 
     Raises:
@@ -235,14 +272,20 @@ def leave_values_only(entered: Entered, out: Any, name: str) -> tuple[Outcome, l
     written = tuple(
         position
         for position, (variable, before) in enumerate(zip(variables, entered.values, strict=True))
-        if variable is not None and variable._cell.raw is not before
+        if variable is not None and (variable._cell.raw is not before or position in returned)
     )
     values = [variables[position]._cell.raw for position in written]
+    origins = [-1 - position for position in written]
     leaves, treedef = jax.tree_util.tree_flatten(out, is_leaf=is_graph_leaf)
-    if not any(map(is_graph_leaf, leaves)):
-        return Outcome(written), values, out
     walk = Walk()
-    graphdefs = tuple(walk.add(leaf) if is_graph_leaf(leaf) else None for leaf in leaves)
+    ends = [0] * len(entered.roots)
+    if not any(map(is_graph_leaf, leaves)):
+        return Left(Outcome(written), values, out, walk, ends, origins)
+    graphdefs = []
+    for leaf in leaves:
+        graphdefs.append(walk.add(leaf) if is_graph_leaf(leaf) else None)
+        if is_graph_leaf(leaf):
+            ends.append(len(walk.leaves))
     _check_no_captives(walk, entered, out, name)
     for leaf in walk.leaves:
         if isinstance(leaf, Variable) and any(leaf is variable for variable in variables):
@@ -255,8 +298,10 @@ def leave_values_only(entered: Entered, out: Any, name: str) -> tuple[Outcome, l
             )
     sources = tuple(range(len(values), len(values) + len(walk.leaves)))
     values += [leaf._cell.raw if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
+    origins += range(len(walk.leaves))
     plain = [leaf for leaf in leaves if not is_graph_leaf(leaf)]
-    return Outcome(written, None, (), Structure(treedef, graphdefs), sources, HashableMapping({})), values, plain
+    outcome = Outcome(written, None, (), Structure(treedef, tuple(graphdefs)), sources, HashableMapping({}))
+    return Left(outcome, values, plain, walk, ends, origins)
 
 
 def check_no_duplicates(gathered: Gathered, name: str) -> None:
@@ -401,11 +446,8 @@ def run_inside(
     entered = Entered(structure, values, plain)
     args, kwargs = entered.tree
     out = f(*map(reveal, args), **{key: reveal(value) for key, value in kwargs.items()})
-    if updates:
-        outcome, carried, rest = leave(entered, out, name, returned)
-    else:
-        outcome, carried, rest = leave_values_only(entered, out, name)
-    return Result(carried, rest, outcome)
+    left = (leave if updates else leave_values_only)(entered, out, name, returned)
+    return Result(left.values, left.plain, left.outcome)
 
 
 def reveal(argument: Any) -> Any:
@@ -435,3 +477,30 @@ def check_function(f: Any, name: str) -> None:
             expected="a function that takes the module as an argument",
             do=f"decorate the method in the class (@plait.{name}), or call plait.{name}({cls}.{method})(module, ...)",
         )
+
+
+class Lifted:
+    """``f`` as a pure function of (values, plain leaves), for arguments of one structure; made by ``lift``.
+
+    Equal when function, structure and options are, so that what JAX keeps for a traced function serves the next call.
+    It refers to ``f`` weakly, or to hold one for ``f`` would keep ``f`` alive.
+    """
+
+    def __init__(self, f: Callable[..., Any], key: tuple[Any, ...]) -> None:
+        self.key = (f, *key)
+
+    def __call__(self, values: Sequence[Any], plain: Sequence[Any]) -> Result:
+        f, structure, name, updates, all_returned = self.key
+        returned = frozenset(range(len(values))) if all_returned else frozenset[int]()
+        return run_inside(f, structure, values, plain, name, returned=returned, updates=updates)
+
+
+def lift(
+    f: Callable[..., Any], structure: Structure, name: str, *, updates: bool = True, all_returned: bool = False
+) -> Lifted:
+    """``f`` as a pure function for arguments of one structure.
+
+    Args:
+        all_returned: whether every input value is returned, written or not, so that all branches return the same.
+    """
+    return Lifted(f, (structure, name, updates, all_returned))

@@ -7,14 +7,14 @@ new or gone, only its root is reported.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..core.graphdef import GraphDef, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef
-from ..core.repr import repr_leaf
-from ..core.statics import same_static
 from ..errors import ArgumentTypeError
 from ..paths import Path, format_path
+from .graphdef import GraphDef, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef
+from .repr import repr_leaf
+from .statics import same_static
 
 _NOTHING: Any = object()
 
@@ -109,6 +109,50 @@ def _layout(root: GraphDef) -> dict[Path, Any]:
         table[path] = part
         if isinstance(part, (NodeDef, VariableDef)) and part.index is not None:
             paths_by_index[part.index] = path
+        if isinstance(part, NodeDef):
+            stack.extend(
+                ((*path, entry.key), entry if isinstance(entry, StaticAttribute) else entry.value)
+                for entry in reversed(part.attributes)
+            )
+    return table
+
+
+def reference_changes(
+    before: Sequence[GraphDef], after: Sequence[GraphDef], mapping: Mapping[int, int]
+) -> Iterator[tuple[int, Path, str, bool]]:
+    """How the roots of a crossing changed, by path, including objects that changed places.
+
+    Args:
+        before, after: the graphdefs of the same roots.
+        mapping: index after → index before, of the objects that were there before.
+
+    Yields:
+        (number of the root, path, what changed, whether that is only a new variable).
+    """
+    for number, (old_root, new_root) in enumerate(zip(before, after, strict=True)):
+        old_places, new_places = _places(old_root), _places(new_root)
+        for path, part in new_places.items():
+            old = old_places.get(path, _NOTHING)
+            is_object = getattr(part, "index", None) is not None
+            if old is _NOTHING:
+                yield number, path, f"a new {_name(part)}", isinstance(part, VariableDef)
+            elif is_object and mapping.get(part.index) != getattr(old, "index", None):
+                yield number, path, f"another {part.type.__name__} than before", False
+            elif not is_object or isinstance(part, VariableDef):
+                for text in _compare(format_path(path) or "the root", old, part):
+                    yield number, path, text, False
+        for path, old in old_places.items():
+            if path not in new_places:
+                yield number, path, f"{_name(old)} is gone", False
+
+
+def _places(root: GraphDef) -> dict[Path, Any]:
+    """Path → what stands there, with back-references as they are."""
+    table: dict[Path, Any] = {}
+    stack: list[tuple[Path, Any]] = [((), root)]
+    while stack:
+        path, part = stack.pop()
+        table[path] = part
         if isinstance(part, NodeDef):
             stack.extend(
                 ((*path, entry.key), entry if isinstance(entry, StaticAttribute) else entry.value)
