@@ -1,4 +1,4 @@
-"""The command line: ``python -m benchmarks [dispatch graph transitions memory imports]``; all of them by default."""
+"""The command line: ``python -m benchmarks [dispatch graph transitions tracing memory imports]``; all of them by default."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import pathlib
 import sys
 
-NAMES = ("dispatch", "graph", "transitions", "memory", "imports")
+NAMES = ("dispatch", "graph", "transitions", "tracing", "memory", "imports")
 
 
 def main(arguments: list[str] | None = None) -> None:

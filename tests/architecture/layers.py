@@ -13,7 +13,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "locate", "config", "update_context", "proxy_caller", "views", "capture", "rngs", "graph",
     ),
     "transforms": (
-        "prefixes", "aliasing", "crossing", "lanes", "captures", "compiled", "stages", "jit", "cached_partial",
+        "prefixes", "aliasing", "captures", "crossing", "lanes", "compiled", "stages", "jit", "cached_partial",
         "autodiff", "custom_rules", "batching", "loops", "branches", "sharded", "remat", "shapes", "tree_states",
         "rng_splits", "compat",
     ),

@@ -7,7 +7,7 @@ drops those that no branch changes. What else the branches do must be the same i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 
@@ -97,15 +97,15 @@ def _choose(
     if not updates:
         check_no_duplicates(gathered, name)
     lifted = [lift(f, gathered.structure, name, updates=updates, all_returned=True) for f in branches]
-    results: list[Result | None] = [None] * len(lifted)
+    left: list[Any] = [None] * len(lifted)  # what each branch left, as far as it is static: nothing traced may stay
 
     def checked(number: int) -> Callable[..., Result]:
         def run(values: Any, plain: Any) -> Result:
             result = lifted[number](values, plain)
-            results[number] = result
-            first = next((i for i, known in enumerate(results) if known is not None), number)
-            if first != number:
-                _check_same(name, gathered, results[first], result, _title(branches, first), _title(branches, number))
+            left[number] = result.outcome, jax.tree_util.tree_structure(result.plain)
+            first = next(i for i, known in enumerate(left) if known is not None)
+            if left[first] != left[number]:
+                _raise_different(name, gathered, left[first], left[number], _title(branches, first, number))
             return result
 
         return run
@@ -128,24 +128,16 @@ def _only_changed(result: Result, gathered: Gathered) -> tuple[Outcome, Gathered
     return Outcome(tuple(p for p, _ in pairs)), gathered, [v for _, v in pairs]
 
 
-def _title(branches: tuple[Callable[..., Any], ...], number: int) -> str:
-    name = getattr(branches[number], "__name__", "")
-    return f"branch {number}" + (f" ({name})" if name else "")
+def _title(branches: tuple[Callable[..., Any], ...], *numbers: int) -> list[str]:
+    names = [getattr(branches[number], "__name__", "") for number in numbers]
+    return [f"branch {number}" + (f" ({name})" if name else "") for number, name in zip(numbers, names, strict=True)]
 
 
-def _check_same(name: str, gathered: Gathered, first: Any, second: Any, title: str, other: str) -> None:
-    """Compare what two branches leave.
-
-    Raises:
-        ArgumentError: shows the difference by path.
-    """
-    before, after = first.outcome, second.outcome
+def _raise_different(name: str, gathered: Gathered, first: Any, second: Any, titles: list[str]) -> NoReturn:
+    """Say how what two branches left differs, by path."""
+    (before, tree), (after, other_tree) = first, second
     if before == after:
-        trees = [jax.tree_util.tree_structure(result.plain) for result in (first, second)]
-        if trees[0] == trees[1]:
-            return
-        found = f"{trees[1]} from {other}"
-        expected = f"{trees[0]}, as from {title}"
+        found, expected = f"{other_tree} from {titles[1]}", f"{tree}, as from {titles[0]}"
     else:
         unchanged = tuple(graphdef for graphdef in gathered.structure.graphdefs if graphdef is not None)
         pairs = list(zip(before.arguments or unchanged, after.arguments or unchanged, strict=True))
@@ -153,10 +145,10 @@ def _check_same(name: str, gathered: Gathered, first: Any, second: Any, title: s
             outputs = zip(before.output.graphdefs, after.output.graphdefs, strict=False)
             pairs += [(x, y) for x, y in outputs if x is not None and y is not None]
         lines = [str(line) for x, y in pairs for line in diff(x, y)]
-        found = "; ".join(lines) or f"other references, or another output, from {other} than from {title}"
-        expected = f"the structure that {title} leaves"
+        found = "; ".join(lines) or f"other references, or another output, from {titles[1]}"
+        expected = f"the structure that {titles[0]} leaves"
     raise ArgumentError(
-        f"{name}: {title} and {other} leave different structures (types, attributes or references)",
+        f"{name}: {titles[0]} and {titles[1]} leave different structures (types, attributes or references)",
         found=found,
         expected=expected,
         do="make the same structural changes in every branch, and return outputs of one structure",

@@ -15,11 +15,14 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
+import jax
+
 from ..core.variables import Variable
 from ..core.walks import find_walk
 from ..errors import CapturedModelWarning
-from .crossing import is_graph_leaf
+from .prefixes import is_graph_leaf
 
+_LONGEST = 1_000  # longer containers hold data
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -37,6 +40,11 @@ def warn_about_captures(f: Callable[..., Any], name: str) -> None:
             CapturedModelWarning,
             stacklevel=_levels_out(),
         )
+
+
+def captures_objects(f: Callable[..., Any]) -> bool:
+    """Whether a function holds modules or variables that are not among its arguments, as far as can be seen."""
+    return next(_captured(f), None) is not None
 
 
 def _levels_out() -> int:
@@ -72,18 +80,25 @@ def _captured(f: Any) -> Iterator[tuple[str, Any]]:
             value = cell.cell_contents
         except ValueError:
             continue
-        if is_graph_leaf(value):
-            yield label, value
+        yield from _objects(label, value)
     for label in _loaded_globals(f.__code__):
-        value = f.__globals__.get(label)
-        if is_graph_leaf(value):
-            yield label, value
+        yield from _objects(label, f.__globals__.get(label))
 
 
-def _loaded_globals(code: CodeType) -> Iterator[str]:
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "LOAD_GLOBAL":
-            yield instruction.argval
+def _objects(label: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The objects that a variable of the program leads to, itself or in plain containers."""
+    if is_graph_leaf(value):
+        yield label, value
+    elif type(value) in (list, tuple, dict) and len(value) <= _LONGEST:
+        for leaf in jax.tree_util.tree_leaves(value, is_leaf=is_graph_leaf):
+            if is_graph_leaf(leaf):
+                yield label, leaf
+
+
+@functools.lru_cache(maxsize=1024)
+def _loaded_globals(code: CodeType) -> tuple[str, ...]:
+    names = [instruction.argval for instruction in dis.get_instructions(code) if instruction.opname == "LOAD_GLOBAL"]
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _loaded_globals(constant)
+            names += _loaded_globals(constant)
+    return tuple(names)

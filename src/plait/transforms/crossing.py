@@ -21,14 +21,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import weakref
 from collections.abc import Callable, Sequence
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import jax
 from jax.tree_util import register_static
 
-from .._compat import current_trace, describe_trace
+from .._compat import current_trace, describe_trace, top_level_trace, trace_state
 from ..core.flatten import Walk
 from ..core.graphdef import GraphDef, LeafDef, NodeDef, VariableDef, iter_parts
 from ..core.locate import describe_place, path_within
@@ -39,8 +40,9 @@ from ..core.traversal import find_duplicates
 from ..core.unflatten import UNTOUCHED, Builder
 from ..core.variables import Variable
 from ..core.walks import CachedWalk, find_walk
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, StaticValueError
 from ..paths import Path, format_path
+from .captures import captures_objects
 from .prefixes import is_graph_leaf
 
 
@@ -482,17 +484,21 @@ def check_function(f: Any, name: str) -> None:
 class Lifted:
     """``f`` as a pure function of (values, plain leaves), for arguments of one structure; made by ``lift``.
 
-    Equal when function, structure and options are, so that what JAX keeps for a traced function serves the next call.
-    It refers to ``f`` weakly, or to hold one for ``f`` would keep ``f`` alive.
+    It refers to ``f`` weakly where it is kept for ``f``, or it would keep ``f`` alive.
     """
 
-    def __init__(self, f: Callable[..., Any], key: tuple[Any, ...]) -> None:
-        self.key = (f, *key)
+    def __init__(self, f: Callable[[], Callable[..., Any]], *options: Any) -> None:
+        self.f = f
+        self.options = options
 
     def __call__(self, values: Sequence[Any], plain: Sequence[Any]) -> Result:
-        f, structure, name, updates, all_returned = self.key
+        structure, name, updates, all_returned = self.options
         returned = frozenset(range(len(values))) if all_returned else frozenset[int]()
-        return run_inside(f, structure, values, plain, name, returned=returned, updates=updates)
+        return run_inside(self.f(), structure, values, plain, name, returned=returned, updates=updates)
+
+
+# Who fills it: ``lift``. What empties it: the death of the function. What it holds: structures, which hold no object.
+_lifted: weakref.WeakKeyDictionary[Any, dict[Any, Lifted]] = weakref.WeakKeyDictionary()
 
 
 def lift(
@@ -500,7 +506,18 @@ def lift(
 ) -> Lifted:
     """``f`` as a pure function for arguments of one structure.
 
+    While something is traced, the same function for the same structure is the same object again, so that JAX traces it
+    once however often it is called, as it does with plain functions: all blocks of a transformer are one trace. Not so
+    for a function that captures modules, whose values may have changed since; and not outside of traces, where what a
+    function reads from elsewhere can change between two calls.
+
     Args:
         all_returned: whether every input value is returned, written or not, so that all branches return the same.
     """
-    return Lifted(f, (structure, name, updates, all_returned))
+    options = (structure, name, updates, all_returned)
+    if trace_state.value is not top_level_trace and type(f) is FunctionType and not captures_objects(f):
+        try:
+            return _lifted.setdefault(f, {}).setdefault(options, Lifted(weakref.ref(f), *options))
+        except StaticValueError:
+            pass
+    return Lifted(lambda: f, *options)

@@ -1,0 +1,167 @@
+"""Tracing: tracing and lowering the training step of a transformer, beside the same mathematics in plain JAX functions.
+
+The blocks are called in a Python loop, scanned, or recomputed (``remat``) in a loop. What is timed is
+``jit(step).lower(...)`` of a function that JAX has not seen; values play no part.
+"""
+
+from __future__ import annotations
+
+import importlib
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .measure import QUICK, Effort, Loop, compare
+from .table import Table
+
+BUDGET = 1.15
+WIDTH, HEADS, LENGTH = 32, 4, 8
+WAYS = ("looped", "scanned", "remat")
+
+
+# Plain functions ------------------------------------------------------------------------------------------
+
+
+def _attend(q: Any, k: Any, v: Any) -> Any:
+    def heads(x: Any) -> Any:
+        return x.reshape(*x.shape[:-1], HEADS, WIDTH // HEADS)
+
+    weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", heads(q), heads(k)) / 8.0)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, heads(v)).reshape(q.shape)
+
+
+def _norm(p: Any, x: Any) -> Any:
+    mean = x.mean(-1, keepdims=True)
+    square = (x * x).mean(-1, keepdims=True)
+    scale = jax.lax.rsqrt(jnp.maximum(square - mean * mean, 0.0) + 1e-6) * p["scale"]
+    return (x - mean) * scale + p["bias"]
+
+
+def _linear(p: Any, x: Any) -> Any:
+    return jax.lax.dot_general(x, p["kernel"], (((x.ndim - 1,), (0,)), ((), ()))) + p["bias"]
+
+
+def _block(p: Any, x: Any) -> Any:
+    h = _norm(p["norm1"], x)
+    x = x + _linear(p["out"], _attend(_linear(p["q"], h), _linear(p["k"], h), _linear(p["v"], h)))
+    h = _norm(p["norm2"], x)
+    return x + _linear(p["down"], jax.nn.gelu(_linear(p["up"], h)))
+
+
+def _parameters() -> Any:
+    def linear(i: int, o: int) -> Any:
+        return {"kernel": jnp.ones((i, o)), "bias": jnp.zeros(o)}
+
+    def norm() -> Any:
+        return {"scale": jnp.ones(WIDTH), "bias": jnp.zeros(WIDTH)}
+
+    square = {name: linear(WIDTH, WIDTH) for name in ("q", "k", "v", "out")}
+    mlp = {"up": linear(WIDTH, 4 * WIDTH), "down": linear(4 * WIDTH, WIDTH)}
+    return {**square, **mlp, "norm1": norm(), "norm2": norm()}
+
+
+def plain(way: str, blocks: int) -> Callable[[], Any]:
+    """The step on dicts of arrays."""
+    parameters: Any = [_parameters() for _ in range(blocks)]
+    if way == "scanned":
+        parameters = jax.tree_util.tree_map(lambda *leaves: jnp.stack(leaves), *parameters)
+
+    def loss(parameters: Any, x: Any) -> Any:
+        if way == "scanned":
+            x, _ = jax.lax.scan(lambda x, p: (_block(p, x), None), x, parameters)
+        else:
+            block = jax.checkpoint(_block) if way == "remat" else _block
+            for p in parameters:
+                x = block(p, x)
+        return (x * x).mean()
+
+    def lower() -> Any:
+        def step(parameters: Any, x: Any) -> Any:
+            value, grads = jax.value_and_grad(loss)(parameters, x)
+            return value, jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, parameters, grads)
+
+        return jax.jit(step).lower(parameters, jnp.ones((2, LENGTH, WIDTH)))
+
+    return lower
+
+
+# Modules --------------------------------------------------------------------------------------------------
+
+
+def modules(nnx: types.ModuleType, way: str, blocks: int) -> Callable[[], Any]:
+    """The same step on modules of plait, or of Flax."""
+
+    class Block(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            self.norm1, self.norm2 = (nnx.LayerNorm(WIDTH, rngs=rngs) for _ in range(2))
+            self.q, self.k, self.v, self.out = (nnx.Linear(WIDTH, WIDTH, rngs=rngs) for _ in range(4))
+            self.up = nnx.Linear(WIDTH, 4 * WIDTH, rngs=rngs)
+            self.down = nnx.Linear(4 * WIDTH, WIDTH, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            h = self.norm1(x)
+            x = x + self.out(_attend(self.q(h), self.k(h), self.v(h)))
+            return x + self.down(jax.nn.gelu(self.up(self.norm2(x))))
+
+    class Model(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            if way == "scanned":
+                make = nnx.vmap(lambda key: Block(nnx.Rngs(key)))
+                self.blocks = make(jax.random.split(jax.random.key(0), blocks))
+            else:
+                self.blocks = nnx.List([Block(rngs) for _ in range(blocks)])
+
+        def __call__(self, x: Any) -> Any:
+            if way == "scanned":
+                return nnx.scan(lambda x, block: block(x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)(x, self.blocks)
+            call = nnx.remat(Block.__call__) if way == "remat" else Block.__call__
+            for block in self.blocks:
+                x = call(block, x)
+            return x
+
+    model = Model(nnx.Rngs(0))
+
+    def lower() -> Any:
+        def step(model: Any, x: Any) -> Any:
+            value, grads = nnx.value_and_grad(lambda model, x: (model(x) ** 2).mean())(model, x)
+            parameters = nnx.state(model, nnx.Param)
+            nnx.update(model, jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, parameters, grads))
+            return value
+
+        return nnx.jit(step).lower(model, jnp.ones((2, LENGTH, WIDTH)))
+
+    return lower
+
+
+def _loop(call: Callable[[], Any]) -> Loop:
+    def loop(calls: int) -> None:
+        for _ in range(calls):
+            call()
+
+    return loop
+
+
+def run(*, quick: bool = False) -> Iterator[Table]:
+    """One table: a row for each way, and one for what a block costs."""
+    import plait
+
+    blocks = 2 if quick else 24
+    effort = QUICK if quick else Effort(rounds=9, round_us=1.0, fewest_calls=1)
+    table = Table(
+        f"tracing and lowering a training step of {blocks} blocks (budget {BUDGET})",
+        ["way", "plain ms", "plait ms", "plait / plain", "Flax / plain"],
+    )
+    for way in WAYS:
+        loops = {"plain": _loop(plain(way, blocks)), "plait": _loop(modules(plait, way, blocks))}
+        try:
+            loops["Flax"] = _loop(modules(importlib.import_module("flax.nnx"), way, blocks))
+        except ImportError:
+            pass
+        found = compare(loops, effort)
+        flax = found["Flax"].ratio if "Flax" in found else "-"
+        ratio = found["plait"].ratio
+        table.rows.append([way, found["plain"].us / 1e3, found["plait"].us / 1e3, ratio, flax])
+    yield table
