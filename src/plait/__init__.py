@@ -166,6 +166,12 @@ from .transforms.autodiff import DiffState as DiffState
 from .transforms.autodiff import grad as grad
 from .transforms.autodiff import value_and_grad as value_and_grad
 from .transforms.jit import jit as jit
+from .transforms.rng_splits import backup_keys as backup_keys
+from .transforms.rng_splits import fork_rngs as fork_rngs
+from .transforms.rng_splits import reseed as reseed
+from .transforms.rng_splits import restore_rngs as restore_rngs
+from .transforms.rng_splits import split_rngs as split_rngs
+from .transforms.rng_splits import with_rngs as with_rngs
 
 if TYPE_CHECKING:
     from . import checkpoint as checkpoint

@@ -44,6 +44,7 @@ _NAMES = {
     "nn.sequential": "Sequential",
     "transforms.autodiff": "DiffState grad value_and_grad",
     "transforms.jit": "jit",
+    "transforms.rng_splits": "backup_keys fork_rngs reseed restore_rngs split_rngs with_rngs",
 }
 
 # Modules that are public under a name of their own.
