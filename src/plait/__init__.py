@@ -181,6 +181,12 @@ from .transforms.prefixes import StateAxes as StateAxes
 from .transforms.prefixes import StateSharding as StateSharding
 from .transforms.prefixes import prefix as prefix
 from .transforms.remat import remat as remat
+from .transforms.rng_splits import backup_keys as backup_keys
+from .transforms.rng_splits import fork_rngs as fork_rngs
+from .transforms.rng_splits import reseed as reseed
+from .transforms.rng_splits import restore_rngs as restore_rngs
+from .transforms.rng_splits import split_rngs as split_rngs
+from .transforms.rng_splits import with_rngs as with_rngs
 
 if TYPE_CHECKING:
     from . import checkpoint as checkpoint

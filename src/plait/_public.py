@@ -51,6 +51,7 @@ _NAMES = {
     "transforms.loops": "fori_loop scan while_loop",
     "transforms.remat": "remat",
     "transforms.prefixes": "Carry StateAxes StateSharding prefix",
+    "transforms.rng_splits": "backup_keys fork_rngs reseed restore_rngs split_rngs with_rngs",
 }
 
 # Modules that are public under a name of their own.

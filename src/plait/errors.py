@@ -19,7 +19,7 @@ builtin exception that a user would catch::
     ├── ArgumentError                (ValueError)     an argument of the right type and a wrong value
     ├── ArgumentTypeError            (TypeError)      an argument of the wrong type
     ├── ShapeError                   (ValueError)     an array whose shape, rank or dtype a layer does not take
-    ├── StreamError                  (ValueError)     a source of random keys that is missing
+    ├── StreamError                  (ValueError)     a source of random keys that is missing, or cannot be drawn from
     │   ├── StreamAttributeError     (AttributeError)
     │   └── StreamKeyError           (KeyError)
     ├── OptimizerError               (ValueError)     gradients that do not fit the optimizer
@@ -140,7 +140,7 @@ class ShapeError(PlaitError, ValueError):
 
 
 class StreamError(PlaitError, ValueError):
-    """A layer needs random keys and was given no stream to draw them from."""
+    """There is no stream to draw a random key from, or it holds many keys where one is needed."""
 
 
 class StreamAttributeError(StreamError, AttributeError):

@@ -6,15 +6,17 @@ A stream holds a key and a counter; each draw is ``fold_in(key, counter)`` and a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+import operator
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .._compat import trace_state
-from ..errors import ArgumentError, StreamAttributeError, StreamKeyError
+from ..errors import ArgumentError, ArgumentTypeError, StreamAttributeError, StreamError, StreamKeyError
 from ..typing import FilterLiteral
 from .filters import to_predicate
 from .module import Pytree
@@ -155,6 +157,43 @@ def as_key(source: Any) -> jax.Array:
     )
 
 
+def key_shape(k: Any) -> tuple[int, ...]:
+    """The shape of keys that a number or a shape asks for.
+
+    Raises:
+        ArgumentTypeError: it is neither.
+        ArgumentError: it has a negative length.
+    """
+    try:
+        shape = tuple(map(operator.index, k if isinstance(k, Sequence) and not isinstance(k, str) else (k,)))
+    except TypeError:
+        raise ArgumentTypeError(
+            "this is no shape for random keys",
+            found=f"{k!r:.80} of type {type(k).__name__}",
+            expected="an integer or a tuple of integers",
+            do="for example 4, or (2, 4)",
+        ) from None
+    if any(length < 0 for length in shape):
+        raise ArgumentError(
+            "random keys cannot have a negative length",
+            found=f"{k!r:.80}",
+            expected="lengths of 0 or more",
+            do="for example 4, or (2, 4)",
+        )
+    return shape
+
+
+def raise_many_keys(stream: RngStream, at: str | None = None) -> NoReturn:
+    """Refuse to draw from a stream that holds many keys."""
+    raise StreamError(
+        f"the stream {stream.tag!r} holds many keys, and a draw needs one",
+        at=at,
+        found=f"keys of shape {stream.key.shape}",
+        expected="one key, of shape ()",
+        do="draw inside a function that is mapped over the keys, or restore the stream first (plait.restore_rngs)",
+    )
+
+
 class RngStream(_Samplers):
     """One stream of random keys.
 
@@ -164,6 +203,9 @@ class RngStream(_Samplers):
 
     Variables:
         key: ``RngKey``. count: ``RngCount``, uint32 of the key's shape; both with ``tag`` as metadata.
+
+    Raises:
+        ArgumentError: the key is none of these.
 
     Example:
         >>> stream = plait.RngStream(0, tag="dropout")
@@ -179,131 +221,174 @@ class RngStream(_Samplers):
         self.count = RngCount(jnp.zeros(key.shape, jnp.uint32), tag=tag)
 
     def __call__(self) -> jax.Array:
-        """The next key: ``fold_in(key, count)``, and the counter advances."""
+        """The next key: ``fold_in(key, count)``, and the counter advances.
+
+        Raises:
+            StreamError: the stream holds many keys.
+            TraceContextError: the stream belongs to another trace.
+        """
         count = self.count._cell
         if count.trace is not trace_state.value:
             raise_foreign_trace(count.trace, self.count, f"draw from the stream {self.tag!r}, which changes its")
-        value = self.count.get_value()
-        key = jax.random.fold_in(self.key.get_value(), value)
+        value, key = self.count.get_value(), self.key.get_value()
+        if key.shape:
+            raise_many_keys(self)
+        key = jax.random.fold_in(key, value)
         self.count.set_value(value + jnp.uint32(1))
         return key
 
     def _draw(self) -> jax.Array:
         return self()
 
-    @property
-    def last(self) -> jax.Array:
-        """The key of the latest draw."""
-        return jax.random.fold_in(self.key.get_value(), self.count.get_value() - jnp.uint32(1))
-
     def fork(self, *, split: int | tuple[int, ...] | None = None) -> RngStream:
-        """A new independent stream, seeded by one draw of this one."""
-        key = self()
-        return type(self)(key if split is None else jax.random.split(key, split), tag=self.tag)
+        """A new independent stream, seeded by one draw of this one.
 
-    def split(self, splits: int | tuple[int, ...]) -> RngStream:
-        """A new stream that holds a split of one draw of this one."""
-        return type(self)(jax.random.split(self(), splits), tag=self.tag)
+        Args:
+            split: deprecated; use ``split``.
+        """
+        if split is None:
+            return type(self)(self(), tag=self.tag)
+        _warn_fork_split()
+        return self.split(split)
 
-    def broadcast(self, shape: int | tuple[int, ...]) -> RngStream:
-        """A new stream that holds one draw of this one, repeated."""
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    def split(self, k: int | tuple[int, ...]) -> RngStream:
+        """A new stream that holds a split of one draw of this one.
+
+        Args:
+            k: the number of keys, or their shape.
+
+        Example:
+            >>> plait.RngStream(0, tag="params").split((2, 3)).key.shape
+            (2, 3)
+        """
+        shape = key_shape(k)
+        return type(self)(jax.random.split(self(), shape), tag=self.tag)
+
+    def broadcast(self, k: int | tuple[int, ...]) -> RngStream:
+        """A new stream that holds one draw of this one, repeated.
+
+        Args:
+            k: how often, or in which shape.
+        """
+        shape = key_shape(k)
         return type(self)(jnp.broadcast_to(self(), shape), tag=self.tag)
+
+
+def _warn_fork_split() -> None:
+    warnings.warn("fork(split=k) is deprecated; use split(k)", DeprecationWarning, stacklevel=3)
 
 
 class Rngs(_Samplers):
     """Named random streams; a name that is missing falls back to ``default``.
 
     Args:
-        default: seed, key or stream of the default stream, or a mapping of streams.
-        **streams: seeds, keys or streams by name.
+        default: seed or key of the default stream, or a mapping from names to seeds and keys.
+        **streams: seeds and keys by name. A stream given for a key contributes its key; it is not shared, and the
+            counter of the new one starts at 0.
+
+    Raises:
+        ArgumentError: a value is neither a seed, nor a key, nor a stream.
 
     Example:
         >>> rngs = plait.Rngs(0, dropout=1)
         >>> rngs.params().shape, rngs.dropout().shape, list(rngs)
-        ((), (), ['default', 'dropout'])
+        ((), (), ['dropout', 'default'])
     """
 
-    def __init__(self, default: Any = None, /, **streams: Any) -> None:
+    def __init__(self, default: Any = None, **streams: Any) -> None:
         if isinstance(default, Rngs):
             default = dict(default.items())
         if isinstance(default, Mapping):
             streams = {**default, **streams}
         elif default is not None:
-            streams = {"default": default, **streams}
+            streams["default"] = default
         for name, source in streams.items():
             setattr(self, name, RngStream(as_key(source), tag=name))
 
     def __getattr__(self, name: str) -> RngStream:
         if name.startswith("_"):
             raise AttributeError(name)
-        default = self.__dict__.get("default")
-        if default is None:
-            raise StreamAttributeError(
-                f"there is no random stream {name!r}, and no default one",
-                found=f"the streams {sorted(self.__dict__)}",
-                expected=f"a stream {name!r} or 'default'",
-                do=f"make it: plait.Rngs({name}=0), or plait.Rngs(0) for a default stream",
-            )
-        return default
+        return self._stream(name, StreamAttributeError)
 
     def __getitem__(self, name: str) -> RngStream:
-        try:
-            return getattr(self, name)
-        except StreamAttributeError as error:
-            raise StreamKeyError(error.message, **error.parts) from None
+        return self._stream(name, StreamKeyError)
+
+    def _stream(self, name: str, error: type[StreamError]) -> RngStream:
+        streams = self.__dict__
+        for each in (name, "default"):
+            if isinstance(streams.get(each), RngStream):
+                return streams[each]
+        raise error(
+            f"there is no random stream {name!r}, and no default one",
+            found=f"the streams {sorted(self)}",
+            expected=f"a stream {name!r} or 'default'" if name != "default" else "a stream 'default'",
+            do=f"make it: plait.Rngs({name}=0), or plait.Rngs(0) for a default stream",
+        )
 
     def __call__(self) -> jax.Array:
         """The next key of the default stream."""
-        return self["default"]()
+        return self._stream("default", StreamAttributeError)()
 
     def _draw(self) -> jax.Array:
         return self()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.__dict__)
+        return (name for name, value in self.__dict__.items() if isinstance(value, RngStream))
 
     def __len__(self) -> int:
-        return len(self.__dict__)
+        return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.__dict__
+        return isinstance(self.__dict__.get(name), RngStream)  # type: ignore[arg-type]
 
-    def items(self) -> Any:
+    def items(self) -> Iterator[tuple[str, RngStream]]:
         """The streams that exist, with their names."""
-        return self.__dict__.items()
+        return ((name, self.__dict__[name]) for name in self)
 
-    def fork(self, *, split: Any = None) -> Rngs:
-        """New independent streams, each seeded by one draw of its own."""
+    def fork(self, *, split: int | tuple[int, ...] | Mapping[FilterLiteral, Any] | None = None) -> Rngs:
+        """New independent streams, each seeded by one draw of its own.
+
+        Args:
+            split: deprecated; use ``split``. Streams that it does not select are forked.
+
+        Example:
+            >>> rngs = plait.Rngs(params=0)
+            >>> child = rngs.fork()
+            >>> bool(child.params() == rngs.params()), int(rngs.params.count[...])
+            (False, 2)
+        """
         if split is not None:
-            return self.split(split)
-        return _with_streams({name: stream.fork() for name, stream in self.items()})
+            _warn_fork_split()
+        return self._rewritten({} if split is None else split, RngStream.split, RngStream.fork)
 
-    def split(self, splits: int | tuple[int, ...] | Mapping[FilterLiteral, Any]) -> Rngs:
+    def split(self, k: int | tuple[int, ...] | Mapping[FilterLiteral, Any]) -> Rngs:
         """New streams that hold splits of one draw each.
 
         Args:
-            splits: a number or shape for all streams, or a mapping from filters to numbers; streams that no filter
-                matches, or whose number is ``None``, are kept.
+            k: a number or shape for all streams, or a mapping from filters to numbers or shapes. Streams that no filter
+                matches, or whose number is ``None``, keep their key; the new counter starts at 0.
+
+        Example:
+            >>> rngs = plait.Rngs(params=0, dropout=1).split({"params": 3})
+            >>> rngs.params.key.shape, rngs.dropout.key.shape
+            ((3,), ())
         """
-        return self._rewritten(splits, RngStream.split)
+        return self._rewritten(k, RngStream.split)
 
-    def broadcast(self, shape: int | tuple[int, ...] | Mapping[FilterLiteral, Any]) -> Rngs:
-        """New streams that hold one draw each, repeated."""
-        return self._rewritten(shape, RngStream.broadcast)
+    def broadcast(self, k: int | tuple[int, ...] | Mapping[FilterLiteral, Any]) -> Rngs:
+        """New streams that hold one draw each, repeated; arguments as in ``split``."""
+        return self._rewritten(k, RngStream.broadcast)
 
-    def _rewritten(self, rules: Any, rewrite: Callable[[RngStream, Any], RngStream]) -> Rngs:
+    def _rewritten(
+        self,
+        rules: Any,
+        rewrite: Callable[[RngStream, Any], RngStream],
+        rest: Callable[[RngStream], RngStream] = lambda stream: stream,
+    ) -> Rngs:
         mapping = rules if isinstance(rules, Mapping) else {...: rules}
-        predicates = [(to_predicate(filter), size) for filter, size in mapping.items()]
+        checked = [(to_predicate(filter), None if k is None else key_shape(k)) for filter, k in mapping.items()]
         streams = {}
         for name, stream in self.items():
-            size = next((size for predicate, size in predicates if predicate((name,), stream)), None)
-            streams[name] = stream if size is None else rewrite(stream, size)
-        return _with_streams(streams)
-
-
-def _with_streams(streams: Mapping[str, RngStream]) -> Rngs:
-    rngs = Rngs()
-    for name, stream in streams.items():
-        setattr(rngs, name, stream)
-    return rngs
+            k = next((k for predicate, k in checked if predicate((name,), stream)), None)
+            streams[name] = rest(stream) if k is None else rewrite(stream, k)
+        return Rngs(streams)

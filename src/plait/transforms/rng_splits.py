@@ -1,0 +1,457 @@
+"""Splitting, forking and reseeding the random streams inside a graph.
+
+A function that is mapped over an axis needs a key for each place on the axis. ``split_rngs`` draws once from every
+stream and leaves a batch of keys in it; when the mapped call is over, the stream gets its own key back, and the counter
+that the draw left, so that the next call draws something else. (rules R6 to R8)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from ..core.filters import Predicate, to_predicate
+from ..core.functional import clone
+from ..core.modes import check_mode, in_default_modes
+from ..core.nodes import Kind, check_node, iter_graph_nodes, kind_of
+from ..core.rngs import RngStream, as_key, key_shape, raise_many_keys
+from ..core.trace_guard import check_trace
+from ..core.variables import Variable
+from ..errors import ArgumentError
+from ..paths import Path, describe_path
+from ..typing import FilterLiteral
+
+_MISSING: Any = object()
+
+Rewrite = Callable[[jax.Array], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamBackup:
+    """What a stream is set back to: its key and, where it is not ``None``, its counter."""
+
+    stream: RngStream
+    key: jax.Array
+    count: jax.Array | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitBackups:
+    """The streams that a call split or forked, and what they are set back to.
+
+    An iterable for ``restore_rngs``, and a context manager that restores when it is left.
+    """
+
+    backups: Sequence[StreamBackup]
+
+    def __iter__(self) -> Iterator[StreamBackup]:
+        return iter(self.backups)
+
+    def __enter__(self) -> SplitBackups:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        restore_rngs(self)
+
+
+def split_rngs(
+    node: Any = _MISSING,
+    /,
+    *,
+    splits: int | tuple[int, ...],
+    only: FilterLiteral = ...,
+    squeeze: bool = False,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """Give the streams of a graph a batch of keys, for a function that is mapped over an axis.
+
+    Each stream draws one key and holds a split of it, with counters at 0.
+
+    Args:
+        node: a module, ``Rngs``, ``RngStream``, or a container of them. Left out, or a function: a decorator that
+            splits the streams in all arguments for the time of a call.
+        splits: the number of keys, or their shape.
+        only: which streams; their key and their counter must both match.
+        squeeze: with ``splits=1``, one new key without the axis of length 1.
+        graph_updates: ``False`` makes a copy that shares the other variables, instead of changing the streams in place.
+            The streams that were copied have made their draw, so that the next copy differs.
+
+    Returns:
+        For a node ``SplitBackups``: pass them to ``restore_rngs``, or use them as a context manager. (With
+        ``graph_updates=False`` the new node.) Restored streams have their own key and stand behind the one draw,
+        whatever was drawn in between.
+
+    Raises:
+        ArgumentError: ``squeeze`` without ``splits=1``.
+        StreamError: a stream holds many keys already; its path is named. No stream is changed then.
+
+    Example:
+        >>> rngs = plait.Rngs(params=0, dropout=1)
+        >>> with plait.split_rngs(rngs, splits=5, only="params"):
+        ...     print(rngs.params.key.shape, rngs.dropout.key.shape)
+        (5,) ()
+        >>> rngs.params.key.shape, int(rngs.params.count[...])
+        ((), 1)
+
+        >>> @plait.split_rngs(splits=3)
+        ... def shapes(rngs):
+        ...     return rngs.params.key.shape
+        >>> shapes(rngs)
+        (3,)
+    """
+    if squeeze and splits != 1:
+        raise ArgumentError(
+            "squeeze=True takes the axis of one split away",
+            found=f"squeeze=True and splits={splits!r}",
+            expected="splits=1",
+            do="drop squeeze=True, or pass splits=1",
+        )
+    split = _split_to(key_shape(splits))
+    rules = [(to_predicate(only), (lambda key: split(key)[0]) if squeeze else split)]
+    return _apply("split_rngs", node, rules, graph, graph_updates)
+
+
+def fork_rngs(
+    node: Any = _MISSING,
+    /,
+    *,
+    split: int | tuple[int, ...] | Mapping[FilterLiteral, int | tuple[int, ...] | None] | None = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """Give the streams of a graph new keys, each seeded by one draw of its own.
+
+    Args:
+        node: as in ``split_rngs``; without it a decorator.
+        split: a number or shape also splits the new keys. A mapping from filters to numbers forks only the streams that
+            a filter matches (the first counts; ``None`` forks without splitting).
+        graph_updates: as in ``split_rngs``.
+
+    Returns:
+        As in ``split_rngs``.
+
+    Example:
+        >>> rngs = plait.Rngs(params=0)
+        >>> backups = plait.fork_rngs(rngs)
+        >>> int(rngs.params.count[...])
+        0
+        >>> plait.restore_rngs(backups)
+        >>> int(rngs.params.count[...])
+        1
+    """
+    mapping = split if isinstance(split, Mapping) else {...: split}
+    rules = [
+        (to_predicate(filter), _unchanged if size is None else _split_to(key_shape(size)))
+        for filter, size in mapping.items()
+    ]
+    return _apply("fork_rngs", node, rules, graph, graph_updates)
+
+
+def _unchanged(key: jax.Array) -> jax.Array:
+    return key
+
+
+def _split_to(shape: tuple[int, ...]) -> Rewrite:
+    return lambda key: jax.random.split(key, shape)
+
+
+def _broadcast_to(shape: tuple[int, ...]) -> Rewrite:
+    return lambda key: jnp.broadcast_to(key, shape)
+
+
+def _apply(
+    name: str, node: Any, rules: Sequence[tuple[Predicate, Rewrite]], graph: bool | None, graph_updates: bool | None
+) -> Any:
+    """What ``split_rngs`` and ``fork_rngs`` have in common: a node changed in place, a new node, or a decorator."""
+
+    def choose(path: Path, stream: RngStream) -> Rewrite | None:
+        for predicate, rewrite in rules:
+            if predicate((*path, "key"), stream.key) and predicate((*path, "count"), stream.count):
+                return rewrite
+        return None
+
+    def on_node(node: Any) -> Any:
+        check_node(node, name)
+        check_mode(node, graph)
+        return _changed(node, choose) if in_default_modes(graph, graph_updates) else _copied(node, choose)
+
+    def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(f)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            result = on_node((args, kwargs))
+            if not isinstance(result, SplitBackups):
+                args, kwargs = result
+                return f(*args, **kwargs)
+            with result:
+                return f(*args, **kwargs)
+
+        return wrapper
+
+    if node is _MISSING:
+        return decorate
+    return decorate(node) if kind_of(node) is Kind.STATIC and callable(node) else on_node(node)
+
+
+def with_rngs(
+    node: Any,
+    /,
+    *,
+    split: int | tuple[int, ...] | Mapping[FilterLiteral, int | tuple[int, ...]] | None = None,
+    fork: FilterLiteral | Sequence[FilterLiteral] = None,
+    broadcast: int | tuple[int, ...] | Mapping[FilterLiteral, int | tuple[int, ...]] | None = None,
+    only: FilterLiteral = True,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """A copy of a graph whose streams are split, broadcast or forked, as rules say.
+
+    The copy shares all variables but those of the streams that a rule changed. These have made a draw in the original.
+    Filters see the streams (``"dropout"`` is the one with that tag) and their paths.
+
+    Args:
+        split: a number or shape for all streams, or a mapping from filters to them; the first filter that matches
+            counts. A split stream holds a split of one draw.
+        broadcast: likewise; a broadcast stream holds one draw, repeated.
+        fork: a filter or several; a forked stream holds one draw.
+        only: which streams the rules are about.
+        graph_updates: has no effect; the result is always a copy.
+
+    Raises:
+        ArgumentError: a stream matches the filters of two of ``split``, ``broadcast`` and ``fork`` (a filter of ``...``
+            or ``True`` gives way); its path is named.
+
+    Example:
+        >>> rngs = plait.Rngs(params=0, dropout=1, noise=2)
+        >>> new = plait.with_rngs(rngs, split={"params": 4}, fork="noise")
+        >>> new.params.key.shape, bool(new.noise.key == rngs.noise.key), new.dropout.key is rngs.dropout.key
+        ((4,), False, True)
+    """
+    check_node(node, "with_rngs")
+    check_mode(node, graph)
+    selected = to_predicate(only)
+    rules = [
+        *(_Rule("split", filter, _split_to(shape)) for filter, shape in _sizes(split)),
+        *(_Rule("broadcast", filter, _broadcast_to(shape)) for filter, shape in _sizes(broadcast)),
+        *(_Rule("fork", filter, _unchanged) for filter in (fork if isinstance(fork, (list, tuple)) else (fork,))),
+    ]
+
+    def choose(path: Path, stream: RngStream) -> Rewrite | None:
+        return _rule_for(rules, path, stream) if selected(path, stream) else None
+
+    return _copied(node, choose)
+
+
+def _sizes(sizes: Any) -> Iterable[tuple[FilterLiteral, tuple[int, ...]]]:
+    mapping = sizes if isinstance(sizes, Mapping) else {} if sizes is None else {...: sizes}
+    return [(filter, key_shape(size)) for filter, size in mapping.items()]
+
+
+class _Rule:
+    """One rule of ``with_rngs``: what happens to the streams that a filter matches."""
+
+    def __init__(self, action: str, filter: FilterLiteral, rewrite: Rewrite) -> None:
+        self.action = action
+        self.filter = filter
+        self.matches = to_predicate(filter)
+        self.rewrite = rewrite
+
+    @property
+    def is_specific(self) -> bool:
+        return self.filter is not ... and self.filter is not True
+
+
+def _rule_for(rules: Sequence[_Rule], path: Path, stream: RngStream) -> Rewrite | None:
+    """The first rule that matches, unless filters of two actions name the stream."""
+    first: dict[str, _Rule] = {}
+    for rule in rules:
+        if rule.action not in first and rule.matches(path, stream):
+            first[rule.action] = rule
+    if sum(rule.is_specific for rule in first.values()) > 1:
+        raise ArgumentError(
+            "with_rngs has several rules for one stream",
+            at=describe_path(path),
+            found=" and ".join(f"{rule.action} by {rule.filter!r}" for rule in first.values()),
+            expected="one rule for a stream; only `...` and `True` give way to others",
+            do="leave the stream out of all but one of split, broadcast and fork",
+        )
+    return next((rule.rewrite for rule in first.values()), None)
+
+
+def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
+    """Give streams back the keys and counters that ``split_rngs``, ``fork_rngs`` or ``backup_keys`` noted.
+
+    Raises:
+        TraceContextError: a stream belongs to another trace. No stream is changed then.
+
+    Example:
+        >>> rngs = plait.Rngs(0)
+        >>> backups = plait.split_rngs(rngs, splits=4)
+        >>> plait.restore_rngs(backups)
+        >>> rngs.default.key.shape
+        ()
+    """
+    backups = list(backups)
+    for backup in backups:
+        _check_trace(backup.stream)
+    for backup in backups:
+        backup.stream.key.set_value(backup.key)
+        if backup.count is not None:
+            backup.stream.count.set_value(backup.count)
+
+
+def backup_keys(node: Any, /, *, graph: bool | None = None) -> list[StreamBackup]:
+    """The keys of all streams of a graph, for ``restore_rngs``; the counters are not noted, and stay as they are.
+
+    Example:
+        >>> rngs = plait.Rngs(0)
+        >>> backups = plait.backup_keys(rngs)
+        >>> plait.reseed(rngs, default=7)
+        >>> plait.restore_rngs(backups)
+        >>> bool(rngs.default.key[...] == jax.random.key(0))
+        True
+    """
+    check_node(node, "backup_keys")
+    check_mode(node, graph)
+    return [StreamBackup(stream, stream.key.get_value()) for _, stream in _iter_streams(node)]
+
+
+def reseed(
+    node: Any,
+    /,
+    *,
+    graph: bool | None = None,
+    policy: Literal["scalars_only", "match_shape"] | Callable[[Path, jax.Array, tuple[int, ...]], Any] = "scalars_only",
+    **stream_keys: Any,
+) -> None:
+    """Give streams new keys by their tags, and set their counters to 0.
+
+    Layers keep streams of their own (``Dropout`` forks the one that it is given), so a tag may occur at many places;
+    each gets a draw of its own of a fresh stream.
+
+    Args:
+        policy: what to do with the new key of a stream that holds many keys: an error (``"scalars_only"``), a split of
+            that shape (``"match_shape"``), or, for every stream, what ``(path, key, shape)`` returns.
+        **stream_keys: a seed, key or stream for each tag; tags that do not occur are ignored.
+
+    Raises:
+        ArgumentError: a stream holds many keys; its path and shape are named. No stream is changed then.
+
+    Example:
+        >>> model = plait.Dropout(0.5, rngs=plait.Rngs(dropout=0))
+        >>> plait.reseed(model, dropout=42)
+        >>> first = model(jnp.ones(8))
+        >>> plait.reseed(model, dropout=42)
+        >>> bool((model(jnp.ones(8)) == first).all())
+        True
+    """
+    check_node(node, "reseed")
+    check_mode(node, graph)
+    if not (callable(policy) or policy in ("scalars_only", "match_shape")):
+        raise ArgumentError(
+            "reseed does not know this policy",
+            found=f"policy={policy!r}",
+            expected="'scalars_only', 'match_shape' or a function of (path, key, shape)",
+            do="for example policy='match_shape'",
+        )
+    sources = {tag: RngStream(as_key(source), tag=tag) for tag, source in stream_keys.items()}
+    plan = []
+    for path, stream in _iter_streams(node):
+        if stream.tag in sources:
+            _check_trace(stream)
+            plan.append((stream, _reseeded(path, sources[stream.tag](), stream.key.shape, policy)))
+    for stream, key in plan:
+        _set_key(stream, key)
+
+
+def _reseeded(path: Path, key: jax.Array, shape: tuple[int, ...], policy: Any) -> jax.Array:
+    if callable(policy):
+        return as_key(policy(path, key, shape))
+    if shape == ():
+        return key
+    if policy == "match_shape":
+        return jax.random.split(key, shape)
+    raise ArgumentError(
+        "reseed found a stream that holds many keys",
+        at=describe_path(path),
+        found=f"keys of shape {shape}, and policy='scalars_only'",
+        expected="one key, of shape ()",
+        do="if the keys differ along all axes, pass policy='match_shape' (one split of the new key); otherwise a "
+        "function policy=lambda path, key, shape: ...",
+    )
+
+
+def _iter_streams(node: Any) -> Iterator[tuple[Path, RngStream]]:
+    """Every stream below and including ``node`` at its first path; of two that share their key (a view) the first."""
+    keys: set[int] = set()
+    for path, value in iter_graph_nodes(node):
+        if isinstance(value, RngStream) and id(value.key) not in keys:
+            keys.add(id(value.key))
+            yield path, value
+
+
+Choose = Callable[[Path, RngStream], Rewrite | None]
+
+
+def _draws(node: Any, choose: Choose) -> list[tuple[RngStream, jax.Array, jax.Array]]:
+    """The new keys of the chosen streams, and their counters after the draw; nothing is changed."""
+    found = []
+    for path, stream in _iter_streams(node):
+        rewrite = choose(path, stream)
+        if rewrite is not None:
+            _check_trace(stream)
+            key, count = stream.key.get_value(), stream.count.get_value()
+            if key.shape:
+                raise_many_keys(stream, describe_path(path))
+            found.append((stream, rewrite(jax.random.fold_in(key, count)), count + jnp.uint32(1)))
+    return found
+
+
+def _changed(node: Any, choose: Choose) -> SplitBackups:
+    """The chosen streams changed in place."""
+    draws = _draws(node, choose)
+    for stream, key, _ in draws:
+        _check_fits(stream, key)
+    backups = [StreamBackup(stream, stream.key.get_value(), count) for stream, _, count in draws]
+    for stream, key, _ in draws:
+        _set_key(stream, key)
+    return SplitBackups(backups)
+
+
+def _copied(node: Any, choose: Choose) -> Any:
+    """A copy of the graph, with new variables in the chosen streams; the others are shared."""
+    copied = clone(node, variables=False, graph=True)  # the caller has checked the mode
+    fresh: dict[int, tuple[Variable[Any], Variable[Any]]] = {}
+    for stream, key, count in _draws(copied, choose):
+        stream.count.set_value(count)
+        fresh[id(stream.key)] = stream.key.copy(key), stream.count.copy(jnp.zeros(key.shape, jnp.uint32))
+    for _, value in list(iter_graph_nodes(copied)):
+        if isinstance(value, RngStream) and id(value.key) in fresh:
+            value.key, value.count = fresh[id(value.key)]  # type: ignore[assignment]
+    return copied
+
+
+def _check_trace(stream: RngStream) -> None:
+    for variable in (stream.key, stream.count):
+        check_trace(variable._cell.trace, variable, f"change the stream {stream.tag!r} through its")
+
+
+def _check_fits(stream: RngStream, key: jax.Array) -> None:
+    """Refuse to change the shape of a key that lives in a JAX reference."""
+    if stream.key.ref and key.shape != stream.key.shape:
+        raise ArgumentError(
+            f"the stream {stream.tag!r} keeps its key in a reference, whose shape cannot change",
+            found=f"a key of shape {stream.key.shape}, to be split to {key.shape}",
+            expected="a variable without a reference",
+            do="make a new node: split_rngs(node, splits=..., graph_updates=False)",
+        )
+
+
+def _set_key(stream: RngStream, key: jax.Array) -> None:
+    stream.key.set_value(key)
+    stream.count.set_value(jnp.zeros(key.shape, jnp.uint32))
