@@ -227,6 +227,7 @@ def test_changes_of_what_is_dropped_inside_are_lost():
     assert (inner.w.value, hasattr(inner, "z"), hasattr(m, "inner")) == (3.0, False, False)
 
 
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
 def test_a_captured_object_cannot_be_carried_out():
     """U26: returned, or attached to an argument; the error names the path."""
     held = [Leafy(w=plait.Param(jnp.float32(1)))]

@@ -1,0 +1,169 @@
+"""``cond`` and ``switch``: numbers, updates of the branch that runs, errors that show the difference. (X22, U29)"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+import plait
+from plait.errors import ArgumentError, PlaitError
+from tests.strategies import Leafy, Node
+
+
+def two():
+    return Node(a=plait.Param(jnp.arange(2.0)), b=plait.BatchStat(jnp.zeros(())))
+
+
+def double(node, x):
+    node.a[...] = node.a * 2
+    return node.a.sum() + x
+
+
+def count(node, x):
+    node.b += x
+    return node.b[...]
+
+
+def nothing(node, x):
+    return x
+
+
+BRANCHES = [double, count, nothing]
+
+
+@given(st.lists(st.integers(-1, 3), min_size=1, max_size=4), st.booleans())
+def test_switch_equals_calling_the_branch(indices, jitted):
+    """X22: the index is clamped; only what the branch wrote is changed."""
+    node, twin = two(), two()
+    a, b = node.a, node.b
+    run = lambda node, i: plait.switch(i, BRANCHES, node, jnp.float32(3))
+    run = plait.jit(run) if jitted else run
+    for index in indices:
+        found = run(node, jnp.int32(index))
+        expected = BRANCHES[min(max(index, 0), 2)](twin, jnp.float32(3))
+        np.testing.assert_allclose(found, expected)
+        np.testing.assert_allclose(node.a[...], twin.a[...])
+        np.testing.assert_allclose(node.b[...], twin.b[...])
+    assert (node.a, node.b) == (a, b)
+    assert node.a is a
+
+
+@pytest.mark.parametrize("pred", [True, False])
+def test_cond_takes_one_branch(pred):
+    """X22."""
+    node = two()
+    plait.cond(pred, lambda n: count(n, 1.0), lambda n: count(n, 2.0), node)
+    assert float(node.b[...]) == (1.0 if pred else 2.0)
+
+
+def test_a_variable_that_no_branch_writes_is_untouched():
+    """U19: the same array, and no output of the program."""
+    node = two()
+    before = node.a.get_raw_value()
+    plait.cond(True, count, count, node, jnp.float32(1))
+    assert node.a.get_raw_value() is before
+    lowered = plait.jit(lambda n: plait.cond(n.b[...] > 0, count, count, n, jnp.float32(1))).lower(node)
+    assert lowered.as_text().count("stablehlo.case") == 1
+    assert "tensor<2xf32>" not in lowered.as_text().split("stablehlo.case")[1].split("return")[-1]
+
+
+def test_branches_may_change_structure_alike():
+    """U18, U29: new objects appear once, and outputs keep identity."""
+    node = two()
+
+    def made(value):
+        def branch(node):
+            node.extra = Leafy(v=plait.Param(jnp.float32(value)))
+            node.a, node.b = node.b, node.a
+            return node, node.extra
+
+        return branch
+
+    a, b = node.a, node.b
+    out, extra = plait.cond(jnp.array(False), made(1), made(2), node)
+    assert out is node
+    assert extra is node.extra
+    assert float(extra.v[...]) == 2.0
+    assert node.a is b
+    assert node.b is a
+
+
+def test_gradients_pass_through():
+    """X22: as through jax.lax.cond."""
+    node = two()
+
+    def loss(node, x):
+        return plait.cond(x > 0, lambda n: (n.a**2).sum(), lambda n: n.a.sum(), node)
+
+    np.testing.assert_array_equal(plait.grad(loss)(node, 1.0)["a"][...], [0, 2])
+    np.testing.assert_array_equal(plait.grad(loss)(node, -1.0)["a"][...], [1, 1])
+
+
+MISTAKES = {
+    "new variable": (
+        lambda n: plait.cond(True, lambda n: setattr(n, "x", plait.Param(1.0)), lambda n: None, n),
+        r"(?s)cond: branch 0 \(<lambda>\) and branch 1.*different structures.*variable x is gone",
+    ),
+    "static": (
+        lambda n: plait.switch(0, [lambda n: setattr(n, "k", 1), lambda n: setattr(n, "k", 2)], n),
+        r"(?s)switch: branch 0.*k: 1 -> 2",
+    ),
+    "output": (
+        lambda n: plait.cond(True, lambda n: 1, lambda n: (1, 2), n),
+        r"(?s)PyTreeDef\(\(\*, \*\)\) from branch 1",
+    ),
+    "output object": (
+        lambda n: plait.cond(True, lambda n: n, lambda n: Node(v=plait.Param(1.0)), n),
+        "(?s)the root: the same object as the root -> Node",
+    ),
+    "swapped in one": (
+        lambda n: plait.cond(True, lambda n: setattr(n, "c", n.a), lambda n: setattr(n, "c", n.b), n),
+        r"(?s)different structures.*c",
+    ),
+    "no branch": (lambda n: plait.switch(0, [], n), "at least one function"),
+    "bound method": (lambda n: plait.cond(True, n.train, n.train), "bound method"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_branches_that_differ_are_told_by_path(name):
+    """U29, section 9."""
+    call, pattern = MISTAKES[name]
+    node = two()
+    before = plait.graphdef(node)
+    with pytest.raises(ArgumentError, match=pattern):
+        call(node)
+    assert plait.graphdef(node) == before
+
+
+def test_values_only():
+    """U32."""
+    node = two()
+    plait.cond(True, lambda n: setattr(n, "k", 1) or count(n, 1.0), lambda n: count(n, 2.0), node, graph_updates=False)
+    assert not hasattr(node, "k")
+    assert float(node.b[...]) == 1.0
+    shared = Node(x=node.a, y=node.a)
+    with pytest.raises(PlaitError, match="duplicate"):
+        plait.cond(True, lambda n: None, lambda n: None, shared, graph_updates=False)
+
+
+@pytest.mark.oracle
+def test_flax_agrees():
+    """X22: Flax NNX, run as an oracle."""
+    nnx = pytest.importorskip("flax.nnx")
+
+    def run(nnx):
+        bn = nnx.BatchNorm(2, rngs=nnx.Rngs(0))
+        x = jnp.arange(6.0).reshape(3, 2)
+        outs = [nnx.cond(flag, lambda m, x: m(x), lambda m, x: x, bn, x) for flag in (True, False)]
+        return (*outs, bn.mean[...], bn.var[...])
+
+    for found, expected in zip(run(plait), run(nnx), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_traced_function_with_no_leaks():
+    """Ask 2."""
+    with jax.checking_leaks():
+        plait.jit(lambda n: plait.switch(1, BRANCHES, n, jnp.float32(1)))(two())

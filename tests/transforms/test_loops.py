@@ -1,0 +1,412 @@
+"""``scan``, ``while_loop``, ``fori_loop``: numbers, carried modules, updates, errors. (rules X20, X21, U28; ask 7)"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from jax.test_util import check_grads
+
+import plait
+from plait.errors import ArgumentError, ArgumentTypeError
+from tests.strategies import Node
+
+XS = jnp.arange(6.0).reshape(3, 2)
+
+
+def counter(**others):
+    return Node(total=plait.Variable(jnp.zeros(2)), **others)
+
+
+# Numbers --------------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.sampled_from([0, 1, -1]),
+    st.sampled_from([0, 1, -1]),
+    st.booleans(),
+    st.sampled_from([1, 2, True]),
+)
+def test_numbers_equal_those_of_jax(in_axis, out_axis, reverse, unroll):
+    """X20: axes on both sides, reverse, unroll."""
+    xs = jnp.arange(12.0).reshape(3, 4) if in_axis == 0 else jnp.arange(12.0).reshape(4, 3)
+
+    def pure(c, x):
+        return c * 0.5 + x, c + x * 2
+
+    moved = jnp.moveaxis(xs, in_axis, 0)
+    last, ys = jax.lax.scan(pure, jnp.zeros(4), moved, reverse=reverse, unroll=unroll)
+    node = Node(c=plait.Variable(jnp.zeros(4)))
+
+    def body(node, x):
+        node.c[...], y = pure(node.c[...], x)
+        return node, y
+
+    f = plait.scan(
+        body, in_axes=(plait.Carry, in_axis), out_axes=(plait.Carry, out_axis), reverse=reverse, unroll=unroll
+    )
+    out, found = f(node, xs)
+    assert out is node
+    np.testing.assert_allclose(node.c[...], last, rtol=1e-6)
+    np.testing.assert_allclose(found, jnp.moveaxis(ys, 0, out_axis), rtol=1e-6)
+
+
+def test_layers_scanned_equal_layers_looped():
+    """X20, and gradients by finite differences."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    stacked = plait.vmap(lambda key: plait.Linear(2, 2, rngs=plait.Rngs(key)))(keys)
+    x = jnp.ones((1, 2))
+    forward = plait.scan(lambda x, layer: jnp.tanh(layer(x)), in_axes=(plait.Carry, 0), out_axes=plait.Carry)
+    expected = x
+    for key in keys:
+        expected = jnp.tanh(plait.Linear(2, 2, rngs=plait.Rngs(key))(expected))
+    np.testing.assert_allclose(forward(x, stacked), expected, rtol=1e-6)
+    graphdef, params = plait.split(stacked)
+    check_grads(lambda params: forward(x, plait.merge(graphdef, params)).sum(), (params,), order=1, modes=["rev"])
+
+
+@pytest.mark.parametrize(
+    ("in_axes", "out_axes", "arguments"),
+    [
+        (plait.Carry, plait.Carry, 1),
+        ((plait.Carry, 0), plait.Carry, 2),
+        ((plait.Carry, 0), (plait.Carry, 0), 2),
+        ((plait.Carry, 0), (0, plait.Carry), 2),
+        ((0, plait.Carry), (plait.Carry, 0), 2),
+        (0, 0, 2),
+        ((0, None), 0, 2),
+    ],
+)
+def test_where_the_carry_may_stand(in_axes, out_axes, arguments):
+    """X20."""
+    axes = [in_axes] * arguments if not isinstance(in_axes, tuple) else in_axes
+    out = [out_axes] if not isinstance(out_axes, tuple) else out_axes
+
+    def body(*args):
+        carry = [a for a, axis in zip(args, axes, strict=True) if axis is plait.Carry]
+        new = sum(args)
+        results = [new if axis is plait.Carry and carry else new * 2 for axis in out]
+        return results[0] if not isinstance(out_axes, tuple) else tuple(results)
+
+    args = [jnp.float32(1) if axis in (plait.Carry, None) else jnp.arange(3.0) for axis in axes]
+    found = plait.scan(body, in_axes=in_axes, out_axes=out_axes, length=3)(*args)
+    carried, ys = args, []
+    for i in range(3):
+        step = [a if axis in (plait.Carry, None) else a[i] for a, axis in zip(carried, axes, strict=True)]
+        new = sum(step)
+        carried = [new if axis is plait.Carry else a for a, axis in zip(carried, axes, strict=True)]
+        ys.append(new * 2)
+    expected = [new if axis is plait.Carry else jnp.stack(ys) for axis in out]
+    for x, y in zip(found if isinstance(out_axes, tuple) else [found], expected, strict=True):
+        np.testing.assert_allclose(x, y)
+
+
+# What comes back ------------------------------------------------------------------------------------------------------
+
+
+def test_axes_by_filter_mix_layers_carries_and_constants():
+    """X20, X2."""
+    node = Node(
+        layer=plait.Param(jnp.arange(3.0)),
+        state=plait.BatchStat(jnp.zeros(())),
+        scale=plait.Variable(jnp.float32(2)),
+    )
+    axes = plait.StateAxes({plait.Param: 0, plait.BatchStat: plait.Carry, ...: None})
+
+    @functools.partial(plait.scan, in_axes=(plait.Carry, axes), out_axes=(plait.Carry, 0))
+    def f(x, node):
+        node.state += 1
+        node.layer[...] = node.layer * node.scale
+        return x + node.layer, node.state[...]
+
+    x, states = f(0.0, node)
+    assert (float(x), states.tolist(), float(node.state[...])) == (6.0, [1, 2, 3], 3.0)
+    assert node.layer[...].tolist() == [0, 2, 4]
+
+
+def test_scanned_modules_may_change_structure():
+    """U18: each iteration sees a slice of its own, and all change alike."""
+    node = Node(w=plait.Param(jnp.arange(3.0)), gone=plait.Variable(jnp.ones(3)))
+
+    @functools.partial(plait.scan, in_axes=(plait.Carry, 0), out_axes=plait.Carry)
+    def f(x, node):
+        node.squared = plait.BatchStat(node.w[...] ** 2)
+        node.label = "seen"
+        del node.gone
+        return x + node.w
+
+    assert float(f(0.0, node)) == 3.0
+    assert node.squared[...].tolist() == [0, 1, 4]
+    assert (node.label, hasattr(node, "gone")) == ("seen", False)
+
+
+@pytest.mark.filterwarnings("ignore:sow outside")
+def test_what_is_sown_in_a_carried_module_is_stacked_where_an_axis_says_so():
+    """X20."""
+    node = counter()
+    axes = plait.StateAxes({plait.Intermediate: 0, ...: plait.Carry})
+
+    def f(node, x):
+        node.total += x
+        node.sow(plait.Intermediate, "h", x.sum())
+
+    def g(node, x):
+        f(node, x)
+        return x
+
+    plait.scan(g, in_axes=(axes, 0), out_axes=0)(node, XS)
+    (h,) = node.h[...]
+    assert h.tolist() == [1, 5, 9]
+    assert node.total[...].tolist() == [6, 9]
+
+
+def test_new_objects_come_out_stacked():
+    """U17."""
+
+    @functools.partial(plait.scan, in_axes=0, out_axes=1)
+    def make(x):
+        return Node(v=plait.Param(x, out_sharding=("features",)))
+
+    node = make(XS)
+    np.testing.assert_array_equal(node.v[...], XS.T)
+    assert node.v.out_sharding == ("features", None)
+
+
+def test_no_read_only_parameter_is_an_output_of_the_scan():
+    """Ask 7."""
+    stacked = plait.vmap(lambda key: plait.BatchNorm(2, rngs=plait.Rngs(key)))(jax.random.split(jax.random.key(0), 3))
+
+    def f(stacked, x):
+        forward = plait.scan(lambda x, norm: norm(x), in_axes=(plait.Carry, 0), out_axes=plait.Carry)
+        return forward(x, stacked)
+
+    graphdef, state = plait.split(stacked)
+
+    def pure(state, x):
+        model = plait.merge(graphdef, state)
+        out = f(model, x)
+        return out, plait.state(model, plait.BatchStat)
+
+    jaxpr = jax.make_jaxpr(pure)(state, jnp.ones((4, 2)))
+    (eqn,) = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "scan"]
+    assert len(eqn.outvars) == 3  # x, mean, var; neither scale nor bias
+
+
+def test_a_loop_makes_one_trace():
+    """X20: the body is traced once, however long the loop."""
+    traces = []
+
+    def body(x, layer):
+        traces.append(1)
+        return x + layer.w
+
+    for length in (2, 50):
+        traces.clear()
+        layers = Node(w=plait.Param(jnp.ones(length)))
+        plait.scan(body, in_axes=(plait.Carry, 0), out_axes=plait.Carry)(jnp.float32(0), layers)
+        assert len(traces) == 1
+
+
+# while_loop and fori_loop ---------------------------------------------------------------------------------------------
+
+
+def test_while_loop_keeps_the_callers_objects():
+    """X21."""
+    node = counter()
+    total = node.total
+
+    def body(value):
+        node, i = value
+        node.total += i
+        return node, i + 1
+
+    out, i = plait.jit(lambda node: plait.while_loop(lambda v: v[1] < 4, body, (node, jnp.float32(0))))(node)
+    assert out is node
+    assert node.total is total
+    assert (float(i), total[...].tolist()) == (4.0, [6, 6])
+
+
+@given(st.integers(0, 5), st.integers(0, 5))
+def test_fori_loop_equals_a_python_loop(lower, upper):
+    """X21: an empty range changes nothing."""
+    node, expected = counter(), np.zeros(2)
+
+    def body(i, value):
+        node, x = value
+        node.total += i * x
+        return node, x * 2
+
+    out, x = plait.fori_loop(lower, upper, body, (node, jnp.float32(1)))
+    factor = 1.0
+    for i in range(lower, upper):
+        expected += i * factor
+        factor *= 2
+    assert out is node
+    np.testing.assert_allclose(node.total[...], expected)
+    assert float(x) == factor
+
+
+def test_fori_loop_with_fixed_bounds_is_differentiable():
+    """X21, as in JAX."""
+    v = plait.Param(jnp.float32(3))
+
+    def loss(v):
+        def body(_, x):
+            return x * v[...]
+
+        return plait.fori_loop(0, 3, body, jnp.float32(1))
+
+    assert float(plait.grad(loss)(v)[...]) == 27.0
+
+
+# Errors ---------------------------------------------------------------------------------------------------------------
+
+
+def scan(body, in_axes=(plait.Carry, 0), out_axes=plait.Carry, **options):
+    return plait.scan(body, in_axes=in_axes, out_axes=out_axes, **options)
+
+
+def setting(name, value):
+    def body(node, x):
+        setattr(node, name, value() if callable(value) else value)
+        return node
+
+    return body
+
+
+def swapping(node, x):
+    node.a, node.b = node.b, node.a
+    return node
+
+
+def writing(value):
+    def body(node, x):
+        node.total.value = value(node.total[...])
+        return node
+
+    return body
+
+
+def two():
+    return Node(a=plait.Variable(jnp.zeros(())), b=plait.Variable(jnp.zeros(())))
+
+
+def write_shared(c, x, node):
+    node.total += 1
+    return c
+
+
+MISTAKES = {
+    "new variable in the carry": (
+        lambda: scan(setting("w", lambda: plait.Param(jnp.ones(2))))(counter(), XS),
+        r"(?s)structure of the carry changed.*at +w.*Param.*StateAxes",
+    ),
+    "new static": (lambda: scan(setting("label", "x"))(counter(), XS), r"(?s)at +node\.label.*'x'"),
+    "removed": (lambda: scan(lambda n, x: delattr(n, "total") or n)(counter(), XS), r"(?s)at +n\.total.*gone"),
+    "swapped": (lambda: scan(swapping)(two(), XS), r"(?s)at +node\.a.*another Variable"),
+    "replaced": (lambda: scan(lambda n, x: counter())(counter(), XS), "(?s)references in the carry changed.*Node"),
+    "replaced inside": (
+        lambda: scan(lambda c, x: {"n": counter()})({"n": counter()}, XS),
+        r"(?s)references in the carry changed.*the carry\['n'\]",
+    ),
+    "another tree": (lambda: scan(lambda n, x: (n, n))(counter(), XS), "(?s)carry that the function returned"),
+    "more arrays": (lambda: scan(lambda c, x: (c, c))(jnp.zeros(()), XS), "(?s)carry that the function returned"),
+    "shared is written": (
+        lambda: scan(write_shared, (plait.Carry, 0, None))(0.0, XS, counter()),
+        r"(?s)all iterations share was written.*at +node\.total.*StateAxes",
+    ),
+    "sizes": (
+        lambda: scan(lambda c, x, y: c, (plait.Carry, 0, 0))(0.0, jnp.ones(3), Node(w=plait.Param(jnp.ones(4)))),
+        r"(?s)axis 0 of y\.w and axis 0 of x.*4 and 3",
+    ),
+    "length": (lambda: scan(lambda c, x: c, length=7)(0.0, XS), r"(?s)length and axis 0 of x.*7 and 3"),
+    "no length": (lambda: scan(lambda c: c, plait.Carry)(0.0), "(?s)how many iterations.*length"),
+    "out of range": (lambda: scan(lambda c, x: c, (plait.Carry, 2))(0.0, XS), r"(?s)axis 2.*at +x.*\(3, 2\)"),
+    "no array": (lambda: scan(lambda c, x: c)(0.0, "text"), r"(?s)no array.*at +x.*'text'"),
+    "several carries": (
+        lambda: scan(lambda c, x: c, (plait.Carry, plait.Carry))(0.0, 0.0),
+        r"(?s)several Carry.*in_axes\[0\], in_axes\[1\]",
+    ),
+    "nested carry": (
+        lambda: scan(lambda c: c, ({"a": plait.Carry},), {"a": plait.Carry})({"a": 0.0}),
+        r"(?s)below the top.*in_axes\[0\]\['a'\]",
+    ),
+    "one side": (
+        lambda: scan(lambda c, x: c, (plait.Carry, 0), 0),
+        r"(?s)one side only.*in_axes=\(Carry, 0\), out_axes=0",
+    ),
+    "output without axis": (
+        lambda: scan(lambda c, x: (c, x), out_axes=(plait.Carry, None)),
+        r"(?s)no axis to be stacked along.*out_axes\[1\].*None",
+    ),
+    "output broadcast by filter": (
+        lambda: scan(lambda c, x: (c, x), out_axes=(plait.Carry, plait.StateAxes({...: None}))),
+        r"(?s)no axis to be stacked along.*StateAxes",
+    ),
+    "condition that writes": (
+        lambda: plait.while_loop(lambda n: n.total.set_value(n.total[...] + 1) or True, lambda n: n, counter()),
+        r"(?s)cond_fun changed.*at +n\.total",
+    ),
+    "while replaced": (
+        lambda: plait.while_loop(lambda n: True, lambda n: counter(), counter()),
+        "(?s)while_loop: the references in the carry changed",
+    ),
+    "fori structure": (
+        lambda: plait.fori_loop(0, 2, lambda i, n: setattr(n, "k", 1) or n, counter()),
+        r"(?s)fori_loop.*at +n\.k",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_told_by_path(name):
+    """Section 9 of the transforms, U28."""
+    call, pattern = MISTAKES[name]
+    with pytest.raises(ArgumentError, match=pattern):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("value", "found", "before"),
+    [
+        (lambda v: jnp.ones((3, 2)), r"float32\[3, 2\]", r"float32\[2\]"),
+        (lambda v: v.astype(jnp.float16), r"float16\[2\]", r"float32\[2\]"),
+    ],
+)
+def test_a_carry_keeps_its_types(value, found, before):
+    """U28: the error names the path and both types; nothing is changed."""
+    node = counter()
+    with pytest.raises(ArgumentTypeError, match=rf"(?s)at +node\.total.*{found}.*{before}"):
+        scan(writing(value))(node, XS)
+    assert node.total[...].tolist() == [0, 0]
+
+
+@pytest.mark.oracle
+def test_flax_agrees():
+    """X20: Flax NNX, run as an oracle, with dropout and statistics in stacked layers."""
+    nnx = pytest.importorskip("flax.nnx")
+
+    def run(nnx):
+        class Block(nnx.Module):
+            def __init__(self, rngs):
+                self.linear = nnx.Linear(4, 4, rngs=rngs)
+                self.norm = nnx.BatchNorm(4, rngs=rngs)
+                self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+            def __call__(self, x):
+                return self.drop(self.norm(self.linear(x)))
+
+        @nnx.split_rngs(splits=3)
+        @nnx.vmap(in_axes=0, out_axes=0)
+        def make(rngs):
+            return Block(rngs)
+
+        blocks = make(nnx.Rngs(0))
+        forward = nnx.scan(lambda x, block: block(x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+        x = jnp.linspace(-1, 1, 32).reshape(8, 4)
+        return forward(x, blocks), blocks.norm.mean[...], blocks.linear.kernel[...]
+
+    for found, expected in zip(run(plait), run(nnx), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
