@@ -5,7 +5,7 @@ its own area's list. An area is a folder of src/plait, or a group of the files t
 """
 
 FILES: dict[str, tuple[str, ...]] = {
-    "row 0": ("errors", "paths", "typing", "_compat", "_public"),
+    "row 0": ("errors", "words", "paths", "typing", "_compat", "_public"),
     "core": (
         "axes", "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings",
         "variable_metadata", "variables", "variable_names", "nodes", "state", "graphdef", "flatten", "unflatten",
@@ -13,8 +13,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "update_context", "proxy_caller", "views", "capture", "rngs", "graph",
     ),
     "transforms": (
-        "prefixes", "crossing", "aliasing", "captures", "compiled", "stages", "jit", "autodiff", "custom_rules",
-        "batching", "loops", "branches", "sharded", "remat", "shapes", "rng_splits",
+        "prefixes", "crossing", "arguments", "aliasing", "captures", "compiled", "stages", "jit", "autodiff",
+        "custom_rules", "batching", "loops", "branches", "sharded", "remat", "shapes", "rng_splits",
     ),
     "partitioning": ("axis_rules", "specs", "shardings", "mesh", "boxes"),
     "nn": (

@@ -40,6 +40,7 @@ from ..core.variables import Variable
 from ..core.walks import CachedWalk, find_walk
 from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import format_path
+from ..words import describe_type
 
 
 def is_graph_leaf(x: Any) -> bool:
@@ -293,10 +294,10 @@ def _check_no_captives(walk: Walk, entered: Entered, out: Any, name: str) -> Non
             raise ArgumentError(
                 f"{name} was asked to carry out an object that it captured from outside",
                 at=describe_place(item),
-                found=f"a {type(item).__name__} of {describe_trace(trace)}"
+                found=f"{describe_type(item)} of {describe_trace(trace)}"
                 + (f", reached as {format_path(path[1:])}" if path and len(path) > 1 else ""),
                 expected="objects that were passed in as arguments, or made inside",
-                do="pass the object as an argument",
+                do=f"make the model an argument of the function: plait.{name}(f)(model, x)",
             )
 
 
@@ -423,7 +424,7 @@ def check_function(f: Any, name: str) -> None:
     if not callable(f):
         raise ArgumentTypeError(
             f"{name} takes a function",
-            found=f"a {type(f).__name__}",
+            found=describe_type(f),
             expected="a callable",
             do=f"call plait.{name}(f), or use @plait.{name} above the definition",
         )
@@ -431,7 +432,8 @@ def check_function(f: Any, name: str) -> None:
         cls, method = type(f.__self__).__name__, f.__name__
         raise ArgumentError(
             f"{name} was given a bound method of a module",
+            at=describe_place(f.__self__),
             found=f"the method {method!r} bound to a {cls}",
             expected="a function that takes the module as an argument",
-            do=f"decorate the method in the class (@plait.{name}), or call plait.{name}({cls}.{method})(module, ...)",
+            do=f"decorate the method in the class (@plait.{name}), or call plait.{name}({cls}.{method})(model, x)",
         )
