@@ -13,7 +13,7 @@ SHAPES = {
     "dispatch": (2 + 2 + 2 + 1, 1),
     "graph": (4, 1),
     "transitions": (3, 3),
-    "memory": (4, 1),
+    "memory": (4, 2),
     "imports": (3, 1),
 }
 

@@ -67,13 +67,16 @@ class _VariableType(type):
 
 
 _VALUE_KEY = GetAttrKey("value")
+_latest_flatten: Any = None  # the trace in which a variable was last taken apart by JAX
 
 
 class LentCell(Cell):
     """The cell of a variable that one of JAX's own transforms rebuilt inside a trace.
 
     What is written to it reaches the caller only if the variable is returned. A value that was changed, never flattened
-    again and never walked by plait is lost when the cell dies, and the cell says so.
+    again and never walked by plait is lost when the cell dies, and the cell says so. A copy that the user makes inside
+    the trace, with ``jax.tree.map``, is no such variable: it is taken apart in the trace in which it is rebuilt, while
+    the arguments of a transform are taken apart outside of it.
     """
 
     __slots__ = ("carried", "kind")
@@ -109,10 +112,12 @@ def _flatten_with_keys(variable: Variable[Any]) -> Any:
 
 
 def _flatten_without_keys(variable: Variable[Any]) -> Any:
+    global _latest_flatten
     cell = variable._cell
     raw = cell.raw
     if type(cell) is LentCell:
         cell.carried = raw
+    _latest_flatten = trace_state.value
     return (raw,), metadata_key(cell)
 
 
@@ -120,7 +125,7 @@ def _unflattener(cls: type[Variable[Any]]) -> Callable[[Any, Any], Variable[Any]
     def unflatten(metadata: HashableMapping[str, Any], children: Any) -> Variable[Any]:
         trace = trace_state.value
         variable = make_variable(cls, children[0], dict_of(metadata), trace)
-        if trace is not top_level_trace:
+        if trace is not top_level_trace and trace is not _latest_flatten:
             _set_cell(variable, LentCell(variable._cell, cls))
         return variable
 
