@@ -30,7 +30,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "validate",
     ),
     "inspect": ("tabulate", "diff", "retrace", "treescope", "explorer"),
-    "training": ("optimizer", "metrics", "ema", "loop", "progress", "resume"),
+    "training": ("optimizer", "train_state", "metrics", "ema", "loop", "progress", "resume"),
     "demo": ("images", "figures", "exports", "runs", "table", "digits"),
     "program": ("cli",),
 }  # fmt: skip

@@ -79,7 +79,7 @@ class Optimizer(Pytree):
                 do="for example Optimizer(model, tx, wrt=plait.Param); plait.ModelAndOptimizer(model, tx) keeps the "
                 "model, and updates its Params",
             )
-        _check_transformation(tx, type(self).__name__)
+        check_transformation(tx, type(self).__name__)
         self.step = OptState(jnp.zeros((), jnp.uint32))
         self.tx = tx
         self.wrt = wrt
@@ -224,7 +224,7 @@ class ModelAndOptimizer(Optimizer):
         return super().update(self.model, grads, **kwargs)
 
 
-def _check_transformation(tx: Any, name: str) -> None:
+def check_transformation(tx: Any, name: str) -> None:
     """Refuse what has no ``init`` and ``update``.
 
     Raises:
@@ -236,7 +236,7 @@ def _check_transformation(tx: Any, name: str) -> None:
             f"{name} was given something else as its gradient transformation",
             found=f"the function {known}" if known else describe_type(tx),
             expected="an object with init and update, as the optimizers of Optax return it",
-            do=f"for example plait.{name}(model, optax.{known or 'adam'}(1e-3), wrt=plait.Param)",
+            do=f"for example tx=optax.{known or 'adam'}(1e-3)",
         )
 
 

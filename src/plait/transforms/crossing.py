@@ -435,5 +435,6 @@ def check_function(f: Any, name: str) -> None:
             at=describe_place(f.__self__),
             found=f"the method {method!r} bound to a {cls}",
             expected="a function that takes the module as an argument",
-            do=f"decorate the method in the class (@plait.{name}), or call plait.{name}({cls}.{method})({cls.lower()}, x)",
+            do=f"decorate the method in the class (@plait.{name}), or call "
+            f"plait.{name}({cls}.{method})({cls.lower()}, x)",
         )
