@@ -13,7 +13,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "update_context", "proxy_caller", "views", "capture", "rngs", "graph",
     ),
     "transforms": (
-        "prefixes", "crossing", "arguments", "aliasing", "captures", "compiled", "stages", "jit", "autodiff",
+        "prefixes", "captures", "crossing", "arguments", "aliasing", "compiled", "stages", "jit", "autodiff",
         "custom_rules", "batching", "loops", "branches", "sharded", "remat", "shapes", "rng_splits",
     ),
     "partitioning": ("axis_rules", "specs", "shardings", "mesh", "boxes"),

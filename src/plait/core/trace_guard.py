@@ -32,9 +32,10 @@ def raise_foreign_trace(trace: Any, owner: Any, action: str) -> None:
     """Raise the error of ``check_trace``."""
     path = path_of(owner)
     kind = type(owner).__name__
+    what = f"{action[:-2]} {with_article(kind)}" if action.endswith(" a") else f"{action} {kind}"
     transform = transform_of(current_trace())
     raise TraceContextError(
-        f"cannot {action} {kind} from another trace than the one it belongs to",
+        f"cannot {what} from another trace than the one it belongs to",
         at=f"{path} ({with_article(kind)})" if path else with_article(kind),
         found=f"the current trace is {describe_trace(current_trace())}",
         expected=f"{describe_trace(trace)}, where the {kind} was created",

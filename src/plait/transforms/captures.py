@@ -1,24 +1,31 @@
 """Models that a jitted function captures instead of taking as an argument.
 
 Such a model is a constant of the compiled program: what happens to it later is not seen. This finds captured objects
-when a function is traced, in its closure and in the globals that its code loads, and says so once.
+when a function is traced, in its closure and in the globals that its code loads, and says so once. Variables and
+modules refuse by themselves to be changed from the trace; their plain lists and dicts cannot, and are compared
+afterwards.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
+import operator
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
+from .._compat import top_level_trace
+from ..core.module import Pytree
+from ..core.nodes import Kind, get_node_impl, kind_of, unwrapped
+from ..core.trace_guard import raise_foreign_trace
 from ..core.variables import Variable
 from ..core.walks import find_walk
-from ..errors import CapturedModelWarning
-from .crossing import is_graph_leaf
+from ..errors import CapturedModelWarning, GraphError
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -39,6 +46,81 @@ def warn_about_captures(f: Callable[..., Any], name: str) -> None:
         )
 
 
+@contextlib.contextmanager
+def watch_captured_containers(f: Callable[..., Any]) -> Iterator[None]:
+    """Refuse what a traced function did to the plain lists and dicts of modules that it captures.
+
+    They hold again what they held before, whether the function raised or not.
+
+    Raises:
+        TraceContextError: names the path of the container, and both traces.
+    """
+    held = [found for each in _with_inner_functions(f) for _, value in _captured(each) for found in _containers(value)]
+    try:
+        yield
+    finally:
+        changed = [found for found in held if not _holds(found.container, found.saved)]
+        for found in changed:
+            _refill(found.container, found.saved)
+    for found in changed[:1]:
+        raise_foreign_trace(found.trace, found.container, "change the contents of")
+
+
+def _with_inner_functions(f: Any) -> list[Any]:
+    """A function, and the functions in its closure and theirs."""
+    found = [f]
+    for each in found:
+        each = getattr(each, "__wrapped__", each)
+        cells = (each.__closure__ or ()) if isinstance(each, FunctionType) else ()
+        with contextlib.suppress(ValueError):  # a variable that has no value yet
+            inner = [cell.cell_contents for cell in cells]
+            found += [g for g in inner if isinstance(g, FunctionType) and not any(g is known for known in found)]
+    return found
+
+
+class _Held(NamedTuple):
+    """A container, a copy of it, and the trace of the module that it belongs to."""
+
+    container: Any
+    saved: Any
+    trace: Any
+
+
+def _containers(root: Any) -> Iterator[_Held]:
+    """The plain lists and dicts below a graph node."""
+    seen: set[int] = set()
+    stack = [(root, top_level_trace)]
+    while stack:
+        value, trace = stack.pop()
+        kind = kind_of(value)
+        if kind is Kind.GRAPH and id(value) not in seen:
+            seen.add(id(value))
+            trace = value._info.trace if isinstance(value, Pytree) else trace
+        elif kind is not Kind.PYTREE:
+            continue
+        if isinstance(value, (list, dict)):
+            yield _Held(value, value.copy(), trace)
+        with contextlib.suppress(GraphError):  # what cannot be walked has an error of its own
+            children = get_node_impl(value).flatten(value)[0]  # type: ignore[union-attr]
+            stack.extend((unwrapped(child), trace) for _, child in children)
+
+
+def _holds(container: Any, saved: Any) -> bool:
+    """Whether a container holds the same objects in the same places. ``==`` on arrays is no bool."""
+    if isinstance(container, dict):
+        same = [*container] == [*saved]
+        return same and all(map(operator.is_, container.values(), saved.values()))
+    return len(container) == len(saved) and all(map(operator.is_, container, saved))
+
+
+def _refill(container: Any, saved: Any) -> None:
+    if isinstance(container, dict):
+        container.clear()
+        container.update(saved)
+    else:
+        container[:] = saved
+
+
 def _levels_out() -> int:
     """How many frames there are to the caller's own code, for the warning to point at."""
     level = 1
@@ -47,6 +129,10 @@ def _levels_out() -> int:
         frame = frame.f_back
         level += 1
     return level
+
+
+def _is_object(x: Any) -> bool:
+    return kind_of(x) in (Kind.GRAPH, Kind.VARIABLE)
 
 
 def _name(f: Any) -> str:
@@ -58,11 +144,11 @@ def _holds_arrays(value: Any) -> bool:
 
 
 def _captured(f: Any) -> Iterator[tuple[str, Any]]:
-    if is_graph_leaf(f):
+    if _is_object(f):
         yield f"the {type(f).__name__} itself", f
     if isinstance(f, functools.partial):
         bound = [*enumerate(f.args), *f.keywords.items()]
-        yield from ((f"argument {label} of the partial", value) for label, value in bound if is_graph_leaf(value))
+        yield from ((f"argument {label} of the partial", value) for label, value in bound if _is_object(value))
         yield from _captured(f.func)
     f = getattr(f, "__wrapped__", f)
     if not isinstance(f, FunctionType):
@@ -72,11 +158,11 @@ def _captured(f: Any) -> Iterator[tuple[str, Any]]:
             value = cell.cell_contents
         except ValueError:
             continue
-        if is_graph_leaf(value):
+        if _is_object(value):
             yield label, value
     for label in _loaded_globals(f.__code__):
         value = f.__globals__.get(label)
-        if is_graph_leaf(value):
+        if _is_object(value):
             yield label, value
 
 

@@ -41,6 +41,7 @@ from ..core.walks import CachedWalk, find_walk
 from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import format_path
 from ..words import describe_type
+from .captures import watch_captured_containers
 
 
 def is_graph_leaf(x: Any) -> bool:
@@ -401,7 +402,8 @@ def run_inside(
     """Steps 2 and 3 around one call of ``f(*args, **kwargs)``, whose arguments ``structure`` describes."""
     entered = Entered(structure, values, plain)
     args, kwargs = entered.tree
-    out = f(*map(reveal, args), **{key: reveal(value) for key, value in kwargs.items()})
+    with watch_captured_containers(f):
+        out = f(*map(reveal, args), **{key: reveal(value) for key, value in kwargs.items()})
     if updates:
         outcome, carried, rest = leave(entered, out, name, returned)
     else:
