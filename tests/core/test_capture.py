@@ -248,7 +248,7 @@ def test_a_module_of_another_trace_is_refused():
     def closing_over(model, x):
         return jax.jit(lambda x: model.sow(nnx.Intermediate, "h", x))(x)
 
-    with pytest.raises(TraceContextError, match="sow a value in a Inner"):
+    with pytest.raises(TraceContextError, match="sow a value in an Inner"):
         nnx.capture(closing_over, nnx.Intermediate)(model, X)
 
 
