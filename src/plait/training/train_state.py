@@ -24,9 +24,7 @@ from .optimizer import GradientTransformation, check_transformation
 M = TypeVar("M")
 
 
-def _static(**options: Any) -> Any:
-    """A field that is part of the treedef."""
-    return dataclasses.field(metadata={"static": True}, **options)
+_STATIC = {"static": True}
 
 
 def _is_static(field: dataclasses.Field[Any]) -> bool:
@@ -76,11 +74,11 @@ class TrainState(_FrozenPytree, Generic[M]):
         (1, [-0.5])
     """
 
-    graphdef: GraphDef = _static()
+    graphdef: GraphDef = dataclasses.field(metadata=_STATIC)
     params: State
     opt_state: Any
     step: jax.Array
-    tx: GradientTransformation = _static()
+    tx: GradientTransformation = dataclasses.field(metadata=_STATIC)
 
     @classmethod
     def create(
