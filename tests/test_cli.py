@@ -1,8 +1,11 @@
 """The command: exit statuses and messages, as a user meets them."""
 
+import gc
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -113,6 +116,30 @@ def test_an_error_is_a_message_and_a_status(monkeypatch, capsys, error, status, 
     monkeypatch.setattr("plait.demo.digits.run", fail)
     assert cli.main(["demo", "digits"]) == status
     assert capsys.readouterr().err == message
+
+
+def test_an_interruption_in_a_callback_of_the_garbage_collector_is_not_lost(monkeypatch, capsys, request):
+    """Python swallows what is raised there; JAX has such a callback, which runs often while libraries load."""
+
+    met = []
+
+    def callback(phase, info):
+        if not met:
+            met.append(phase)
+            signal.raise_signal(signal.SIGINT)
+
+    def work(options):
+        gc.collect()
+        time.sleep(10)
+
+    monkeypatch.setattr("plait.demo.digits.run", work)
+    gc.callbacks.append(callback)
+    request.addfinalizer(lambda: gc.callbacks.remove(callback))
+    before = signal.getsignal(signal.SIGINT)
+    assert cli.main(["demo", "digits"]) == 130
+    assert capsys.readouterr().err == "plait: interrupted\n"
+    assert signal.getsignal(signal.SIGINT) is before
+    assert met == ["start"]
 
 
 def test_a_mistake_in_plait_keeps_its_traceback(monkeypatch):

@@ -203,6 +203,7 @@ if TYPE_CHECKING:
     from .training.optimizer import OptVariable as OptVariable
     from .training.optimizer import Optimizer as Optimizer
     from .training import optimizer as optimizer
+    from .training.train_state import TrainState as TrainState
 
 __version__ = "0.1.0"
 

@@ -54,6 +54,12 @@ def describe_trace(token: Any) -> str:
     return words.get(kind, f"a {kind}")
 
 
+def transform_of(token: Any) -> str | None:
+    """The name of plait's transform that makes traces of this kind; ``None`` where there is none."""
+    kinds = {"DynamicJaxprTrace": "jit", "JVPTrace": "grad", "LinearizeTrace": "grad"}
+    return kinds.get(type(token() if token is not None else None).__name__)
+
+
 def is_mutable_array(value: Any) -> bool:
     """Whether ``value`` is a JAX reference (``jax.new_ref``), or a tracer of one."""
     if isinstance(value, Tracer):

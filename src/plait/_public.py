@@ -75,6 +75,7 @@ _LAZY_NAMES: dict[str, str] = {
     "inspect.retrace": "explain_retraces",
     "training.ema": "EMA",
     "training.metrics": "Metric MultiMetric",
+    "training.train_state": "TrainState",
     "training.optimizer": "ModelAndOptimizer OptArray OptState OptVariable Optimizer",
 }
 LAZY_MODULES: dict[str, str] = {

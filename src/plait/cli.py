@@ -6,11 +6,17 @@ fulfilled (with the reason on standard error, and nothing half-done), 130 for an
 
 from __future__ import annotations
 
+import _thread
 import argparse
+import contextlib
+import gc
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 
 from .errors import PlaitError
 
@@ -19,9 +25,10 @@ MAX_SEED = 2**31 - 1
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these arguments (default: those of the process) and return its exit status."""
-    options = _parser().parse_args(arguments)
     try:
-        return options.run(options)
+        with _reliable_interrupts():
+            options = _parser().parse_args(arguments)
+            return options.run(options)
     except PlaitError as error:
         print(f"plait: {error}", file=sys.stderr)
     except BrokenPipeError:
@@ -33,6 +40,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("plait: interrupted", file=sys.stderr)
         return 130
     return 2
+
+
+@contextlib.contextmanager
+def _reliable_interrupts() -> Iterator[None]:
+    """Let Ctrl-C interrupt the program wherever it is.
+
+    JAX has a callback for the garbage collector, which runs often while libraries load. Python ignores an exception
+    that is raised in one, so an interruption that meets it is repeated a moment later.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        callbacks = {getattr(each, "__code__", None) for each in gc.callbacks}
+        while frame is not None and frame.f_code not in callbacks:
+            frame = frame.f_back
+        if frame is not None:
+            threading.Timer(0.01, _thread.interrupt_main).start()
+        else:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may say what a signal does
+        yield
+        return
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -160,7 +160,7 @@ class ConfigError(PlaitError, ValueError):
 
 
 class OptimizerAttributeError(OptimizerError, AttributeError):
-    """An optimizer has no such attribute; it does not keep the model."""
+    """An optimizer, which does not keep the model, or a ``TrainState`` has no such attribute."""
 
 
 class CheckpointError(PlaitError, ValueError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .errors import GraphError
+from .words import with_article
 
 Key = int | str
 Path = tuple[Any, ...]
@@ -40,7 +41,7 @@ def sorted_keys(keys: Any, owner: str = "mapping") -> list[Any]:
     except TypeError as error:
         odd = next((key for key in keys if not isinstance(key, (int, str))), keys[0])
         raise GraphError(
-            f"a {owner} has a key that cannot be ordered",
+            f"{with_article(owner)} has a key that cannot be ordered",
             found=f"key {odd!r} of type {type(odd).__name__}",
             expected="keys that are integers or strings, or all of one type that sorts",
             do="use str or int keys",

@@ -5,7 +5,7 @@ its own area's list. An area is a folder of src/plait, or a group of the files t
 """
 
 FILES: dict[str, tuple[str, ...]] = {
-    "row 0": ("errors", "paths", "typing", "_compat", "_public"),
+    "row 0": ("errors", "words", "paths", "typing", "_compat", "_public"),
     "core": (
         "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings",
         "variable_metadata", "variables", "variable_names", "nodes", "state", "graphdef", "diff", "flatten", "axes",
@@ -13,9 +13,9 @@ FILES: dict[str, tuple[str, ...]] = {
         "locate", "config", "update_context", "proxy_caller", "views", "capture", "rngs", "graph",
     ),
     "transforms": (
-        "prefixes", "aliasing", "captures", "crossing", "lanes", "compiled", "stages", "jit", "cached_partial",
-        "autodiff", "custom_rules", "batching", "loops", "branches", "sharded", "remat", "shapes", "tree_states",
-        "rng_splits", "compat",
+        "prefixes", "aliasing", "captures", "crossing", "arguments", "lanes", "compiled", "stages", "jit",
+        "cached_partial", "autodiff", "custom_rules", "batching", "loops", "branches", "sharded", "remat", "shapes",
+        "tree_states", "rng_splits", "compat",
     ),
     "partitioning": ("axis_rules", "specs", "shardings", "mesh", "boxes"),
     "nn": (
@@ -31,7 +31,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "validate",
     ),
     "inspect": ("tabulate", "retrace", "treescope", "explorer"),
-    "training": ("optimizer", "metrics", "ema", "loop", "progress", "resume"),
+    "training": ("optimizer", "train_state", "metrics", "ema", "loop", "progress", "resume"),
     "demo": ("images", "figures", "exports", "runs", "table", "digits"),
     "program": ("cli",),
 }  # fmt: skip

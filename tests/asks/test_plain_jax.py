@@ -91,6 +91,29 @@ def test_a_change_that_is_lost_is_reported(name):
         collected(LOSING[name], Counter())
 
 
+COPYING = {
+    "tree.map": lambda m: jax.tree.map(lambda x: x * 2, m),
+    "flatten": lambda m: jax.tree.unflatten(jax.tree.structure(m), jax.tree.leaves(m)),
+}
+
+
+@pytest.mark.parametrize("transform", [jax.jit, jax.grad, lambda f: jax.vmap(f, in_axes=None, axis_size=2)])
+@pytest.mark.parametrize("name", COPYING)
+def test_a_copy_made_inside_is_the_users_own(name, transform):
+    """It was never the caller's, so nothing of the caller's is lost."""
+    quiet(transform(lambda model: COPYING[name](model)(X)), Counter())
+
+
+@pytest.mark.parametrize("name", COPYING)
+def test_the_argument_beside_a_copy_is_still_watched(name):
+    def step(model):
+        copy = COPYING[name](model)
+        return model(X) + copy(X)
+
+    with pytest.warns(LostUpdateWarning, match="is lost"):
+        collected(jax.jit(step), Counter())
+
+
 def test_a_change_to_a_captured_module_is_an_error():
     model = Counter()
     with pytest.raises(plait.errors.TraceContextError, match=r"at +count .a BatchStat"):

@@ -14,7 +14,7 @@ SHAPES = {
     "graph": (4, 1),
     "transitions": (3, 3),
     "tracing": (5, 1),
-    "memory": (4, 1),
+    "memory": (4, 2),
     "imports": (3, 1),
 }
 

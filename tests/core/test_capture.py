@@ -107,8 +107,8 @@ def test_what_can_be_captured():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: nnx.capture(lambda x: x, nnx.Intermediate)(X), r"(?s)found no module.*ArrayImpl"),
-        (lambda: nnx.capture(lambda: 1, nnx.Intermediate)(), r"(?s)found no module.*NoneType"),
+        (lambda: nnx.capture(lambda x: x, nnx.Intermediate)(X), r"(?s)found no module.*a jax\.Array"),
+        (lambda: nnx.capture(lambda: 1, nnx.Intermediate)(), r"(?s)found no module.*found +None"),
         (lambda: nnx.capture(Inner(1.0), "intermediates"), r"(?s)classes of variables.*'intermediates'"),
         (lambda: nnx.capture(Inner(1.0), int), r"(?s)classes of variables.*int"),
         (lambda: nnx.capture(Inner(1.0), method_outputs=3), r"(?s)classes of variables.*3"),
@@ -248,7 +248,7 @@ def test_a_module_of_another_trace_is_refused():
     def closing_over(model, x):
         return jax.jit(lambda x: model.sow(nnx.Intermediate, "h", x))(x)
 
-    with pytest.raises(TraceContextError, match="sow a value in a Inner"):
+    with pytest.raises(TraceContextError, match="sow a value in an Inner"):
         nnx.capture(closing_over, nnx.Intermediate)(model, X)
 
 

@@ -141,7 +141,7 @@ MERGE_ERRORS = {
     "no graphdef": (lambda: plait.merge(3, {}), TypeError, "found +a int"),
     "no state": (lambda: plait.merge(GRAPHDEF), TypeError, "without a state"),
     "two lists": (lambda: plait.merge(GRAPHDEF, [1.0], [2.0]), ValueError, "only one list"),
-    "bad state": (lambda: plait.merge(GRAPHDEF, 3), TypeError, "found +a int"),
+    "bad state": (lambda: plait.merge(GRAPHDEF, 3), TypeError, "found +an? int"),
     "other graphdefs": (
         lambda: plait.merge(plait.unpack(model()), plait.unpack(Node())),
         ValueError,
@@ -226,7 +226,7 @@ MISFITS = {
     "immutable registered container": ({"u": {"lid": 1.0}}, ValueError, r"(?s)Cannot set key 'lid'.*Box.*at +u\.lid"),
     "variable for a static value": ({"steps": plait.Param(1.0)}, ValueError, "steps"),
     "List index out of range": ({"l": {3: 1.0}}, ValueError, r"(?s)Cannot set key 3 of a List.*at +l\[3\]"),
-    "no state": (3, TypeError, "found +a int"),
+    "no state": (3, TypeError, "found +an? int"),
 }
 
 

@@ -75,4 +75,4 @@ def test_the_receiver_of_a_method_may_have_any_name():
         def __call__(s, x):
             return s.blocks[1](x)
 
-    assert Outer()(1) == "blocks[1] (a Inner)"
+    assert Outer()(1) == "blocks[1] (an Inner)"

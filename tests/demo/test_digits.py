@@ -96,6 +96,16 @@ def test_an_interruption_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     assert command in capsys.readouterr().err
 
 
+def test_a_damaged_checkpoint_that_is_passed_over_is_named(tmp_path, capsys):
+    assert run(Options(output=tmp_path, **FEW)) == 0
+    newest = tmp_path / "checkpoints" / "epoch-0002"
+    (newest / "plait.json").write_text("{")
+    assert run(Options(output=tmp_path, resume=True, **FEW)) == 0
+    printed = capsys.readouterr()
+    assert f"plait: warning: passed over a damaged checkpoint: {newest}\n" in printed.err
+    assert "going on after epoch 1" in printed.out
+
+
 def test_a_finished_run_can_be_looked_at_again(unbroken, capsys):
     before = learned(unbroken)
     assert run(Options(output=unbroken, resume=True, **FEW)) == 0

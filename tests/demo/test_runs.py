@@ -49,6 +49,7 @@ def test_a_run_goes_on_after_its_newest_checkpoint(run):
     found, later = objects(), again(run)
     before = everything(run)
     assert later.resume(found) == 3
+    assert later.passed_over == []
     assert float(found["model"][...]) == 3
     assert [row["epoch"] for row in later.rows] == [1, 2, 3]
     assert everything(run) == before
@@ -63,6 +64,7 @@ def test_a_half_written_checkpoint_is_passed_over_and_made_again(run, damage):
         (newest / "plait.json").unlink()
     found, later = objects(), again(run)
     assert later.resume(found) == 2
+    assert later.passed_over == [newest]
     later.start(2)
     assert float(found["model"][...]) == 2
     assert lines(run) == [1, 2]

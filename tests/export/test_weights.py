@@ -30,7 +30,7 @@ def test_a_function_of_named_weights_gives_what_the_function_gives():
         ({"a": {"b": 1.0}, "a.b": 2.0}, r"same name in the file\n  at +a\.b"),
         ({"rng": {"key": jax.random.key(0)}}, r"key of random numbers cannot be stored.*\n  at +rng\.key"),
         ({"name": "digits"}, r"not an array\n  at +name\n  found +a str"),
-        ({"layer": object()}, r"not an array\n  at +layer\n  found +a object"),
+        ({"layer": object()}, r"not an array\n  at +layer\n  found +an object"),
     ],
 )
 def test_what_cannot_be_stored_is_refused_by_name(params, reason):

@@ -91,7 +91,7 @@ def test_a_state_is_as_good_as_a_model():
 
 
 def test_other_leaves_than_variables_are_named():
-    with pytest.raises(ArgumentTypeError, match=r"at +a\[0\]\s+found +a ArrayImpl"):
+    with pytest.raises(ArgumentTypeError, match=r"at +a\[0\]\s+found +a jax.Array"):
         EMA({"a": [jnp.ones(2)]}, 0.5)
     assert list(EMA({"a": jnp.ones(2), "b": plait.Param(jnp.ones(2))}, 0.5, only=plait.Param).params) == ["b"]
 

@@ -10,6 +10,7 @@ from plait.core.variables import OptArray, OptState, OptVariable
 from plait.errors import ArgumentTypeError, OptimizerAttributeError, OptimizerError
 from plait.training.optimizer import ModelAndOptimizer, Optimizer
 from tests.nn.twins import flax_nnx, pure, some_input
+from tests.oracles import assert_same_graph
 
 
 def matrices(params):
@@ -347,3 +348,40 @@ def test_a_parameter_that_came_later_is_named_and_nothing_changes(users_promotio
     with pytest.raises(plait.errors.OptimizerError, match=r"at +extra"):
         optimizer.update(model, grads)
     assert model.kernel.get_raw_value() is before
+
+
+WRONG_TRANSFORMATIONS = {
+    "a number": (1e-3, r"found +a float.*optax\.adam\(1e-3\)"),
+    "a function that makes one": (optax.sgd, r"found +the function sgd.*optax\.sgd\(1e-3\)"),
+    "the model": (plait.Linear(2, 2, rngs=plait.Rngs(0)), r"found +a Linear"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TRANSFORMATIONS)
+@pytest.mark.parametrize("make", [plait.Optimizer, plait.ModelAndOptimizer])
+def test_what_is_no_transformation_is_refused(make, name):
+    """O1: the type is named, and the call that would do."""
+    tx, message = WRONG_TRANSFORMATIONS[name]
+    with pytest.raises(TypeError, match=rf"(?s){message}"):
+        make(plait.Linear(2, 2, rngs=plait.Rngs(0)), tx, wrt=plait.Param)
+
+
+MISORDERED = {
+    "the model twice": (lambda model, grads: (model, model), r"itself as its gradients.*update\(a Linear, a Linear\)"),
+    "its variables": (lambda model, grads: (model, plait.variables(model)), r"itself.*update\(a Linear, a State\)"),
+    "swapped": (lambda model, grads: (grads, model), r"wrong order.*update\(a State, a Linear\)"),
+}
+
+
+@pytest.mark.parametrize("name", MISORDERED)
+def test_the_model_in_the_place_of_its_gradients_is_refused(name):
+    """O2: found and expected are named, and nothing changes."""
+    model = plait.Linear(2, 2, rngs=plait.Rngs(0))
+    optimizer = plait.Optimizer(model, optax.adam(0.1), wrt=plait.Param)
+    grads = plait.grad(lambda model: model(jnp.ones((1, 2))).sum())(model)
+    before = plait.clone(model)
+    given, message = MISORDERED[name]
+    with pytest.raises(OptimizerError, match=rf"(?s){message}.*expected +the model first"):
+        optimizer.update(*given(model, grads))
+    assert_same_graph(model, before)
+    assert optimizer.step[...] == 0

@@ -220,7 +220,7 @@ ERRORS = {
     "not there": (lambda: plait.grad(loss, argnums=5)(Net(), X), ValueError, "argnums=5"),
     "reduce_axes": (lambda: plait.grad(loss, reduce_axes=("batch",)), NotImplementedError, "reduce_axes"),
     "no pair": (lambda: plait.grad(loss, has_aux=True)(Net(), X), TypeError, r"(?s)pair.*\(scalar, aux\)"),
-    "no function": (lambda: plait.grad(3), TypeError, "found +a int"),
+    "no function": (lambda: plait.grad(3), TypeError, "found +an int"),
     "bound method": (lambda: plait.grad(Net().__call__), ValueError, "bound method"),
     "no scalar": (lambda: plait.grad(lambda net, x: net(x))(Net(), X), TypeError, "scalar"),
     "integers": (lambda: plait.grad(loss, argnums=plait.DiffState(0, ...))(Net(), X), TypeError, "int32"),

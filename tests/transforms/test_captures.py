@@ -1,8 +1,10 @@
 """A model that a jitted function captures is a constant, and plait says so."""
 
 import functools
+import re
 import warnings
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -70,6 +72,71 @@ def test_the_warning_points_at_the_callers_line():
 @pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
 def test_a_tracer_left_in_a_captured_container_is_named_at_the_next_call():
     model = plait.Dict(blocks=[plait.Param(jnp.ones(2))])
-    plait.jit(lambda x: model.blocks.append(plait.Param(x)))(jnp.ones(2))
+    jax.jit(lambda x: model.blocks.append(plait.Param(x)))(jnp.ones(2))  # where plait is not asked
     with pytest.raises(TraceContextError, match=r"at +blocks\[1\]"):
         plait.jit(lambda m: m.blocks[0] * 2)(model)
+
+
+def model_with_containers():
+    layer = plait.Dict(weight=plait.Param(jnp.ones(2)))
+    return plait.Dict(net=plait.Dict(layers=[layer], heads={"a": layer, "deep": [jnp.zeros(2)]}))
+
+
+CHANGES = {
+    "append": (lambda net, x: net.layers.append(plait.Dict(weight=plait.Param(x))), r"net\.layers"),
+    "replace": (lambda net, x: net.layers.__setitem__(0, plait.Param(x)), r"net\.layers"),
+    "reorder": (lambda net, x: net.heads.update(a=net.heads.pop("a")), r"net\.heads"),
+    "delete": (lambda net, x: net.heads.pop("a"), r"net\.heads"),
+    "an array in a nested list": (lambda net, x: net.heads["deep"].insert(0, x), r"net\.heads\.deep"),
+}
+LIFTED = {
+    "jit": lambda f: plait.jit(f)(jnp.ones(2)),
+    "grad": lambda f: plait.grad(lambda x: f(x).sum())(jnp.ones(2)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+@pytest.mark.parametrize("transform", LIFTED)
+@pytest.mark.parametrize("name", CHANGES)
+def test_changing_a_plain_container_of_a_captured_model_names_its_path_and_both_traces(name, transform):
+    """V42, G64: as for variables, and nothing has changed."""
+    model = model_with_containers()
+    layers, heads = [*model.net.layers], {**model.net.heads, "deep": [*model.net.heads["deep"]]}
+    change, path = CHANGES[name]
+
+    def f(x):
+        change(model.net, x)
+        return x
+
+    with pytest.raises(TraceContextError, match=rf"(?s)change the contents of .*at +model\.{path} \(a ") as error:
+        LIFTED[transform](f)
+    assert "the top level" in error.value.parts["expected"]
+    assert re.search("jaxpr|linearization|differentiation", error.value.parts["found"])
+    assert model.net.layers == layers
+    assert list(model.net.heads) == list(heads)
+    assert [id(x) for x in model.net.heads["deep"]] == [id(x) for x in heads["deep"]]
+
+
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+def test_a_function_that_raises_leaves_captured_containers_as_they_were():
+    model = model_with_containers()
+
+    @plait.jit
+    def f(x):
+        model.net.layers.append(x)
+        raise KeyError("oops")
+
+    with pytest.raises(KeyError, match="oops"):
+        f(jnp.ones(2))
+    assert len(model.net.layers) == 1
+
+
+def test_reading_containers_of_a_captured_model_is_fine():
+    model = plait.Dict(sizes=[1, 2], table={"a": 1})
+    assert plait.jit(lambda x: x * model.sizes[1] + model.table["a"])(1.0) == 3
+
+
+def test_containers_of_an_argument_may_change():
+    model = model_with_containers()
+    plait.jit(lambda model, x: model.net.layers.append(plait.Dict(weight=plait.Param(x))))(model, jnp.ones(2))
+    assert len(model.net.layers) == 2

@@ -152,7 +152,7 @@ def test_what_a_transform_takes():
     assert [is_graph_leaf(x) for x in (Node(), plait.Param(1.0), plait.List(), [], jnp.ones(1))] == [True] * 3 + [
         False
     ] * 2
-    with pytest.raises(TypeError, match=r"(?s)vmap takes a function.*found +a int"):
+    with pytest.raises(TypeError, match=r"(?s)vmap takes a function.*found +an int"):
         check_function(3, "vmap")
     with pytest.raises(ValueError, match=r"(?s)bound method.*'hello' bound to a Talker"):
         check_function(Talker().hello, "vmap")

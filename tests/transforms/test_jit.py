@@ -713,3 +713,25 @@ def test_an_argument_that_the_function_does_not_have_is_refused(options):
     """X10."""
     with pytest.raises(ValueError, match=r"(?s)does not have.*(5|'zz')"):
         plait.jit(lambda model: None, **options)
+
+
+NO_ARRAYS = {
+    "by position": (
+        lambda f: f(jnp.ones(1), "fast"),
+        r"at +argument mode\s+found +a str: 'fast'.*static_argnames='mode'",
+    ),
+    "by name": (lambda f: f(jnp.ones(1), mode=print), r"argument mode\s+found +a builtin_function_or_method"),
+    "within": (lambda f: f({"a": [jnp.ones(1), object()]}, 1), r"argument x\.a\[1\]\s+found +an object"),
+}
+
+
+@pytest.mark.parametrize("name", NO_ARRAYS)
+def test_an_argument_that_is_no_array_is_named(name):
+    """X10: by the name of the parameter."""
+    call, message = NO_ARRAYS[name]
+    with pytest.raises(TypeError, match=rf"(?s)step_with_mode was called.*{message}"):
+        call(plait.jit(step_with_mode))
+
+
+def step_with_mode(x, mode):
+    return x

@@ -163,5 +163,5 @@ def test_less_is_kept():
 def test_mistakes():
     """Section 9."""
     block = Block(plait.Rngs(0))
-    with pytest.raises(ArgumentError, match=r"(?s)bound method.*plait\.remat\(Block\.__call__\)\(module"):
+    with pytest.raises(ArgumentError, match=r"(?s)bound method.*plait\.remat\(Block\.__call__\)\(block, x"):
         plait.remat(block.__call__)

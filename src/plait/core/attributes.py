@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 from ..errors import ArgumentTypeError, AttributeStatusError
 from ..paths import Path, format_path
+from ..words import describe_type
 from .nodes import _KINDS, Kind, kind_of, pytree_impl
 
 T = TypeVar("T")
@@ -177,9 +178,9 @@ def check_static(value: Any, name: str, owner: type) -> None:
         raise AttributeStatusError(
             "data was found under an attribute marked static",
             at=f"{owner.__name__}.{format_path((name, *path))}",
-            found=f"a {type(item).__name__}",
+            found=describe_type(item),
             expected="numbers, strings, functions and other values without arrays, variables or modules",
-            do=f"assign it as self.{name} = nnx.data(...), or leave the mark away",
+            do=f"leave the mark away, or mark it as data: self.{name} = plait.data({name})",
         )
 
 
@@ -195,10 +196,10 @@ def check_no_marks_inside(value: Any, name: str, owner: type) -> None:
             raise AttributeStatusError(
                 f"a {item.status}() mark stands inside a container",
                 at=f"{owner.__name__}.{name}",
-                found=f"{item!r:.60} inside a {type(value).__name__}",
+                found=f"{item!r:.60} inside {describe_type(value)}",
                 expected="marks around the whole attribute",
-                do=f"write self.{name} = nnx.{item.status}({type(value).__name__}(...)); plain containers of modules "
-                "and arrays need no mark",
+                do="take the marks off the elements; containers of modules and arrays need none, and others are marked "
+                f"as a whole: self.{name} = plait.{item.status}({name})",
             )
         if kind is list or kind is tuple or kind is dict:
             check_no_marks_inside(item, name, owner)

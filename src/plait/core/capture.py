@@ -15,6 +15,7 @@ from typing import Any, Generic
 
 from ..errors import ArgumentTypeError, GraphError
 from ..paths import Path, describe_path
+from ..words import describe_type
 from .containers import Dict, List
 from .module import Module
 from .nodes import iter_graph_nodes
@@ -104,7 +105,7 @@ def _modules_of(root: Any, fn: Any) -> list[tuple[Path, Module]]:
     if not modules:
         raise ArgumentTypeError(
             "capture found no module",
-            found=f"a {type(root).__name__} as the first argument of {getattr(fn, '__name__', fn)!r:.60}",
+            found=f"{describe_type(root)} as the first argument of {getattr(fn, '__name__', fn)!r:.60}",
             expected="a module, a bound method of one, or a function whose first argument is one",
             do="plait.capture(model, plait.Intermediate)(x), or plait.capture(f, plait.Intermediate)(model, x)",
         )
@@ -139,7 +140,7 @@ def _preset_values(init: Any, modules: list[tuple[Path, Module]]) -> dict[Path, 
             raise GraphError(
                 "init has a value for a place that is no module",
                 at=describe_path(path),
-                found=f"a {type(leaf).__name__}",
+                found=describe_type(leaf),
                 expected="paths of modules, each with the name of a sown value",
                 do="pass a state that capture returned for this model",
             )

@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec
 
 from ..errors import ConfigError
 from ..paths import Path, describe_path
+from ..words import describe_type
 from .graphdef import (
     GraphDef,
     LeafDef,
@@ -74,7 +75,7 @@ def from_config(config: dict[str, Any], /) -> Any:
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise ConfigError(
             "this is no plait configuration",
-            found=f"format {config.get('format')!r}" if isinstance(config, dict) else f"a {type(config).__name__}",
+            found=f"format {config.get('format')!r}" if isinstance(config, dict) else describe_type(config),
             expected=f"a dict with format {FORMAT!r}",
             do="make one with plait.to_config(model)",
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import ArgumentTypeError
 from ..paths import Path, format_path
+from ..words import describe_type
 from .graphdef import GraphDef, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef
 from .repr import repr_leaf
 from .statics import same_static
@@ -75,7 +76,7 @@ def diff(first: GraphDef, second: GraphDef, /, *, root: str = "") -> GraphDiff:
         if not isinstance(argument, GraphDef):
             raise ArgumentTypeError(
                 "diff compares graphdefs",
-                found=f"a {type(argument).__name__}",
+                found=describe_type(argument),
                 expected="two GraphDefs",
                 do="call plait.diff(plait.graphdef(a), plait.graphdef(b))",
             )

@@ -1,8 +1,9 @@
 """Where an object stands in a model, for error messages.
 
 A layer does not know its path. When something goes wrong it is looked up: first from the modules whose methods are
-running (the frames of the call stack, outermost first), then from the local variables of the running functions, then
-from the roots that crossings have walked. Only errors pay for this.
+running (the frames of the call stack, outermost first), then from the variables that the running functions use, then
+from the roots that crossings have walked. The longest path wins, since it begins at the largest model. Only errors pay
+for this.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from .._compat import frame_locals
 from ..errors import GraphError
 from ..paths import Path, format_path
+from ..words import with_article
 from .module import Pytree
 from .nodes import Kind, get_node_impl, kind_of, unwrapped
 from .trace_guard import find_paths
@@ -43,7 +45,7 @@ def path_within(root: Any, target: Any) -> Path | None:
 
 
 def modules_in_use() -> list[tuple[str, Any]]:
-    """Modules known to the running functions: first those whose methods run, outermost first, then local variables.
+    """Modules known to the running functions: first those whose methods run, outermost first, then variables.
 
     Each comes with the name that stands for it in a path: nothing for ``self``, the variable's name otherwise.
     """
@@ -59,25 +61,30 @@ def modules_in_use() -> list[tuple[str, Any]]:
                     running.append(("", value))
                 elif not ours and name.isidentifier():
                     local.append((name, value))
+        if not ours:
+            used = ((name, frame.f_globals.get(name)) for name in code.co_names)
+            local.extend((name, value) for name, value in used if isinstance(value, Pytree))
         frame = frame.f_back
     return running[::-1] + local
 
 
 def find_path(target: Any) -> str | None:
     """The path of an object as a user would write it, from the outermost model that is known to hold it."""
+    best: tuple[str, Path] = ("", ())
     for name, root in [*modules_in_use(), *(("", root) for root in walked_roots())]:
         if root is not target and not name.startswith("_"):
             path = path_within(root, target)
-            if path:
-                return format_path((name, *path) if name else path)
-    return None
+            if path and len(path) > len(best[1]):
+                best = (name, path)
+    name, path = best
+    return format_path((name, *path) if name else path) if path else None
 
 
 def describe_place(target: Any) -> str:
     """An object with its path, for the ``at`` of an error: ``encoder.layers[3] (a Linear)``."""
     path = find_path(target)
     kind = type(target).__name__
-    return f"{path} (a {kind})" if path else f"a {kind}"
+    return f"{path} ({with_article(kind)})" if path else with_article(kind)
 
 
 find_paths.append(find_path)

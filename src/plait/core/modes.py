@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import GraphError
 from ..paths import Path, describe_path
+from ..words import describe_type
 from .module import Pytree
 from .nodes import Kind, get_node_impl, kind_of, unwrapped
 from .settings import Restoring, setting
@@ -125,7 +126,7 @@ def check_tree(node: Any) -> None:
                 raise GraphError(
                     "tree mode takes only classes that are JAX pytrees",
                     at=describe_path(path),
-                    found=f"a {type(value).__name__}, whose class says pytree=False",
+                    found=f"{describe_type(value)}, whose class says pytree=False",
                     expected="classes that are pytrees",
                     do="use graph mode (graph=True)",
                 )

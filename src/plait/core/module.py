@@ -20,6 +20,7 @@ from jax.tree_util import GetAttrKey
 from .._compat import trace_state
 from ..errors import ArgumentError, ArgumentTypeError, GraphError
 from ..typing import FilterLiteral
+from ..words import describe_type
 from .attributes import (
     _NOTHING,
     DATA,
@@ -191,7 +192,7 @@ class Pytree:
             setattr(self, key, value)
         else:
             raise ArgumentError(
-                f"Cannot set key {key!r} of a {type(self).__name__}",
+                f"Cannot set key {key!r} of {describe_type(self)}",
                 found=f"a key of type {type(key).__name__}",
                 expected="an attribute name",
                 do="use string keys for modules",
@@ -200,7 +201,7 @@ class Pytree:
     def _graph_pop_key(self, key: Any) -> Any:
         if key not in self.__dict__:
             raise ArgumentError(
-                f"Cannot pop key {key!r} of a {type(self).__name__}",
+                f"Cannot pop key {key!r} of {describe_type(self)}",
                 found=f"the attributes {sorted(self.__dict__)}",
                 expected="an attribute that is there",
                 do="check the path",

@@ -29,6 +29,7 @@ from jax.tree_util import (
 from .._compat import is_mutable_array
 from ..errors import GraphError, GraphTypeError
 from ..paths import Path, sort_key, sorted_keys
+from ..words import with_article
 from .clock import Stamp
 from .statics import same_static, static_key
 from .variables import Variable
@@ -480,7 +481,7 @@ def _flatten_generic(node: Any) -> tuple[list[tuple[Any, Any]], _GenericMetadata
         _check_hashable(key, owner)
     if len(set(keys)) != len(keys):
         raise GraphError(
-            f"a {owner} gives two children the same key",
+            f"{with_article(owner)} gives two children the same key",
             found=f"the keys {keys}",
             expected="distinct keys",
             do="register the class with distinct key entries",
@@ -498,7 +499,7 @@ def _check_hashable(key: Any, owner: str) -> None:
         hash(key)
     except TypeError as error:
         raise GraphError(
-            f"a {owner} has a key that cannot be hashed",
+            f"{with_article(owner)} has a key that cannot be hashed",
             found=f"key {key!r} of type {type(key).__name__}",
             expected="keys that are integers or strings",
             do="register the class with hashable key entries",

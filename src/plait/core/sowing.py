@@ -13,6 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..errors import ArgumentError
+from ..words import describe_type, with_article
 from .trace_guard import check_trace
 from .variable_names import variable_type_from_name
 from .variables import Perturbation, Variable
@@ -138,8 +139,8 @@ def _kept(module: Any, kept: dict[str, Any] | None, kind: type, name: str) -> Va
     raise ArgumentError(
         f"the name {name!r} is taken by something that is no {kind.__name__}",
         at=f"{type(module).__name__}.{name}",
-        found=f"a {type(found).__name__}",
-        expected=f"a {kind.__name__}, or no attribute of this name",
+        found=describe_type(found),
+        expected=f"{with_article(kind.__name__)}, or no attribute of this name",
         do="sow under another name",
     )
 

@@ -17,6 +17,7 @@ from .._compat import is_mutable_array
 from ..errors import ArgumentTypeError, FilterError, GraphError
 from ..paths import Path, describe_path, sort_key, sorted_keys
 from ..typing import FilterLiteral
+from ..words import describe_type
 from .filters import resolve_filters
 from .nodes import register_pytree_node_type
 from .repr import render_tree, repr_fields, repr_leaf
@@ -354,7 +355,7 @@ def group_leaves(flat: FlatState, filters: Sequence[FilterLiteral], *, exhaustiv
             at=shown + more,
             found=f"{len(left_over)} of {len(flat)} leaves left over by {list(filters)!r}",
             expected="filters that together match every leaf",
-            do="add `...` as the last filter, which takes the rest",
+            do="add `...` as the last filter, which takes the rest: plait.split(model, plait.Param, ...)",
         )
     return [FlatState.from_sorted(tuple(paths), leaves) for paths, leaves in groups]
 
@@ -608,7 +609,7 @@ def check_state(state: Any, operation: str) -> None:
     if not isinstance(state, (Mapping, FlatState)):
         raise ArgumentTypeError(
             f"{operation} takes states",
-            found=f"a {type(state).__name__}",
+            found=describe_type(state),
             expected="a State, FlatState or nested dict",
             do="get one with plait.state(model) or plait.split(model)",
         )

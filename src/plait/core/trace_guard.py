@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .._compat import current_trace as current_trace, describe_trace, trace_state
+from .._compat import current_trace as current_trace, describe_trace, trace_state, transform_of
 from ..errors import TraceContextError
+from ..words import with_article
 
 # ``walks.py`` registers how to find the path of an object in the graphs that crossings have walked.
 find_paths: list[Callable[[Any], str | None]] = []
@@ -29,13 +30,22 @@ def check_trace(trace: Any, owner: Any, action: str) -> None:
 
 def raise_foreign_trace(trace: Any, owner: Any, action: str) -> None:
     """Raise the error of ``check_trace``."""
-    path = next((found for find in find_paths if (found := find(owner)) is not None), None)
+    path = path_of(owner)
     kind = type(owner).__name__
+    what = f"{action[:-2]} {with_article(kind)}" if action.endswith(" a") else f"{action} {kind}"
+    transform = transform_of(current_trace())
     raise TraceContextError(
-        f"cannot {action} {kind} from another trace than the one it belongs to",
-        at=f"{path} (a {kind})" if path else f"a {kind}",
+        f"cannot {what} from another trace than the one it belongs to",
+        at=f"{path} ({with_article(kind)})" if path else with_article(kind),
         found=f"the current trace is {describe_trace(current_trace())}",
         expected=f"{describe_trace(trace)}, where the {kind} was created",
-        do="pass the object to the transformed function as an argument, and use plait's own transform (plait.jit, "
-        "plait.grad, …) so that the change is carried out of the trace",
+        do="return the new value from the function, and make the change after the call"
+        if transform is None
+        else "make the model an argument of the function, and use plait's own transform, which carries the change out: "
+        f"plait.{transform}(f)(model, x)",
     )
+
+
+def path_of(owner: Any) -> str | None:
+    """The path of an object, if it is found in a model that is known."""
+    return next((found for find in find_paths if (found := find(owner)) is not None), None)

@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import GraphError
 from ..paths import Path, sorted_keys
 from ..typing import FilterLiteral
+from ..words import describe_type
 from .filters import to_predicate
 from .flatten import RefMap
 from .functional import children_by_key
@@ -84,7 +85,7 @@ def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[
     if kind_of(node) not in (Kind.GRAPH, Kind.PYTREE):
         raise GraphError(
             "iter_children takes a node",
-            found=f"a {type(node).__name__}",
+            found=describe_type(node),
             expected="a module or a container",
             do="pass the module itself",
         )

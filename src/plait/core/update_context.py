@@ -19,6 +19,7 @@ from jax.tree_util import register_static
 
 from ..errors import GraphError, InternalError
 from ..typing import FilterLiteral
+from ..words import describe_type
 from .flatten import IndexMap, RefMap, Walk, path_of
 from .functional import detached, leaves_of
 from .graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with_index_mapping
@@ -105,7 +106,7 @@ class UpdateContext:
         if not isinstance(graphdef, (NodeDef, VariableDef)):
             raise GraphError(
                 "an update context merges whole roots",
-                found=f"a {type(graphdef).__name__}",
+                found=describe_type(graphdef),
                 expected="a graphdef of a node or variable",
                 do="merge the graphdef that the context's split returned",
             )

@@ -19,6 +19,7 @@ from jax.tree_util import GetAttrKey
 
 from .._compat import current_trace, is_mutable_array, new_ref, top_level_trace, trace_state
 from ..errors import ArgumentTypeError, LostUpdateWarning, MetadataError, MetadataKeyError, VariableAttributeError
+from ..words import describe_type, with_article
 from .clock import Stamp, mark_changed
 from .operators import VariableOperators
 from .repr import render_tree, repr_fields, size_comment
@@ -66,13 +67,16 @@ class _VariableType(type):
 
 
 _VALUE_KEY = GetAttrKey("value")
+_latest_flatten: Any = None  # the trace in which a variable was last taken apart by JAX
 
 
 class LentCell(Cell):
     """The cell of a variable that one of JAX's own transforms rebuilt inside a trace.
 
     What is written to it reaches the caller only if the variable is returned. A value that was changed, never flattened
-    again and never walked by plait is lost when the cell dies, and the cell says so.
+    again and never walked by plait is lost when the cell dies, and the cell says so. A copy that the user makes inside
+    the trace, with ``jax.tree.map``, is no such variable: it is taken apart in the trace in which it is rebuilt, while
+    the arguments of a transform are taken apart outside of it.
     """
 
     __slots__ = ("carried", "kind")
@@ -86,10 +90,11 @@ class LentCell(Cell):
 
     def __del__(self) -> None:
         if self.raw is not self.carried and not self.version:
+            what = f"{with_article(self.kind)} of shape {getattr(self.raw, 'shape', None)}"
             warnings.warn(
-                f"a {self.kind} of shape {getattr(self.raw, 'shape', None)} was changed inside one of JAX's own "
-                "transforms, which works on a copy, and the change is lost. Return the module from the function, or "
-                "use plait's transform of the same name, which carries changes out.",
+                f"{what} was changed inside one of JAX's own transforms, which works on a copy, and the change is "
+                "lost. Return the module from the function, or use plait's transform of the same name, which carries "
+                "changes out.",
                 LostUpdateWarning,
                 stacklevel=1,
             )
@@ -107,10 +112,12 @@ def _flatten_with_keys(variable: Variable[Any]) -> Any:
 
 
 def _flatten_without_keys(variable: Variable[Any]) -> Any:
+    global _latest_flatten
     cell = variable._cell
     raw = cell.raw
     if type(cell) is LentCell:
         cell.carried = raw
+    _latest_flatten = trace_state.value
     return (raw,), metadata_key(cell)
 
 
@@ -118,7 +125,7 @@ def _unflattener(cls: type[Variable[Any]]) -> Callable[[Any, Any], Variable[Any]
     def unflatten(metadata: HashableMapping[str, Any], children: Any) -> Variable[Any]:
         trace = trace_state.value
         variable = make_variable(cls, children[0], dict_of(metadata), trace)
-        if trace is not top_level_trace:
+        if trace is not top_level_trace and trace is not _latest_flatten:
             _set_cell(variable, LentCell(variable._cell, cls))
         return variable
 
@@ -342,7 +349,7 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
             if _has_ref(cell):
                 return getattr(cell.raw[...], name)
             raise VariableAttributeError(
-                f"a {type(self).__name__} has no attribute {name!r}",
+                f"{describe_type(self)} has no attribute {name!r}",
                 found=f"no metadata of that name, and a value of type {type(cell.raw).__name__} without it",
                 expected=f"an attribute of the value, or one of the metadata {sorted(cell.metadata)}",
                 do=f"add it with set_metadata({name}=...)",
@@ -354,7 +361,7 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
             object.__setattr__(self, name, value)
             return
         raise VariableAttributeError(
-            f"cannot assign the attribute {name!r} of a {type(self).__name__}",
+            f"cannot assign the attribute {name!r} of {describe_type(self)}",
             found="an assignment to an attribute",
             expected="`.value` and `[...]` are the only things that can be assigned",
             do=f"for metadata use set_metadata({name}=...)",
@@ -362,7 +369,7 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
 
     def __delattr__(self, name: str) -> None:
         raise VariableAttributeError(
-            f"cannot delete the attribute {name!r} of a {type(self).__name__}",
+            f"cannot delete the attribute {name!r} of {describe_type(self)}",
             found="a deletion of an attribute",
             expected="only metadata can be deleted",
             do=f"use del_metadata({name!r})",
@@ -413,7 +420,7 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
         if default is not _MISSING:
             return default
         raise MetadataKeyError(
-            f"a {type(self).__name__} has no metadata {name!r}",
+            f"{describe_type(self)} has no metadata {name!r}",
             found=f"the entries {sorted(metadata)}",
             expected=f"an entry {name!r}",
             do=f"set it with set_metadata({name}=...), or pass a default: get_metadata({name!r}, None)",
@@ -517,8 +524,8 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
         if type(self) is not type(other):
             raise MetadataError(
                 "copy_from takes a variable of the same class",
-                found=f"a {type(other).__name__}",
-                expected=f"a {type(self).__name__}",
+                found=describe_type(other),
+                expected=describe_type(self),
                 do="use set_value(other.get_value()) to take the value alone",
             )
         cell = self._cell
@@ -676,7 +683,7 @@ def _joined_with_box(
         if given[name] is not None and given[name] != flag:
             raise MetadataError(
                 f"the flag {name!r} was given twice with different values",
-                at=f"a {kind.__name__}",
+                at=with_article(kind.__name__),
                 found=f"{name}={given[name]} as a keyword, {flag} from the initializer's metadata",
                 expected="one value",
                 do=f"leave out one of the two, for example drop {name}= from the constructor",
@@ -732,7 +739,7 @@ def _refuse_references(value: Any, kind: type) -> None:
         return
     if any(map(is_mutable_array, jax.tree.leaves(value))):
         raise MetadataError(
-            f"a JAX Ref is not allowed as the value of a {kind.__name__}",
+            f"a JAX Ref is not allowed as the value of {with_article(kind.__name__)}",
             found="a value that is, or contains, a JAX Ref",
             expected="arrays or other values",
             do=f"pass the array and let the variable make the reference: {kind.__name__}(x, ref=True)",
@@ -741,7 +748,7 @@ def _refuse_references(value: Any, kind: type) -> None:
 
 def _fixed_flag(variable: Variable[Any], name: str, old: Any, new: Any) -> MetadataError:
     return MetadataError(
-        f"the flag {name!r} of a {type(variable).__name__} cannot be changed",
+        f"the flag {name!r} of {describe_type(variable)} cannot be changed",
         found=f"{new!r}",
         expected=f"{old!r}, as it was when the variable was made",
         do=f"make a new variable with {name}=... instead",

@@ -13,6 +13,7 @@ from .._compat import new_ref
 from ..errors import ArgumentError, GraphError
 from ..paths import Path, describe_path
 from ..typing import FilterLiteral
+from ..words import describe_type
 from .filters import to_predicate
 from .flatten import RefMap
 from .functional import clone, merge, split
@@ -159,7 +160,7 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | 
                 raise GraphError(
                     "recursive_map met a cycle",
                     at=describe_path(path),
-                    found=f"a {type(value).__name__} whose children are still being mapped",
+                    found=f"{describe_type(value)} whose children are still being mapped",
                     expected="a graph without cycles",
                     do="break the cycle first, or map the state with plait.map",
                 )

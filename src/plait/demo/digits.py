@@ -230,6 +230,8 @@ def _resume(folder: Run, learner: Learner, options: Options) -> int:
             expected=f"--epochs {done} or more",
             do="ask for more epochs, or leave out --resume to start from the beginning",
         )
+    for place in folder.passed_over:
+        print(f"plait: warning: passed over a damaged checkpoint: {place}", file=sys.stderr)
     where = f"going on after epoch {done}" if done else "no checkpoint to go on from: starting from the beginning"
     print(f"{where} ({folder.checkpoints})", flush=True)
     return done

@@ -41,9 +41,12 @@ class Run:
         self.checkpoints = folder / CHECKPOINTS
         self.options = dict(options)
         self.rows: list[dict[str, Any]] = []
+        self.passed_over: list[Path] = []
 
     def resume(self, objects: Any) -> int:
         """Bring the objects to the newest whole checkpoint; nothing on disk is changed.
+
+        Newer ones that are half-written or damaged are listed in ``passed_over``.
 
         Returns:
             The number of epochs that are done; 0 if there is no checkpoint at all.
@@ -66,6 +69,7 @@ class Run:
         self._check_options(newest, metrics)
         restore(newest, objects)
         epochs = metrics["epoch"]
+        self.passed_over = [place for number, place in self._numbered() if number > epochs]
         self.rows = [row for row in _read_rows(self.folder / METRICS) if row["epoch"] <= epochs]
         return epochs
 

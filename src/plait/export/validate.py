@@ -24,6 +24,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ..errors import ArgumentError, ExportError
+from ..words import with_article
 
 RUNNERS = Path(__file__).parent / "runners"
 TIME_LIMIT = 900  # seconds
@@ -132,7 +133,7 @@ def run_apart(kind: str, path: str | os.PathLike[str], inputs: Sequence[np.ndarr
                 "the exported file could not be loaded or run in its own process",
                 at=os.fspath(path),
                 found="\n            ".join([f"exit status {done.returncode}, after", *lines]),
-                expected=f"a {kind} file that runs without {', '.join(runner.blocked)}",
+                expected=f"{with_article(kind)} file that runs without {', '.join(runner.blocked)}",
                 do=f"run it yourself: {' '.join(command[:-1])} FOLDER_WITH_x_0.npy",
             )
         return [np.load(Path(exchange, f"y_{index}.npy")) for index in range(len(inputs))]

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from ..errors import ExportError
+from ..words import describe_type
 
 Function = Callable[[Any, jax.Array], jax.Array]
 NamedFunction = Callable[[dict[str, Any], Any], Any]
@@ -75,7 +76,7 @@ def _on_host(leaf: Any, name: str) -> np.ndarray:
         raise ExportError(
             "a parameter is not an array",
             at=name,
-            found=f"a {type(leaf).__name__}",
+            found=describe_type(leaf),
             expected="arrays of numbers",
             do="pass a pytree whose leaves are arrays",
         )

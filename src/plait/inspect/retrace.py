@@ -7,7 +7,6 @@ array. ``explain_retraces`` compares the signature of a new trace with the neare
 from __future__ import annotations
 
 import contextlib
-import inspect
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,10 +15,12 @@ import jax
 
 from ..core.diff import diff
 from ..core.graphdef import GraphDef, LeafDef, NodeDef, StaticAttribute, VariableDef
-from ..core.nodes import Static, jax_key_to_key
+from ..core.nodes import Static
 from ..errors import RetraceError
 from ..paths import Path, format_path
+from ..transforms.arguments import argument_name, parameter_names
 from ..transforms.compiled import TraceSignature, trace_listeners
+from ..words import with_article
 
 
 class Explanations(contextlib.ContextDecorator):
@@ -84,7 +85,7 @@ def explain(function: Callable[..., Any], signature: TraceSignature, earlier: li
     """One message: what differs from the nearest of the earlier traces."""
     if not earlier:
         return f"{_name(function)}: traced for the first time"
-    candidates = [list(_differences(function, old, signature)) for old in earlier]
+    candidates = [list(_differences(function, old, signature)) for old in reversed(earlier)]  # the latest wins a tie
     nearest = min(candidates, key=len)
     if not nearest:
         nearest = ["nothing in the arguments: a JAX setting changed, or a cache was cleared"]
@@ -115,7 +116,7 @@ def _differences(function: Callable[..., Any], old: TraceSignature, new: TraceSi
 
 
 def _shown(value: Any) -> str:
-    return f"a {value[0].type.__name__}" if isinstance(value, tuple) else str(value)
+    return with_article(value[0].type.__name__) if isinstance(value, tuple) else str(value)
 
 
 def _arguments(function: Callable[..., Any], signature: TraceSignature) -> Iterator[tuple[str, Any]]:
@@ -125,31 +126,17 @@ def _arguments(function: Callable[..., Any], signature: TraceSignature) -> Itera
     tree = jax.tree_util.tree_unflatten(structure.treedef, markers)
     leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, Static))[0]
     paths = {id(leaf): path for path, leaf in leaves}
-    names = _parameter_names(function)
+    names = parameter_names(function)
     values, plain = iter(signature.values), iter(signature.plain)
     for marker, graphdef in zip(markers, structure.graphdefs, strict=True):
-        name = _argument_name(paths[id(marker)], names)
+        name = argument_name(paths[id(marker)], names)
         if graphdef is None:
             yield name, next(plain)
         else:
             yield name, (graphdef, {path: next(values) for path in _leaf_paths(graphdef)})
     for path, leaf in leaves:
         if isinstance(leaf, Static):
-            yield _argument_name(path, names), f"static {leaf.value!r}"
-
-
-def _parameter_names(function: Callable[..., Any]) -> list[str]:
-    try:
-        return list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return []
-
-
-def _argument_name(path: Any, names: list[str]) -> str:
-    """``(args, kwargs)[0][i]...`` by the name of the parameter."""
-    kind, first, *rest = map(jax_key_to_key, path)
-    name = names[first] if kind == 0 and first < len(names) else str(first)
-    return format_path((name, *rest))
+            yield argument_name(path, names), f"static {leaf.value!r}"
 
 
 def _leaf_paths(root: GraphDef) -> Iterator[Path]:

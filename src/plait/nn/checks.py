@@ -6,18 +6,39 @@ Each check costs a comparison when all is well. Only when it fails is the layer'
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..core.locate import describe_place
-from ..errors import ArgumentError, ShapeError, StreamError
+from ..core.rngs import Rngs
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError, StreamError
+from ..words import describe_type, with_article
+
+_NN = __name__.rpartition(".")[0] + "."
 
 
 def shape_of(x: Any) -> tuple[int, ...]:
     """The shape of an array, scalar or nested list."""
     return np.shape(x)
+
+
+def check_array(x: Any, *, layer: Any) -> None:
+    """The input must not be a list or tuple, which JAX does not take for an array.
+
+    Raises:
+        ArgumentTypeError: names the layer's path and the type.
+    """
+    if isinstance(x, (list, tuple)):
+        raise ArgumentTypeError(
+            f"{with_article(type(layer).__name__)} takes an array",
+            at=describe_place(layer),
+            found=describe_type(x),
+            expected="an array of JAX or NumPy",
+            do="convert it first: jnp.asarray(x)",
+        )
 
 
 def check_last_axis(x: Any, size: int, *, layer: Any, size_name: str = "in_features") -> None:
@@ -26,10 +47,11 @@ def check_last_axis(x: Any, size: int, *, layer: Any, size_name: str = "in_featu
     Raises:
         ShapeError: names the layer's path, the shape, and the size.
     """
+    check_array(x, layer=layer)
     shape = shape_of(x)
     if not shape or shape[-1] != size:
         kind = type(layer).__name__
-        actual = f"{kind}(..., {size_name}={shape[-1]})" if shape else f"jnp.reshape(x, ({size},))"
+        actual = remade(layer, **{size_name: shape[-1]}) if shape else f"jnp.reshape(x, ({size},))"
         raise ShapeError(
             f"the last axis of the input does not fit the {kind}",
             at=describe_place(layer),
@@ -45,6 +67,7 @@ def check_axis(x: Any, axis: int, size: int, *, layer: Any, size_name: str) -> N
     Raises:
         ShapeError: names the layer's path, the shape, the axis and the size.
     """
+    check_array(x, layer=layer)
     shape = shape_of(x)
     if not -len(shape) <= axis < len(shape) or shape[axis] != size:
         kind = type(layer).__name__
@@ -64,6 +87,7 @@ def check_min_rank(x: Any, rank: int, wanted: str, *, layer: Any) -> None:
     Raises:
         ShapeError: names the layer's path, the shape, and what the axes should be.
     """
+    check_array(x, layer=layer)
     shape = shape_of(x)
     if len(shape) < rank:
         raise ShapeError(
@@ -109,6 +133,45 @@ def resolve_switch(name: str, call: bool | None, attribute: bool | None, *, laye
         expected="True or False in one of the two",
         do=f"set it in the constructor: {kind}(..., {name}=True); or in the call: layer(x, {name}=True); or for the "
         f"whole model: plait.view(model, {name}=True)",
+    )
+
+
+def remade(layer: Any, **changes: Any) -> str:
+    """The call that makes a layer like this one, with other sizes: ``plait.Linear(3, 4, rngs=rngs)``."""
+    cls = type(layer)
+    name = f"plait.{cls.__name__}" if cls.__module__.startswith(_NN) else cls.__name__
+    given = []
+    for parameter in inspect.signature(cls).parameters.values():
+        value = changes.get(parameter.name, getattr(layer, parameter.name, ...))
+        if parameter.name == "rngs":
+            given.append("rngs=rngs")
+        elif parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+            given.append(repr(value))
+        elif parameter.name in changes or parameter.default is parameter.empty:
+            given.append(f"{parameter.name}={value!r}")
+    return f"{name}({', '.join(given)})"
+
+
+def check_rngs(rngs: Any, *, layer: Any) -> None:
+    """``rngs`` must be a source of random keys for the parameters of a layer.
+
+    Raises:
+        ArgumentTypeError: names the layer and the type.
+    """
+    if not isinstance(rngs, Rngs) and not hasattr(rngs, "params"):
+        raise wrong_rngs(rngs, layer, "an Rngs")
+
+
+def wrong_rngs(rngs: Any, layer: Any, expected: str) -> ArgumentTypeError:
+    """The error of a layer that was given something else as ``rngs``."""
+    kind = type(layer).__name__
+    seed = rngs if isinstance(rngs, int) and not isinstance(rngs, bool) else 0
+    return ArgumentTypeError(
+        f"rngs of {with_article(kind)} is of a type that it cannot draw from",
+        at=describe_place(layer),
+        found=describe_type(rngs),
+        expected=expected,
+        do=f"for example rngs=plait.Rngs({seed})",
     )
 
 

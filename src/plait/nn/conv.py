@@ -19,7 +19,8 @@ from ..core.statics import HashableMapping
 from ..core.variables import Param
 from ..errors import ArgumentError
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
-from .checks import check_last_axis, check_min_rank, check_same_shape
+from ..words import describe_type
+from .checks import check_last_axis, check_min_rank, check_rngs, check_same_shape
 from .initializers import default_bias_init, default_kernel_init
 from .linear import product_options
 from .promotion import add_bias, promote_dtype
@@ -112,6 +113,7 @@ class Conv(Module):
         self.preferred_element_type = preferred_element_type
         _check_groups(in_features, out_features, feature_group_count)
         self.kernel_shape = (*self.kernel_size, in_features // feature_group_count, out_features)
+        check_rngs(rngs, layer=self)
         self.kernel = Param(kernel_init(rngs.params(), self.kernel_shape, param_dtype), **kernel_metadata)
         self.bias = Param(bias_init(rngs.params(), (out_features,), param_dtype), **bias_metadata) if use_bias else None
 
@@ -217,6 +219,7 @@ class ConvTranspose(Module):
         self.preferred_element_type = preferred_element_type
         channels = (out_features, in_features) if transpose_kernel else (in_features, out_features)
         self.kernel_shape = (*self.kernel_size, *channels)
+        check_rngs(rngs, layer=self)
         self.kernel = Param(kernel_init(rngs.params(), self.kernel_shape, param_dtype), **kernel_metadata)
         self.bias = Param(bias_init(rngs.params(), (out_features,), param_dtype), **bias_metadata) if use_bias else None
 
@@ -292,7 +295,7 @@ def per_axis(value: int | Sequence[int] | None, layer: Any, name: str) -> tuple[
         return (1 if value is None else value,) * n_spatial
     if len(value) != n_spatial:
         raise ArgumentError(
-            f"{name} of a {type(layer).__name__} does not fit its kernel_size",
+            f"{name} of {describe_type(layer)} does not fit its kernel_size",
             at=describe_place(layer),
             found=f"{name}={tuple(value)} and kernel_size={layer.kernel_size}",
             expected="one number for all spatial axes, or one for each",
@@ -323,7 +326,7 @@ def resolve_padding(padding: Padding, layer: Any) -> str | Pairs:
 def _bad_padding(padding: Any, layer: Any, known: str) -> ArgumentError:
     n_spatial = len(layer.kernel_size)
     return ArgumentError(
-        f"a {type(layer).__name__} over {n_spatial} spatial axes cannot pad like this",
+        f"{describe_type(layer)} over {n_spatial} spatial axes cannot pad like this",
         at=describe_place(layer),
         found=f"padding={padding!r}",
         expected=known,

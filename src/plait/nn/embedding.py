@@ -14,7 +14,7 @@ from ..core.statics import HashableMapping
 from ..core.variables import Param
 from ..errors import ShapeError
 from ..typing import Array, DTypeLike, Initializer
-from .checks import check_last_axis
+from .checks import check_last_axis, check_rngs
 from .initializers import variance_scaling
 from .promotion import promote_dtype
 
@@ -69,6 +69,7 @@ class Embed(Module):
         self.dtype = dtype
         self.param_dtype = param_dtype
         self.promote_dtype = promote_dtype
+        check_rngs(rngs, layer=self)
         table = embedding_init(rngs.params(), (num_embeddings, features), param_dtype)
         self.embedding = Param(table, **embedding_metadata)
 

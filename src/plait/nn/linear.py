@@ -17,7 +17,7 @@ from ..core.variable_metadata import VariableMetadata
 from ..core.variables import Param
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
-from .checks import check_axis, check_last_axis, check_min_rank, shape_of
+from .checks import check_array, check_axis, check_last_axis, check_min_rank, check_rngs, shape_of
 from .initializers import default_bias_init, default_kernel_init
 from .promotion import add_bias, promote_dtype
 
@@ -80,6 +80,7 @@ class Linear(Module):
         self.param_dtype, self.precision = param_dtype, precision
         self.dot_general, self.promote_dtype = dot_general, promote_dtype
         self.preferred_element_type = preferred_element_type
+        check_rngs(rngs, layer=self)
         self.kernel = Param(kernel_init(rngs.params(), (in_features, out_features), param_dtype), **kernel_metadata)
         self.bias = Param(bias_init(rngs.params(), (out_features,), param_dtype), **bias_metadata) if use_bias else None
 
@@ -176,6 +177,7 @@ class LinearGeneral(Module):
         self._check_axes()
         batch = tuple(self.batch_axis[axis] for axis in sorted(self.batch_axis))
         matrix = (math.prod(batch) * math.prod(self.in_features), math.prod(self.out_features))
+        check_rngs(rngs, layer=self)
         kernel = kernel_init(rngs.params(), matrix, param_dtype)
         self.kernel = Param(_reshaped(kernel, (*batch, *self.in_features, *self.out_features)), **kernel_metadata)
         self.bias = None
@@ -201,6 +203,7 @@ class LinearGeneral(Module):
             )
 
     def __call__(self, x: Array, out_sharding: Any = None) -> Array:
+        check_array(x, layer=self)
         n_batch = len(self.batch_axis)
         contracted = self._contracted(len(shape_of(x)))
         for axis, size in zip(contracted, self.in_features, strict=True):
@@ -308,12 +311,14 @@ class Einsum(Module):
         self.dtype, self.param_dtype = dtype, param_dtype
         self.precision, self.promote_dtype = precision, promote_dtype
         self.einsum_op, self.preferred_element_type = einsum_op, preferred_element_type
+        check_rngs(rngs, layer=self)
         self.kernel = Param(kernel_init(rngs.params(), self.kernel_shape, param_dtype), **kernel_metadata)
         self.bias = None
         if self.bias_shape is not None:
             self.bias = Param(bias_init(rngs.params(), self.bias_shape, param_dtype), **bias_metadata)
 
     def __call__(self, x: Array, einsum_str: str | None = None, out_sharding: Any = None) -> Array:
+        check_array(x, layer=self)
         equation = self.einsum_str if einsum_str is None else resolve_equation(einsum_str)
         bias = None if self.bias is None else self.bias.value
         x, kernel, bias = self.promote_dtype((x, self.kernel.value, bias), dtype=self.dtype)

@@ -27,7 +27,7 @@ from ..core.statics import HashableMapping
 from ..core.variables import BatchStat, Param
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, Axes, DTypeLike, Initializer
-from .checks import check_axis, check_min_rank, resolve_switch
+from .checks import check_array, check_axis, check_min_rank, check_rngs, resolve_switch
 from .initializers import default_bias_init, default_scale_init
 from .promotion import as_dtype, common_dtype, promote_dtype
 
@@ -214,6 +214,7 @@ class LayerNorm(Module):
         _add_scale_and_bias(self, num_features, scale_init, bias_init, scale_metadata, bias_metadata, rngs)
 
     def __call__(self, x: Array, *, mask: Array | None = None) -> Array:
+        check_array(x, layer=self)
         x, scale, bias = self.promote_dtype((x, *_scale_and_bias(self)), dtype=self.dtype)
         features = _resolve_features(x, self)
         mean, var = statistics(x, resolve_axes(self.reduction_axes, x, self), layer=self, mask=mask)
@@ -280,11 +281,13 @@ class RMSNorm(Module):
         self.feature_axes, self.axis_name = feature_axes, axis_name
         self.axis_index_groups, self.use_fast_variance = axis_index_groups, use_fast_variance
         self.promote_dtype = promote_dtype
+        check_rngs(rngs, layer=self)
         self.scale = None
         if use_scale:
             self.scale = Param(scale_init(rngs.params(), (num_features,), param_dtype), **scale_metadata)
 
     def __call__(self, x: Array, mask: Array | None = None) -> Array:
+        check_array(x, layer=self)
         scale = None if self.scale is None else self.scale.value
         x, scale = self.promote_dtype((x, scale), dtype=self.dtype)
         features = _resolve_features(x, self)
@@ -485,6 +488,7 @@ def _add_scale_and_bias(
     rngs: Rngs,
 ) -> None:
     """Make the two parameters that most norms have, ``scale`` first."""
+    check_rngs(rngs, layer=layer)
     shape, dtype = (num_features,), layer.param_dtype
     layer.scale = Param(scale_init(rngs.params(), shape, dtype), **scale_metadata) if layer.use_scale else None
     layer.bias = Param(bias_init(rngs.params(), shape, dtype), **bias_metadata) if layer.use_bias else None

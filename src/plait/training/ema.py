@@ -18,6 +18,7 @@ from ..core.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import Path, describe_path
 from ..typing import FilterLiteral
+from ..words import describe_type
 
 M = TypeVar("M")
 
@@ -59,7 +60,7 @@ class EMA(Pytree):
                 raise ArgumentTypeError(
                     "EMA averages variables only",
                     at=describe_path(path),
-                    found=f"a {type(leaf).__name__}",
+                    found=describe_type(leaf),
                     expected="a variable",
                     do="select the variables: EMA(model, decay, only=plait.Param)",
                 )

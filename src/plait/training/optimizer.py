@@ -24,6 +24,7 @@ from ..core.variables import OptArray, OptState, OptVariable, Param, Variable, e
 from ..errors import ArgumentTypeError, OptimizerAttributeError, OptimizerError
 from ..paths import Path, describe_path
 from ..typing import FilterLiteral
+from ..words import describe_type
 
 _MISSING: Any = object()
 
@@ -56,7 +57,7 @@ class Optimizer(Pytree):
         wrt: which variables of the model to update.
 
     Raises:
-        ArgumentTypeError: ``wrt`` is missing.
+        ArgumentTypeError: ``wrt`` is missing, or ``tx`` is no gradient transformation.
 
     Example:
         >>> model = plait.Linear(2, 1, rngs=plait.Rngs(0))
@@ -78,6 +79,7 @@ class Optimizer(Pytree):
                 do="for example Optimizer(model, tx, wrt=plait.Param); plait.ModelAndOptimizer(model, tx) keeps the "
                 "model, and updates its Params",
             )
+        check_transformation(tx, type(self).__name__)
         self.step = OptState(jnp.zeros((), jnp.uint32))
         self.tx = tx
         self.wrt = wrt
@@ -99,7 +101,8 @@ class Optimizer(Pytree):
 
         Raises:
             ArgumentTypeError: ``grads`` is missing.
-            OptimizerError: the gradients do not have the paths and shapes of the variables. Nothing is changed then.
+            OptimizerError: the gradients are the model itself, or stand in its place, or do not have the paths and
+                shapes of the variables. Nothing is changed then.
         """
         if grads is _MISSING:
             raise ArgumentTypeError(
@@ -110,6 +113,7 @@ class Optimizer(Pytree):
                 "takes update(grads)",
             )
         selected = _selected_variables(model, self.wrt)
+        _check_order(model, grads, selected)
         values = {path: _raw(variable) for path, variable in selected.items()}
         params, gradients = _nested(values), _nested(_matching_gradients(model, values, grads, self.wrt))
         old, structure = jax.tree.flatten(self.opt_state, is_leaf=_is_variable)
@@ -146,7 +150,8 @@ class Optimizer(Pytree):
                 at=", ".join(map(describe_path, new)),
                 found=f"{len(selected)} variables that `wrt` selects, {len(new)} of them new",
                 expected="the variables that the model had when the optimizer was made",
-                do="make a new Optimizer after the model is complete",
+                do="make the optimizer after the model is complete: "
+                f"plait.Optimizer(model, tx, wrt={_filter_text(self.wrt)})",
             ) from error
 
     def _check_writable(self, selected: Mapping[Path, Variable[Any]]) -> None:
@@ -217,6 +222,45 @@ class ModelAndOptimizer(Optimizer):
             **kwargs: extra arguments of the transformation.
         """
         return super().update(self.model, grads, **kwargs)
+
+
+def check_transformation(tx: Any, name: str) -> None:
+    """Refuse what has no ``init`` and ``update``.
+
+    Raises:
+        ArgumentTypeError: names the type.
+    """
+    if not callable(getattr(tx, "init", None)) or not callable(getattr(tx, "update", None)):
+        known = getattr(tx, "__name__", None) if callable(tx) and not isinstance(tx, Pytree) else None
+        raise ArgumentTypeError(
+            f"{name} was given something else as its gradient transformation",
+            found=f"the function {known}" if known else describe_type(tx),
+            expected="an object with init and update, as the optimizers of Optax return it",
+            do=f"for example tx=optax.{known or 'adam'}(1e-3)",
+        )
+
+
+def _check_order(model: Any, grads: Any, selected: Mapping[Path, Variable[Any]]) -> None:
+    """Refuse the model where its gradients belong, and the reverse.
+
+    Raises:
+        OptimizerError: names what was found and what was expected in each place.
+    """
+    swapped = isinstance(model, (State, FlatState)) and isinstance(grads, Pytree)
+    if not swapped:
+        own = {id(variable) for variable in selected.values()}
+        given = variables(grads) if isinstance(grads, Pytree) else grads
+        if not any(id(leaf) in own for leaf in jax.tree.leaves(given, is_leaf=_is_variable)):
+            return
+    raise OptimizerError(
+        "update was given the gradients and the model in the wrong order"
+        if swapped
+        else "update was given the model itself as its gradients",
+        at=_listed(list(selected)),
+        found=f"update({describe_type(model)}, {describe_type(grads)})",
+        expected="the model first, then a State of gradients with the same paths: update(model, grads)",
+        do="grads = plait.grad(loss)(model, x); optimizer.update(model, grads)",
+    )
 
 
 def _unshared(tree: Any, values: Mapping[Path, Any]) -> Any:
@@ -334,7 +378,7 @@ def _matching_gradients(model: Any, values: Mapping[Path, Any], grads: Any, wrt:
             found="; ".join(parts),
             expected=f"one gradient for each of the {len(values)} variables that wrt={_filter_text(wrt)} selects",
             do="differentiate with respect to the same variables: "
-            f"plait.grad(loss, argnums=plait.DiffState(0, {_filter_text(wrt)}))(model, ...)",
+            f"grads = plait.grad(loss, argnums=plait.DiffState(0, {_filter_text(wrt)}))(model, x)",
         )
     misfits = [path for path, value in values.items() if _shapes(value) != _shapes(found[path])]
     if misfits:

@@ -26,6 +26,7 @@ from ..core.walks import CachedWalk
 from ..errors import ArgumentError, ArgumentTypeError, SharingError
 from ..paths import describe_path
 from ..typing import FilterLiteral
+from ..words import describe_type
 from .crossing import Gathered, check_function, gather, is_graph_leaf, run_inside, write_back
 
 
@@ -189,7 +190,7 @@ def _pair(name: str, out: Any) -> tuple[Any, Any]:
     if not (isinstance(out, tuple) and len(out) == 2):
         raise ArgumentTypeError(
             f"{name} with has_aux=True needs a function that returns a pair",
-            found=f"a {type(out).__name__}",
+            found=describe_type(out),
             expected="(scalar, aux)",
             do="return a pair, or drop has_aux=True",
         )

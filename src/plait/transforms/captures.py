@@ -1,25 +1,33 @@
 """Models that a jitted function captures instead of taking as an argument.
 
 Such a model is a constant of the compiled program: what happens to it later is not seen. This finds captured objects
-when a function is traced, in its closure and in the globals that its code loads, and says so once.
+when a function is traced, in its closure and in the globals that its code loads, and says so once. Variables and
+modules refuse by themselves to be changed from the trace; their plain lists and dicts cannot, and are compared
+afterwards.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
+import operator
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
+from .._compat import top_level_trace
+from ..core.module import Pytree
+from ..core.nodes import Kind, get_node_impl, kind_of, unwrapped
+from ..core.trace_guard import raise_foreign_trace
 from ..core.variables import Variable
 from ..core.walks import find_walk
-from ..errors import CapturedModelWarning
+from ..errors import CapturedModelWarning, GraphError
 from .prefixes import is_graph_leaf
 
 _LONGEST = 1_000  # longer containers hold data
@@ -45,6 +53,81 @@ def warn_about_captures(f: Callable[..., Any], name: str) -> None:
 def captures_objects(f: Callable[..., Any]) -> bool:
     """Whether a function holds modules or variables that are not among its arguments, as far as can be seen."""
     return next(_captured(f), None) is not None
+
+
+@contextlib.contextmanager
+def watch_captured_containers(f: Callable[..., Any]) -> Iterator[None]:
+    """Refuse what a traced function did to the plain lists and dicts of modules that it captures.
+
+    They hold again what they held before, whether the function raised or not.
+
+    Raises:
+        TraceContextError: names the path of the container, and both traces.
+    """
+    held = [found for each in _with_inner_functions(f) for _, value in _captured(each) for found in _containers(value)]
+    try:
+        yield
+    finally:
+        changed = [found for found in held if not _holds(found.container, found.saved)]
+        for found in changed:
+            _refill(found.container, found.saved)
+    for found in changed[:1]:
+        raise_foreign_trace(found.trace, found.container, "change the contents of")
+
+
+def _with_inner_functions(f: Any) -> list[Any]:
+    """A function, and the functions in its closure and theirs."""
+    found = [f]
+    for each in found:
+        each = getattr(each, "__wrapped__", each)
+        cells = (each.__closure__ or ()) if isinstance(each, FunctionType) else ()
+        with contextlib.suppress(ValueError):  # a variable that has no value yet
+            inner = [cell.cell_contents for cell in cells]
+            found += [g for g in inner if isinstance(g, FunctionType) and not any(g is known for known in found)]
+    return found
+
+
+class _Held(NamedTuple):
+    """A container, a copy of it, and the trace of the module that it belongs to."""
+
+    container: Any
+    saved: Any
+    trace: Any
+
+
+def _containers(root: Any) -> Iterator[_Held]:
+    """The plain lists and dicts below a graph node."""
+    seen: set[int] = set()
+    stack = [(root, top_level_trace)]
+    while stack:
+        value, trace = stack.pop()
+        kind = kind_of(value)
+        if kind is Kind.GRAPH and id(value) not in seen:
+            seen.add(id(value))
+            trace = value._info.trace if isinstance(value, Pytree) else trace
+        elif kind is not Kind.PYTREE:
+            continue
+        if isinstance(value, (list, dict)):
+            yield _Held(value, value.copy(), trace)
+        with contextlib.suppress(GraphError):  # what cannot be walked has an error of its own
+            children = get_node_impl(value).flatten(value)[0]  # type: ignore[union-attr]
+            stack.extend((unwrapped(child), trace) for _, child in children)
+
+
+def _holds(container: Any, saved: Any) -> bool:
+    """Whether a container holds the same objects in the same places. ``==`` on arrays is no bool."""
+    if isinstance(container, dict):
+        same = [*container] == [*saved]
+        return same and all(map(operator.is_, container.values(), saved.values()))
+    return len(container) == len(saved) and all(map(operator.is_, container, saved))
+
+
+def _refill(container: Any, saved: Any) -> None:
+    if isinstance(container, dict):
+        container.clear()
+        container.update(saved)
+    else:
+        container[:] = saved
 
 
 def _levels_out() -> int:

@@ -42,7 +42,8 @@ from ..core.variables import Variable
 from ..core.walks import CachedWalk, find_walk
 from ..errors import ArgumentError, ArgumentTypeError, StaticValueError
 from ..paths import Path, format_path
-from .captures import captures_objects
+from ..words import describe_type
+from .captures import captures_objects, watch_captured_containers
 from .prefixes import is_graph_leaf
 
 
@@ -340,10 +341,10 @@ def _check_no_captives(walk: Walk, entered: Entered, out: Any, name: str) -> Non
             raise ArgumentError(
                 f"{name} was asked to carry out an object that it captured from outside",
                 at=describe_place(item),
-                found=f"a {type(item).__name__} of {describe_trace(trace)}"
+                found=f"{describe_type(item)} of {describe_trace(trace)}"
                 + (f", reached as {format_path(path[1:])}" if path and len(path) > 1 else ""),
                 expected="objects that were passed in as arguments, or made inside",
-                do="pass the object as an argument",
+                do=f"make the model an argument of the function: plait.{name}(f)(model, x)",
             )
 
 
@@ -446,10 +447,16 @@ def run_inside(
 ) -> Result:
     """Steps 2 and 3 around one call of ``f(*args, **kwargs)``, whose arguments ``structure`` describes."""
     entered = Entered(structure, values, plain)
-    args, kwargs = entered.tree
-    out = f(*map(reveal, args), **{key: reveal(value) for key, value in kwargs.items()})
+    out = call_inside(f, entered)
     left = (leave if updates else leave_values_only)(entered, out, name, returned)
     return Result(left.values, left.plain, left.outcome)
+
+
+def call_inside(f: Callable[..., Any], entered: Entered) -> Any:
+    """Call the user's function with the private objects."""
+    args, kwargs = entered.tree
+    with watch_captured_containers(f):
+        return f(*map(reveal, args), **{key: reveal(value) for key, value in kwargs.items()})
 
 
 def reveal(argument: Any) -> Any:
@@ -467,7 +474,7 @@ def check_function(f: Any, name: str) -> None:
     if not callable(f):
         raise ArgumentTypeError(
             f"{name} takes a function",
-            found=f"a {type(f).__name__}",
+            found=describe_type(f),
             expected="a callable",
             do=f"call plait.{name}(f), or use @plait.{name} above the definition",
         )
@@ -475,9 +482,11 @@ def check_function(f: Any, name: str) -> None:
         cls, method = type(f.__self__).__name__, f.__name__
         raise ArgumentError(
             f"{name} was given a bound method of a module",
+            at=describe_place(f.__self__),
             found=f"the method {method!r} bound to a {cls}",
             expected="a function that takes the module as an argument",
-            do=f"decorate the method in the class (@plait.{name}), or call plait.{name}({cls}.{method})(module, ...)",
+            do=f"decorate the method in the class (@plait.{name}), or call "
+            f"plait.{name}({cls}.{method})({cls.lower()}, x)",
         )
 
 

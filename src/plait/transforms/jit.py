@@ -38,6 +38,7 @@ from ..core.walks import CachedWalk
 from ..errors import ArgumentError, DispatchError, TraceContextError
 from ..paths import describe_path
 from ..typing import FilterLiteral
+from .arguments import check_plain_arguments
 from .captures import warn_about_captures
 from .compiled import Compiled, Donation, SharedBufferError, TraceSignature, name_shared_buffer
 from .crossing import Gathered, check_function, check_no_duplicates, gather, write_back
@@ -275,6 +276,7 @@ def _make_jitted(
             plain, returned = compiled.run(gathered.values(), gathered.plain)
         except (TypeError, jax.errors.UnexpectedTracerError) as error:
             explain_bad_values(error, gathered)
+            check_plain_arguments(f, gathered, error)
             raise
         except SharedBufferError as error:
             raise name_shared_buffer(error, gathered) from None

@@ -30,17 +30,18 @@ from ..core.variables import Variable, make_variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import Path, format_path
 from .aliasing import Treatment, check_aliasing
+from .arguments import argument_name, parameter_names
 from .crossing import (
     Entered,
     Gathered,
     Left,
     Outcome,
     Structure,
+    call_inside,
     check_no_duplicates,
     gather,
     leave,
     leave_values_only,
-    reveal,
     write_back,
 )
 from .prefixes import Carry, FilterMapping, NodePrefix, Prefix, choose, is_graph_leaf, values_in
@@ -101,8 +102,7 @@ class Passage:
         entered = Entered(self.structure, values, plain)
         variables = entered.variables()
         dropped = self._drop_axes(variables, values)
-        args, kwargs = entered.tree
-        out = self.f(*map(reveal, args), **{key: reveal(value) for key, value in kwargs.items()})
+        out = call_inside(self.f, entered)
         left = self._leave(entered, out, variables, dropped)
         self.check(entered, left, out, variables)
         return self._sort(entered, left, out, variables, plain)
@@ -305,8 +305,8 @@ class Lifting:
         if not updates:
             check_no_duplicates(gathered, name)
         pairs, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_graph_leaf)
-        names = argument_names(f, len(args))
-        labels = [_label(path, names) for path, _ in pairs]
+        names = parameter_names(f)
+        labels = [argument_name(path, names) for path, _ in pairs]
         spread = ins.spread(args) + [_kwarg_prefix(name, label) for label in labels[_count(args) :]]
         objects = [is_graph_leaf(leaf) for _, leaf in pairs]
         self.root_labels = [label for label, is_object in zip(labels, objects, strict=True) if is_object]
@@ -434,24 +434,10 @@ def _value_prefixes(gathered: Gathered, prefixes: tuple[Any, ...]) -> Any:
             position += 1
 
 
-def _label(path: Any, names: list[str]) -> str:
-    """A place in ``(args, kwargs)`` as a user would write it."""
-    side, key, *rest = path
-    name = names[key.idx] if side.idx == 0 else key.key
-    return name + jax.tree_util.keystr(tuple(rest))
-
-
 def joined(root: str, path: Path) -> str:
     """The path of something in an argument: ``model.layers[0].kernel``."""
     text = format_path(path)
     return root + (text if not text or text.startswith("[") else f".{text}")
-
-
-def argument_names(f: Callable[..., Any], count: int) -> list[str]:
-    """What a function calls its positional arguments, for errors."""
-    code = getattr(inspect.unwrap(f), "__code__", None) if callable(f) else None
-    names = list(code.co_varnames[: code.co_argcount]) if code is not None else []
-    return [names[i] if i < len(names) else f"args[{i}]" for i in range(count)]
 
 
 def positional(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -1,0 +1,59 @@
+"""The names of a function's arguments, for messages about one of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..core.nodes import jax_key_to_key
+from ..errors import ArgumentTypeError
+from ..paths import format_path
+from ..words import describe_type
+from .crossing import Gathered
+
+_NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+
+
+def parameter_names(function: Callable[..., Any]) -> list[str]:
+    """The names of a function's parameters, in order; none where it has no signature."""
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def argument_name(path: Any, names: list[str]) -> str:
+    """A place in ``(args, kwargs)``, a JAX path, by the name of the parameter: ``batch["x"]``."""
+    kind, first, *rest = map(jax_key_to_key, path)
+    name = names[first] if kind == 0 and first < len(names) else str(first)
+    return format_path((name, *rest))
+
+
+def check_plain_arguments(function: Callable[..., Any], gathered: Gathered, error: Exception) -> None:
+    """Name the argument that JAX could not take for an array.
+
+    Raises:
+        ArgumentTypeError: names the argument, its type, and what to do about it.
+    """
+    markers = [object() for _ in gathered.structure.graphdefs]
+    tree = jax.tree_util.tree_unflatten(gathered.structure.treedef, markers)
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    plain = [path for path, graphdef in zip(paths, gathered.structure.graphdefs, strict=True) if graphdef is None]
+    names, name = parameter_names(function), getattr(function, "__name__", "f")
+    for path, value in zip(plain, gathered.plain, strict=True):
+        if isinstance(value, _NUMBERS) or hasattr(value, "__jax_array__"):
+            continue
+        at = argument_name(path, names)
+        raise ArgumentTypeError(
+            f"{name} was called with an argument that is no array",
+            at=f"argument {at}",
+            found=f"{describe_type(value)}: {value!r:.60}",
+            expected="arrays, numbers, modules, and containers of them",
+            do=f"make it static: plait.jit({name}, static_argnames={at!r})"
+            if len(path) == 2
+            else "make the whole argument static, or take such values out of it",
+        ) from error

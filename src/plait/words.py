@@ -1,0 +1,30 @@
+"""English for error messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Written with a vowel and spoken with a consonant; and letters whose names begin with a vowel, for words in capitals.
+_SPOKEN_WITH_CONSONANT = ("eu", "one", "ufunc", "uint", "uni", "use")
+_SPOKEN_WITH_VOWEL = "AEFHILMNORSX"
+_USERS_WORDS = {"ArrayImpl": "jax.Array"}
+
+
+def with_article(name: str) -> str:
+    """A name with its article: ``an int``, ``a uint8``, ``an Embed``, ``an RNNCell``, ``a GRUCell``."""
+    if name == "ndarray" or (name[:2].isupper() and len(name) > 1):
+        vowel = name == "ndarray" or name[0] in _SPOKEN_WITH_VOWEL
+    else:
+        lower = name.lower()
+        vowel = lower.startswith(tuple("aeiou")) and not lower.startswith(_SPOKEN_WITH_CONSONANT)
+    return f"{'an' if vowel else 'a'} {name}"
+
+
+def describe_type(value: Any) -> str:
+    """The type of a value, with its article: ``an int``; ``None`` and classes stand for themselves."""
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    name = type(value).__name__
+    return with_article(_USERS_WORDS.get(name, name))

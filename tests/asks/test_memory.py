@@ -1,0 +1,136 @@
+"""Ask 7: a jitted step on objects takes the memory of the same step on arrays, and donates what it is told to."""
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+import plait
+
+pytestmark = pytest.mark.usefixtures("users_promotion")  # Optax needs JAX's own promotion
+
+WIDTH = 128
+X = jnp.ones((256, WIDTH))
+TX = optax.adam(1e-3)
+
+
+class Dense(plait.Module):
+    def __init__(self):
+        rngs = plait.Rngs(0)
+        self.layers = [plait.Linear(WIDTH, WIDTH, rngs=rngs) for _ in range(4)]
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = jax.nn.relu(layer(x))
+        return x
+
+
+def loss(model, x):
+    return jnp.mean(model(x) ** 2)
+
+
+def step(model, optimizer, x):
+    value, grads = plait.value_and_grad(loss)(model, x)
+    optimizer.update(model, grads)
+    return value
+
+
+def raw_loss(params, x):
+    for kernel, bias in params:
+        x = jax.nn.relu(x @ kernel + bias)
+    return jnp.mean(x**2)
+
+
+def raw_step(params, state, x):
+    value, grads = jax.value_and_grad(raw_loss)(params, x)
+    updates, state = TX.update(grads, state, params)
+    return value, optax.apply_updates(params, updates), state
+
+
+def made():
+    model = Dense()
+    return model, plait.Optimizer(model, TX, wrt=plait.Param)
+
+
+def raw_arrays():
+    params = [(layer.kernel[...], layer.bias[...]) for layer in Dense().layers]
+    return params, TX.init(params)
+
+
+def compiled_pair(donate):
+    options = {"donate_argnums": (0, 1)} if donate else {}
+    objects = plait.jit(step, **options).lower(*made(), X).compile()
+    raw = jax.jit(raw_step, **options).lower(*raw_arrays(), X).compile()
+    return objects.memory_analysis(), raw.memory_analysis()
+
+
+@pytest.mark.parametrize("donate", [False, True])
+def test_the_step_takes_no_more_temporary_memory_than_on_arrays(donate):
+    found, raw = compiled_pair(donate)
+    assert raw.temp_size_in_bytes > X.nbytes
+    assert found.temp_size_in_bytes <= 1.02 * raw.temp_size_in_bytes
+
+
+def test_the_step_returns_and_takes_over_as_many_bytes():
+    """U33: beside the arrays there is one number, the optimizer's count of its updates."""
+    found, raw = compiled_pair(donate=True)
+    state = 3 * sum(leaf.nbytes for leaf in jax.tree.leaves(raw_arrays()[0]))
+    assert raw.alias_size_in_bytes >= state
+    assert 0 <= found.alias_size_in_bytes - raw.alias_size_in_bytes <= 64
+    assert 0 <= found.output_size_in_bytes - raw.output_size_in_bytes <= 64
+
+
+def arrays_of(*objects):
+    return [leaf for each in objects for leaf in jax.tree.leaves(plait.state(each))]
+
+
+def test_a_donated_model_and_optimizer_are_taken_over_and_stay_usable():
+    donating = plait.jit(step, donate_argnums=(0, 1))
+    model, optimizer = made()
+    twin, its_optimizer = made()
+    for _ in range(3):
+        before = arrays_of(model, optimizer)
+        donating(model, optimizer, X)
+        step(twin, its_optimizer, X)
+        assert all(array.is_deleted() for array in before)
+        assert not any(array.is_deleted() for array in arrays_of(model, optimizer))
+    for found, expected in zip(arrays_of(model, optimizer), arrays_of(twin, its_optimizer), strict=True):
+        assert jnp.allclose(found, expected, atol=1e-5)
+
+
+def test_a_clone_is_donated_and_the_original_is_left_alone():
+    """G41, flax#5461: with ``arrays=True`` a clone has buffers of its own."""
+    donating = plait.jit(step, donate_argnums=(0, 1))
+    original = made()
+    for _ in range(2):
+        clone = plait.clone(original, arrays=True)
+        given = arrays_of(*clone)
+        donating(*clone, X)
+        assert all(array.is_deleted() for array in given)
+    kept = arrays_of(*original)
+    assert not any(array.is_deleted() for array in kept)
+    donating(*original, X)
+    assert all(array.is_deleted() for array in kept)
+
+
+def test_a_clone_that_shares_buffers_is_not_donated_beside_its_original():
+    """Both paths are named, before anything is lost."""
+    model, clone = Dense(), plait.clone(Dense())
+    plait.update(clone, plait.state(model))
+
+    def write_both(model, clone):
+        for each in (model, clone):
+            each.layers[3].bias += 1
+
+    with pytest.raises(plait.errors.ArgumentError, match=r"at +.*layers\[3\]\.bias and .*layers\[3\]\.bias\s"):
+        plait.jit(write_both, donate_argnums=(0, 1))(model, clone)
+    assert not any(array.is_deleted() for array in arrays_of(model))
+
+
+def test_the_optimizer_alone_can_be_donated():
+    donating = plait.jit(step, donate_argnums=1)
+    model, optimizer = made()
+    kept, given = arrays_of(model), arrays_of(optimizer)
+    donating(model, optimizer, X)
+    assert all(array.is_deleted() for array in given)
+    assert not any(array.is_deleted() for array in kept)
