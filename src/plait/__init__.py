@@ -169,6 +169,8 @@ from .nn.sequential import Sequential as Sequential
 from .transforms.autodiff import DiffState as DiffState
 from .transforms.autodiff import grad as grad
 from .transforms.autodiff import value_and_grad as value_and_grad
+from .transforms.axis_names import transform_metadata as transform_metadata
+from .transforms.batching import pmap as pmap
 from .transforms.batching import vmap as vmap
 from .transforms.branches import cond as cond
 from .transforms.branches import switch as switch
