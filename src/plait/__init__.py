@@ -183,6 +183,7 @@ from .transforms.prefixes import StateAxes as StateAxes
 from .transforms.prefixes import StateSharding as StateSharding
 from .transforms.prefixes import prefix as prefix
 from .transforms.remat import remat as remat
+from .transforms.sharded import shard_map as shard_map
 
 if TYPE_CHECKING:
     from . import checkpoint as checkpoint
