@@ -183,6 +183,9 @@ from .transforms.prefixes import StateAxes as StateAxes
 from .transforms.prefixes import StateSharding as StateSharding
 from .transforms.prefixes import prefix as prefix
 from .transforms.remat import remat as remat
+from .transforms.shapes import checkify as checkify
+from .transforms.shapes import eval_shape as eval_shape
+from .transforms.shapes import make_jaxpr as make_jaxpr
 from .transforms.sharded import shard_map as shard_map
 
 if TYPE_CHECKING:

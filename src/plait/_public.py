@@ -51,6 +51,7 @@ _NAMES = {
     "transforms.jit": "jit",
     "transforms.loops": "fori_loop scan while_loop",
     "transforms.remat": "remat",
+    "transforms.shapes": "checkify eval_shape make_jaxpr",
     "transforms.sharded": "shard_map",
     "transforms.prefixes": "Carry StateAxes StateSharding prefix",
 }
