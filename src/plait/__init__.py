@@ -187,6 +187,9 @@ from .transforms.shapes import checkify as checkify
 from .transforms.shapes import eval_shape as eval_shape
 from .transforms.shapes import make_jaxpr as make_jaxpr
 from .transforms.sharded import shard_map as shard_map
+from .transforms.tree_states import NodeStates as NodeStates
+from .transforms.tree_states import from_tree as from_tree
+from .transforms.tree_states import to_tree as to_tree
 
 if TYPE_CHECKING:
     from . import checkpoint as checkpoint

@@ -53,6 +53,7 @@ _NAMES = {
     "transforms.remat": "remat",
     "transforms.shapes": "checkify eval_shape make_jaxpr",
     "transforms.sharded": "shard_map",
+    "transforms.tree_states": "NodeStates from_tree to_tree",
     "transforms.prefixes": "Carry StateAxes StateSharding prefix",
 }
 
