@@ -174,6 +174,8 @@ from .transforms.batching import pmap as pmap
 from .transforms.batching import vmap as vmap
 from .transforms.branches import cond as cond
 from .transforms.branches import switch as switch
+from .transforms.cached_partial import cached_partial as cached_partial
+from .transforms.cached_partial import jit_partial as jit_partial
 from .transforms.jit import jit as jit
 from .transforms.loops import fori_loop as fori_loop
 from .transforms.loops import scan as scan

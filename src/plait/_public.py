@@ -48,6 +48,7 @@ _NAMES = {
     "transforms.axis_names": "transform_metadata",
     "transforms.batching": "pmap vmap",
     "transforms.branches": "cond switch",
+    "transforms.cached_partial": "cached_partial jit_partial",
     "transforms.jit": "jit",
     "transforms.loops": "fori_loop scan while_loop",
     "transforms.remat": "remat",
