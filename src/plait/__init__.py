@@ -176,6 +176,7 @@ from .transforms.branches import cond as cond
 from .transforms.branches import switch as switch
 from .transforms.cached_partial import cached_partial as cached_partial
 from .transforms.cached_partial import jit_partial as jit_partial
+from .transforms import compat as compat
 from .transforms.jit import jit as jit
 from .transforms.loops import fori_loop as fori_loop
 from .transforms.loops import scan as scan

@@ -60,6 +60,7 @@ _NAMES = {
 
 # Modules that are public under a name of their own.
 MODULES = {
+    "compat": "transforms.compat",
     "initializers": "nn.initializers",
     "nn": "nn",
     "errors": "errors",
