@@ -169,9 +169,14 @@ from .nn.sequential import Sequential as Sequential
 from .transforms.autodiff import DiffState as DiffState
 from .transforms.autodiff import grad as grad
 from .transforms.autodiff import value_and_grad as value_and_grad
+from .transforms.axis_names import transform_metadata as transform_metadata
+from .transforms.batching import pmap as pmap
 from .transforms.batching import vmap as vmap
 from .transforms.branches import cond as cond
 from .transforms.branches import switch as switch
+from .transforms.cached_partial import cached_partial as cached_partial
+from .transforms.cached_partial import jit_partial as jit_partial
+from .transforms import compat as compat
 from .transforms.jit import jit as jit
 from .transforms.loops import fori_loop as fori_loop
 from .transforms.loops import scan as scan
@@ -187,6 +192,13 @@ from .transforms.rng_splits import reseed as reseed
 from .transforms.rng_splits import restore_rngs as restore_rngs
 from .transforms.rng_splits import split_rngs as split_rngs
 from .transforms.rng_splits import with_rngs as with_rngs
+from .transforms.shapes import checkify as checkify
+from .transforms.shapes import eval_shape as eval_shape
+from .transforms.shapes import make_jaxpr as make_jaxpr
+from .transforms.sharded import shard_map as shard_map
+from .transforms.tree_states import NodeStates as NodeStates
+from .transforms.tree_states import from_tree as from_tree
+from .transforms.tree_states import to_tree as to_tree
 
 if TYPE_CHECKING:
     from . import checkpoint as checkpoint

@@ -89,3 +89,15 @@ def frame_locals(frame: Any) -> dict[str, Any]:
 def new_ref(value: Any) -> Any:
     """A JAX reference that holds ``value``."""
     return jax.new_ref(value)
+
+
+pmap: Any = getattr(jax, "pmap", None)  # ``None`` where JAX has retired it
+jax_version: str = jax.__version__
+
+
+def varying_axes(value: Any) -> frozenset[Any]:
+    """The mesh axes over which a value inside ``shard_map`` may differ, as far as JAX tracks it."""
+    aval = jax.typeof(value)
+    if hasattr(aval, "manual_axis_type"):
+        return frozenset(aval.manual_axis_type.varying)
+    return frozenset(getattr(aval, "vma", ()))

@@ -45,17 +45,23 @@ _NAMES = {
     "nn.pooling": "avg_pool max_pool min_pool pool",
     "nn.sequential": "Sequential",
     "transforms.autodiff": "DiffState grad value_and_grad",
-    "transforms.batching": "vmap",
+    "transforms.axis_names": "transform_metadata",
+    "transforms.batching": "pmap vmap",
     "transforms.branches": "cond switch",
+    "transforms.cached_partial": "cached_partial jit_partial",
     "transforms.jit": "jit",
     "transforms.loops": "fori_loop scan while_loop",
     "transforms.remat": "remat",
+    "transforms.shapes": "checkify eval_shape make_jaxpr",
+    "transforms.sharded": "shard_map",
+    "transforms.tree_states": "NodeStates from_tree to_tree",
     "transforms.prefixes": "Carry StateAxes StateSharding prefix",
     "transforms.rng_splits": "backup_keys fork_rngs reseed restore_rngs split_rngs with_rngs",
 }
 
 # Modules that are public under a name of their own.
 MODULES = {
+    "compat": "transforms.compat",
     "initializers": "nn.initializers",
     "nn": "nn",
     "errors": "errors",

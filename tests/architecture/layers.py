@@ -13,9 +13,9 @@ FILES: dict[str, tuple[str, ...]] = {
         "locate", "config", "update_context", "proxy_caller", "views", "capture", "rngs", "graph",
     ),
     "transforms": (
-        "prefixes", "aliasing", "captures", "crossing", "arguments", "lanes", "compiled", "stages", "jit",
-        "cached_partial", "autodiff", "custom_rules", "batching", "loops", "branches", "sharded", "remat", "shapes",
-        "tree_states", "rng_splits", "compat",
+        "prefixes", "aliasing", "captures", "crossing", "arguments", "lanes", "routes", "donating", "axis_names",
+        "compiled", "stages", "jit", "cached_partial", "autodiff", "custom_rules", "batching", "loops", "branches",
+        "sharded", "remat", "shapes", "tree_states", "rng_splits", "compat",
     ),
     "partitioning": ("axis_rules", "specs", "shardings", "mesh", "boxes"),
     "nn": (

@@ -6,7 +6,16 @@ import pytest
 
 import plait
 from plait.errors import ArgumentError
-from plait.transforms.crossing import Entered, check_function, gather, is_graph_leaf, leave, run_inside, write_back
+from plait.transforms.crossing import (
+    Entered,
+    check_function,
+    check_no_duplicates,
+    gather,
+    is_graph_leaf,
+    leave,
+    run_inside,
+    write_back,
+)
 from tests.oracles import describe
 from tests.strategies import Leafy, Node
 
@@ -162,3 +171,10 @@ def test_what_a_transform_takes():
 class Talker(plait.Module):
     def hello(self):
         return self
+
+
+def test_a_variable_that_stands_three_times_is_a_duplicate():
+    """U32: the first two of its paths are named."""
+    shared = plait.Param(jnp.ones(2))
+    with pytest.raises(ArgumentError, match=r"at +\[0\] and \[1\]\.w"):
+        check_no_duplicates(gather(((shared, Node(w=shared), shared), {})), "jit")

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Mapping
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from .._compat import jax_version, pmap as jax_pmap
 from ..core.modes import graph_updates_mode
-from ..errors import ArgumentError
+from ..core.nodes import Static
+from ..core.statics import static_key
+from ..errors import ArgumentError, MissingDependencyError
+from .axis_names import read_axis_name
 from .crossing import check_function
-from .lanes import Lifting, positional
+from .donating import donate
+from .lanes import Lifting, Report, positional
 from .prefixes import Prefix
+from .routes import describe_route
+
+# What vmap says of an output that is batched under the axis None: its lane, and its place there.
+_BATCHED = re.compile(r"out_axes\[0\]\[(\d+)\]\[(\d+)\].*got axis spec None but output was batched")
 
 
 def vmap(
@@ -72,6 +82,7 @@ def vmap(
             graph_updates=graph_updates,
         )
     check_function(f, "vmap")
+    f, transform_metadata = read_axis_name(f, transform_metadata)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
     @functools.wraps(f)
@@ -90,18 +101,195 @@ def vmap(
             axis_metadata=transform_metadata,
         )
         check_axes(lifting, axis_size)
+        reports: list[Report] = []
+
+        def passage(inputs: Any) -> Any:
+            outputs, report = lifting.passage(inputs)
+            reports.append(report)
+            return outputs, report
+
         mapped = jax.vmap(
-            lifting.passage,
+            passage,
             in_axes=(lifting.lanes,),
             out_axes=(lifting.lanes, 0),
             axis_name=axis_name,
             axis_size=axis_size,
             spmd_axis_name=spmd_axis_name,
         )
-        outputs, report = mapped(lifting.inputs)
+        try:
+            outputs, report = mapped(lifting.inputs)
+        except ValueError as error:
+            if reports:
+                explain_batched(error, lifting, reports[-1])
+            raise
         return lifting.finish(outputs, report)
 
     return wrapper
+
+
+def explain_batched(error: ValueError, lifting: Lifting, report: Report) -> None:
+    """Name what JAX found to depend on the example, where its axis says that it does not.
+
+    Raises:
+        ArgumentError: names the path.
+    """
+    found = _BATCHED.search(str(error))
+    if found is None:
+        return
+    label = describe_route(lifting, report, int(found[1]), int(found[2]))
+    is_output = label.startswith("the output")
+    raise ArgumentError(
+        "vmap: a value without a mapped axis depends on the example",
+        at=label,
+        found="axis None, and a value that differs from example to example",
+        expected="an axis, or a value that is the same for all examples",
+        do="give the output an axis in out_axes, or reduce the value over axis_name (jax.lax.pmean)"
+        if is_output
+        else "give the variable an axis (in_axes=plait.StateAxes({Kind: 0, ...: None})), or write a value that is the "
+        "same for all: jax.lax.pmean over axis_name",
+    ) from error
+
+
+def pmap(
+    f: Any = None,
+    /,
+    *,
+    axis_name: Hashable | None = None,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    static_broadcasted_argnums: int | Iterable[int] = (),
+    devices: Sequence[Any] | None = None,
+    backend: str | None = None,
+    axis_size: int | None = None,
+    donate_argnums: int | Iterable[int] = (),
+    transform_metadata: Mapping[str, Any] = {},
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """``jax.pmap`` for functions of modules: as ``vmap``, with each element on a device of its own.
+
+    Compiled once per structure and shapes. JAX advises ``jit`` with shardings, or ``shard_map``, for new programs.
+
+    Args:
+        f: the function; without it ``pmap`` returns a decorator.
+        in_axes, out_axes, transform_metadata: as in ``vmap``. What has the axis ``None`` must be the same on all
+            devices when it is written; JAX does not check this, and takes what one device has.
+        static_broadcasted_argnums: positions of hashable arguments that are part of the compile key.
+        donate_argnums: positions of arguments whose buffers the call may take over: arrays, and the variables of
+            modules.
+        axis_name, devices, backend, axis_size: as in ``jax.pmap``.
+
+    Raises:
+        ArgumentError: axes that do not fit the arguments, sizes that differ (both paths are named), more elements than
+            devices, no mapped argument, or a static argument that cannot be hashed.
+        SharingError: a variable is reached under two axes.
+        MissingDependencyError: the installed JAX has no ``pmap``.
+
+    Example:
+        >>> n = jax.local_device_count()
+        >>> make = plait.pmap(lambda key: plait.Linear(2, 3, rngs=plait.Rngs(key)))
+        >>> stacked = make(jax.random.split(jax.random.key(0), n))
+        >>> plait.pmap(lambda model, x: model(x))(stacked, jnp.ones((n, 2))).shape == (n, 3)
+        True
+    """
+    if f is None:
+        return functools.partial(
+            pmap,
+            axis_name=axis_name,
+            in_axes=in_axes,
+            out_axes=out_axes,
+            static_broadcasted_argnums=static_broadcasted_argnums,
+            devices=devices,
+            backend=backend,
+            axis_size=axis_size,
+            donate_argnums=donate_argnums,
+            transform_metadata=transform_metadata,
+            graph=graph,
+            graph_updates=graph_updates,
+        )
+    check_function(f, "pmap")
+    if jax_pmap is None:
+        raise MissingDependencyError(
+            "pmap needs a JAX that has it",
+            found=f"jax {jax_version}",
+            expected="a version with jax.pmap",
+            do="use plait.shard_map, or plait.jit with shardings",
+        )
+    f, transform_metadata = read_axis_name(f, transform_metadata)
+    in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+    statics = _numbers(static_broadcasted_argnums)
+    donated = _numbers(donate_argnums)
+    options = {"axis_name": axis_name, "devices": devices, "backend": backend, "axis_size": axis_size}
+    mapped_functions: dict[Any, Callable[..., Any]] = {}
+
+    @functools.cache
+    def prefixes(updates: bool) -> tuple[Prefix, Prefix]:
+        ins = Prefix.of("pmap", "in_axes", in_axes, updates=updates)
+        return ins, Prefix.of("pmap", "out_axes", out_axes, updates=updates)
+
+    @functools.wraps(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = positional(f, args, kwargs)
+        args = tuple(_static(arg, i) if i in statics else arg for i, arg in enumerate(args))
+        lifting = Lifting(
+            "pmap",
+            f,
+            args,
+            kwargs,
+            *prefixes(graph_updates_mode(graph_updates)),
+            graph=graph,
+            graph_updates=graph_updates,
+            axis_metadata=transform_metadata,
+        )
+        _check_devices(check_axes(lifting, axis_size), lifting, devices, backend)
+        donating = donate(lifting, args, donated)
+        if donating not in mapped_functions:  # JAX compiles anew for another function, however equal
+            lanes = lifting.lanes
+            mapped_functions[donating] = jax_pmap(
+                donating, in_axes=(lanes, lanes), out_axes=(lanes, 0), donate_argnums=(0,) if donated else (), **options
+            )
+        outputs, report = mapped_functions[donating](*donating.separated(lifting.inputs))
+        return lifting.finish(outputs, report)
+
+    return wrapper
+
+
+def _numbers(argnums: int | Iterable[int]) -> frozenset[int]:
+    return frozenset({argnums} if isinstance(argnums, int) else argnums)
+
+
+def _static(value: Any, number: int) -> Static:
+    try:
+        static_key(value)
+    except TypeError as error:
+        raise ArgumentError(
+            "pmap: a static argument cannot be hashed",
+            at=f"argument {number}",
+            found=f"a {type(value).__name__}",
+            expected="a hashable value",
+            do="pass a tuple instead of a list, or do not mark the argument static",
+        ) from error
+    return Static(value)
+
+
+def _check_devices(size: int | None, lifting: Lifting, devices: Sequence[Any] | None, backend: str | None) -> None:
+    count = jax.local_device_count(backend) if devices is None else len(devices)
+    mapped = [label for label, axis, _ in lifting.labelled() if isinstance(axis, int)]
+    if not mapped:
+        raise ArgumentError(
+            "pmap: no argument has a mapped axis",
+            found="the axis None for all arguments, or no arguments",
+            expected="at least one array with an axis",
+            do="map one: for example a key for each device, jax.random.split(key, n)",
+        )
+    if size is not None and size > count:
+        raise ArgumentError(
+            "pmap: there are more elements than devices",
+            at=mapped[0],
+            found=f"{size} elements, {count} devices",
+            expected=f"at most {count} elements",
+            do="use plait.vmap inside plait.pmap, each over a part of the axis",
+        )
 
 
 def check_axes(lifting: Lifting, size: int | None = None) -> int | None:

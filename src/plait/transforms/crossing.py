@@ -313,7 +313,7 @@ def check_no_duplicates(gathered: Gathered, name: str) -> None:
     Raises:
         ArgumentError: names both paths and the remedies.
     """
-    for first, second in find_duplicates(list(gathered.roots), only=_is_variable)[:1] or ():
+    for first, second, *_ in find_duplicates(list(gathered.roots), only=_is_variable)[:1] or ():
         raise ArgumentError(
             f"{name} with graph_updates=False takes no shared variables",
             at=f"{format_path(first)} and {format_path(second)}, counted over the arguments that hold objects",

@@ -15,6 +15,7 @@ The rest is the crossing (``crossing.py``). A static ``Report`` says what is whe
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -80,6 +81,7 @@ class Passage:
         labels: what to call each root of the arguments, for errors.
         output: the output prefix.
         axis_metadata: names of the axis that the transform takes away inside, or ``None`` if it changes no rank.
+        returned: positions of input values that come out whether written or not, because their buffers are donated.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Passage:
     output: Prefix
     updates: bool
     axis_metadata: Any = None
+    returned: frozenset[int] = frozenset()
 
     def __call__(self, inputs: Sequence[Sequence[Any]]) -> tuple[tuple[list[Any], ...], Report]:
         """Enter with the lanes, run, leave. Returns the lanes of what comes out, and the report."""
@@ -111,7 +114,7 @@ class Passage:
         """What a transform has to say about what the function did; raises."""
 
     def _leave(self, entered: Entered, out: Any, variables: list[Any], dropped: dict[int, Any]) -> Left:
-        step = leave if self.updates else leave_values_only
+        step = functools.partial(leave if self.updates else leave_values_only, returned=self.returned)
         if self.axis_metadata is None:
             return step(entered, out, self.name)
         for position, names in dropped.items():

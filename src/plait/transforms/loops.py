@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from ..core.diff import reference_changes
 from ..core.modes import graph_updates_mode
 from ..errors import ArgumentError, ArgumentTypeError
+from .axis_names import read_axis_name
 from .batching import check_axes
 from .crossing import Entered, Left, check_function
 from .lanes import Lifting, Passage, joined, positional
@@ -160,6 +161,7 @@ def scan(
             graph_updates=graph_updates,
         )
     check_function(f, "scan")
+    f, transform_metadata = read_axis_name(f, transform_metadata)
     if in_axes is Carry:
         in_axes = (Carry,)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes

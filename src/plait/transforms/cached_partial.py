@@ -1,0 +1,124 @@
+"""``cached_partial`` and ``jit_partial``: transformed functions with their first arguments bound. (rules U35, U36, X11)
+
+Nothing is cached here: ``plait.jit`` itself keeps the walk of the modules that it is given, as long as their structure
+stands still, and walks again when it changed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from ..core.modes import graph_mode, graph_updates_mode
+from ..core.traversal import iter_graph
+from ..core.variables import Variable
+from ..errors import ArgumentError, ArgumentTypeError
+from .crossing import check_function
+from .jit import jit
+from .prefixes import is_graph_leaf
+
+
+def cached_partial(
+    f: Callable[..., Any], *cached_args: Any, graph: bool | None = None, graph_updates: bool | None = None
+) -> Callable[..., Any]:
+    """``f`` with its first arguments bound: ``cached_partial(f, model)(x)`` is ``f(model, x)``.
+
+    While the structure of the bound arguments stands still, a call does not walk them again; that is how ``plait.jit``
+    treats all its arguments, so this is a convenience. Their structure may change, between calls and in them.
+
+    Args:
+        f: a transformed function, such as one of ``plait.jit``.
+        cached_args: its first arguments.
+
+    Raises:
+        ArgumentError: ``graph=False`` or ``graph_updates=False`` is in force.
+
+    Example:
+        >>> @plait.jit
+        ... def step(counter, x):
+        ...     counter.count += 1
+        ...     return counter.count * x
+        >>> class Counter(plait.Module):
+        ...     def __init__(self):
+        ...         self.count = plait.Variable(jnp.zeros(()))
+        >>> counter = Counter()
+        >>> bound = plait.cached_partial(step, counter)
+        >>> float(bound(2.0)), float(bound(2.0)), float(counter.count)
+        (2.0, 4.0, 2.0)
+    """
+    if not callable(f):
+        raise ArgumentTypeError(
+            "cached_partial takes a function",
+            found=f"a {type(f).__name__}",
+            expected="a transformed function",
+            do="call plait.cached_partial(plait.jit(f), model)",
+        )
+    if not (graph_mode(graph) and graph_updates_mode(graph_updates)):
+        raise ArgumentError(
+            "cached_partial carries changes of structure, in graph mode only",
+            found=f"graph={graph_mode(graph)}, graph_updates={graph_updates_mode(graph_updates)}",
+            expected="graph=True and graph_updates=True",
+            do="pass both as True, or use plait.jit_partial(f, model)",
+        )
+    return functools.partial(f, *cached_args)
+
+
+def jit_partial(
+    fun: Callable[..., Any],
+    *partial_args: Any,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+    **options: Any,
+) -> Callable[..., Any]:
+    """``plait.jit(fun, graph_updates=False)`` with its first arguments bound.
+
+    Only values are carried out: variables of the bound arguments get what ``fun`` wrote, and changes of structure made
+    in ``fun`` are lost. All variables must be in the bound arguments.
+
+    Args:
+        fun: the function, not yet transformed.
+        partial_args: its first arguments.
+        options: as in ``plait.jit``; positions count from the first bound argument.
+
+    Raises:
+        ArgumentError: a variable in the other arguments, one variable twice, ``graph_updates=True``, or what
+            ``plait.jit`` refuses.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> forward = plait.jit_partial(lambda model, x: model(x), model)
+        >>> forward(jnp.ones((1, 2))).shape
+        (1, 3)
+    """
+    check_function(fun, "jit_partial")
+    if graph_updates:
+        raise ArgumentError(
+            "jit_partial carries values only",
+            found="graph_updates=True",
+            expected="graph_updates=False, or nothing",
+            do="use plait.cached_partial(plait.jit(f), model)",
+        )
+    jitted: Any = jit(fun, graph=graph, graph_updates=False, **options)
+
+    @functools.wraps(fun)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        _check_no_variables(args, kwargs)
+        return jitted(*partial_args, *args, **kwargs)
+
+    return wrapper
+
+
+def _check_no_variables(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=is_graph_leaf)[0]:
+        if is_graph_leaf(leaf) and any(isinstance(value, Variable) for _, value in iter_graph(leaf)):
+            place = "" if path[0].idx == 0 else "keyword "
+            raise ArgumentError(
+                "jit_partial takes variables in the bound arguments only",
+                at=f"{place}argument {jax.tree_util.keystr(path[1:])}",
+                found=f"a {type(leaf).__name__}",
+                expected="arrays, numbers, and pytrees of them",
+                do="bind it too: plait.jit_partial(f, model, other), or use plait.jit",
+            )

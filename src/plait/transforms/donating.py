@@ -1,0 +1,73 @@
+"""Donation in lanes: which of a call's buffers the transform may take over.
+
+JAX donates whole arguments, so what is given away travels apart from what is kept. A variable whose buffer is given
+comes out again whether it was written or not; otherwise it would be left without one.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from .lanes import Lifting, Passage
+from .prefixes import is_graph_leaf
+
+
+@dataclasses.dataclass(frozen=True)
+class Donating:
+    """A passage of two arguments: what is given of each lane, and what is kept. Equal for equal structures.
+
+    Attributes:
+        flags: for each value of each lane, whether it is given.
+    """
+
+    passage: Passage
+    flags: tuple[tuple[bool, ...], ...]
+
+    def __call__(self, given: Sequence[Sequence[Any]], kept: Sequence[Sequence[Any]]) -> Any:
+        inputs = []
+        for first, second, flags in zip(map(iter, given), map(iter, kept), self.flags, strict=True):
+            inputs.append([next(first) if is_given else next(second) for is_given in flags])
+        return self.passage(inputs)
+
+    def separated(self, inputs: Sequence[Sequence[Any]]) -> tuple[Any, Any]:
+        """The lanes, as what is given and what is kept."""
+        pairs = [list(zip(lane, flags, strict=True)) for lane, flags in zip(inputs, self.flags, strict=True)]
+        return (
+            tuple([value for value, is_given in lane if is_given] for lane in pairs),
+            tuple([value for value, is_given in lane if not is_given] for lane in pairs),
+        )
+
+
+def donate(lifting: Lifting, args: tuple[Any, ...], donated: frozenset[int]) -> Donating:
+    """The passage of a call that gives away the arrays and variables of the arguments at ``donated``.
+
+    Array attributes stay, and so does a buffer that two inputs hold, since it can be given away only once.
+    """
+    gathered, walk = lifting.gathered, lifting.gathered.walk
+    roots: list[bool] = []
+    plain: list[bool] = []
+    for number, arg in enumerate(args):
+        for leaf in jax.tree_util.tree_leaves(arg, is_leaf=is_graph_leaf):
+            (roots if is_graph_leaf(leaf) else plain).append(number in donated)
+    values = gathered.values()
+    holders = collections.Counter(map(id, [*values, *gathered.plain])) if donated else {}
+    positions: set[int] = set()
+    if walk is not None and donated:
+        given = [is_given for is_given, count in zip(roots, walk.counts, strict=True) for _ in range(count)]
+        positions = {
+            position
+            for position, is_given in enumerate(given)
+            if is_given and walk.types[position] is not None and holders[id(values[position])] == 1
+        }
+    flags: list[list[bool]] = [[] for _ in lifting.lanes]
+    for position, lane in enumerate(lifting.value_lanes):
+        flags[lane].append(position in positions)
+    for is_given, lane, leaf in zip(plain, lifting.plain_lanes, gathered.plain, strict=True):
+        flags[lane].append(is_given and holders[id(leaf)] == 1)
+    passage = dataclasses.replace(lifting.passage, returned=frozenset(positions))
+    return Donating(passage, tuple(map(tuple, flags)))

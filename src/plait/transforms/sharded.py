@@ -1,0 +1,194 @@
+"""``shard_map``: a function of one device's shard as a function of sharded arrays, with modules. (rule X26)"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Set
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from .._compat import varying_axes
+from ..core.modes import graph_updates_mode
+from ..errors import ArgumentError, ArgumentTypeError
+from .crossing import check_function
+from .lanes import Lifting, Report, positional
+from .prefixes import Prefix
+from .routes import describe_route
+
+
+def shard_map(
+    f: Any = None,
+    /,
+    *,
+    mesh: Any,
+    in_specs: Any,
+    out_specs: Any,
+    axis_names: Set[Any] = frozenset(),
+    check_vma: bool = True,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """``jax.shard_map`` for functions of modules.
+
+    Inside, every variable holds this device's shard. Changes come back under the spec that the variable has: what is
+    replicated must be written with a value that is the same on all devices, such as a ``jax.lax.pmean``.
+
+    Args:
+        f: the function; without it ``shard_map`` returns a decorator.
+        mesh: the devices and the names of their axes; ``None`` for the mesh of ``jax.set_mesh``.
+        in_specs: a prefix of the arguments whose leaves are partition specs, ``None`` (replicated), or for modules a
+            ``StateSharding``; one spec for a module goes for all its state. Keyword arguments take the position that
+            the signature gives them.
+        out_specs: the same for the output.
+        axis_names: the mesh axes that are mapped; empty for all.
+        check_vma: whether to check that what is written under a replicated spec is the same on all devices.
+
+    Raises:
+        ArgumentError: a spec that is longer than the rank or names an axis that the mesh lacks, a size that the mesh
+            axes do not divide, or a replicated value that may differ between devices; each names the path.
+        ArgumentTypeError: a spec that is no partition spec.
+        SharingError: a variable is reached under two specs.
+
+    Example:
+        >>> from jax.sharding import PartitionSpec as P
+        >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> @plait.shard_map(mesh=mesh, in_specs=(P(), P("data")), out_specs=P("data"))
+        ... def forward(model, x):
+        ...     return model(x)
+        >>> forward(model, jnp.ones((8, 2))).shape
+        (8, 3)
+    """
+    if f is None:
+        return functools.partial(
+            shard_map,
+            mesh=mesh,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            axis_names=axis_names,
+            check_vma=check_vma,
+            graph=graph,
+            graph_updates=graph_updates,
+        )
+    check_function(f, "shard_map")
+    in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
+
+    @functools.wraps(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = positional(f, args, kwargs)
+        updates = graph_updates_mode(graph_updates)
+        lifting = Lifting(
+            "shard_map",
+            f,
+            args,
+            kwargs,
+            Prefix.of("shard_map", "in_specs", in_specs, updates=updates),
+            Prefix.of("shard_map", "out_specs", out_specs, updates=updates),
+            graph=graph,
+            graph_updates=graph_updates,
+        )
+        sizes = dict((jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape)
+        mapped = frozenset(axis_names) or frozenset(sizes)
+        specs = tuple(_checked_spec(lane, sizes, mapped) for lane in lifting.lanes)
+        for label, spec, value in lifting.labelled():
+            for leaf in jax.tree_util.tree_leaves(value):
+                _check_shape(label, PartitionSpec() if spec is None else spec, np.shape(leaf), sizes)
+
+        def passage(inputs: Any) -> Any:
+            outputs, report = lifting.passage(inputs)
+            _check_outputs(lifting, report, outputs, specs, check_vma)
+            return outputs, report
+
+        sharded = jax.shard_map(
+            passage,
+            mesh=mesh,
+            in_specs=(specs,),
+            out_specs=(specs, PartitionSpec()),
+            axis_names=set(axis_names),
+            check_vma=check_vma,
+        )
+        outputs, report = sharded(lifting.inputs)
+        return lifting.finish(outputs, report)
+
+    return wrapper
+
+
+def _checked_spec(spec: Any, sizes: Mapping[Any, int], mapped: frozenset[Any]) -> PartitionSpec:
+    if spec is None:
+        return PartitionSpec()
+    if not isinstance(spec, PartitionSpec):
+        raise ArgumentTypeError(
+            "shard_map: a spec is no partition spec",
+            found=f"a {type(spec).__name__}: {spec!r:.60}",
+            expected="jax.sharding.PartitionSpec, None, or plait.StateSharding({filter: spec}) for a module",
+            do="write jax.sharding.PartitionSpec('axis'), or PartitionSpec() for what is replicated",
+        )
+    unknown = [name for name in _names(spec) if name not in mapped]
+    if unknown:
+        raise ArgumentError(
+            "shard_map: a spec names an axis that is not mapped",
+            found=f"{', '.join(map(repr, unknown))} in {spec}",
+            expected=f"axes of {sorted(mapped, key=str)}",
+            do="correct the spec, the mesh, or axis_names",
+        )
+    return spec
+
+
+def _names(spec: PartitionSpec) -> list[Any]:
+    """The mesh axes that a spec mentions."""
+    return [name for entry in spec for name in _entry_names(entry)]
+
+
+def _entry_names(entry: Any) -> tuple[Any, ...]:
+    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+
+
+def _check_shape(label: str, spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[Any, int]) -> None:
+    if len(spec) > len(shape):
+        raise _too_long(label, spec, shape)
+    for axis, entry in enumerate(spec):
+        parts = math.prod(sizes[name] for name in _entry_names(entry))
+        if shape[axis] % parts:
+            names = ", ".join(f"{name!r} ({sizes[name]})" for name in _entry_names(entry))
+            raise ArgumentError(
+                f"shard_map: axis {axis} cannot be divided among the devices",
+                at=label,
+                found=f"an array of shape {shape}, and {spec}",
+                expected=f"axis {axis} of a multiple of {parts}, the size of the mesh axis {names}",
+                do="pad the array, leave the axis out of the spec, or use a mesh of another shape",
+            )
+
+
+def _check_outputs(lifting: Lifting, report: Report, outputs: Any, specs: Any, check_vma: bool) -> None:
+    """Check what comes out of one shard, while paths are known."""
+    for lane, (spec, values) in enumerate(zip(specs, outputs, strict=True)):
+        for place, value in enumerate(values):
+            for leaf in jax.tree_util.tree_leaves(value):
+                if len(spec) > np.ndim(leaf):
+                    raise _too_long(describe_route(lifting, report, lane, place), spec, np.shape(leaf))
+                differing = varying_axes(leaf) - frozenset(_names(spec)) if check_vma else frozenset[Any]()
+                if differing:
+                    axes = sorted(differing, key=str)
+                    raise ArgumentError(
+                        "shard_map: a value may differ between devices that its spec says are equal",
+                        at=describe_route(lifting, report, lane, place),
+                        found=f"{spec}, and a value that depends on {', '.join(map(repr, axes))}",
+                        expected="a spec that names the axis, or a value that is the same along it",
+                        do=f"reduce it (jax.lax.pmean(value, {axes[0]!r})), name the axis in its spec, or pass "
+                        "check_vma=False if it is the same on all devices",
+                    )
+
+
+def _too_long(label: str, spec: PartitionSpec, shape: tuple[int, ...]) -> ArgumentError:
+    return ArgumentError(
+        "shard_map: a spec has more entries than the array has axes",
+        at=label,
+        found=f"{spec} for an array of shape {shape}",
+        expected=f"at most {len(shape)} entries",
+        do="shorten the spec; for a module, plait.StateSharding({filter: spec, ...: PartitionSpec()}) tells its "
+        "variables apart",
+    )

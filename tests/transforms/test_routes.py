@@ -1,0 +1,83 @@
+"""What JAX says of the places in lanes, said in the user's words. (rules X18, U18)"""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import plait
+from plait.errors import ArgumentError
+from tests.oracles import describe
+from tests.strategies import Node
+
+
+def model():
+    return Node(a=plait.Param(jnp.zeros(())), layers=[Node(mean=plait.BatchStat(jnp.zeros(())))])
+
+
+def writes(model, x):
+    model.layers[0].mean[...] = x
+
+
+def writes_and_changes(model, x):
+    model.layers[0].mean[...] = x
+    del model.a
+    model.flag = True
+
+
+def adds(model, x):
+    model.new = plait.Cache(x)
+
+
+BATCHED = {
+    "a written variable": (writes, 0, r"m\.layers\[0\]\.mean"),
+    "a written variable beside a change of structure": (writes_and_changes, 0, r"m\.layers\[0\]\.mean"),
+    "a new variable": (adds, 0, r"m\.new"),
+    "a plain output": (lambda m, x: (1.0, {"loss": x}), (None, None), r"the output\[1\]\['loss'\]"),
+    "a whole output": (lambda m, x: x, None, r"the output"),
+    "a plain output beside an object": (lambda m, x: {"v": plait.Param(1.0), "x": x}, None, r"the output\['x'\]"),
+    "a variable of the output": (lambda m, x: [plait.Param(0.0), Node(v=plait.Param(x))], None, r"the output\[1\]\.v"),
+}
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_a_value_that_depends_on_the_example_is_named(name):
+    """X18: what has axis None may not differ between examples; JAX's own message names only places in our lanes."""
+    f, out_axes, place = BATCHED[name]
+    m = model()
+    before = describe(m)
+
+    def named(m, x):
+        return f(m, x)
+
+    with pytest.raises(ArgumentError, match=rf"at +{place}\n +found +axis None"):
+        plait.vmap(named, in_axes=(None, 0), out_axes=out_axes)(m, jnp.arange(3.0))
+    assert describe(m) == before
+
+
+def test_advice_for_a_variable_works():
+    """X18: a mean over the examples is the same for all of them; an axis takes what differs."""
+
+    def f(m, x):
+        m.a[...] = jax.lax.pmean(x, "examples")
+        m.layers[0].mean[...] = x
+
+    m = model()
+    m.layers[0].mean = plait.BatchStat(jnp.zeros(3))
+    axes = plait.StateAxes({plait.BatchStat: 0, ...: None})
+    plait.vmap(f, in_axes=(axes, 0), axis_name="examples")(m, jnp.arange(3.0))
+    assert (m.a.item(), m.layers[0].mean.tolist()) == (1.0, [0.0, 1.0, 2.0])
+
+
+def test_errors_of_the_function_itself_stay():
+    def f(m, x):
+        return jax.vmap(lambda y: y, out_axes=None)(jnp.ones(2))
+
+    with pytest.raises(ValueError, match="at vmap out_axes") as caught:
+        plait.vmap(f, in_axes=(None, 0))(model(), jnp.ones(3))
+    assert not isinstance(caught.value, ArgumentError)
+
+
+def test_the_inner_of_two_vmaps_speaks():
+    inner = plait.vmap(writes, in_axes=(None, 0))
+    with pytest.raises(ArgumentError, match=r"at +model\.layers\[0\]\.mean"):
+        plait.vmap(inner, in_axes=(None, 0))(model(), jnp.ones((2, 3)))
