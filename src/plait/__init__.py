@@ -20,7 +20,6 @@ from .core.attributes import is_data as is_data
 from .core.attributes import register_data_type as register_data_type
 from .core.attributes import static as static
 from .core.axes import PARTITION_NAME as PARTITION_NAME
-from .core import axes as spmd
 from .core.capture import capture as capture
 from .core.config import from_config as from_config
 from .core.config import to_config as to_config
@@ -166,6 +165,14 @@ from .nn.pooling import max_pool as max_pool
 from .nn.pooling import min_pool as min_pool
 from .nn.pooling import pool as pool
 from .nn.sequential import Sequential as Sequential
+from .partitioning.axis_rules import logical_axis_rules as logical_axis_rules
+from .partitioning import boxes as meta
+from .partitioning.shardings import abstract_with_sharding as abstract_with_sharding
+from .partitioning.shardings import as_abstract as as_abstract
+from .partitioning.shardings import get_abstract_model as get_abstract_model
+from .partitioning.specs import get_named_sharding as get_named_sharding
+from .partitioning.specs import get_partition_spec as get_partition_spec
+from .partitioning import specs as spmd
 from .transforms.autodiff import DiffState as DiffState
 from .transforms.autodiff import grad as grad
 from .transforms.autodiff import value_and_grad as value_and_grad

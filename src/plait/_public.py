@@ -44,6 +44,9 @@ _NAMES = {
     "nn.norm": "BatchNorm GroupNorm InstanceNorm LayerNorm RMSNorm",
     "nn.pooling": "avg_pool max_pool min_pool pool",
     "nn.sequential": "Sequential",
+    "partitioning.axis_rules": "logical_axis_rules",
+    "partitioning.shardings": "abstract_with_sharding as_abstract get_abstract_model",
+    "partitioning.specs": "get_named_sharding get_partition_spec",
     "transforms.autodiff": "DiffState grad value_and_grad",
     "transforms.axis_names": "transform_metadata",
     "transforms.batching": "pmap vmap",
@@ -63,6 +66,7 @@ _NAMES = {
 MODULES = {
     "compat": "transforms.compat",
     "initializers": "nn.initializers",
+    "meta": "partitioning.boxes",
     "nn": "nn",
     "errors": "errors",
     "filterlib": "core.filters",
@@ -70,7 +74,7 @@ MODULES = {
     "graphlib": "core.graph",
     "proxy_caller": "core.proxy_caller",
     "rnglib": "core.rngs",
-    "spmd": "core.axes",
+    "spmd": "partitioning.specs",
     "statelib": "core.state",
     "variablelib": "core.variables",
 }

@@ -17,7 +17,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "compiled", "stages", "jit", "cached_partial", "autodiff", "custom_rules", "batching", "loops", "branches",
         "sharded", "remat", "shapes", "tree_states", "rng_splits", "compat",
     ),
-    "partitioning": ("axis_rules", "specs", "shardings", "mesh", "boxes"),
+    "partitioning": ("axis_rules", "mesh", "specs", "shardings", "boxes"),
     "nn": (
         "masks", "promotion", "checks", "initializers", "activations",
         "linear", "conv", "embedding", "norm", "dropout", "attention", "recurrent", "pooling", "lora",

@@ -1,0 +1,1 @@
+"""Partitioning: from the axis names of variables to specs, shardings and devices."""

@@ -1,0 +1,320 @@
+"""Boxes: values that carry the names of their axes, the way of Linen. Public as ``plait.meta``. (rules M1 to M24)
+
+A box is an immutable pytree around a value; ``jax.tree.map``, ``jit``, ``vmap`` and ``scan`` carry its names along.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ..core.axes import PARTITION_NAME as PARTITION_NAME
+from ..core.variables import Variable
+from ..errors import AxisNameMismatchError, PartitioningUnspecifiedError as PartitioningUnspecifiedError
+from .axis_rules import (
+    Rules,
+    RulesFallback as RulesFallback,
+    get_logical_axis_rules,
+    logical_to_mesh_axes as logical_to_mesh_axes,
+)
+from .mesh import get_global_mesh as get_global_mesh, global_mesh_defined as global_mesh_defined, place
+from .specs import map_specs, spec_of
+
+A = TypeVar("A")
+
+
+class AxisMetadata(abc.ABC, Generic[A]):
+    """A value with metadata about its axes. Subclasses are pytrees whose leaves are those of the value."""
+
+    @abc.abstractmethod
+    def unbox(self) -> Any:
+        """The value directly inside, even if that is a box itself."""
+
+    @abc.abstractmethod
+    def replace_boxed(self, val: Any) -> AxisMetadata[Any]:
+        """A box with the same metadata around ``val``."""
+
+    @abc.abstractmethod
+    def add_axis(self, index: int, params: Mapping[Any, Any]) -> AxisMetadata[A]:
+        """A box with one axis more at ``index``, around the same value."""
+
+    @abc.abstractmethod
+    def remove_axis(self, index: int, params: Mapping[Any, Any]) -> AxisMetadata[A]:
+        """A box without the axis at ``index``, around the same value."""
+
+
+def is_axis_metadata(x: Any) -> bool:
+    """Whether ``x`` is a box."""
+    return isinstance(x, AxisMetadata)
+
+
+def map_axis_meta(fn: Callable[[AxisMetadata[Any]], Any], tree: Any) -> Any:
+    """``tree`` with ``fn`` applied to each outermost box; other leaves stay as they are."""
+    return jax.tree_util.tree_map(lambda x: fn(x) if is_axis_metadata(x) else x, tree, is_leaf=is_axis_metadata)
+
+
+def add_axis(tree: Any, index: int, params: Mapping[Any, Any]) -> Any:
+    """A tree whose outermost boxes have one axis more at ``index``."""
+    return map_axis_meta(lambda box: box.add_axis(index, params), tree)
+
+
+def remove_axis(tree: Any, index: int, params: Mapping[Any, Any]) -> Any:
+    """A tree whose outermost boxes lack the axis at ``index``."""
+    return map_axis_meta(lambda box: box.remove_axis(index, params), tree)
+
+
+def unbox(tree: Any) -> Any:
+    """A tree without boxes, also without boxes inside boxes.
+
+    Example:
+        >>> plait.meta.unbox({"w": plait.meta.Partitioned(jnp.ones(2), ("x",)), "b": 1})
+        {'w': Array([1., 1.], dtype=float32), 'b': 1}
+    """
+    return map_axis_meta(lambda box: unbox(box.unbox()), tree)
+
+
+def replace_boxed(tree: Any, updates: Any) -> Any:
+    """``tree`` with new values in its boxes.
+
+    Args:
+        updates: a tree of the structure of ``unbox(tree)``.
+
+    Raises:
+        ValueError: another structure.
+    """
+
+    def replace(old: Any, new: Any) -> Any:
+        return old.replace_boxed(replace_boxed(old.unbox(), new)) if is_axis_metadata(old) else new
+
+    return jax.tree_util.tree_map(replace, tree, updates, is_leaf=is_axis_metadata)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["value"], meta_fields=["names", "mesh"])
+@dataclasses.dataclass(frozen=True, eq=False)
+class Partitioned(AxisMetadata[A]):
+    """A value with a name for each of its axes.
+
+    Args:
+        value: an array, or a pytree of them.
+        names: for each axis a name, a tuple of names, or ``None``.
+        mesh: the mesh that the names belong to.
+
+    Example:
+        >>> box = plait.meta.Partitioned(jnp.ones((2, 3)), ("in", None))
+        >>> box.add_axis(0, {plait.PARTITION_NAME: "layers"}).names, box.get_partition_spec()
+        (('layers', 'in', None), PartitionSpec('in', None))
+    """
+
+    value: Any
+    names: tuple[Any, ...]
+    mesh: Any = dataclasses.field(default=None, repr=False)
+
+    def unbox(self, apply_constraint: bool = True) -> Any:
+        """The value, laid out as the names say where a mesh is known."""
+        if not apply_constraint or (self.mesh is None and get_global_mesh() is None):
+            return self.value
+        return place(self.value, self.get_partition_spec(), self.mesh, f"a {type(self).__name__}")
+
+    def replace_boxed(self, val: Any) -> Any:
+        return self.replace(value=val)
+
+    def replace(self, **fields: Any) -> Any:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **fields)
+
+    def _axis_name(self, params: Mapping[Any, Any]) -> Any:
+        if PARTITION_NAME not in params:
+            raise PartitioningUnspecifiedError(
+                "an axis of a box is added or removed without saying its name",
+                at=f"{type(self).__name__} with names {self.names}",
+                found=f"{dict(params)!r}",
+                expected=f"an entry {PARTITION_NAME!r}",
+                do="pass metadata_params (or transform_metadata) {plait.PARTITION_NAME: name}",
+            )
+        return params[PARTITION_NAME]
+
+    def add_axis(self, index: int, params: Mapping[Any, Any]) -> Any:
+        name = self._axis_name(params)
+        names = list(self.names)
+        place = index if index >= 0 else len(names) + index + 1
+        names += [None] * (place - len(names))
+        names.insert(place, name)
+        return self.replace(names=tuple(names))
+
+    def remove_axis(self, index: int, params: Mapping[Any, Any]) -> Any:
+        name = self._axis_name(params)
+        if not -len(self.names) <= index < len(self.names):
+            raise IndexError(f"there is no axis {index} to remove from a box with names {self.names}")
+        names = list(self.names)
+        found = names.pop(index)
+        if found != name:
+            raise AxisNameMismatchError(
+                "the axis that is taken away has another name",
+                at=f"axis {index} of a {type(self).__name__} with names {self.names}",
+                found=f"{found!r}",
+                expected=f"{name!r}",
+                do=f"name the axis as the box does: {{plait.PARTITION_NAME: {found!r}}}",
+            )
+        return self.replace(names=tuple(names))
+
+    def get_partition_spec(self) -> PartitionSpec:
+        """The names as a spec."""
+        return PartitionSpec(*self.names)
+
+    def get_sharding(self, mesh: Any) -> NamedSharding:
+        """The names as a sharding on ``mesh``."""
+        return NamedSharding(mesh, self.get_partition_spec())
+
+    def to_nnx_metadata(self) -> dict[str, Any]:
+        """The fields as metadata of a variable, ``names`` as ``out_sharding``; without the value."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {self._renamed().get(name, name): value for name, value in fields.items()}
+
+    @classmethod
+    def from_nnx_metadata(cls, metadata: Mapping[str, Any]) -> Any:
+        """The box of such metadata; entries that are no fields are left out."""
+        names = {f.name: cls._renamed().get(f.name, f.name) for f in dataclasses.fields(cls)}
+        return cls(**{field: metadata[key] for field, key in names.items() if key in metadata})
+
+    @classmethod
+    def _renamed(cls) -> dict[str, str]:
+        return {"names": "out_sharding"}
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        mine, others = (
+            [getattr(box, f.name) for f in dataclasses.fields(self) if f.name != "value"] for box in (self, other)
+        )
+        return mine == others and _same(self.value, other.value)  # type: ignore[attr-defined]
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _same(first: Any, second: Any) -> bool:
+    if first is second:
+        return True
+    leaves, tree = jax.tree_util.tree_flatten(first)
+    others, other_tree = jax.tree_util.tree_flatten(second)
+    if tree != other_tree:
+        return False
+    return all(
+        x is y or (jnp.shape(x) == jnp.shape(y) and bool(jnp.all(jnp.equal(x, y))))
+        for x, y in zip(leaves, others, strict=True)
+    )
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["value"], meta_fields=["names", "mesh", "rules"])
+@dataclasses.dataclass(frozen=True, eq=False)
+class LogicallyPartitioned(Partitioned[A]):
+    """A box whose names are logical: rules say which axes of the mesh they stand for.
+
+    Args:
+        rules: pairs (logical name, mesh axis); by default those of ``logical_axis_rules``.
+    """
+
+    rules: Any = dataclasses.field(default=None, repr=False)
+
+    def unbox(self, apply_constraint: bool = True) -> Any:
+        """The value, laid out as names and rules say where a mesh is known."""
+        if not apply_constraint:
+            return self.value
+        return with_logical_constraint(self.value, self.names, rules=self.rules, mesh=self.mesh)
+
+    @classmethod
+    def _renamed(cls) -> dict[str, str]:
+        return {"names": "out_sharding", "rules": "sharding_rules"}
+
+
+def with_logical_constraint(
+    x: Any,
+    logical_axes: Any,
+    rules: Rules | None = None,
+    mesh: Any = None,
+    fallback: RulesFallback = RulesFallback.AXIS_IS_UNSHARDED,
+) -> Any:
+    """Lay out a value as the logical names of its axes say.
+
+    Args:
+        x: an array, or a pytree of arrays.
+        logical_axes: the names; for a pytree, a tree of tuples of names.
+        rules: by default those of the thread; without rules, names or mesh ``x`` is returned as it is.
+        fallback: what to do with a name that no rule matches.
+
+    Raises:
+        ArgumentError: no rule matches and ``fallback`` says to raise.
+    """
+    rules = get_logical_axis_rules() if rules is None else rules
+    if not rules or logical_axes is None:
+        return x
+
+    def constrain(names: Any, leaf: Any) -> Any:
+        spec = logical_to_mesh_axes(names, rules, fallback=fallback)
+        return leaf if spec is None else place(leaf, spec, mesh, f"an array with logical axes {names}")
+
+    return jax.tree_util.tree_map(constrain, logical_axes, x, is_leaf=_is_names)
+
+
+def _is_names(x: Any) -> bool:
+    return x is None or (
+        isinstance(x, tuple) and all(e is None or isinstance(e, (str, tuple)) or not hasattr(e, "shape") for e in x)
+    )
+
+
+def logical_to_mesh(tree: Any, rules: Rules | None = None) -> Any:
+    """A tree of specs with logical names as a tree of specs with mesh axes."""
+    return map_specs(lambda spec: logical_to_mesh_axes(spec, rules) or PartitionSpec(), tree)
+
+
+def logical_to_mesh_sharding(tree: Any, mesh: Any, rules: Rules | None = None) -> Any:
+    """A tree of specs with logical names as a tree of shardings on ``mesh``."""
+    return map_specs(lambda spec: NamedSharding(mesh, spec), logical_to_mesh(tree, rules))
+
+
+def with_partitioning(fn: Callable[..., Any], names: tuple[Any, ...], mesh: Any = None) -> Callable[..., Any]:
+    """An initializer whose result is a ``Partitioned``. (``plait.with_partitioning`` annotates a variable instead.)"""
+
+    @functools.wraps(fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return Partitioned(fn(*args, **kwargs), names, mesh)
+
+    return wrapper
+
+
+def with_logical_partitioning(
+    fn: Callable[..., Any], names: tuple[Any, ...], mesh: Any = None, rules: Rules | None = None
+) -> Callable[..., Any]:
+    """An initializer whose result is a ``LogicallyPartitioned``."""
+
+    @functools.wraps(fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return LogicallyPartitioned(fn(*args, **kwargs), names, mesh, rules)
+
+    return wrapper
+
+
+def _has_spec(x: Any) -> bool:
+    return isinstance(x, Variable) or hasattr(x, "get_partition_spec")
+
+
+def get_partition_spec(tree: Any) -> Any:
+    """The spec of each leaf: boxes and variables give theirs, arrays ``PartitionSpec()``, anything else ``None``."""
+    return jax.tree_util.tree_map(spec_of, tree, is_leaf=_has_spec)
+
+
+def get_sharding(tree: Any, mesh: Any) -> Any:
+    """The sharding on ``mesh`` of each leaf; ``None`` for what has no spec."""
+
+    def convert(leaf: Any) -> Any:
+        if hasattr(leaf, "get_sharding"):
+            return leaf.get_sharding(mesh)
+        return map_specs(lambda spec: NamedSharding(mesh, spec), spec_of(leaf))
+
+    return jax.tree_util.tree_map(convert, tree, is_leaf=_has_spec)

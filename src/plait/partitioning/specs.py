@@ -1,0 +1,95 @@
+"""Partition specs of variables: their axis names, translated by the rules in force. (rules M22, M25 to M27)
+
+``plait.spmd`` is this module: what concerns axis names of variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ..core.axes import add_axis as add_axis, remove_axis as remove_axis
+from ..core.variables import Variable
+from .axis_rules import (
+    composite_rules as composite_rules,
+    from_sharding_rules as from_sharding_rules,
+    get_logical_axis_rules as get_logical_axis_rules,
+    set_logical_axis_rules as set_logical_axis_rules,
+)
+
+
+def get_var_pspec(variable: Variable[Any]) -> PartitionSpec | None:
+    """The spec of one variable: its ``out_sharding`` under the rules in force.
+
+    Returns:
+        ``PartitionSpec()`` for an array without names, ``None`` for something that is no array.
+
+    Example:
+        >>> v = plait.Param(jnp.ones((2, 3)), out_sharding=("embed", None))
+        >>> with plait.logical_axis_rules([("embed", "model")]):
+        ...     plait.spmd.get_var_pspec(v)
+        PartitionSpec('model', None)
+    """
+    metadata = variable.get_metadata()
+    names = metadata.get("out_sharding")
+    if isinstance(names, NamedSharding):
+        return names.spec
+    if isinstance(names, PartitionSpec):
+        return names
+    if names:
+        rules = composite_rules(get_logical_axis_rules(), metadata.get("sharding_rules") or ())
+        return PartitionSpec(*from_sharding_rules(names, rules))
+    return PartitionSpec() if hasattr(variable.get_raw_value(), "shape") else None
+
+
+def spec_of(leaf: Any) -> Any:
+    """The spec of a leaf: a variable around its spec, the spec of a box or array, or ``None``."""
+    if isinstance(leaf, Variable):
+        return leaf.replace(get_var_pspec(leaf))
+    if hasattr(leaf, "get_partition_spec"):
+        return leaf.get_partition_spec()
+    return PartitionSpec() if hasattr(leaf, "shape") else None
+
+
+def is_spec_leaf(x: Any) -> bool:
+    """What has one spec for all of it: a variable, or a box."""
+    return isinstance(x, Variable) or hasattr(x, "get_partition_spec")
+
+
+def get_partition_spec(tree: Any) -> Any:
+    """The specs of a tree, which ``jax.jit`` takes as shardings.
+
+    Args:
+        tree: a state, or any pytree of variables, boxes and arrays; abstract values will do.
+
+    Returns:
+        The tree with each variable around its spec, boxes and arrays replaced by theirs (``PartitionSpec()`` without
+        names), and other leaves by ``None``.
+
+    Example:
+        >>> layer = plait.Linear(2, 3, rngs=plait.Rngs(0), kernel_metadata={"out_sharding": ("in", "out")})
+        >>> specs = plait.get_partition_spec(plait.state(layer))
+        >>> specs["kernel"].get_raw_value(), specs["bias"].get_raw_value()
+        (PartitionSpec('in', 'out'), PartitionSpec())
+    """
+    return jax.tree_util.tree_map(spec_of, tree, is_leaf=is_spec_leaf)
+
+
+def get_named_sharding(tree: Any, mesh: Mesh) -> Any:
+    """As ``get_partition_spec``, with a ``NamedSharding`` on ``mesh`` in place of each spec."""
+    return map_specs(lambda spec: NamedSharding(mesh, spec), get_partition_spec(tree))
+
+
+def map_specs(f: Callable[[PartitionSpec], Any], tree: Any) -> Any:
+    """A tree with ``f`` applied to each spec, inside of variables too."""
+
+    def convert(leaf: Any) -> Any:
+        if isinstance(leaf, Variable):
+            inner = leaf.get_raw_value()
+            return leaf.replace(f(inner)) if isinstance(inner, PartitionSpec) else leaf
+        return f(leaf) if isinstance(leaf, PartitionSpec) else leaf
+
+    return jax.tree_util.tree_map(convert, tree, is_leaf=lambda x: isinstance(x, (Variable, PartitionSpec)))

@@ -1,0 +1,157 @@
+"""Specs of variables, eager placement, abstract models. (rules V37 to V41, M25 to M28, M33 to M36; asks 12, 15)"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+import plait
+from plait import spmd
+from plait.errors import ArgumentError
+
+
+def mesh(kind=AxisType.Auto, shape=(4, 2), names=("data", "model")):
+    return jax.make_mesh(shape, names, axis_types=(kind,) * len(shape))
+
+
+class Net(plait.Module):
+    def __init__(self, rngs, **metadata):
+        init = plait.with_partitioning(plait.initializers.lecun_normal(), (None, "model"), **metadata)
+        self.linear = plait.Linear(4, 8, kernel_init=init, rngs=rngs)
+        self.scale = plait.Param(jnp.ones(8), out_sharding=("model",))
+        self.count = plait.BatchStat(jnp.zeros(()))
+
+    def __call__(self, x):
+        self.count += 1
+        return self.linear(x) * self.scale[None]
+
+
+def test_specs_of_a_state():
+    """M25, M26: the result has the classes and metadata of the state, and jit takes it."""
+    net = Net(plait.Rngs(0))
+    state = plait.state(net)
+    specs = plait.get_partition_spec(state)
+    assert type(specs) is plait.State
+    assert specs["linear"]["kernel"].get_raw_value() == P(None, "model")
+    assert specs["scale"].get_raw_value() == P("model")
+    assert specs["count"].get_raw_value() == P()
+    assert type(specs["count"]) is plait.BatchStat
+    shardings = plait.get_named_sharding(state, mesh())
+    assert shardings["scale"].get_raw_value() == NamedSharding(mesh(), P("model"))
+    placed = jax.jit(lambda s: s, out_shardings=shardings)(state)
+    assert placed["scale"].get_raw_value().sharding.spec == P("model")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "expected"),
+    [
+        (("embed", None), P("data", None)),
+        (P("x", "y"), P("x", "y")),
+        (NamedSharding(jax.make_mesh((8,), ("z",)), P("z")), P("z")),
+        (None, P()),
+        ((), P()),
+    ],
+)
+def test_spec_of_one_variable(annotation, expected):
+    """M26."""
+    with plait.use_eager_sharding(False), plait.logical_axis_rules([("embed", "data")]):
+        assert spmd.get_var_pspec(plait.Param(jnp.ones((8, 2)), out_sharding=annotation)) == expected
+
+
+def test_rules_of_the_variable_and_of_the_context():
+    """M26, M30, V38."""
+    v = plait.Param(jnp.ones((2, 2)), out_sharding=("a", "b"), sharding_rules=(("a", "x"),))
+    assert spmd.get_var_pspec(v) == P("x", "b")
+    with plait.logical_axis_rules([("b", "y")]):
+        assert spmd.get_var_pspec(v) == P("x", "y")
+    with plait.logical_axis_rules([("a", "z")]), pytest.raises(ArgumentError, match="'a' -> 'z'"):
+        spmd.get_var_pspec(v)
+    assert spmd.get_var_pspec(plait.Variable("text")) is None
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_new_variables_are_placed_where_a_mesh_is_known(kind):
+    """V39, ask 15: the same model runs without a mesh, on one device, and on eight, auto and explicit."""
+    x = jnp.ones((8, 4))
+    expected = Net(plait.Rngs(0))(x)
+    for each in (mesh(kind), mesh(kind, (1, 1)), mesh(kind, (2, 4))):
+        with jax.set_mesh(each):
+            net = Net(plait.Rngs(0))
+            assert net.linear.kernel.get_raw_value().sharding.spec == P(None, "model")
+            assert net.scale.get_raw_value().sharding.mesh.shape == each.shape
+            out = plait.jit(lambda net, x: net(x))(net, x)
+        np.testing.assert_allclose(out, expected, rtol=1e-6)
+
+
+def test_a_mesh_of_the_variable_wins():
+    """V38, V39."""
+    own = mesh()
+    v = plait.Param(jnp.ones((8, 2)), out_sharding=("data",), mesh=own)
+    assert v.get_raw_value().sharding == NamedSharding(own, P("data"))
+    w = plait.Param(jnp.ones((8, 2)), out_sharding=NamedSharding(own, P("model")))
+    assert w.get_raw_value().sharding.spec == P("model")
+
+
+def test_without_a_mesh_the_names_stay_metadata():
+    """V39."""
+    v = plait.Param(jnp.ones((8, 2)), out_sharding=("data", None))
+    assert v.out_sharding == ("data", None)
+    assert len(v.get_raw_value().devices()) == 1
+    with jax.set_mesh(mesh()), plait.use_eager_sharding(False):
+        w = plait.Param(jnp.ones((8, 2)), out_sharding=("data",))
+        assert w.get_raw_value().sharding.is_fully_replicated
+
+
+def test_logical_names_are_translated():
+    """V39, M29; ask 15: an unknown name raises with the rules in force."""
+    with jax.set_mesh(mesh()), plait.logical_axis_rules([("embed", "model"), ("none", None)]):
+        v = plait.Param(jnp.ones((4, 2)), out_sharding=("none", "embed"))
+        assert v.get_raw_value().sharding.spec == P(None, "model")
+        with pytest.raises(ArgumentError, match=r"(?s)Param.*'heads'.*\('embed', 'model'\).*\('data', 'model'\)"):
+            plait.Param(jnp.ones((4, 2)), out_sharding=("heads",))
+        with pytest.raises(ArgumentError, match=r"(?s)more axis names.*\(4,\)"):
+            plait.Param(jnp.ones(4), out_sharding=("embed", "none", "embed"))
+
+
+def test_mixed_axis_kinds_are_refused():
+    """V39."""
+    mixed = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto, AxisType.Explicit))
+    with jax.set_mesh(mixed), pytest.raises(ArgumentError, match=r"(?s)axis types.*Auto.*Explicit"):
+        plait.Param(jnp.ones((4, 2)), out_sharding=("data",))
+
+
+def test_a_model_is_made_on_its_devices():
+    """Ask 12: inside jit names become constraints, and no device holds a whole copy."""
+    with jax.set_mesh(mesh()):
+        net = plait.jit(lambda: Net(plait.Rngs(0)))()
+    kernel = net.linear.kernel.get_raw_value()
+    assert kernel.sharding.spec == P(None, "model")
+    assert {shard.data.shape for shard in kernel.addressable_shards} == {(4, 4)}
+
+
+def test_abstract_models():
+    """M35, M36, ask 12: nothing is allocated, every variable has a sharding."""
+    own = mesh()
+    before = len(jax.live_arrays())
+    graphdef, state = plait.get_abstract_model(lambda: Net(plait.Rngs(0)), own)
+    assert len(jax.live_arrays()) <= before + 2  # the keys of the streams
+    assert state["linear"]["kernel"].get_raw_value().sharding == NamedSharding(own, P(None, "model"))
+    assert state["count"].get_raw_value().sharding == NamedSharding(own, P())
+    assert graphdef == plait.graphdef(Net(plait.Rngs(0)))
+    v = plait.Param(jax.ShapeDtypeStruct((4, 2), jnp.float32), out_sharding=("data",))
+    assert plait.as_abstract(v).get_raw_value().sharding is None
+    with jax.set_mesh(own):
+        assert plait.as_abstract({"v": v})["v"].get_raw_value().sharding.spec == P("data")
+    with pytest.warns(DeprecationWarning, match="as_abstract"):
+        plait.abstract_with_sharding(v)
+
+
+def test_names_follow_optimizer_state():
+    """M33, ask 8: mirrors of variables have their metadata."""
+    optax = pytest.importorskip("optax")
+    net = Net(plait.Rngs(0))
+    optimizer = plait.Optimizer(net, optax.adam(1e-3), wrt=plait.Param)
+    specs = plait.get_partition_spec(plait.state(optimizer, plait.OptVariable))
+    found = [leaf.get_raw_value() for leaf in jax.tree.leaves(specs, is_leaf=lambda x: isinstance(x, plait.Variable))]
+    assert found.count(P(None, "model")) == 2  # mu and nu of the kernel
