@@ -120,11 +120,19 @@ def test_annotations_become_shardings(name):
     assert made.get_raw_value().sharding == expected
 
 
-@pytest.mark.parametrize(("names", "shape"), [(("data", "model"), (4,)), (("batch",), (4,))])
-def test_annotations_that_do_not_fit_are_named(names, shape):
-    message = r"at +layers\[0\]\.w\n.*\n.*axes of the mesh: \['data', 'model'\]"
-    with jax.set_mesh(MESH), pytest.raises(ArgumentError, match=message):
-        plait.eval_shape(lambda: Node(layers=[Node(w=plait.Param(jnp.ones(shape), out_sharding=names))]))
+@pytest.mark.parametrize(
+    ("names", "shape", "message"),
+    [
+        (("data", "model"), (4,), r"\(4,\)\n.*at most 1 names"),
+        (("batch",), (4,), r"'batch'.*\n.*axes of the mesh: \('data', 'model'\)"),
+    ],
+)
+def test_annotations_that_do_not_fit_are_named(names, shape, message):
+    def make():
+        return Node(layers=[Node(w=plait.Param(jnp.ones(shape), out_sharding=names, eager_sharding=False))])
+
+    with jax.set_mesh(MESH), pytest.raises(ArgumentError, match=rf"at +layers\[0\]\.w\n.*{message}"):
+        plait.eval_shape(make)
 
 
 def test_what_eval_shape_refuses():

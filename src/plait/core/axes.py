@@ -7,7 +7,7 @@ same for a whole tree by hand. (rules V37, V40; ask 8)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jax.sharding import NamedSharding, PartitionSpec
@@ -18,6 +18,10 @@ from .variables import Variable
 
 PARTITION_NAME = "partition_name"
 _LAYOUT = "out_sharding"
+
+# ``(variable, shape, place) -> sharding or None``: what the axis names of a variable mean on the mesh that is known;
+# filled by ``plait.partitioning``, which knows of rules and meshes.
+sharding_hooks: list[Callable[[Variable[Any], tuple[int, ...], str], Any]] = []
 
 
 def add_axis(tree: Any, index: int, metadata: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from .axis_rules import (
     get_logical_axis_rules,
     logical_to_mesh_axes as logical_to_mesh_axes,
 )
-from .mesh import get_global_mesh as get_global_mesh, global_mesh_defined as global_mesh_defined, place
+from .mesh import get_global_mesh as get_global_mesh, global_mesh_defined as global_mesh_defined, place_by_spec
 from .specs import map_specs, spec_of
 
 A = TypeVar("A")
@@ -120,7 +120,7 @@ class Partitioned(AxisMetadata[A]):
         """The value, laid out as the names say where a mesh is known."""
         if not apply_constraint or (self.mesh is None and get_global_mesh() is None):
             return self.value
-        return place(self.value, self.get_partition_spec(), self.mesh, f"a {type(self).__name__}")
+        return place_by_spec(self.value, self.get_partition_spec(), self.mesh, f"a {type(self).__name__}")
 
     def replace_boxed(self, val: Any) -> Any:
         return self.replace(value=val)
@@ -257,7 +257,7 @@ def with_logical_constraint(
 
     def constrain(names: Any, leaf: Any) -> Any:
         spec = logical_to_mesh_axes(names, rules, fallback=fallback)
-        return leaf if spec is None else place(leaf, spec, mesh, f"an array with logical axes {names}")
+        return leaf if spec is None else place_by_spec(leaf, spec, mesh, f"an array with logical axes {names}")
 
     return jax.tree_util.tree_map(constrain, logical_axes, x, is_leaf=_is_names)
 

@@ -9,6 +9,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from .._compat import Tracer
 from ..errors import ArgumentError
+from .axis_rules import get_logical_axis_rules
 
 
 def get_global_mesh() -> AbstractMesh | None:
@@ -22,46 +23,51 @@ def global_mesh_defined() -> bool:
     return get_global_mesh() is not None
 
 
-def place(value: Any, spec: PartitionSpec, mesh: Mesh | AbstractMesh | None, what: str) -> Any:
+def place(value: Any, sharding: NamedSharding, what: str) -> Any:
     """A value laid out on a mesh: moved if it is an array, constrained if it is being traced.
 
     Args:
-        mesh: by default the mesh in force; without one the value is returned as it is.
+        sharding: on the mesh in force, or on one of its own.
         what: whose value it is, for errors.
 
     Raises:
-        ArgumentError: the spec names an axis that the mesh does not have or has more entries than the value has axes,
-            or the mesh mixes kinds of axes.
+        ArgumentError: the mesh mixes kinds of axes.
     """
-    if not hasattr(value, "ndim") or not hasattr(value, "dtype"):
-        return value
-    abstract = get_global_mesh() if mesh is None else mesh
-    if abstract is None or abstract.empty:
-        return value
-    check_spec(spec, abstract, value, what)
-    kinds = set(abstract.axis_types)
+    mesh = sharding.mesh
+    kinds = set(mesh.axis_types)
     if len(kinds) > 1:
         raise ArgumentError(
             "a mesh whose axes are of different kinds cannot lay out a variable by its names",
             at=what,
-            found=f"axis types {dict(zip(abstract.axis_names, abstract.axis_types, strict=True))}",
+            found=f"axis types {dict(zip(mesh.axis_names, mesh.axis_types, strict=True))}",
             expected="all Explicit, or all Auto",
             do="make the mesh with one kind of axes, or place the value yourself",
         )
     if isinstance(value, Tracer):
-        sharding = NamedSharding(abstract, spec)
-        if kinds == {AxisType.Explicit}:
-            return jax.sharding.reshard(value, sharding)
-        return jax.lax.with_sharding_constraint(value, sharding)
+        explicit = kinds == {AxisType.Explicit}
+        return jax.sharding.reshard(value, sharding) if explicit else jax.lax.with_sharding_constraint(value, sharding)
     if isinstance(value, jax.ShapeDtypeStruct):
         return value
-    concrete = abstract if isinstance(abstract, Mesh) else jax.sharding.get_mesh()
+    concrete = mesh if isinstance(mesh, Mesh) else jax.sharding.get_mesh()
     if not isinstance(concrete, Mesh) or concrete.empty:
         return value  # an abstract mesh has no devices to move to
-    return jax.device_put(value, NamedSharding(concrete, spec))
+    return jax.device_put(value, NamedSharding(concrete, sharding.spec))
 
 
-def check_spec(spec: PartitionSpec, mesh: Any, value: Any, what: str) -> None:
+def place_by_spec(value: Any, spec: PartitionSpec, mesh: Any, what: str) -> Any:
+    """A value laid out by a spec on ``mesh``, or on the mesh in force; as it is where there is none.
+
+    Raises:
+        ArgumentError: the spec does not fit the mesh or the value, or the mesh mixes kinds of axes.
+    """
+    mesh = get_global_mesh() if mesh is None else mesh
+    if mesh is None or mesh.empty or not hasattr(value, "shape"):
+        return value
+    check_spec(spec, mesh, value.shape, what)
+    return place(value, NamedSharding(mesh, spec), what)
+
+
+def check_spec(spec: PartitionSpec, mesh: Any, shape: tuple[int, ...], what: str) -> None:
     """Refuse a spec that a mesh cannot follow.
 
     Raises:
@@ -70,8 +76,6 @@ def check_spec(spec: PartitionSpec, mesh: Any, value: Any, what: str) -> None:
     names = [name for entry in spec for name in (entry if isinstance(entry, tuple) else (entry,))]
     unknown = [name for name in names if isinstance(name, str) and name not in mesh.axis_names]
     if unknown:
-        from .axis_rules import get_logical_axis_rules
-
         raise ArgumentError(
             "a variable names an axis that the mesh does not have",
             at=what,
@@ -79,11 +83,11 @@ def check_spec(spec: PartitionSpec, mesh: Any, value: Any, what: str) -> None:
             expected=f"axes of the mesh: {tuple(mesh.axis_names)}",
             do=f"add a rule: plait.logical_axis_rules([({unknown[0]!r}, mesh axis or None), ...])",
         )
-    if len(spec) > value.ndim:
+    if len(spec) > len(shape):
         raise ArgumentError(
             "a variable has more axis names than its array has axes",
             at=what,
-            found=f"{spec} for shape {tuple(value.shape)}",
-            expected=f"at most {value.ndim} names",
+            found=f"{spec} for shape {tuple(shape)}",
+            expected=f"at most {len(shape)} names",
             do="give one name, or None, for each axis",
         )

@@ -7,24 +7,51 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
+from ..core.axes import sharding_hooks
 from ..core.functional import split
 from ..core.variables import Variable, eager_sharding_hooks
-from .mesh import get_global_mesh, place
+from ..words import with_article
+from .mesh import check_spec, get_global_mesh, place
 from .specs import get_var_pspec
+
+
+def sharding_of(variable: Variable[Any], shape: tuple[int, ...], what: str) -> Sharding | None:
+    """What a variable's axis names mean for an array of this shape, where a mesh is known.
+
+    Args:
+        what: whose array it is, for errors.
+
+    Returns:
+        The sharding; ``None`` without a mesh. A variable without names is replicated on the mesh.
+
+    Raises:
+        ArgumentError: a name that neither rules nor mesh know, or more names than axes.
+    """
+    metadata = variable.get_metadata()
+    layout = metadata.get("out_sharding")
+    if layout is not None and not isinstance(layout, (tuple, list, PartitionSpec)):
+        return layout if isinstance(layout, Sharding) else None
+    mesh = metadata.get("mesh")
+    mesh = get_global_mesh() if mesh is None else mesh
+    if mesh is None or mesh.empty:
+        return None
+    spec = get_var_pspec(variable) or PartitionSpec()
+    check_spec(spec, mesh, shape, what)
+    return NamedSharding(mesh, spec)
+
+
+sharding_hooks.append(sharding_of)
 
 
 def _place_new(variable: Variable[Any], value: Any) -> Any:
     """Lay out the value of a new variable as its metadata says, where a mesh is known."""
     if not hasattr(value, "ndim"):
         return value
-    spec = get_var_pspec(variable)
-    names = variable.get_metadata().get("out_sharding")
-    mesh = names.mesh if isinstance(names, NamedSharding) else variable.get_metadata().get("mesh")
-    if spec is None or (mesh is None and get_global_mesh() is None):
-        return value
-    return place(value, spec, mesh, f"a {type(variable).__name__} with out_sharding={names}")
+    what = f"{with_article(type(variable).__name__)} with out_sharding={variable.get_metadata()['out_sharding']}"
+    sharding = sharding_of(variable, value.shape, what)
+    return place(value, sharding, what) if isinstance(sharding, NamedSharding) else value
 
 
 eager_sharding_hooks.append(_place_new)
@@ -47,14 +74,13 @@ def as_abstract(tree: Any, *, graph: bool | None = None) -> Any:
     def convert(leaf: Any) -> Any:
         if not isinstance(leaf, Variable):
             return leaf
-        value, metadata = leaf.get_raw_value(), leaf.get_metadata()
+        value = leaf.get_raw_value()
         if not isinstance(value, jax.ShapeDtypeStruct) or value.sharding is not None:
             return leaf
-        mesh = metadata.get("mesh") or get_global_mesh()
-        spec = get_var_pspec(leaf)
-        if not metadata.get("out_sharding") or mesh is None or spec is None:
-            return leaf
-        return leaf.replace(jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=NamedSharding(mesh, spec)))
+        sharding = (
+            sharding_of(leaf, value.shape, type(leaf).__name__) if leaf.get_metadata().get("out_sharding") else None
+        )
+        return leaf.replace(jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)) if sharding else leaf
 
     return jax.tree_util.tree_map(convert, tree, is_leaf=lambda x: isinstance(x, Variable))
 

@@ -10,15 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from .._compat import is_mutable_array
+from ..core.axes import sharding_hooks
 from ..core.flatten import Walk, path_of
 from ..core.modes import check_mode, graph_updates_mode
 from ..core.nodes import Static
 from ..core.variables import Variable
-from ..errors import ArgumentError
-from ..paths import Path, describe_path
+from ..paths import describe_path
 from .crossing import (
     Entered,
     Gathered,
@@ -41,8 +40,8 @@ def eval_shape(
     """What ``f(*args, **kwargs)`` would return, with ``jax.ShapeDtypeStruct`` in place of arrays. Allocates nothing.
 
     Modules in the output are new ones, whose variables hold shapes; the arguments stay as they are, and may hold
-    shapes themselves. Where a mesh is known, a variable's shape has the sharding of its ``out_sharding``: the mesh is
-    the variable's metadata ``mesh``, else the one of ``jax.set_mesh``.
+    shapes themselves. Where a mesh is known, a variable's shape has the sharding of its ``out_sharding`` under the
+    rules in force: the mesh is the variable's metadata ``mesh``, else the one of ``jax.set_mesh``.
 
     Raises:
         ArgumentError: ``f`` is a bound method, returns a captured object, or has a variable whose ``out_sharding`` does
@@ -218,34 +217,8 @@ def _put_shardings(root: Any) -> None:
             continue
         shape = variable._cell.raw
         if isinstance(shape, jax.ShapeDtypeStruct) and shape.sharding is None:
-            sharding = _sharding_of(variable, path_of(link), shape.shape)
-            if sharding is not None:
+            for sharding_of in sharding_hooks:
+                sharding = sharding_of(variable, shape.shape, describe_path(path_of(link)))
                 variable._cell.raw = jax.ShapeDtypeStruct(
                     shape.shape, shape.dtype, sharding=sharding, weak_type=shape.weak_type
                 )
-
-
-def _sharding_of(variable: Variable[Any], path: Path, shape: tuple[int, ...]) -> Any:
-    metadata = variable._cell.metadata
-    layout = metadata.get("out_sharding")
-    if layout is not None and not isinstance(layout, (tuple, list, PartitionSpec)):
-        return layout if isinstance(layout, Sharding) else None
-    mesh = metadata.get("mesh")
-    if mesh is None:
-        mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty:
-        return None
-    rules = dict(metadata.get("sharding_rules") or ())
-    names = [rules.get(name, name) if isinstance(name, str) else name for name in layout or ()]
-    used = [name for entry in names for name in (entry if isinstance(entry, tuple) else (entry,)) if name is not None]
-    unknown = [name for name in used if name not in mesh.axis_names]
-    if unknown or len(names) > len(shape):
-        raise ArgumentError(
-            "eval_shape: the out_sharding of a variable does not fit",
-            at=describe_path(path),
-            found=f"{layout!r} for an array of shape {shape}",
-            expected=f"at most {len(shape)} entries, which name axes of the mesh: {list(mesh.axis_names)}",
-            do="correct the metadata, give the variable sharding_rules=(('logical', 'mesh axis'), ...), or use a mesh "
-            "that has these axes",
-        )
-    return NamedSharding(mesh, PartitionSpec(*names))
