@@ -8,9 +8,10 @@ FILES: dict[str, tuple[str, ...]] = {
     "row 0": ("errors", "paths", "typing", "_compat", "_public"),
     "core": (
         "axes", "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings",
-        "variable_metadata", "variables", "variable_names", "nodes", "state", "graphdef", "flatten", "unflatten",
-        "attributes", "sowing", "module", "containers", "walks", "modes", "functional", "traversal", "locate", "config",
-        "update_context", "proxy_caller", "views", "capture", "rngs", "graph",
+        "variable_metadata", "variables", "variable_names", "nodes", "state", "graphdef", "flatten",
+        "attributes", "sowing", "module", "plan", "state_leaves", "unflatten", "containers", "walks", "modes",
+        "functional", "traversal", "locate", "config", "update_context", "proxy_caller", "views", "capture",
+        "rngs", "graph",
     ),
     "transforms": (
         "prefixes", "crossing", "aliasing", "captures", "compiled", "stages", "jit", "autodiff", "custom_rules",
