@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import plait
+from plait.core.graphdef import NodeDef, NodeRef, StaticAttribute, VariableDef
+from plait.core.nodes import get_node_impl_for_type
 
 
 def describe(*roots: Any) -> list[Any]:
@@ -99,3 +101,43 @@ def leaves(*roots: Any) -> list[tuple[tuple[Any, ...], Any]]:
 def assert_same_graph(first: Any, second: Any) -> None:
     """Two graphs have the same types, static values, metadata, values, sharing and cycles."""
     assert describe(first) == describe(second)
+
+
+def rebuilt(graphdef: Any, leaves: Any, built: dict[int, Any] | None = None) -> Any:
+    """The graph of a graphdef, node by node in the order of rules G26 to G28, through the registered callbacks."""
+    supply = iter(leaves)
+    built = {} if built is None else built
+
+    def make(part: Any) -> Any:
+        if isinstance(part, NodeRef):
+            return built[part.index]
+        if not isinstance(part, NodeDef):
+            leaf = next(supply)
+            if isinstance(part, VariableDef) and not isinstance(leaf, plait.Variable):
+                leaf = part.type.from_metadata(leaf, part.metadata)
+            if part.index is not None:
+                built[part.index] = leaf
+            return leaf
+        impl: Any = get_node_impl_for_type(part.type)
+        node = None
+        if part.index is not None:
+            node = built[part.index] = impl.create_empty(part.metadata)
+        below = [
+            (entry.key, entry.value if isinstance(entry, StaticAttribute) else make(entry.value))
+            for entry in part.attributes
+        ]
+        if part.index is None:
+            return impl.unflatten(below, part.metadata)
+        impl.init(node, below)
+        return node
+
+    return make(graphdef)
+
+
+def updated(node: Any, state: Any) -> None:
+    """Write each variable of a state to the one that its path leads to, alone."""
+    for path, leaf in state.flat_state():
+        target = node
+        for key in path:
+            target = dict(children(target))[key]
+        target.update_from_state(leaf)

@@ -9,8 +9,9 @@ FILES: dict[str, tuple[str, ...]] = {
     "core": (
         "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings",
         "variable_metadata", "variables", "variable_names", "nodes", "state", "graphdef", "diff", "flatten", "axes",
-        "unflatten", "attributes", "sowing", "module", "containers", "walks", "modes", "functional", "traversal",
-        "locate", "config", "update_context", "proxy_caller", "views", "capture", "rngs", "graph",
+        "attributes", "sowing", "module", "plan", "state_leaves", "unflatten", "containers", "walks", "modes",
+        "functional", "traversal", "locate", "config", "update_context", "proxy_caller", "views", "capture",
+        "rngs", "graph",
     ),
     "transforms": (
         "prefixes", "aliasing", "captures", "crossing", "arguments", "lanes", "routes", "donating", "axis_names",

@@ -6,15 +6,19 @@ import functools
 import pickle
 import subprocess
 import sys
+import threading
 import typing
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 import plait as nnx
-from plait.core.module import RESERVED
+from plait.core.clock import clock
+from plait.core.flatten import Walk
+from plait.core.module import RESERVED, own_info
 from plait.errors import TraceContextError
 
 T = typing.TypeVar("T")
@@ -466,3 +470,41 @@ def test_flax_answers_the_same(ask):
 
         answers.append(ask(library, Outer()))
     assert answers[0] == answers[1]
+
+
+def test_nodes_that_were_merged_together_have_stamps_of_their_own():
+    """U33: a change of one of them is not one of another, and moves the clock only if a walk has seen it."""
+    merged = nnx.merge(*nnx.split(nnx.Dict(a=nnx.Dict(n=1), b=nnx.Dict(n=1), c=nnx.Dict(n=1))))
+    before = clock.now
+    merged.c.n = 2  # not seen yet
+    assert clock.now == before
+    graphdefs = [nnx.graphdef(node) for node in (merged.a, merged.b)]
+    stamps = [node._info for node in (merged.a, merged.b)]
+    assert stamps[0] is not stamps[1]
+    merged.c.n = 3
+    assert clock.now == before
+    merged.a.n = 2
+    assert clock.now == stamps[0].version > before
+    assert stamps[1].version < clock.now
+    assert [nnx.graphdef(node) == old for node, old in zip((merged.a, merged.b), graphdefs, strict=True)] == [
+        False,
+        True,
+    ]
+    walk = Walk()
+    walk.add(merged)
+    assert len(set(map(id, walk.stamps))) == 4
+
+
+def test_threads_that_see_a_merged_node_first_agree_on_its_stamp():
+    """U33: all of them hold the stamp that a change will move."""
+    for _ in range(20):
+        merged = nnx.merge(*nnx.split(nnx.Dict(a=nnx.Param(1.0))))
+        barrier = threading.Barrier(4)
+
+        def see(node=merged, barrier=barrier):
+            barrier.wait()
+            return own_info(node)
+
+        with ThreadPoolExecutor(4) as pool:
+            infos = [job.result() for job in [pool.submit(see) for _ in range(4)]]
+        assert {id(info) for info in infos} == {id(merged._info)}

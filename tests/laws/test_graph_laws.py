@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, strategies as st
 
 import plait
-from tests.oracles import assert_same_graph, describe, leaves, variables, walk
+from tests.oracles import assert_same_graph, describe, leaves, modules, rebuilt, updated, variables, walk
 from tests.strategies import KINDS, Node, graphs
 
 
@@ -146,6 +146,60 @@ def test_a_flattened_graph_unflattens(graph):
     raw = plait.graph.flatten(graph, with_paths=False)[1]
     for state in (flat, flat.to_nested_state(), raw):
         assert_same_graph(plait.graph.unflatten(graphdef, state), graph)
+
+
+@given(graphs(), st.booleans())
+def test_a_planned_rebuild_is_the_one_node_by_node(graph, raw):
+    """G26 to G28: the plan of a graphdef gives what the callbacks of the types give, in the order of the rules."""
+    graphdef, flat = plait.graph.flatten(graph)
+    values = plait.graph.flatten(graph, with_paths=False)[1] if raw else flat.leaves
+    planned, expected = plait.graph.unflatten(graphdef, list(values)), rebuilt(graphdef, values)
+    assert describe(planned) == describe(expected)
+    for first, second in zip(modules(planned), modules(expected), strict=True):
+        assert list(vars(first)) == list(vars(second))
+        assert plait.graphdef(first) == plait.graphdef(second)
+
+
+@given(graphs(), graphs())
+def test_planned_rebuilds_share_what_rebuilds_node_by_node_share(first, second):
+    """G27: a root that refers to what an earlier root has built, under one index."""
+    second.partner, second.box = first, [first, *variables(first)]
+    refs = plait.graph.RefMap()
+    parts = [plait.graph.flatten(root, refs, with_paths=False) for root in (first, second)]
+    planned: dict = {}
+    expected: dict = {}
+    made = [plait.graph.unflatten(graphdef, leaves, index_ref=planned) for graphdef, leaves in parts]
+    twins = [rebuilt(graphdef, leaves, expected) for graphdef, leaves in parts]
+    assert describe(*made) == describe(*twins)
+    indices = sorted(planned)
+    assert indices == sorted(expected)
+    assert describe([planned[i] for i in indices]) == describe([expected[i] for i in indices])
+
+
+@given(graphs())
+def test_a_merge_into_the_own_objects_is_the_identity(graph):
+    """G30: with all objects in the cache, each is refilled with what it held."""
+    before, refs = describe(graph), plait.graph.RefMap()
+    graphdef, values = plait.graph.flatten(graph, refs, with_paths=False)
+    cache = plait.graph.IndexMap.from_refmap(refs)
+    objects = list(map(id, [*modules(graph), *variables(graph)]))
+    assert plait.graph.unflatten(graphdef, values, index_ref_cache=cache) is graph
+    assert describe(graph) == before
+    assert list(map(id, [*modules(graph), *variables(graph)])) == objects
+
+
+@given(graphs(), st.sampled_from(KINDS), st.booleans())
+def test_an_update_writes_each_leaf_to_its_path(graph, kind, noted):
+    """G38: value and metadata of a part of the variables, as if each was written alone."""
+    state, other = plait.state(graph, kind), plait.clone(graph)
+    for _, leaf in state.flat_state():
+        leaf.set_raw_value(leaf.get_raw_value() + 1)
+        if noted:
+            leaf.set_metadata(note="new")
+    plait.update(graph, state)
+    updated(other, state)
+    assert describe(graph) == describe(other)
+    assert plait.graphdef(graph) == plait.graphdef(other)
 
 
 @given(graphs(), graphs())

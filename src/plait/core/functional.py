@@ -17,15 +17,16 @@ from ..paths import Path, describe_path, sorted_keys
 from ..typing import FilterLiteral
 from .containers import List
 from .filters import resolve_filters
-from .flatten import RefMap, Walk, path_of
+from .flatten import Link, RefMap, Walk, path_of
 from .graphdef import GraphDef, LeafDef, NodeDef, NodeRef, VariableDef
 from .modes import check_mode
 from .module import Pytree, check_kept_status, copied_buffers
-from .nodes import DataElem, Kind, check_node, get_node_impl, kind_of, unwrapped
+from .nodes import _KINDS, DataElem, Kind, check_node, get_node_impl, kind_of, unwrapped
 from .state import FlatState, State, check_state, group_leaves, merge_state
+from .state_leaves import leaves_in_order
 from .trace_guard import check_trace, raise_foreign_trace
-from .unflatten import Builder, copied_variable, leaves_in_order, own_variable, raw_leaf
-from .variables import Variable, make_variable
+from .unflatten import Builder, copied_variables, own_variables, raw_leaves
+from .variables import PLAIN_METADATA, Cell, Variable, cell_of, copied_cells
 from .walks import CachedWalk, find_walk
 
 N = TypeVar("N")
@@ -88,8 +89,8 @@ def unflatten(
     Raises:
         GraphError: the state does not fit the graphdef; the message names the paths.
     """
-    make_leaf = copied_variable if copy_variables else own_variable if recreate_variables else raw_leaf
-    builder = Builder(index_ref, index_ref_cache or outer_index_outer_ref, make_leaf)
+    make_variables = copied_variables if copy_variables else own_variables if recreate_variables else raw_leaves
+    builder = Builder(index_ref, index_ref_cache or outer_index_outer_ref, make_variables)
     return builder.build(graphdef, leaves_of(graphdef, state))
 
 
@@ -114,15 +115,11 @@ def _root_state(walk: CachedWalk) -> Any:
 
 
 def _detached_leaves(walk: CachedWalk) -> list[Any]:
-    trace = trace_state.value
-    return [
-        cell.raw
-        if cls is None
-        else make_variable(cls, cell.raw, cell.metadata, trace)
-        if not cell.metadata["ref"]
-        else make_variable(cls, cell.raw, cell.metadata, trace).copy()
-        for cls, cell in zip(walk.types, walk.cells, strict=True)
-    ]
+    if walk.only_variables:
+        return copied_cells(walk.types, walk.cells)  # type: ignore[arg-type]
+    pairs = [(cls, cell) for cls, cell in zip(walk.types, walk.cells, strict=True) if cls is not None]
+    variables = iter(copied_cells(*zip(*pairs, strict=True)) if pairs else ())
+    return [cell.raw if cls is None else next(variables) for cls, cell in zip(walk.types, walk.cells, strict=True)]
 
 
 def _grouped(walk: CachedWalk, filters: tuple[FilterLiteral, ...], *, exhaustive: bool) -> list[Any]:
@@ -274,10 +271,10 @@ def merge(
         )
     if states:
         state = _joined_states(graphdef, (state, *states))
-    make_leaf = copied_variable if copy else own_variable
+    make_variables = copied_variables if copy else own_variables
     if not recreate_variables:
-        make_leaf = raw_leaf
-    return Builder(None, None, make_leaf).build(graphdef, leaves_of(graphdef, state))
+        make_variables = raw_leaves
+    return Builder(None, None, make_variables).build(graphdef, leaves_of(graphdef, state))
 
 
 def _joined_states(graphdef: GraphDef, states: tuple[Any, ...]) -> Any:
@@ -327,14 +324,17 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
         check_state(each, "update")
     nested = [each.to_nested_state() if isinstance(each, FlatState) else each for each in (state, *states)]
     whole = nested[0] if len(nested) == 1 else merge_state(*nested)
-    writes: list[tuple[Any, Any, Any]] = []
-    _plan_update(node, whole.raw_mapping if isinstance(whole, State) else whole, writes)
-    for owner, key, value in writes:
-        if key is None:
+    for owner, key, cell, value in _planned_writes(node, whole.raw_mapping if isinstance(whole, State) else whole):
+        if cell is not None:
+            source = cell_of(value)
+            if cell.metadata is PLAIN_METADATA and source.metadata is PLAIN_METADATA:
+                cell.raw = source.raw
+            else:
+                owner.update_from_state(value)
+        elif key is None:
             _write_leaf(owner, value)
         else:
-            owner_impl = get_node_impl(owner)
-            owner_impl.set_key(owner, key, value)  # type: ignore[union-attr]
+            get_node_impl(owner).set_key(owner, key, value)  # type: ignore[union-attr,misc]
 
 
 def _write_leaf(target: Any, value: Any) -> None:
@@ -353,51 +353,63 @@ def children_by_key(node: Any) -> dict[Any, Any]:
     """The children of a node, marks taken off."""
     if type(node) is dict:
         return node
-    if isinstance(node, Pytree) and not isinstance(node, List):
+    if type(node) is list:
+        return dict(enumerate(node))
+    if isinstance(node, Pytree) and List not in type(node).__mro__:  # isinstance(node, List) asks an abstract class
         return node.__dict__
     impl = get_node_impl(node)
     assert impl is not None
     return {key: unwrapped(child) for key, child in impl.flatten(node)[0]}
 
 
-_ABSENT: Any = object()
+_ABSENT: Any = type("Absent", (), {})()
+_VARIABLE, _GRAPH, _PYTREE = Kind.VARIABLE, Kind.GRAPH, Kind.PYTREE
 
 
-def _plan_update(node: Any, mapping: Mapping[Any, Any], writes: list[tuple[Any, Any, Any]]) -> None:
-    """Collect the writes that an update needs, checking every one first."""
+# (owner, key, cell, value): a child to set; without a key a leaf to write, from a variable if the cell is given.
+_Write = tuple[Any, Any, Cell | None, Any]
+
+
+def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
+    """The writes that an update needs, every one checked."""
     trace = trace_state.value
-    stack: list[tuple[Any, Mapping[Any, Any], Path]] = [(node, mapping, ())]
+    known = _KINDS
+    writes: list[_Write] = []
+    stack: list[tuple[Any, Mapping[Any, Any], Link]] = [(node, mapping, None)]
     while stack:
-        owner, mapping, path = stack.pop()
+        owner, mapping, link = stack.pop()
         children = children_by_key(owner)
         size = len(children)
-        for key in sorted_keys(mapping) if isinstance(owner, List) else mapping:
+        for key in sorted_keys(mapping) if List in type(owner).__mro__ else mapping:
             value = mapping[key]
             current = children.get(key, _ABSENT)
-            if isinstance(current, Variable):
-                if current._cell.trace is not trace:
-                    raise_foreign_trace(current._cell.trace, current, "update")
-                if (
-                    isinstance(value, Mapping)
-                    and not isinstance(value, Variable)
-                    and not isinstance(current.get_raw_value(), Mapping)
-                ):
-                    raise _misfit((*path, key), value, f"a value for a {type(current).__name__}")
-                writes.append((current, None, value))
+            kind = known.get(type(current)) or kind_of(current)
+            if kind is _VARIABLE:
+                cell = cell_of(current)
+                if cell.trace is not trace:
+                    raise_foreign_trace(cell.trace, current, "update")
+                if type(value) is type(current) or isinstance(value, Variable):
+                    usual = type(current).update_from_state is Variable.update_from_state
+                    writes.append((current, None, cell if usual else None, value))
+                    continue
+                if isinstance(value, Mapping) and not isinstance(cell.raw, Mapping):
+                    raise _misfit(path_of((link, key)), value, f"a value for a {type(current).__name__}")
+                writes.append((current, None, None, value))
                 continue
-            kind = Kind.STATIC if current is _ABSENT else kind_of(current)
-            if kind in (Kind.GRAPH, Kind.PYTREE) and current is not None:
-                if isinstance(value, State):
+            if (kind is _GRAPH or kind is _PYTREE) and current is not None:
+                if type(value) is not dict and isinstance(value, State):
                     value = value.raw_mapping
-                if isinstance(value, Variable) or not isinstance(value, Mapping):
-                    raise _misfit((*path, key), value, f"the entries of a {type(current).__name__} (a subgraph)")
-                stack.append((current, value, (*path, key)))
+                if type(value) is not dict and (isinstance(value, Variable) or not isinstance(value, Mapping)):
+                    raise _misfit(
+                        path_of((link, key)), value, f"the entries of a {type(current).__name__} (a subgraph)"
+                    )
+                stack.append((current, value, (link, key)))
             elif kind is Kind.REF:
-                writes.append((current, None, value))
+                writes.append((current, None, None, value))
             elif current is _ABSENT and isinstance(value, Mapping) and not isinstance(value, Variable) and value:
                 raise GraphError(
                     "the state has entries for a part that the graph does not have",
-                    at=describe_path((*path, key)),
+                    at=describe_path(path_of((link, key))),
                     found=f"the entries {sorted(map(str, value))}",
                     expected=f"parts of a {type(owner).__name__}: {sorted(map(str, children))}",
                     do="pass a state of the same model; to add a module, assign it",
@@ -407,16 +419,17 @@ def _plan_update(node: Any, mapping: Mapping[Any, Any], writes: list[tuple[Any, 
                 if impl is None or impl.set_key is None:
                     raise GraphError(
                         f"Cannot set key {key!r} on an immutable {type(owner).__name__}",
-                        at=describe_path((*path, key)),
+                        at=describe_path(path_of((link, key))),
                         found=f"a {type(value).__name__}",
                         expected="an entry of a module, list, dict or state",
                         do="replace the whole container on its owner",
                     )
-                _check_can_set(owner, key, value, (*path, key), size)
+                _check_can_set(owner, key, value, path_of((link, key)), size)
                 size += current is _ABSENT and type(key) is int
                 if isinstance(value, Mapping) and not isinstance(value, Variable):
                     value = State(value)
-                writes.append((owner, key, value.copy() if isinstance(value, Variable) else value))
+                writes.append((owner, key, None, value.copy() if isinstance(value, Variable) else value))
+    return writes
 
 
 def _check_can_set(owner: Any, key: Any, value: Any, path: Path, size: int) -> None:
@@ -556,7 +569,7 @@ def clone(node: N, variables: bool = True, *, arrays: bool = False, graph: bool 
     if not variables:
         walk = Walk()
         graphdef = walk.add(node)
-        return Builder(None, None, own_variable).build(graphdef, walk.leaves)
+        return Builder().build(graphdef, walk.leaves)
     cached = find_walk((node,))
     leaves = _detached_leaves(cached)
     if arrays:
@@ -566,7 +579,7 @@ def clone(node: N, variables: bool = True, *, arrays: bool = False, graph: bool 
             else copied_buffers(leaf)
             for leaf in leaves
         ]
-    return Builder(None, None, own_variable).build(cached.graphdefs[0], leaves)
+    return Builder().build(cached.graphdefs[0], leaves)
 
 
 class GraphState(MutableMapping[Any, Any]):

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from jax.tree_util import register_static
 
@@ -21,6 +21,8 @@ from ..paths import describe_path
 from .nodes import GenericPytree
 from .repr import repr_fields
 from .statics import HashableMapping, same_static, static_key
+
+T = TypeVar("T")
 
 
 class _Ref(weakref.ref[Any]):
@@ -162,7 +164,9 @@ class GraphDef(_Part):
         True
     """
 
-    __slots__ = ("_num_leaves", "_plan")
+    # Worked out when first asked for, never pickled: the number of leaves, the plan of ``plan.py``, the places of
+    # ``state_leaves.py``. ``_plain`` is the same graphdef without its index mapping.
+    __slots__ = ("_num_leaves", "_places", "_plain", "_plan")
 
     type: Any
     index: int | None
@@ -337,7 +341,7 @@ def with_index_mapping(graphdef: GraphDef, mapping: Mapping[int, int] | None) ->
 
 def _mapped(plain: Any, mapping: HashableMapping[int, int]) -> GraphDef:
     graphdef = type(plain)(*(getattr(plain, name) for name in plain._fields[:-1]), mapping)
-    object.__setattr__(graphdef, "_plan", plain)  # keeps the id in the key valid
+    object.__setattr__(graphdef, "_plain", plain)  # keeps the id in the key valid
     return graphdef
 
 
@@ -353,6 +357,16 @@ def _rebuild(cls: Any, fields: tuple[Any, ...]) -> Any:
         return _make_attribute(cls, *fields)
     plain = node_def(*fields[:-1]) if cls is NodeDef else variable_def(*fields[:-1])
     return with_index_mapping(plain, fields[-1])
+
+
+def kept_on(graphdef: GraphDef, name: str, make: Callable[[GraphDef], T]) -> T:
+    """What ``make`` works out for a graphdef, kept on it; an index mapping plays no part in it."""
+    graphdef = getattr(graphdef, "_plain", graphdef)
+    found = getattr(graphdef, name, None)
+    if found is None:
+        found = make(graphdef)
+        object.__setattr__(graphdef, name, found)
+    return found
 
 
 def iter_parts(root: GraphDef) -> Iterator[GraphDef]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import copy
 import copyreg
 import dataclasses
+import itertools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
@@ -53,7 +55,7 @@ from .repr import render_tree, repr_fields, size_comment
 from .sowing import Sowing
 from .statics import HashableMapping, same_static
 from .trace_guard import raise_foreign_trace
-from .variables import Variable
+from .variables import Variable, run_through
 
 M = TypeVar("M", bound="Module")
 C = TypeVar("C", bound=type)
@@ -66,6 +68,17 @@ class NodeInfo(Stamp):
 
     marks: dict[str, str] | None
     trace: Any
+
+    __init__ = object.__init__  # as for cells: whoever makes one sets all of it
+
+
+class UnseenInfo(NodeInfo):
+    """The info of many nodes that were made at once, until a walk sees a node or the node gets a mark.
+
+    Most merged models are called and dropped, and need no more. Its version stays 0.
+    """
+
+    __slots__ = ()
 
 
 _MISSING: Any = object()
@@ -113,7 +126,7 @@ class Pytree:
             cls._graph_create_empty(cls),
             cls._graph_clear,
             cls._graph_init,
-            stamp=_info_of,
+            stamp=own_info,
         )
         if cls._pytree:
             jax.tree_util.register_pytree_with_keys(
@@ -140,8 +153,10 @@ class Pytree:
                 )
             if not self._pytree:
                 status = None
-            elif info.marks is None:
-                info.marks = {}
+            else:
+                info = own_info(self)
+                if info.marks is None:
+                    info.marks = {}
         known = status or (info.marks and info.marks.get(name)) or self._declared.get(name)
         kind = type(value)
         if kind is list or kind is tuple or kind is dict:
@@ -154,6 +169,7 @@ class Pytree:
         if status is not None:
             info.marks[name] = status  # type: ignore[index]
         object.__setattr__(self, name, value)
+        info = self._info  # again: a walk in another thread may have made it the node's own meanwhile
         if info.version and (status is not None or not _same_plain(before, value)):
             mark_changed(info)
 
@@ -164,7 +180,7 @@ class Pytree:
         object.__delattr__(self, name)
         if info.marks:
             info.marks.pop(name, None)
-        mark_changed(info)
+        mark_changed(self._info)
 
     # The graph face ---------------------------------------------------------------------------------------------------
 
@@ -281,8 +297,9 @@ class Pytree:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(from_named(state["attributes"]))
-        self._info.marks = state["marks"]
-        mark_changed(self._info)
+        info = own_info(self)
+        info.marks = state["marks"]
+        mark_changed(info)
 
     def __copy__(self) -> Any:
         node = empty_object(type(self), dict(self._info.marks) if self._info.marks else None)
@@ -318,8 +335,22 @@ def _reserved(cls: type, name: str) -> ArgumentError:
     )
 
 
-def _info_of(node: Pytree) -> NodeInfo:
-    return node._info
+_LOCK = threading.RLock()  # re-entrant: a collection inside may run a finalizer that walks a module
+
+
+def own_info(node: Pytree) -> NodeInfo:
+    """The info of one node, from now on its own."""
+    info = node._info
+    if type(info) is NodeInfo:
+        return info
+    own = NodeInfo()
+    own.version = 0
+    own.trace = info.trace
+    own.marks = None
+    with _LOCK:
+        if type(node._info) is UnseenInfo:  # or another thread was faster
+            _set_info(node, own)
+        return node._info
 
 
 _new: Callable[[Any], Any] = object.__new__
@@ -329,11 +360,23 @@ _set_info: Callable[[Any, NodeInfo], None] = Pytree.__dict__["_info"].__set__
 def empty_object(cls: type, marks: dict[str, str] | None) -> Any:
     """An object of a plait class with no attributes; the user's ``__init__`` does not run."""
     info = NodeInfo()
+    info.version = 0
     info.trace = trace_state.value
     info.marks = marks
     node = _new(cls)
     _set_info(node, info)
     return node
+
+
+def empty_objects(classes: Sequence[type]) -> list[Any]:
+    """What ``empty_object`` makes without marks, for many classes at once."""
+    info = UnseenInfo()
+    info.version = 0
+    info.trace = trace_state.value
+    info.marks = None
+    nodes = [*map(_new, classes)]
+    run_through(map(_set_info, nodes, itertools.repeat(info)))
+    return nodes
 
 
 def _same_plain(before: Any, value: Any) -> bool:

@@ -7,9 +7,10 @@ to a variable or to what its metadata refers to.
 
 from __future__ import annotations
 
+import collections
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import GetAttrKey
 
-from .._compat import current_trace, is_mutable_array, new_ref, top_level_trace, trace_state
+from .._compat import ArrayImpl, current_trace, is_mutable_array, new_ref, top_level_trace, trace_state
 from ..errors import ArgumentTypeError, LostUpdateWarning, MetadataError, MetadataKeyError, VariableAttributeError
 from ..words import describe_type, with_article
 from .clock import Stamp, mark_changed
@@ -42,11 +43,17 @@ _MISSING: Any = type("_Missing", (), {"__repr__": lambda self: "<missing>"})()
 PLAIN_METADATA: dict[str, Any] = {"hijax": False, "ref": False, "eager_sharding": True}
 PLAIN_METADATA_KEY: HashableMapping[str, Any] = HashableMapping(PLAIN_METADATA)
 
+# Runs an iterator to its end at the speed of C, and keeps nothing of what it gives.
+run_through: Callable[[Iterable[Any]], None] = collections.deque[Any](maxlen=0).extend
+
 
 class Cell(Stamp):
     """What a variable holds; the only part of it that crossings keep."""
 
     __slots__ = ("metadata", "raw", "trace")
+
+    # Made by the million: whoever makes a cell sets all of it, the version too, and Python runs no constructor.
+    __init__ = object.__init__
 
 
 class _VariableType(type):
@@ -82,7 +89,7 @@ class LentCell(Cell):
     __slots__ = ("carried", "kind")
 
     def __init__(self, cell: Cell, kind: type) -> None:
-        super().__init__()
+        self.version = 0
         self.raw = self.carried = cell.raw
         self.metadata = cell.metadata
         self.trace = cell.trace
@@ -140,12 +147,30 @@ def dict_of(metadata: HashableMapping[str, Any]) -> dict[str, Any]:
 def make_variable(cls: type[Any], raw: Any, metadata: dict[str, Any], trace: Any) -> Any:
     """A variable around a raw value, without hooks, sharding or copies."""
     cell = Cell()
+    cell.version = 0
     cell.raw = raw
     cell.metadata = metadata
     cell.trace = trace
     variable = _new(cls)
     _set_cell(variable, cell)
     return variable
+
+
+def copied_cells(kinds: Iterable[type[Any]], cells: Iterable[Cell]) -> list[Any]:
+    """What ``Variable.copy`` makes, for many at once: new variables of these classes around what the cells hold."""
+    trace, plain = trace_state.value, PLAIN_METADATA
+    variables = [*map(_new, kinds)]
+    for variable, source in zip(variables, cells, strict=True):
+        cell = Cell()
+        cell.version = 0
+        raw = source.raw
+        cell.metadata = metadata = source.metadata
+        if metadata is not plain and (type(raw) is not ArrayImpl or metadata["ref"]):
+            raw = _fitting(raw, metadata)
+        cell.raw = raw
+        cell.trace = trace
+        _set_cell(variable, cell)
+    return variables
 
 
 class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
@@ -201,6 +226,7 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
             if not entries.get(name):
                 entries[name] = (getattr(type(self), name),)
         cell = Cell()
+        cell.version = 0
         cell.raw = None
         cell.trace = trace_state.value
         cell.metadata = {**flags, **entries} if entries or flags != PLAIN_METADATA else PLAIN_METADATA
@@ -584,6 +610,7 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
 
 
 _new: Callable[[Any], Any] = object.__new__
+cell_of: Callable[[Any], Cell] = Variable.__dict__["_cell"].__get__
 _set_cell: Callable[[Any, Cell], None] = Variable.__dict__["_cell"].__set__
 
 # Filled by the partitioning folder: functions (variable, value) -> placed value.

@@ -13,7 +13,7 @@ from ..core.module import Pytree, copied_buffers
 from ..core.nodes import check_node
 from ..core.state import FlatState, from_flat_state, to_flat_state
 from ..core.trace_guard import check_trace
-from ..core.unflatten import Builder, own_variable
+from ..core.unflatten import Builder
 from ..core.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import Path, describe_path
@@ -121,7 +121,7 @@ class EMA(Pytree):
                 expected="a model of the structure that the EMA was made from",
                 do="apply the averages to the model that they are of",
             )
-        return Builder(None, None, own_variable).build(graphdef, leaves)
+        return Builder().build(graphdef, leaves)
 
 
 def _selected(node: Any, only: FilterLiteral) -> dict[Path, Any]:

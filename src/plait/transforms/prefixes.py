@@ -21,7 +21,7 @@ from ..core.module import Pytree
 from ..core.nodes import GRAPH_REGISTRY, get_node_impl, unwrapped
 from ..core.state import State, to_flat_state
 from ..core.traversal import iter_graph
-from ..core.unflatten import Builder, raw_leaf
+from ..core.unflatten import Builder, raw_leaves
 from ..core.variables import Variable
 from ..errors import ArgumentError, FilterError
 from ..paths import Path, describe_path
@@ -320,4 +320,4 @@ def prefix(
     walk = Walk()
     graphdef = walk.add(node)
     values = [select(path_of(link), leaf) for leaf, link in zip(walk.leaves, walk.links, strict=True)]
-    return Builder(make_leaf=raw_leaf).build(graphdef, values)
+    return Builder(make_leaf=raw_leaves).build(graphdef, values)
