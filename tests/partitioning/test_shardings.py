@@ -155,3 +155,18 @@ def test_names_follow_optimizer_state():
     specs = plait.get_partition_spec(plait.state(optimizer, plait.OptVariable))
     found = [leaf.get_raw_value() for leaf in jax.tree.leaves(specs, is_leaf=lambda x: isinstance(x, plait.Variable))]
     assert found.count(P(None, "model")) == 2  # mu and nu of the kernel
+
+
+def test_inside_shard_map_names_stay_metadata():
+    """V39: a function that sees one device's share makes its variables as they are."""
+    seen = []
+
+    def f(x):
+        v = plait.Param(x, out_sharding=("data", None))
+        seen.append(v.out_sharding)
+        return v[...] * 2
+
+    with jax.set_mesh(mesh()):
+        out = plait.shard_map(f, mesh=None, in_specs=P("data"), out_specs=P("data"))(jnp.ones((8, 2)))
+    np.testing.assert_array_equal(out, 2)
+    assert seen == [("data", None)]

@@ -18,6 +18,11 @@ def get_global_mesh() -> AbstractMesh | None:
     return None if mesh is None or mesh.empty else mesh
 
 
+def in_manual_mode() -> bool:
+    """Whether the running function sees one device's share of its arrays, as under ``shard_map`` and ``pmap``."""
+    return AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types
+
+
 def global_mesh_defined() -> bool:
     """Whether a mesh is in force."""
     return get_global_mesh() is not None

@@ -13,7 +13,7 @@ from ..core.axes import sharding_hooks
 from ..core.functional import split
 from ..core.variables import Variable, eager_sharding_hooks
 from ..words import with_article
-from .mesh import check_spec, get_global_mesh, place
+from .mesh import check_spec, get_global_mesh, in_manual_mode, place
 from .specs import get_var_pspec
 
 
@@ -24,7 +24,7 @@ def sharding_of(variable: Variable[Any], shape: tuple[int, ...], what: str) -> S
         what: whose array it is, for errors.
 
     Returns:
-        The sharding; ``None`` without a mesh. A variable without names is replicated on the mesh.
+        The sharding; ``None`` without a mesh, or where functions see one device's share. A variable without names is replicated on the mesh.
 
     Raises:
         ArgumentError: a name that neither rules nor mesh know, or more names than axes.
@@ -35,7 +35,7 @@ def sharding_of(variable: Variable[Any], shape: tuple[int, ...], what: str) -> S
         return layout if isinstance(layout, Sharding) else None
     mesh = metadata.get("mesh")
     mesh = get_global_mesh() if mesh is None else mesh
-    if mesh is None or mesh.empty:
+    if mesh is None or mesh.empty or in_manual_mode():
         return None
     spec = get_var_pspec(variable) or PartitionSpec()
     check_spec(spec, mesh, shape, what)

@@ -320,4 +320,4 @@ def prefix(
     walk = Walk()
     graphdef = walk.add(node)
     values = [select(path_of(link), leaf) for leaf, link in zip(walk.leaves, walk.links, strict=True)]
-    return Builder(make_leaf=raw_leaves).build(graphdef, values)
+    return Builder(make_variables=raw_leaves).build(graphdef, values)
