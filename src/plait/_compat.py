@@ -68,6 +68,14 @@ except ImportError:  # JAX versions without references
     _AbstractRef = _Ref = ()  # type: ignore[assignment,misc]
 
 
+def refuses_shared_donation() -> bool:
+    """Whether the runtime refuses, losing nothing, to run with a buffer that is donated and used a second time.
+
+    Seen on the CPU runtime; until it is seen on others, buffers are compared before each call there.
+    """
+    return jax.default_backend() == "cpu"
+
+
 def frame_locals(frame: Any) -> dict[str, Any]:
     """The local variables of a running function.
 

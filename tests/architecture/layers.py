@@ -13,8 +13,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "update_context", "proxy_caller", "views", "capture", "rngs", "graph",
     ),
     "transforms": (
-        "prefixes", "crossing", "aliasing", "captures", "compiled", "stages", "jit", "autodiff", "custom_rules",
-        "batching", "loops", "branches", "sharded", "remat", "shapes", "rng_splits",
+        "prefixes", "crossing", "aliasing", "captures", "compiled", "dispatch", "stages", "jit", "autodiff",
+        "custom_rules", "batching", "loops", "branches", "sharded", "remat", "shapes", "rng_splits",
     ),
     "partitioning": ("axis_rules", "specs", "shardings", "mesh", "boxes"),
     "nn": (

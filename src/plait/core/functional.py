@@ -104,7 +104,7 @@ def leaves_of(graphdef: GraphDef, state: Any) -> list[Any]:
     if isinstance(state, FlatState):
         state = state.to_nested_state()
     check_state(state, "merge")
-    return leaves_in_order(graphdef, state.raw_mapping if isinstance(state, State) else state)
+    return leaves_in_order(graphdef, state._mapping if isinstance(state, State) else state)
 
 
 def _root_state(walk: CachedWalk) -> Any:
@@ -328,7 +328,7 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
     nested = [each.to_nested_state() if isinstance(each, FlatState) else each for each in (state, *states)]
     whole = nested[0] if len(nested) == 1 else merge_state(*nested)
     writes: list[tuple[Any, Any, Any]] = []
-    _plan_update(node, whole.raw_mapping if isinstance(whole, State) else whole, writes)
+    _plan_update(node, whole._mapping if isinstance(whole, State) else whole, writes)
     for owner, key, value in writes:
         if key is None:
             _write_leaf(owner, value)
@@ -388,7 +388,7 @@ def _plan_update(node: Any, mapping: Mapping[Any, Any], writes: list[tuple[Any, 
             kind = Kind.STATIC if current is _ABSENT else kind_of(current)
             if kind in (Kind.GRAPH, Kind.PYTREE) and current is not None:
                 if isinstance(value, State):
-                    value = value.raw_mapping
+                    value = value._mapping
                 if isinstance(value, Variable) or not isinstance(value, Mapping):
                     raise _misfit((*path, key), value, f"the entries of a {type(current).__name__} (a subgraph)")
                 stack.append((current, value, (*path, key)))
