@@ -6,8 +6,8 @@ one flat list, its values and then the output; a later, different one returns th
 the number of its outcome.
 
 Where each object is an argument of its own (a ``Layout``), plain arguments go to JAX as the pytrees that they are. Its
-cache compares their structure, in C++, and the trace sees what it is. Only if one of them hides an object is that no
-way to pass them (``ObjectsInside``); then all leaves are passed flat, for one structure of all arguments.
+cache compares their structure, in C++, and the trace sees what it is. Where a container holds objects, all leaves are
+passed flat, for one structure of all arguments.
 
 Donation: JAX must be told before compiling which buffers it may take over, and only variables that are written may be
 given away, or a variable that is only read would be left without a buffer. So a donating function is traced once more,
@@ -27,7 +27,7 @@ from ..core.filters import Predicate
 from ..core.variables import make_variable
 from ..errors import ArgumentError
 from ..paths import describe_path
-from .crossing import Gathered, Outcome, Structure, is_graph_leaf, run_inside
+from .crossing import Gathered, Outcome, Structure, run_inside
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,10 +97,6 @@ class Layout:
         return args, kwargs
 
 
-class ObjectsInside(Exception):
-    """A plain argument holds objects, which only the trace could see."""
-
-
 class _Hole:
     """Stands where an object stood."""
 
@@ -113,9 +109,7 @@ def _traced_structure(
 ) -> tuple[Structure, list[Any]]:
     """The structure of a call of which so far only JAX has seen the plain arguments, and their leaves."""
     tree = layout.join([_Hole(graphdef) for graphdef in graphdefs], plain, named)
-    leaves, treedef = jax.tree_util.tree_flatten(tree, is_leaf=is_graph_leaf)
-    if any(map(is_graph_leaf, leaves)):
-        raise ObjectsInside
+    leaves, treedef = jax.tree_util.tree_flatten(tree)
     found = tuple(leaf.graphdef if type(leaf) is _Hole else None for leaf in leaves)
     return Structure(treedef, found), [leaf for leaf in leaves if type(leaf) is not _Hole]
 
@@ -157,7 +151,9 @@ class Compiled:
             self.kept = tuple(p for p in range(len(gathered.values())) if p not in self.donated)
             returned = frozenset(self.donated)
 
-        def pure(values: Sequence[Any], /, *plain: Any, **named: Any) -> Any:
+        # Not just ``values``: JAX takes a keyword argument of that name, and the parameter, for the same.
+        def pure(_plait_values: Sequence[Any], /, *plain: Any, **named: Any) -> Any:
+            values = _plait_values
             whole, leaves = structure, plain
             if layout is not None:
                 whole, leaves = _traced_structure(layout, graphdefs, plain, named)
@@ -186,9 +182,9 @@ class Compiled:
         donated, kept, layout = self.donated, self.kept, self.layout
         assert donated is not None
 
-        def rejoined(given: list[Any], values: list[Any], /, *plain: Any, **named: Any) -> Any:
-            whole: list[Any] = [None] * (len(given) + len(values))
-            for position, value in zip((*donated, *kept), (*given, *values), strict=True):
+        def rejoined(_plait_given: list[Any], _plait_kept: list[Any], /, *plain: Any, **named: Any) -> Any:
+            whole: list[Any] = [None] * (len(donated) + len(kept))
+            for position, value in zip((*donated, *kept), (*_plait_given, *_plait_kept), strict=True):
                 whole[position] = value
             return pure(whole, *plain, **named)
 

@@ -16,17 +16,13 @@ what came back into the cells that were written. For a function of a model with 
     def run(a0, a1):
         try:
             stale = (trace_state.value is not top_level or stamp != clock.now and not stamps_stand()
-                     or touched.ever and not in_default_modes(*modes) or type(a1) in object_types)
+                     or touched.ever and not in_default_modes(*modes)
+                     or type(a1) not in LEAF_TYPES and not is_plain(a1))
         except Exception:
             stale = True
         if stale:
             return AGAIN
-        try:
-            returned = call([c0.raw, c1.raw], a1)
-        except (ObjectsInside, TypeError, RecursionError):
-            if not hold_objects((a1,)):
-                raise
-            return AGAIN
+        returned = call([c0.raw, c1.raw], a1)
         if type(returned) is not list:                  # another trace, which did something else
             return finish(compiled, (a0, a1,), {}, returned)
         c0.raw, c1.raw, out, = returned
@@ -50,13 +46,14 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import jax
+import numpy as np
 
-from .._compat import refuses_shared_donation, top_level_trace, trace_state
+from .._compat import ArrayImpl, refuses_shared_donation, top_level_trace, trace_state
 from ..core.clock import clock
 from ..core.modes import in_default_modes, touched
 from ..core.variables import Variable
 from ..core.walks import CachedWalk, containers_stand
-from .compiled import Compiled, Layout, ObjectsInside
+from .compiled import Compiled, Layout
 from .crossing import is_graph_leaf
 
 UNROLL = 256
@@ -77,8 +74,8 @@ class _Sentinel:
 MISSING: Any = _Sentinel("<missing>")  # stands for an argument that was not given
 AGAIN: Any = _Sentinel("<again>")  # what a run returns when the call has to go the general way
 
-# Types of objects that were arguments so far. A plain argument of such a type goes the general way without asking JAX.
-object_types: set[type] = set()
+# Types of the plain arguments that need no look inside.
+LEAF_TYPES = frozenset({ArrayImpl, np.ndarray, bool, int, float, complex, type(None), *np.sctypeDict.values()})
 
 
 def _function(name: str, source: str, scope: dict[str, Any]) -> Any:
@@ -202,12 +199,22 @@ def entrance({parameters.head()}):
 
 def can_be_named(names: Sequence[str]) -> bool:
     """Whether keyword arguments of these names can stand in generated code."""
-    return all(name.isidentifier() and name.isascii() and not iskeyword(name) for name in names)
+    return all(
+        name.isidentifier() and name.isascii() and not iskeyword(name) and not name.startswith("_plait_")
+        for name in names
+    )
 
 
-def hold_objects(tree: Any) -> bool:
-    """Whether a plain argument is, or holds, an object."""
-    return any(map(is_graph_leaf, jax.tree.leaves(tree, is_leaf=is_graph_leaf)))
+def is_plain(value: Any) -> bool:
+    """Whether an argument neither is nor holds an object. JAX must not see one: some cycles break the interpreter."""
+    kind = type(value)
+    if kind in LEAF_TYPES:
+        return True
+    if kind is dict:
+        value = value.values()
+    elif kind is not list and kind is not tuple:
+        return not any(map(is_graph_leaf, jax.tree.leaves(value, is_leaf=is_graph_leaf)))
+    return all(type(item) in LEAF_TYPES or is_plain(item) for item in value)
 
 
 def make_run(
@@ -293,7 +300,7 @@ def _run_factory(
         "trace_state.value is not top_level",
         "stamp != clock.now and not stamps_stand()",
         "touched.ever and not in_default_modes(*modes)",
-        *(f"type({a}) in object_types" for a in plain),
+        *(f"type({a}) not in LEAF_TYPES and not is_plain({a})" for a in plain),
         *(f"{a}.{kind} is not i{i}" for i, (a, kind) in enumerate(zip(objects[1:], kinds, strict=True))),
         *["lists != saved"] * lists,
         *["not containers_stand(containers)"] * containers,
@@ -315,13 +322,10 @@ def _run_factory(
         write = "out = write_all(written, returned)"
 
     call = f"returned = call({', '.join([*reads, *passed])})"
-    clauses = []
-    if plain:  # a pytree that hides an object fails in JAX in one of these ways, before anything ran
-        clauses += ["except (ObjectsInside, TypeError, RecursionError):"]
-        clauses += [f"    if not hold_objects(({', '.join(plain)},)):", "        raise", "    return AGAIN"]
+    body = [call]
     if donated and refused:
-        clauses += ["except (ValueError, RuntimeError):", f"    refuse_shared(compiled, {given})", "    raise"]
-    body = ["try:", f"    {call}", *clauses] if clauses else [call]
+        body = ["try:", f"    {call}", "except (ValueError, RuntimeError):"]
+        body += [f"    refuse_shared(compiled, {given})", "    raise"]
     if donated and not refused:
         body.insert(0, f"refuse_shared(compiled, {given})")
     if checked:
@@ -355,12 +359,11 @@ def make(*, compiled, cells, stamp, stamps, versions, identities, lists, saved, 
 """
     scope: dict[str, Any] = {
         "AGAIN": AGAIN,
-        "ObjectsInside": ObjectsInside,
+        "LEAF_TYPES": LEAF_TYPES,
         "clock": clock,
         "containers_stand": containers_stand,
-        "hold_objects": hold_objects,
         "in_default_modes": in_default_modes,
-        "object_types": object_types,
+        "is_plain": is_plain,
         "top_level": top_level_trace,
         "touched": touched,
         "trace_state": trace_state,

@@ -41,7 +41,7 @@ from ..typing import FilterLiteral
 from .captures import warn_about_captures
 from .compiled import Compiled, Donation, Layout, TraceSignature
 from .crossing import Gathered, check_function, check_no_duplicates, gather, is_graph_leaf, write_back
-from .dispatch import Parameters, can_be_named, entrance_code, make_entrance, make_run, object_types
+from .dispatch import Parameters, can_be_named, entrance_code, make_entrance, make_run
 from .stages import Lowered, Traced
 
 P = ParamSpec("P")
@@ -197,7 +197,6 @@ def _make_jitted(
     tokens: dict[Layout, _Token] = {}
     codes: dict[Layout, Any] = {}
     latest: Layout | None = None
-    hiding: set[Layout] = set()  # in which a plain argument held objects once
     static_numbers, static_names = statics
 
     def wrap_static(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -233,13 +232,9 @@ def _make_jitted(
             return None
         slots = [*args, *(kwargs[name] for name in names)]
         objects = tuple(i for i, value in enumerate(slots) if is_graph_leaf(value))
-        if not objects:
+        if not objects or len(objects) != len(gathered.roots):
             return None
-        layout = Layout(len(args), names, objects)
-        if len(objects) != len(gathered.roots):
-            hiding.add(layout)
-            leave(layout)
-        return None if layout in hiding else layout
+        return Layout(len(args), names, objects)
 
     def find_compiled(args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered, updates: bool) -> Compiled:
         structure = gathered.structure
@@ -272,19 +267,11 @@ def _make_jitted(
             run.guard = weakref.ref(token, _drop_from(weakref.ref(first), number))
             walk.runs[number] = run
         kept[number] = run
-        object_types.update(map(type, gathered.roots))
         if latest != layout:
             jitted = itself()
             if jitted is not None:
                 code = codes.get(layout) or codes.setdefault(layout, entrance_code(parameters, layout, number))
                 jitted.__code__, latest = code, layout
-
-    def leave(layout: Layout | None) -> None:
-        """Let calls of a layout, or all calls, go the general way."""
-        nonlocal latest
-        jitted = itself()
-        if jitted is not None and (layout is None or layout == latest):
-            jitted.__code__, latest = first_code, None
 
     def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return wrap_static(args, kwargs) if static_numbers or static_names else (args, kwargs)
@@ -297,9 +284,12 @@ def _make_jitted(
         return getattr(compiled.jitted, kind)(*positional, **named), compiled, gathered.structure, prepare
 
     def clear_cache() -> None:
+        nonlocal latest
         for compiled in compiled_functions.values():
             compiled.jitted.clear_cache()
-        leave(None)
+        jitted = itself()
+        if jitted is not None:
+            jitted.__code__, latest = first_code, None
         compiled_functions.clear()
         tokens.clear()  # which drops the runs of all models
         codes.clear()
