@@ -31,6 +31,11 @@ top_level_trace: Any = _core.eval_trace._weakref
 
 Tracer: Any = _core.Tracer
 
+try:
+    from jax._src.prng import PRNGKeyArray as KeyArray
+except ImportError:  # its name is private
+    KeyArray = ArrayImpl
+
 
 def current_trace() -> Any:
     """A token of the current JAX trace: identical for the same trace, different for another."""

@@ -1,9 +1,9 @@
 """Compiled functions: a function of objects, lowered for one structure of its arguments.
 
-A compiled function takes raw values and plain arguments, and returns what it wrote. What a trace wrote is known only to
-that trace, and another trace (other shapes) may write other variables: the first outcome of a compiled function returns
-one flat list, its values and then the output; a later, different one returns the output and a dict whose only key is
-the number of its outcome.
+A compiled function takes the raw values, each as an argument, then plain arguments, and returns what it wrote. What a
+trace wrote is known only to that trace, and another trace (other shapes) may write other variables: the first outcome
+of a compiled function, if it is plain, returns one flat list, its values and then the output, or the bare output where
+it wrote nothing; any other returns an ``Other``, which has its number.
 
 Where each object is an argument of its own (a ``Layout``), plain arguments go to JAX as the pytrees that they are. Its
 cache compares their structure, in C++, and the trace sees what it is. Where a container holds objects, all leaves are
@@ -125,7 +125,7 @@ class Compiled:
         donated: positions of the values whose buffers it takes over; ``None`` where nothing is donated.
     """
 
-    __slots__ = ("donated", "jitted", "kept", "layout", "outcomes")
+    __slots__ = ("donated", "jitted", "layout", "outcomes")
 
     def __init__(
         self,
@@ -140,23 +140,27 @@ class Compiled:
         self.outcomes: list[Outcome] = []
         self.layout = layout
         self.donated: tuple[int, ...] | None = None
-        self.kept: tuple[int, ...] = ()
         outcomes = self.outcomes
         structure = gathered.structure
         graphdefs = [graphdef for graphdef in structure.graphdefs if graphdef is not None]
+        count = len(gathered.values())
         returned: frozenset[int] = frozenset()
         if donation is not None:
             written = _written_positions(f, gathered, updates)
             self.donated = tuple(p for p in written if _may_donate(gathered, p, donation))
-            self.kept = tuple(p for p in range(len(gathered.values())) if p not in self.donated)
             returned = frozenset(self.donated)
+            options = {
+                **options,
+                "keep_unused": True,
+                **_donated_arguments(donation, self.donated, count, structure, layout),
+            }
 
-        # Not just ``values``: JAX takes a keyword argument of that name, and the parameter, for the same.
-        def pure(_plait_values: Sequence[Any], /, *plain: Any, **named: Any) -> Any:
-            values = _plait_values
+        # JAX takes a keyword argument for the parameter of that name, so no user's argument may have these names.
+        def pure(*_plait_given: Any, **_plait_named: Any) -> Any:
+            values, plain = _plait_given[:count], _plait_given[count:]
             whole, leaves = structure, plain
             if layout is not None:
-                whole, leaves = _traced_structure(layout, graphdefs, plain, named)
+                whole, leaves = _traced_structure(layout, graphdefs, plain, _plait_named)
             signature = TraceSignature(whole, tuple(map(_short_aval, values)), tuple(map(_short_aval, leaves)))
             for listener in list(trace_listeners):
                 listener(f, signature, history)
@@ -166,39 +170,12 @@ class Compiled:
             if outcome not in outcomes:
                 outcomes.append(outcome)
             number = outcomes.index(outcome)
-            if number == 0 and outcome.is_plain:
-                return [*result.values, result.plain]
-            return result.plain, {number: result.values}
+            if number or not outcome.is_plain:
+                return Other(number, result.values, result.plain)
+            return [*result.values, result.plain] if outcome.written else result.plain
 
         pure.__name__ = pure.__qualname__ = getattr(f, "__name__", type(f).__name__)
-        if donation is None:
-            self.jitted: Any = jax.jit(pure, **options)
-        else:
-            self._compile_donating(pure, options, donation, structure)
-
-    def _compile_donating(
-        self, pure: Callable[..., Any], options: dict[str, Any], donation: Donation, structure: Structure
-    ) -> None:
-        donated, kept, layout = self.donated, self.kept, self.layout
-        assert donated is not None
-
-        def rejoined(_plait_given: list[Any], _plait_kept: list[Any], /, *plain: Any, **named: Any) -> Any:
-            whole: list[Any] = [None] * (len(donated) + len(kept))
-            for position, value in zip((*donated, *kept), (*_plait_given, *_plait_kept), strict=True):
-                whole[position] = value
-            return pure(whole, *plain, **named)
-
-        rejoined.__name__ = rejoined.__qualname__ = pure.__name__
-        names: list[str] = []
-        if layout is None:
-            flags = _donated_plain(structure, donation)
-        else:
-            flags = [i in donation.numbers for i in range(layout.count) if i not in layout.objects]
-            slots = enumerate(layout.names, layout.count)
-            names = [name for i, name in slots if name in donation.names and i not in layout.objects]
-        numbers = (0, *(i for i, flag in enumerate(flags, 2) if flag))
-        options = {**options, "keep_unused": True, "donate_argnums": numbers, "donate_argnames": names or None}
-        self.jitted = jax.jit(rejoined, **options)
+        self.jitted: Any = jax.jit(pure, **options)
 
     def arguments(
         self, gathered: Gathered, args: Sequence[Any], kwargs: dict[str, Any]
@@ -209,20 +186,33 @@ class Compiled:
             ArgumentError: two variables hold one buffer that would be donated. Nothing is lost.
         """
         values = gathered.values()
-        lists = [values]
-        if self.donated is not None:
-            lists = [[values[i] for i in self.donated], [values[i] for i in self.kept]]
-            check_separate_buffers(lists[0], values, gathered)
+        if self.donated:
+            check_separate_buffers([values[i] for i in self.donated], values, gathered)
         plain, named = (gathered.plain, {}) if self.layout is None else self.layout.split(args, kwargs)
-        return [*lists, *plain], named
+        return [*values, *plain], named
 
     def outcome_of(self, returned: Any) -> tuple[Outcome, list[Any], Any]:
         """What a call returned, taken apart: its outcome, its values, and the plain part of the output."""
-        if type(returned) is list:
-            return self.outcomes[0], returned[:-1], returned[-1]
-        plain, numbered = returned
-        ((number, values),) = numbered.items()
-        return self.outcomes[number], values, plain
+        if type(returned) is Other:
+            return self.outcomes[returned.number], returned.values, returned.plain
+        first = self.outcomes[0]
+        return (first, returned[:-1], returned[-1]) if first.written else (first, [], returned)
+
+
+class Other:
+    """What a compiled function returns for other outcomes than a plain first one."""
+
+    __slots__ = ("number", "plain", "values")
+
+    def __init__(self, number: int, values: list[Any], plain: Any) -> None:
+        self.number = number
+        self.values = values
+        self.plain = plain
+
+
+jax.tree_util.register_pytree_node(
+    Other, lambda other: ((other.values, other.plain), other.number), lambda number, children: Other(number, *children)
+)
 
 
 def check_separate_buffers(given: list[Any], values: list[Any], gathered: Gathered) -> None:
@@ -294,9 +284,17 @@ def _root_paths(structure: Structure) -> list[Any]:
     ]
 
 
-def _donated_plain(structure: Structure, donation: Donation) -> tuple[bool, ...]:
-    return tuple(
-        donation.donates_argument(path)
-        for path, graphdef in zip(_argument_paths(structure), structure.graphdefs, strict=True)
-        if graphdef is None
-    )
+def _donated_arguments(
+    donation: Donation, donated: Sequence[int], count: int, structure: Structure, layout: Layout | None
+) -> dict[str, Any]:
+    """The options of ``jax.jit`` for what is donated: values by their positions, and plain arguments after those."""
+    names: list[str] = []
+    if layout is None:
+        paths = zip(_argument_paths(structure), structure.graphdefs, strict=True)
+        flags = [donation.donates_argument(path) for path, graphdef in paths if graphdef is None]
+    else:
+        flags = [i in donation.numbers for i in range(layout.count) if i not in layout.objects]
+        slots = enumerate(layout.names, layout.count)
+        names = [name for i, name in slots if name in donation.names and i not in layout.objects]
+    plain = (i for i, flag in enumerate(flags, count) if flag)
+    return {"donate_argnums": (*donated, *plain), "donate_argnames": names or None}

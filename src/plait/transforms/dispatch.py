@@ -17,15 +17,15 @@ what came back into the cells that were written. For a function of a model with 
         try:
             stale = (trace_state.value is not top_level or stamp != clock.now and not stamps_stand()
                      or touched.ever and not in_default_modes(*modes)
-                     or type(a1) not in LEAF_TYPES and not is_plain(a1))
+                     or type(a1) is not ArrayImpl and not is_plain(a1))
         except Exception:
             stale = True
         if stale:
             return AGAIN
-        returned = call([c0.raw, c1.raw], a1)
-        if type(returned) is not list:                  # another trace, which did something else
+        returned = call(c0.raw, c1.raw, a1)
+        if type(returned) is Other:                     # another trace, which did something else
             return finish(compiled, (a0, a1,), {}, returned)
-        c0.raw, c1.raw, out, = returned
+        c0.raw, c1.raw, out = returned
         return out
 
 Up to ``UNROLL`` cells, reading and writing are written out as above, which costs a quarter of a loop; above, the code
@@ -48,12 +48,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._compat import ArrayImpl, refuses_shared_donation, top_level_trace, trace_state
+from .._compat import ArrayImpl, KeyArray, refuses_shared_donation, top_level_trace, trace_state
 from ..core.clock import clock
 from ..core.modes import in_default_modes, touched
 from ..core.variables import Variable
 from ..core.walks import CachedWalk, containers_stand
-from .compiled import Compiled, Layout
+from .compiled import Compiled, Layout, Other
 from .crossing import is_graph_leaf
 
 UNROLL = 256
@@ -75,7 +75,9 @@ MISSING: Any = _Sentinel("<missing>")  # stands for an argument that was not giv
 AGAIN: Any = _Sentinel("<again>")  # what a run returns when the call has to go the general way
 
 # Types of the plain arguments that need no look inside.
-LEAF_TYPES = frozenset({ArrayImpl, np.ndarray, bool, int, float, complex, type(None), *np.sctypeDict.values()})
+LEAF_TYPES = frozenset(
+    {ArrayImpl, np.ndarray, bool, int, float, complex, KeyArray, type(None), *np.sctypeDict.values()}
+)
 
 
 def _function(name: str, source: str, scope: dict[str, Any]) -> Any:
@@ -242,7 +244,7 @@ def make_run(
         kinds,
         len(walk.cells),
         compiled.outcomes[0].written,
-        compiled.donated,
+        bool(compiled.donated),
         bool(walk.lists),
         bool(walk.containers),
         check is not None,
@@ -272,7 +274,7 @@ def _run_factory(
     kinds: tuple[str, ...],
     count: int,
     written: tuple[int, ...],
-    donated: tuple[int, ...] | None,
+    donates: bool,
     lists: bool,
     containers: bool,
     checked: bool,
@@ -283,7 +285,8 @@ def _run_factory(
     Args:
         kinds: for each object after the first, the slot of the stamp that it has for life.
         count: number of cells.
-        written, donated: which of them.
+        written: which of them.
+        donates: whether buffers are taken over.
         lists: whether there are lists of modules, which are compared all at once.
         containers: whether there are other plain containers.
         checked: whether each call is compared with a fresh walk.
@@ -300,33 +303,31 @@ def _run_factory(
         "trace_state.value is not top_level",
         "stamp != clock.now and not stamps_stand()",
         "touched.ever and not in_default_modes(*modes)",
-        *(f"type({a}) not in LEAF_TYPES and not is_plain({a})" for a in plain),
+        *(f"type({a}) is not ArrayImpl and not is_plain({a})" for a in plain),
         *(f"{a}.{kind} is not i{i}" for i, (a, kind) in enumerate(zip(objects[1:], kinds, strict=True))),
         *["lists != saved"] * lists,
         *["not containers_stand(containers)"] * containers,
     ]
     setup = [f"i{i} = identities[{i}]" for i in range(len(kinds))]
-    parts: dict[str, Sequence[int]] = {"cells": range(count)}
-    if donated is not None:
-        parts = {"given": donated, "kept": [i for i in range(count) if i not in donated]}
-        setup += [f"{part} = [cells[i] for i in {[*members]!r}]" for part, members in parts.items()]
-    reads = [f"[cell.raw for cell in {part}]" for part in parts]
-    write = f"{''.join(f'c{i}.raw, ' for i in written)}out, = returned"
+    write = [f"{''.join(f'c{i}.raw, ' for i in written)}out = returned", "return out"]
+    if not written:
+        write = ["return returned"]
     if count <= UNROLL:
         setup += [f"c{i} = cells[{i}]" for i in range(count)]
-        reads = [f"[{', '.join(f'c{i}.raw' for i in members)}]" for members in parts.values()]
-    elif len(written) <= UNROLL:
-        setup += [f"c{i} = cells[{i}]" for i in written]
+        reads = [f"c{i}.raw" for i in range(count)]
     else:
+        reads = ["*[cell.raw for cell in cells]"]
+        setup += [f"c{i} = cells[{i}]" for i in written] if len(written) <= UNROLL else []
+    if len(written) > UNROLL:
         setup += [f"written = [cells[i] for i in {written!r}]"]
-        write = "out = write_all(written, returned)"
+        write = ["return write_all(written, returned)"]
 
     call = f"returned = call({', '.join([*reads, *passed])})"
     body = [call]
-    if donated and refused:
+    if donates and refused:
         body = ["try:", f"    {call}", "except (ValueError, RuntimeError):"]
         body += [f"    refuse_shared(compiled, {given})", "    raise"]
-    if donated and not refused:
+    if donates and not refused:
         body.insert(0, f"refuse_shared(compiled, {given})")
     if checked:
         body.insert(0, f"check(graphdefs, cells, [{', '.join(objects)}])")
@@ -351,15 +352,15 @@ def make(*, compiled, cells, stamp, stamps, versions, identities, lists, saved, 
         if stale:
             return AGAIN
         {inside.join(body)}
-        if type(returned) is not list:
+        if type(returned) is Other:
             return finish(compiled, {given}, returned)
-        {write}
-        return out
+        {inside.join(write)}
     return run
 """
     scope: dict[str, Any] = {
         "AGAIN": AGAIN,
-        "LEAF_TYPES": LEAF_TYPES,
+        "ArrayImpl": ArrayImpl,
+        "Other": Other,
         "clock": clock,
         "containers_stand": containers_stand,
         "in_default_modes": in_default_modes,
