@@ -500,7 +500,7 @@ def test_reading_does_not_end_the_tracking():
     """U33: nor do the functions on graphs; what they make anew is tracked by itself."""
     graph = tracked_graph()
     nnx.update(graph, nnx.state(graph))
-    copies = [nnx.clone(graph), nnx.merge(*nnx.split(graph))]
+    copies = [nnx.clone(graph), nnx.merge(*nnx.split(graph)), copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))]
     _ = jax.tree.map(lambda x: x, graph), repr(graph), nnx.variables(graph), graph.moments == graph.moments
     _ = to_flat_state(graph.moments), nnx.to_pure_dict(graph.moments), jax.tree.leaves(graph.moments["a"])
     assert find_walk((graph,)).containers == []

@@ -153,7 +153,11 @@ class State(MutableMapping[Any, Any]):
         return render_tree(type(self), {"mapping": self._mapping}, path, subtree_renderer)
 
     def __reduce__(self) -> Any:
-        return type(self), (self._mapping,)
+        return type(self), (self._mapping,), tracking_of(self) and True
+
+    def __setstate__(self, is_tracked: bool) -> None:
+        if is_tracked:
+            _set_tracking(self, _Tracking())
 
     def __copy__(self: S) -> S:
         return type(self)(self._mapping)

@@ -196,7 +196,6 @@ def _make_jitted(
     parameters = Parameters(f)
     tokens: dict[Layout, _Token] = {}
     codes: dict[Layout, Any] = {}
-    latest: Layout | None = None
     static_numbers, static_names = statics
 
     def wrap_static(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -253,7 +252,6 @@ def _make_jitted(
 
     def remember(layout: Layout, gathered: Gathered, compiled: Compiled) -> None:
         """Leave a run on the first object, and let the entrance look for it."""
-        nonlocal latest
         walk, first = gathered.walk, gathered.roots[0]
         kept = getattr(first, "_walks", None)
         if walk is None or kept is None or kept.get(tuple(map(id, gathered.roots[1:]))) is not walk:
@@ -267,11 +265,10 @@ def _make_jitted(
             run.guard = weakref.ref(token, _drop_from(weakref.ref(first), number))
             walk.runs[number] = run
         kept[number] = run
-        if latest != layout:
-            jitted = itself()
-            if jitted is not None:
-                code = codes.get(layout) or codes.setdefault(layout, entrance_code(parameters, layout, number))
-                jitted.__code__, latest = code, layout
+        code = codes.get(layout) or codes.setdefault(layout, entrance_code(parameters, layout, number))
+        jitted = itself()
+        if jitted is not None and jitted.__code__ is not code:
+            jitted.__code__ = code
 
     def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return wrap_static(args, kwargs) if static_numbers or static_names else (args, kwargs)
@@ -284,12 +281,11 @@ def _make_jitted(
         return getattr(compiled.jitted, kind)(*positional, **named), compiled, gathered.structure, prepare
 
     def clear_cache() -> None:
-        nonlocal latest
         for compiled in compiled_functions.values():
             compiled.jitted.clear_cache()
         jitted = itself()
         if jitted is not None:
-            jitted.__code__, latest = first_code, None
+            jitted.__code__ = first_code
         compiled_functions.clear()
         tokens.clear()  # which drops the runs of all models
         codes.clear()
