@@ -37,7 +37,7 @@ def describe(*roots: Any) -> list[Any]:
             return (type(value).__name__, [(key, visit(child)) for key, child in children(value)])
         if isinstance(value, (jax.Array, np.ndarray)):
             return describe_array(value)
-        if isinstance(value, (list, tuple, dict)) or dataclasses.is_dataclass(value):
+        if isinstance(value, (list, tuple, dict, plait.State)) or dataclasses.is_dataclass(value):
             return (type(value).__name__, [(key, visit(child)) for key, child in children(value)])
         return (type(value).__name__, repr(value))
 
@@ -56,7 +56,7 @@ def children(node: Any) -> list[tuple[Any, Any]]:
         return [*enumerate(node), *sorted(vars(node).items())]
     if isinstance(node, plait.Pytree):
         return sorted(vars(node).items())
-    if isinstance(node, dict):
+    if isinstance(node, (dict, plait.State)):
         return sorted(node.items(), key=lambda item: (isinstance(item[0], str), item[0]))
     if isinstance(node, tuple) and hasattr(node, "_fields"):
         return sorted(zip(node._fields, node, strict=True))

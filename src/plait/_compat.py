@@ -31,6 +31,11 @@ top_level_trace: Any = _core.eval_trace._weakref
 
 Tracer: Any = _core.Tracer
 
+try:
+    from jax._src.prng import PRNGKeyArray as KeyArray
+except ImportError:  # its name is private
+    KeyArray = ArrayImpl
+
 
 def current_trace() -> Any:
     """A token of the current JAX trace: identical for the same trace, different for another."""
@@ -72,6 +77,14 @@ try:
     from jax._src.state.types import AbstractRef as _AbstractRef
 except ImportError:  # JAX versions without references
     _AbstractRef = _Ref = ()  # type: ignore[assignment,misc]
+
+
+def refuses_shared_donation() -> bool:
+    """Whether the runtime refuses, losing nothing, to run with a buffer that is donated and used a second time.
+
+    Seen on the CPU runtime; until it is seen on others, buffers are compared before each call there.
+    """
+    return jax.default_backend() == "cpu"
 
 
 def frame_locals(frame: Any) -> dict[str, Any]:

@@ -7,10 +7,13 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from hypothesis import given, strategies as st
 
 import plait as nnx
+from plait.core.state import to_flat_state, tracked
+from plait.core.walks import CachedWalk, find_walk
 from plait.paths import sort_key
 from plait.statelib import diff
 
@@ -425,3 +428,92 @@ def test_flax_answers_the_same(ask):
             warnings.simplefilter("ignore")
             answers.append(ask(library, state))
     assert answers[0] == answers[1]
+
+
+# Tracked states -------------------------------------------------------------------------------------------------------
+
+
+def tracked_graph():
+    """A module with a tracked state, as an optimizer has, walked once."""
+    graph = nnx.Dict(moments=tracked(nnx.State({"a": {"b": nnx.Variable(1.0), "c": nnx.Variable(2.0)}, "d": {}})))
+    find_walk((graph,))
+    return graph
+
+
+WRITES = {
+    "an entry": lambda s: s.__setitem__("a", nnx.Variable(3.0)),
+    "an attribute": lambda s: setattr(s, "e", nnx.Variable(3.0)),
+    "an entry of a view": lambda s: s["a"].__setitem__("b", nnx.Variable(3.0)),
+    "an entry of an old view": lambda s: s["a"].__setitem__("b", nnx.Variable(3.0)),
+    "a deletion": lambda s: s["a"].__delitem__("b"),
+    "pop": lambda s: s["a"].pop("b"),
+    "clear": lambda s: s["a"].clear(),
+    "update": lambda s: s.update({"e": nnx.Variable(3.0)}),
+    "setdefault": lambda s: s["d"].setdefault("e", nnx.Variable(3.0)),
+    "the dict underneath": lambda s: s.raw_mapping["a"].__setitem__("b", nnx.Variable(3.0)),
+    "a dict": lambda s: s.__setitem__("a", {"b": nnx.Variable(3.0)}),
+    "pure values": lambda s: nnx.replace_by_pure_dict(s, {"a": {"b": 3.0}}, lambda leaf, value: nnx.Variable(value)),
+    "popped from the graph": lambda s: nnx.pop(s, nnx.Variable),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_every_write_to_a_tracked_state_is_seen(write):
+    """G47, U33: twice in a row, since some end the tracking."""
+    graph = tracked_graph()
+    for _ in range(2):
+        before = find_walk((graph,))
+        assert find_walk((graph,)) is before
+        assert bool(before.containers) == (graph.moments._tracking.ended)
+        try:
+            WRITES[write](graph.moments)
+        except KeyError:
+            return
+        found, fresh = find_walk((graph,)), CachedWalk((graph,))
+        assert found.graphdefs == fresh.graphdefs
+        assert list(map(id, found.cells)) == list(map(id, fresh.cells))
+
+
+def test_a_state_that_shares_dicts_with_a_tracked_one_is_seen():
+    """G47, U33: a nested mapping that was stored, in either direction, is no longer tracked."""
+    for share in (
+        lambda moments, other: other.__setitem__("x", moments),
+        lambda moments, other: moments.__setitem__("x", other),
+        lambda moments, other: nnx.State({"x": {"y": moments}}),
+        lambda moments, other: nnx.merge_state(moments)["a"],
+        lambda moments, other: other.__setitem__("x", moments["a"]),
+    ):
+        graph, other = tracked_graph(), nnx.State({"b": nnx.Variable(1.0)})
+        holder = share(graph.moments, other)
+        find_walk((graph,))
+        for state in (other, holder, graph.moments):
+            while state is not None:
+                for key in list(state):
+                    if not isinstance(state[key], nnx.State):
+                        state[key] = nnx.Variable(9.0)
+                state = next((child for child in state.values() if isinstance(child, nnx.State) and len(child)), None)
+            found, fresh = find_walk((graph,)), CachedWalk((graph,))
+            assert list(map(id, found.cells)) == list(map(id, fresh.cells))
+
+
+def test_reading_does_not_end_the_tracking():
+    """U33: nor do the functions on graphs; what they make anew is tracked by itself."""
+    graph = tracked_graph()
+    nnx.update(graph, nnx.state(graph))
+    copies = [nnx.clone(graph), nnx.merge(*nnx.split(graph)), copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))]
+    _ = jax.tree.map(lambda x: x, graph), repr(graph), nnx.variables(graph), graph.moments == graph.moments
+    _ = to_flat_state(graph.moments), nnx.to_pure_dict(graph.moments), jax.tree.leaves(graph.moments["a"])
+    assert find_walk((graph,)).containers == []
+    for made in copies:
+        assert find_walk((made,)).containers == []
+        before = find_walk((graph,))
+        made.moments["a"]["b"] = nnx.Variable(5.0)
+        assert find_walk((graph,)) is before
+        assert find_walk((made,)).cells[0].raw == 5.0
+
+
+def test_the_walk_of_an_optimizer_compares_no_containers():
+    """U33: at each call of a training step only the structure clock is asked."""
+    model = nnx.Dict(layer=nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+    optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
+    assert find_walk((model, optimizer)).containers == []

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import plait
+from plait.core.state import tracked
 from tests.oracles import modules, variables, walk
 from tests.strategies import KINDS, Box, Leafy, Node, Pair
 
@@ -314,9 +315,16 @@ def build(world: World, recipe: tuple[str, Any]) -> Any:
     if kind == "static":
         return what
     items = [build(world, item) for item in what]
-    if kind in ("dict", "Dict"):
+    if kind in ("dict", "Dict", "State", "tracked"):
         named = dict(zip("abcd", items, strict=False))
-        return named if kind == "dict" else plait.Dict(named)
+        nested = {"a": named, **{key: named[key] for key in named if key != "a"}}
+        makers = {
+            "dict": dict,
+            "Dict": plait.Dict,
+            "State": plait.State,
+            "tracked": lambda _: tracked(plait.State(nested)),
+        }
+        return makers[kind](named)
     if kind in ("Box", "Pair"):
         return {"Box": Box, "Pair": Pair}[kind](*(items + [None, None])[:2])
     return {"list": list, "tuple": tuple, "List": plait.List}[kind](items)
@@ -363,7 +371,7 @@ def edit_list(world: World, number: int, action: str, recipe: Any) -> None:
 
 
 def edit_dict(world: World, number: int, name: str, recipe: Any, delete: bool) -> None:
-    dicts = containers(world, (dict, plait.Dict))
+    dicts = containers(world, (dict, plait.Dict, plait.State))
     if dicts:
         chosen = dicts[number % len(dicts)]
         if delete:

@@ -46,7 +46,10 @@ _LEAVES = st.one_of(
 )
 VALUES = st.one_of(
     _LEAVES,
-    st.tuples(st.sampled_from(["list", "dict", "tuple", "List", "Dict", "Box", "Pair"]), st.lists(_LEAVES, max_size=3)),
+    st.tuples(
+        st.sampled_from(["list", "dict", "tuple", "List", "Dict", "Box", "Pair", "State", "tracked"]),
+        st.lists(_LEAVES, max_size=3),
+    ),
 )
 LARGEST = 20
 

@@ -33,7 +33,7 @@ from .nodes import (
     _classify,
     pytree_impl,
 )
-from .state import State
+from .state import State, tracking_of
 from .variables import metadata_key
 
 
@@ -112,7 +112,7 @@ class Walk:
         containers: mutable plain containers, each with a copy of what it held.
     """
 
-    __slots__ = ("containers", "leaves", "links", "refs", "stamps")
+    __slots__ = ("_latest_state", "containers", "leaves", "links", "refs", "stamps")
 
     def __init__(self, refs: RefMap | None = None) -> None:
         self.refs = RefMap() if refs is None else refs
@@ -120,6 +120,7 @@ class Walk:
         self.links: list[Link] = []
         self.stamps: list[Stamp] | None = []
         self.containers: list[tuple[Any, Any]] = []
+        self._latest_state: Stamp | None = None
 
     def add(self, root: Any, link: Link = None) -> GraphDef:
         """Walk one root. Returns its graphdef; leaves and bookkeeping are appended."""
@@ -165,14 +166,24 @@ class Walk:
             children, metadata = impl.flatten(node)
             return cls, index, metadata, iter(children), [], link
         pytree = pytree_impl(cls)
+        is_state = isinstance(node, State)
+        if is_state:
+            self._open_state(node)
         children, metadata = pytree.flatten(node)
         if cls is list or cls is dict:
             self.containers.append((node, node.copy()))
-        elif isinstance(node, State):  # its children are views, made anew each time
-            self.containers.append((node.raw_mapping, node.raw_mapping.copy()))
-        elif node is not None and not isinstance(node, tuple):  # a tuple, named or not, cannot change
+        elif not is_state and node is not None and not isinstance(node, tuple):  # a tuple, named or not, cannot change
             self.containers.append((node, [*children]))
         return (cls if cls in PYTREE_REGISTRY else GenericPytree), None, metadata, iter(children), [], link
+
+    def _open_state(self, state: State) -> None:
+        """Take note of a state: by its stamp, which its views share, or else by what its dict holds."""
+        tracking = tracking_of(state)
+        if tracking is None:  # its children are views, made anew each time
+            self.containers.append((state._mapping, state._mapping.copy()))
+        elif tracking is not self._latest_state:
+            self._latest_state = tracking
+            self._mark(tracking)
 
     def _add_node(self, root: Any, kind: Kind, link: Link) -> GraphDef:
         refs, leaves, links = self.refs, self.leaves, self.links

@@ -105,7 +105,7 @@ def leaves_of(graphdef: GraphDef, state: Any) -> list[Any]:
     if isinstance(state, FlatState):
         state = state.to_nested_state()
     check_state(state, "merge")
-    return leaves_in_order(graphdef, state.raw_mapping if isinstance(state, State) else state)
+    return leaves_in_order(graphdef, state._mapping if isinstance(state, State) else state)
 
 
 def _root_state(walk: CachedWalk) -> Any:
@@ -324,7 +324,7 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
         check_state(each, "update")
     nested = [each.to_nested_state() if isinstance(each, FlatState) else each for each in (state, *states)]
     whole = nested[0] if len(nested) == 1 else merge_state(*nested)
-    for owner, key, cell, value in _planned_writes(node, whole.raw_mapping if isinstance(whole, State) else whole):
+    for owner, key, cell, value in _planned_writes(node, whole._mapping if isinstance(whole, State) else whole):
         if cell is not None:
             source = cell_of(value)
             if cell.metadata is PLAIN_METADATA and source.metadata is PLAIN_METADATA:
@@ -398,7 +398,7 @@ def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
                 continue
             if (kind is _GRAPH or kind is _PYTREE) and current is not None:
                 if type(value) is not dict and isinstance(value, State):
-                    value = value.raw_mapping
+                    value = value._mapping
                 if type(value) is not dict and (isinstance(value, Variable) or not isinstance(value, Mapping)):
                     raise _misfit(
                         path_of((link, key)), value, f"the entries of a {type(current).__name__} (a subgraph)"

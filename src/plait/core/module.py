@@ -355,6 +355,7 @@ def own_info(node: Pytree) -> NodeInfo:
 
 _new: Callable[[Any], Any] = object.__new__
 _set_info: Callable[[Any, NodeInfo], None] = Pytree.__dict__["_info"].__set__
+_set_walks: Callable[[Any, Any], None] = Pytree.__dict__["_walks"].__set__
 
 
 def empty_object(cls: type, marks: dict[str, str] | None) -> Any:
@@ -365,6 +366,7 @@ def empty_object(cls: type, marks: dict[str, str] | None) -> Any:
     info.marks = marks
     node = _new(cls)
     _set_info(node, info)
+    _set_walks(node, None)  # never unset, or a user's __getattr__ that delegates would hand out those of another object
     return node
 
 
@@ -376,6 +378,7 @@ def empty_objects(classes: Sequence[type]) -> list[Any]:
     info.marks = None
     nodes = [*map(_new, classes)]
     run_through(map(_set_info, nodes, itertools.repeat(info)))
+    run_through(map(_set_walks, nodes, itertools.repeat(None)))
     return nodes
 
 

@@ -2,6 +2,10 @@
 
 A ``State`` is a nested mapping from keys to leaves (detached variables, or raw values); a ``FlatState`` is the same as
 a sequence of (path, leaf), sorted by path. Both are pytrees. (rules G47 to G50)
+
+A state that belongs to a graph, as those of an optimizer do, can be **tracked**: its nested dicts are its own, every
+write to it or to a view on it moves the structure clock, and so a walk need not compare them at each call. Whatever
+could write past it (``raw_mapping``, or a nested mapping stored without a copy) ends that for good.
 """
 
 from __future__ import annotations
@@ -18,12 +22,23 @@ from ..errors import ArgumentTypeError, FilterError, GraphError
 from ..paths import Path, describe_path, sort_key, sorted_keys
 from ..typing import FilterLiteral
 from ..words import describe_type
+from .clock import Stamp, mark_changed
 from .filters import resolve_filters
 from .nodes import register_pytree_node_type
 from .repr import render_tree, repr_fields, repr_leaf
 from .variables import Variable, metadata_key
 
 S = TypeVar("S", bound="State")
+
+
+class _Tracking(Stamp):
+    """The stamp that a tracked state shares with its views."""
+
+    __slots__ = ("ended",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = False
 
 
 class State(MutableMapping[Any, Any]):
@@ -42,14 +57,16 @@ class State(MutableMapping[Any, Any]):
         (['bias', 'kernel'], (3,), (2, 3))
     """
 
-    __slots__ = ("_mapping",)
+    __slots__ = ("_mapping", "_tracking")
     _mapping: dict[Any, Any]
+    _tracking: _Tracking | None
 
     def __init__(self, mapping: Any = (), /, *, _copy: bool = True) -> None:
         if _copy:
             items = mapping.items() if isinstance(mapping, Mapping) else mapping
             mapping = {key: _plain(value) for key, value in items}
-        object.__setattr__(self, "_mapping", mapping)
+        _set_mapping(self, mapping)
+        _set_tracking(self, None)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -58,17 +75,38 @@ class State(MutableMapping[Any, Any]):
     @property
     def raw_mapping(self) -> dict[Any, Any]:
         """The nested dict underneath, not a copy."""
+        self._end_tracking()
         return self._mapping
+
+    def _end_tracking(self) -> None:
+        tracking = self._tracking
+        if tracking is not None and not tracking.ended:
+            tracking.ended = True
+            mark_changed(tracking)
+
+    def _changed(self) -> None:
+        if self._tracking is not None:
+            mark_changed(self._tracking)
 
     def __getitem__(self, key: Any) -> Any:
         value = self._mapping[key]
-        return type(self)(value, _copy=False) if type(value) is dict else value
+        if type(value) is not dict:
+            return value
+        view = type(self)(value, _copy=False)
+        if self._tracking is not None:
+            _set_tracking(view, self._tracking)
+        return view
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._mapping[key] = _plain(value)
+        value = _plain(value)
+        if type(value) is dict:
+            self._end_tracking()
+        self._mapping[key] = value
+        self._changed()
 
     def __delitem__(self, key: Any) -> None:
         del self._mapping[key]
+        self._changed()
 
     def __contains__(self, key: object) -> bool:
         return key in self._mapping
@@ -80,7 +118,7 @@ class State(MutableMapping[Any, Any]):
         return len(self._mapping)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_mapping":
+        if name.startswith("__") or name in ("_mapping", "_tracking"):
             raise AttributeError(name)
         try:
             return self[name]
@@ -116,7 +154,11 @@ class State(MutableMapping[Any, Any]):
         return render_tree(type(self), {"mapping": self._mapping}, path, subtree_renderer)
 
     def __reduce__(self) -> Any:
-        return type(self), (self._mapping,)
+        return type(self), (self._mapping,), tracking_of(self) and True
+
+    def __setstate__(self, is_tracked: bool) -> None:
+        if is_tracked:
+            _set_tracking(self, _Tracking())
 
     def __copy__(self: S) -> S:
         return type(self)(self._mapping)
@@ -150,10 +192,37 @@ class State(MutableMapping[Any, Any]):
         return merge_state(state, *states, cls=cls)
 
 
+_set_mapping: Callable[[Any, dict[Any, Any]], None] = State.__dict__["_mapping"].__set__
+_set_tracking: Callable[[Any, _Tracking | None], None] = State.__dict__["_tracking"].__set__
+
+
+def tracked(state: S) -> S:
+    """A tracked state with the same leaves: nested dicts are copied, leaves are not."""
+    found = type(state)(_own(state._mapping), _copy=False)
+    _set_tracking(found, _Tracking())
+    return found
+
+
+def _own(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The nesting copied, also that of states in it."""
+    own = {}
+    for key, value in mapping.items():
+        if isinstance(value, State):
+            value = value._mapping
+        own[key] = _own(value) if type(value) is dict else value
+    return own
+
+
+def tracking_of(state: State) -> Stamp | None:
+    """The stamp that tells every change of a state's nesting, if there is one."""
+    tracking = state._tracking
+    return None if tracking is None or tracking.ended else tracking
+
+
 def _plain(value: Any) -> Any:
     """Nested states and mappings are stored as plain dicts."""
     if isinstance(value, State):
-        return value._mapping
+        return value.raw_mapping
     if isinstance(value, Mapping) and not isinstance(value, Variable):
         return {key: _plain(item) for key, item in value.items()}
     return value
@@ -209,7 +278,8 @@ def _register(cls: type[State]) -> None:
 
     def unflatten(keys: tuple[Any, ...], values: Iterable[Any]) -> State:
         mapping = {
-            key: value._mapping if isinstance(value, State) else value for key, value in zip(keys, values, strict=True)
+            key: value.raw_mapping if isinstance(value, State) else value
+            for key, value in zip(keys, values, strict=True)
         }
         return cls(mapping, _copy=False)
 
@@ -222,10 +292,16 @@ def _register(cls: type[State]) -> None:
     register_pytree_node_type(
         cls,
         graph_flatten,
-        lambda items, _: cls(items),
+        lambda items, _: tracked(State(items)) if cls is State else cls(items),
         set_key=_set_entry,
-        pop_key=lambda state, key: state._mapping.pop(key),
+        pop_key=_pop_entry,
     )
+
+
+def _pop_entry(state: State, key: Any) -> Any:
+    value = state[key]
+    del state[key]
+    return value
 
 
 def _set_entry(state: State, key: Any, value: Any) -> None:
@@ -568,6 +644,7 @@ def replace_by_pure_dict(
         for key in path[:-1]:
             owner = owner[key]
         owner[path[-1]] = leaf
+    state._changed()
 
 
 def restore_int_paths(pure: Mapping[Any, Any], /) -> dict[Any, Any]:

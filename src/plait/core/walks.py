@@ -57,6 +57,8 @@ class CachedWalk:
         only_variables: whether every leaf is a variable.
         lists: the first root's plain lists of modules, each with a copy. Modules compare by identity, so ``!=`` on
             such a list is the comparison wanted, at the speed of C.
+        runs: what jitted functions made for calls of this walk, by the number of the function (``dispatch.py``). The
+            latest of each number also stands beside the walk, where a call finds it. They hold cells, not the walk.
     """
 
     __slots__ = (
@@ -65,13 +67,13 @@ class CachedWalk:
         "cells",
         "containers",
         "counts",
-        "entries",
         "graphdefs",
         "links",
         "lists",
         "only_variables",
         "others",
         "owners",
+        "runs",
         "stamp",
         "stamps",
         "types",
@@ -106,7 +108,7 @@ class CachedWalk:
         self.stamps: list[Stamp] | None = walk.stamps
         self.versions = None if walk.stamps is None else [stamp.version for stamp in walk.stamps]
         self.others: tuple[Any, ...] = ()
-        self.entries: dict[Any, Any] = {}
+        self.runs: dict[int, Any] = {}
         self._plan: Any = None
 
     def is_current(self) -> bool:
@@ -117,13 +119,7 @@ class CachedWalk:
             if stamps is None or [stamp.version for stamp in stamps] != self.versions:
                 return False
             self.stamp = now
-        if not all(map(_unchanged, self.lists)):
-            return False
-        for held in self.containers:
-            contents = held()
-            if contents is None or not all(map(_unchanged, contents.items)):
-                return False
-        return True
+        return all(map(_unchanged, self.lists)) and containers_stand(self.containers)
 
     def hold_weakly(self, roots: tuple[Any, ...]) -> None:
         """Leave what other roots than the first hold to those roots, so that the first does not keep it alive."""
@@ -185,6 +181,15 @@ def _compares_by_identity(container: tuple[Any, Any]) -> bool:
     return type(current) is list and all(type(item).__eq__ is object.__eq__ for item in saved)
 
 
+def containers_stand(containers: list[Callable[[], Contents | None]]) -> bool:
+    """Whether plain containers still hold what they held."""
+    for held in containers:
+        contents = held()
+        if contents is None or not all(map(_unchanged, contents.items)):
+            return False
+    return True
+
+
 def _unchanged(container: tuple[Any, Any]) -> bool:
     """Whether a plain container still holds the same elements."""
     current, saved = container
@@ -215,6 +220,7 @@ def find_walk(roots: tuple[Any, ...]) -> CachedWalk:
         walk = kept.get(key)
         if walk is not None and walk.is_current() and _same_roots(walk.others, roots):
             return walk
+        drop_walk(kept, key)
     walk = CachedWalk(roots)
     if walk.stamps is not None and kind_of(first) in (Kind.GRAPH, Kind.VARIABLE):
         try:
@@ -229,6 +235,24 @@ def find_walk(roots: tuple[Any, ...]) -> CachedWalk:
     return walk
 
 
+def drop_walk(kept: dict[Any, Any], key: Any) -> None:
+    """Forget a walk that a root keeps, and the runs that were made for it."""
+    walk = kept.pop(key, None)
+    if walk is not None:
+        for number, run in list(walk.runs.items()):
+            if kept.get(number) is run:
+                kept.pop(number, None)
+
+
+def drop_runs(root: Any, number: int) -> None:
+    """Forget what one jitted function keeps on a root."""
+    kept = root._walks
+    kept.pop(number, None)
+    for walk in list(kept.values()):
+        if type(walk) is CachedWalk:
+            walk.runs.pop(number, None)
+
+
 def _hand_over(contents: Contents, root: Any, walk: CachedWalk) -> None:
     """Let the root hold its contents for as long as both it and the walk live."""
     key, owner = (Contents, id(contents)), weakref.ref(root)
@@ -239,10 +263,9 @@ def _hand_over(contents: Contents, root: Any, walk: CachedWalk) -> None:
             living._walks.pop(key, None)
 
     contents.guard = weakref.ref(walk, callback)
-    try:
-        root._walks[key] = contents
-    except AttributeError:
-        object.__setattr__(root, "_walks", {key: contents})
+    if getattr(root, "_walks", None) is None:
+        object.__setattr__(root, "_walks", {})
+    root._walks[key] = contents
 
 
 def _same_roots(others: tuple[Any, ...], roots: tuple[Any, ...]) -> bool:
@@ -255,7 +278,7 @@ def _forget(first: weakref.ref[Any], key: tuple[int, ...]) -> Callable[[Any], No
     def callback(_: Any) -> None:
         owner = first()
         if owner is not None:
-            owner._walks.pop(key, None)
+            drop_walk(owner._walks, key)
 
     return callback
 

@@ -24,7 +24,8 @@ def sharding_of(variable: Variable[Any], shape: tuple[int, ...], what: str) -> S
         what: whose array it is, for errors.
 
     Returns:
-        The sharding; ``None`` without a mesh, or where functions see one device's share. A variable without names is replicated on the mesh.
+        The sharding; ``None`` without a mesh, or where functions see one device's share. A variable without names is
+        replicated on the mesh.
 
     Raises:
         ArgumentError: a name that neither rules nor mesh know, or more names than axes.

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from ..core.functional import state, variables
 from ..core.module import Pytree, copied_buffers
 from ..core.nodes import Kind, jax_to_nnx_path, kind_of
-from ..core.state import FlatState, State, from_flat_state, to_flat_state
+from ..core.state import FlatState, State, from_flat_state, to_flat_state, tracked
 from ..core.trace_guard import check_trace
 from ..core.variables import OptArray, OptState, OptVariable, Param, Variable, eager_sharding_hooks
 from ..errors import ArgumentTypeError, OptimizerAttributeError, OptimizerError
@@ -282,7 +282,7 @@ def to_opt_state(tree: Any, selected: Mapping[Path, Variable[Any]] | None = None
         if not isinstance(node, State):
             return _opt_array(node)
         pairs = [(path, _opt_leaf(leaf, mirrored.get(path))) for path, leaf in to_flat_state(node)]
-        return from_flat_state(FlatState(pairs, sort=False))
+        return tracked(from_flat_state(FlatState(pairs, sort=False)))
 
     return jax.tree.map(wrapped, tree, is_leaf=lambda node: isinstance(node, State))
 

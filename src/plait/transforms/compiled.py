@@ -1,12 +1,18 @@
 """Compiled functions: a function of objects, lowered for one structure of its arguments.
 
-A compiled function takes raw values and plain leaves, and returns what it wrote. What a trace wrote is known only to
-that trace, and another trace (other shapes) may write other variables: the first outcome of a compiled function returns
-its values as a plain list; a later, different one returns a dict whose only key is the number of its outcome.
+A compiled function takes the raw values, each as an argument, then plain arguments, and returns what it wrote. What a
+trace wrote is known only to that trace, and another trace (other shapes) may write other variables: the first outcome
+of a compiled function, if it is plain, returns one flat list, its values and then the output, or the bare output where
+it wrote nothing; any other returns an ``Other``, which has its number.
+
+Where each object is an argument of its own (a ``Layout``), plain arguments go to JAX as the pytrees that they are. Its
+cache compares their structure, in C++, and the trace sees what it is. Where a container holds objects, all leaves are
+passed flat, for one structure of all arguments.
 
 Donation: JAX must be told before compiling which buffers it may take over, and only variables that are written may be
 given away, or a variable that is only read would be left without a buffer. So a donating function is traced once more,
-beforehand, to find out what it writes; those values are then always returned, whatever a later trace does.
+beforehand, to find out what it writes; those values are then always returned, whatever a later trace does. It keeps
+arguments that the program does not use, or the runtime could not see that one of them shares a donated buffer.
 """
 
 from __future__ import annotations
@@ -60,17 +66,66 @@ class Donation:
         return getattr(first, "idx", None) in self.numbers or getattr(first, "key", None) in self.names
 
 
-class Compiled:
-    """A function of objects, for one structure of arguments.
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a call passes its objects: each one as an argument of its own.
 
     Attributes:
-        run: the compiled function, of the raw values and the plain leaves.
-        jitted: the same for JAX's own stages, which takes what ``arguments`` makes of values and plain leaves.
+        count: number of positional arguments.
+        names: of the keyword arguments, sorted.
+        objects: which arguments are objects; keyword arguments count on after the positional ones.
+    """
+
+    count: int
+    names: tuple[str, ...]
+    objects: tuple[int, ...]
+
+    def split(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments that are no objects."""
+        return (
+            [value for i, value in enumerate(args) if i not in self.objects],
+            {name: kwargs[name] for i, name in enumerate(self.names, self.count) if i not in self.objects},
+        )
+
+    def join(self, objects: Sequence[Any], plain: Sequence[Any], named: dict[str, Any]) -> Any:
+        """The inverse of ``split``: args and kwargs."""
+        supply, rest = iter(objects), iter(plain)
+        args = tuple(next(supply) if i in self.objects else next(rest) for i in range(self.count))
+        kwargs = {
+            name: next(supply) if i in self.objects else named[name] for i, name in enumerate(self.names, self.count)
+        }
+        return args, kwargs
+
+
+class _Hole:
+    """Stands where an object stood."""
+
+    def __init__(self, graphdef: Any) -> None:
+        self.graphdef = graphdef
+
+
+def _traced_structure(
+    layout: Layout, graphdefs: Sequence[Any], plain: Sequence[Any], named: dict[str, Any]
+) -> tuple[Structure, list[Any]]:
+    """The structure of a call of which so far only JAX has seen the plain arguments, and their leaves."""
+    tree = layout.join([_Hole(graphdef) for graphdef in graphdefs], plain, named)
+    leaves, treedef = jax.tree_util.tree_flatten(tree)
+    found = tuple(leaf.graphdef if type(leaf) is _Hole else None for leaf in leaves)
+    return Structure(treedef, found), [leaf for leaf in leaves if type(leaf) is not _Hole]
+
+
+class Compiled:
+    """A function of objects, for one structure of the objects among its arguments.
+
+    Attributes:
+        jitted: JAX's function of what ``arguments`` gives.
+        layout: how calls pass their objects; ``None`` where they are inside containers, so that plain leaves are
+            passed flat, for one structure of all arguments.
         outcomes: what its traces did, in the order of the first trace of each kind.
         donated: positions of the values whose buffers it takes over; ``None`` where nothing is donated.
     """
 
-    __slots__ = ("_plain_flags", "arguments", "donated", "jitted", "kept", "outcomes", "run")
+    __slots__ = ("donated", "jitted", "layout", "outcomes")
 
     def __init__(
         self,
@@ -80,108 +135,108 @@ class Compiled:
         history: list[TraceSignature],
         donation: Donation | None,
         updates: bool,
+        layout: Layout | None,
     ) -> None:
         self.outcomes: list[Outcome] = []
+        self.layout = layout
+        self.donated: tuple[int, ...] | None = None
         outcomes = self.outcomes
         structure = gathered.structure
-        self.donated: tuple[int, ...] | None = None
-        self.kept: tuple[int, ...] = ()
+        graphdefs = [graphdef for graphdef in structure.graphdefs if graphdef is not None]
+        count = len(gathered.values())
         returned: frozenset[int] = frozenset()
         if donation is not None:
             written = _written_positions(f, gathered, updates)
             self.donated = tuple(p for p in written if _may_donate(gathered, p, donation))
-            self.kept = tuple(p for p in range(len(gathered.values())) if p not in self.donated)
-            self._plain_flags = _donated_plain(structure, donation)
             returned = frozenset(self.donated)
+            options = {
+                **options,
+                "keep_unused": True,
+                **_donated_arguments(donation, self.donated, count, structure, layout),
+            }
 
-        def pure(values: Sequence[Any], plain: Sequence[Any]) -> Any:
-            signature = TraceSignature(structure, tuple(map(_short_aval, values)), tuple(map(_short_aval, plain)))
+        # JAX takes a keyword argument for the parameter of that name, so no user's argument may have these names.
+        def pure(*_plait_given: Any, **_plait_named: Any) -> Any:
+            values, plain = _plait_given[:count], _plait_given[count:]
+            whole, leaves = structure, plain
+            if layout is not None:
+                whole, leaves = _traced_structure(layout, graphdefs, plain, _plait_named)
+            signature = TraceSignature(whole, tuple(map(_short_aval, values)), tuple(map(_short_aval, leaves)))
             for listener in list(trace_listeners):
                 listener(f, signature, history)
-            result = run_inside(f, structure, values, plain, "jit", returned=returned, updates=updates)
+            result = run_inside(f, whole, values, leaves, "jit", returned=returned, updates=updates)
             history.append(signature)
             outcome = result.outcome
             if outcome not in outcomes:
                 outcomes.append(outcome)
             number = outcomes.index(outcome)
-            if number == 0 and outcome.is_plain:
-                return result.plain, result.values
-            return result.plain, {number: result.values}
+            if number or not outcome.is_plain:
+                return Other(number, result.values, result.plain)
+            return [*result.values, result.plain] if outcome.written else result.plain
 
         pure.__name__ = pure.__qualname__ = getattr(f, "__name__", type(f).__name__)
-        if self.donated is None:
-            self.jitted: Any = jax.jit(pure, **options)
-            self.run = self.jitted
-            self.arguments = lambda values, plain: (values, plain)
-        else:
-            self._compile_donating(pure, options)
+        self.jitted: Any = jax.jit(pure, **options)
 
-    def _compile_donating(self, pure: Callable[..., Any], options: dict[str, Any]) -> None:
-        donated, kept, flags = self.donated, self.kept, self._plain_flags
-        assert donated is not None
+    def arguments(
+        self, gathered: Gathered, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """What ``jitted`` takes for a call: by position, and by name.
 
-        def rejoined(given: list[Any], values: list[Any], given_plain: list[Any], plain: list[Any]) -> Any:
-            whole: list[Any] = [None] * (len(given) + len(values))
-            for position, value in zip((*donated, *kept), (*given, *values), strict=True):
-                whole[position] = value
-            first, second = iter(given_plain), iter(plain)
-            return pure(whole, [next(first) if flag else next(second) for flag in flags])
+        Raises:
+            ArgumentError: two variables hold one buffer that would be donated. Nothing is lost.
+        """
+        values = gathered.values()
+        if self.donated:
+            check_separate_buffers([values[i] for i in self.donated], values, gathered)
+        plain, named = (gathered.plain, {}) if self.layout is None else self.layout.split(args, kwargs)
+        return [*values, *plain], named
 
-        rejoined.__name__ = rejoined.__qualname__ = pure.__name__
-        self.jitted = jax.jit(rejoined, donate_argnums=(0, 2), **options)
+    def outcome_of(self, returned: Any) -> tuple[Outcome, list[Any], Any]:
+        """What a call returned, taken apart: its outcome, its values, and the plain part of the output."""
+        if type(returned) is Other:
+            return self.outcomes[returned.number], returned.values, returned.plain
+        first = self.outcomes[0]
+        return (first, returned[:-1], returned[-1]) if first.written else (first, [], returned)
 
-        def arguments(values: list[Any], plain: list[Any]) -> tuple[list[Any], ...]:
-            given = [values[i] for i in donated]
-            check_separate_buffers(given, values)
-            return (
-                given,
-                [values[i] for i in kept],
-                [value for value, flag in zip(plain, flags, strict=True) if flag],
-                [value for value, flag in zip(plain, flags, strict=True) if not flag],
+
+class Other:
+    """What a compiled function returns for other outcomes than a plain first one."""
+
+    __slots__ = ("number", "plain", "values")
+
+    def __init__(self, number: int, values: list[Any], plain: Any) -> None:
+        self.number = number
+        self.values = values
+        self.plain = plain
+
+
+jax.tree_util.register_pytree_node(
+    Other, lambda other: ((other.values, other.plain), other.number), lambda number, children: Other(number, *children)
+)
+
+
+def check_separate_buffers(given: list[Any], values: list[Any], gathered: Gathered) -> None:
+    """Refuse to donate a buffer that another variable holds too.
+
+    Raises:
+        ArgumentError: names both paths.
+    """
+    if len(set(map(id, values))) == len(values):
+        return
+    held: dict[int, int] = {}
+    ids = set(map(id, given))
+    for position, value in enumerate(values):
+        first = held.setdefault(id(value), position)
+        if first != position and id(value) in ids:
+            assert gathered.walk is not None
+            paths = gathered.walk.paths()
+            raise ArgumentError(
+                "two variables hold one buffer, which cannot be donated",
+                at=f"{describe_path(paths[first])} and {describe_path(paths[position])}",
+                found="the same array in both",
+                expected="a buffer of its own for each donated variable",
+                do="copy one of them first: variable.value = jnp.copy(variable.value)",
             )
-
-        jitted = self.jitted
-        self.arguments = arguments
-        self.run = lambda values, plain: jitted(*arguments(values, plain))
-
-    def outcome_of(self, returned: Any) -> tuple[Outcome, list[Any]]:
-        """Which outcome the second part of a result belongs to, and its values."""
-        if type(returned) is list:
-            return self.outcomes[0], returned
-        ((number, values),) = returned.items()
-        return self.outcomes[number], values
-
-
-class SharedBufferError(ArgumentError):
-    """One buffer was to be donated and used a second time; carries the positions until the paths are known."""
-
-
-def check_separate_buffers(given: list[Any], values: list[Any]) -> None:
-    """Refuse to donate a buffer that another variable holds too. Runs before the call, so nothing is lost."""
-    leaves = values
-    if len(set(map(id, leaves))) != len(leaves):
-        held: dict[int, int] = {}
-        ids = set(map(id, given))
-        for position, value in enumerate(values):
-            first = held.setdefault(id(value), position)
-            if first != position and id(value) in ids:
-                error = SharedBufferError("two variables hold one buffer, which cannot be donated")
-                error.positions = (first, position)  # type: ignore[attr-defined]
-                raise error
-
-
-def name_shared_buffer(error: SharedBufferError, gathered: Gathered) -> ArgumentError:
-    """The error with the paths of both variables."""
-    assert gathered.walk is not None
-    paths = gathered.walk.paths()
-    first, second = error.positions  # type: ignore[attr-defined]
-    return ArgumentError(
-        error.message,
-        at=f"{describe_path(paths[first])} and {describe_path(paths[second])}",
-        found="the same array in both",
-        expected="a buffer of its own for each donated variable",
-        do="copy one of them first: variable.value = jnp.copy(variable.value)",
-    )
 
 
 def _written_positions(f: Callable[..., Any], gathered: Gathered, updates: bool) -> tuple[int, ...]:
@@ -229,9 +284,17 @@ def _root_paths(structure: Structure) -> list[Any]:
     ]
 
 
-def _donated_plain(structure: Structure, donation: Donation) -> tuple[bool, ...]:
-    return tuple(
-        donation.donates_argument(path)
-        for path, graphdef in zip(_argument_paths(structure), structure.graphdefs, strict=True)
-        if graphdef is None
-    )
+def _donated_arguments(
+    donation: Donation, donated: Sequence[int], count: int, structure: Structure, layout: Layout | None
+) -> dict[str, Any]:
+    """The options of ``jax.jit`` for what is donated: values by their positions, and plain arguments after those."""
+    names: list[str] = []
+    if layout is None:
+        paths = zip(_argument_paths(structure), structure.graphdefs, strict=True)
+        flags = [donation.donates_argument(path) for path, graphdef in paths if graphdef is None]
+    else:
+        flags = [i in donation.numbers for i in range(layout.count) if i not in layout.objects]
+        slots = enumerate(layout.names, layout.count)
+        names = [name for i, name in slots if name in donation.names and i not in layout.objects]
+    plain = (i for i, flag in enumerate(flags, count) if flag)
+    return {"donate_argnums": (*donated, *plain), "donate_argnames": names or None}

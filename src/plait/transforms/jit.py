@@ -4,15 +4,16 @@ A call takes one of two ways, with the same answers by construction and by test:
 
 * **the general way** gathers the arguments (``crossing.py``), finds the compiled function for their structure, runs it
   and writes the outcome back;
-* **the fast way** is taken when a call looks like an earlier one whose outcome was plain. It looks up the walk that the
-  first module keeps, checks it against the structure clock, reads each variable's cell into one list, calls the same
-  compiled function, and writes the returned values into the cells that were written.
+* **the fast way** is taken when a call looks like an earlier one whose outcome was plain. A run that belongs to the
+  walk of these objects checks it against the structure clock, reads each variable's cell into one list, calls the same
+  compiled function, and writes the returned values into the cells that were written (``dispatch.py``).
 
-Compiled functions are kept per structure (interned graphdefs and the treedef of the arguments), not per object, so
+Compiled functions are kept per structure (interned graphdefs, and how the objects are passed), not per object, so
 equal models share one (``compiled.py``). (rules U33, U34, X10)
 
-Who fills the caches: ``_general`` (compiled functions, by structure) and ``find_walk`` (walks, on their first root).
-What empties them: the death of the jitted function, and of the root. What they hold: no module, see ``walks.py``.
+Who fills the caches: ``general`` (compiled functions, by structure; runs, on the first object) and ``find_walk``
+(walks, on their first root). What empties them: the death of the jitted function, and of the objects. What they hold:
+no module, see ``walks.py``.
 """
 
 from __future__ import annotations
@@ -28,68 +29,45 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 import numpy as np
 
-from .._compat import ArrayImpl, Tracer, top_level_trace, trace_state
-from ..core.clock import clock
+from .._compat import Tracer
 from ..core.filters import to_predicate
-from ..core.modes import check_mode, graph_updates_mode, in_default_modes, touched
+from ..core.modes import check_mode, graph_updates_mode, in_default_modes
 from ..core.nodes import Static
 from ..core.statics import static_key
-from ..core.walks import CachedWalk
+from ..core.walks import CachedWalk, drop_runs
 from ..errors import ArgumentError, DispatchError, TraceContextError
 from ..paths import describe_path
 from ..typing import FilterLiteral
 from .arguments import check_plain_arguments
 from .captures import warn_about_captures
-from .compiled import Compiled, Donation, SharedBufferError, TraceSignature, name_shared_buffer
-from .crossing import Gathered, check_function, check_no_duplicates, gather, write_back
+from .compiled import Compiled, Donation, Layout, TraceSignature
+from .crossing import Gathered, check_function, check_no_duplicates, gather, is_graph_leaf, write_back
+from .dispatch import Parameters, can_be_named, entrance_code, make_entrance, make_run
 from .stages import Lowered, Traced
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 CHECK_DISPATCH = os.environ.get("PLAIT_CHECK_DISPATCH", "0") not in ("", "0")
-_LEAF_TYPES = frozenset({ArrayImpl, np.ndarray, bool, int, float, complex})
+_numbers = itertools.count()
 
 
-class _Entry:
-    """What the fast way needs for one walk: the compiled function, and the cells that its first outcome writes."""
+class _Token:
+    """Lives as long as the jitted function that calls in one layout; its number is the key of the runs on walks."""
 
-    __slots__ = ("call", "cells", "compiled", "guard", "written")
+    __slots__ = ("__weakref__", "number")
 
-    def __init__(self, compiled: Compiled, walk: CachedWalk, layout: _Layout) -> None:
-        self.guard = weakref.ref(layout, _drop_entry(weakref.ref(walk), layout.number))
-        self.compiled = compiled
-        self.call = compiled.run
-        self.cells = walk.cells
-        self.written = [walk.cells[position] for position in compiled.outcomes[0].written]
+    def __init__(self) -> None:
+        self.number = next(_numbers)
 
 
-def _drop_entry(walk: weakref.ref[CachedWalk], number: int) -> Callable[[Any], None]:
+def _drop_from(first: weakref.ref[Any], number: int) -> Callable[[Any], None]:
     def callback(_: Any) -> None:
-        living = walk()
-        if living is not None:
-            living.entries.pop(number, None)
+        root = first()
+        if root is not None:
+            drop_runs(root, number)
 
     return callback
-
-
-class _Layout:
-    """Which positional arguments are modules and which are single arrays, as in the latest general call.
-
-    There is one for each way to call a jitted function, and it is the key of the entries on walks: another way to pass
-    the same modules has another compiled function. Entries go when the layout does, which is when the jitted function
-    does.
-    """
-
-    __slots__ = ("__weakref__", "arrays", "count", "first", "number", "others")
-    _numbers = itertools.count()
-
-    def __init__(self, count: int, objects: Sequence[int]) -> None:
-        self.count = count
-        self.first = objects[0]
-        self.others = tuple(objects[1:])
-        self.arrays = tuple(i for i in range(count) if i not in objects)
-        self.number = next(_Layout._numbers)
 
 
 @overload
@@ -216,45 +194,10 @@ def _make_jitted(
 ) -> Any:
     compiled_functions: dict[Any, Compiled] = {}
     history: list[TraceSignature] = []
-    layout: _Layout | None = None
-    layouts: dict[Any, _Layout] = {}
+    parameters = Parameters(f)
+    tokens: dict[Layout, _Token] = {}
+    codes: dict[Layout, Any] = {}
     static_numbers, static_names = statics
-
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        plan = layout
-        if plan is None or kwargs or len(args) != plan.count or trace_state.value is not top_level_trace:
-            return general(args, kwargs)
-        if touched.ever and not in_default_modes(graph, graph_updates):
-            return general(args, kwargs)
-        others = plan.others
-        try:
-            walk = args[plan.first]._walks[tuple([id(args[i]) for i in others]) if others else ()]
-            entry = walk.entries[plan.number]
-            for current, saved in walk.lists:
-                if current != saved:
-                    return general(args, kwargs)
-        except (AttributeError, KeyError, TypeError, ValueError):  # the last two: compared with another kind
-            return general(args, kwargs)
-        if (walk.stamp != clock.now or walk.containers) and not walk.is_current():
-            return general(args, kwargs)
-        plain = []
-        for i in plan.arrays:
-            value = args[i]
-            if type(value) is not ArrayImpl and type(value) not in _LEAF_TYPES:
-                return general(args, kwargs)
-            plain.append(value)
-        if CHECK_DISPATCH:
-            check_walk(walk, [args[plan.first], *(args[i] for i in plan.others)])
-        try:
-            out, values = entry.call([cell.raw for cell in entry.cells], plain)
-        except SharedBufferError as error:
-            raise name_shared_buffer(error, gather((args, kwargs))) from None
-        if type(values) is list:
-            for cell, value in zip(entry.written, values):  # noqa: B905 - strict costs 30 ns
-                cell.raw = value
-            return out
-        outcome, values = entry.compiled.outcome_of(values)
-        return write_back(outcome, gather((args, kwargs)), values, out)
 
     def wrap_static(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return (
@@ -263,80 +206,112 @@ def _make_jitted(
         )
 
     def general(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        nonlocal layout
-        if static_numbers or static_names:
-            args, kwargs = wrap_static(args, kwargs)
+        args, kwargs = prepare(args, kwargs)
         gathered = gather((args, kwargs))
         updates = graph_updates_mode(graph_updates)
         if not updates:
             check_no_duplicates(gathered, "jit")
         check_mode(list(gathered.roots), graph)
         try:
-            compiled = find_compiled(gathered, updates)
-            plain, returned = compiled.run(gathered.values(), gathered.plain)
+            compiled = find_compiled(args, kwargs, gathered, updates)
+            positional, named = compiled.arguments(gathered, args, kwargs)
+            returned = compiled.jitted(*positional, **named)
         except (TypeError, jax.errors.UnexpectedTracerError) as error:
             explain_bad_values(error, gathered)
             check_plain_arguments(f, gathered, error)
             raise
-        except SharedBufferError as error:
-            raise name_shared_buffer(error, gathered) from None
-        outcome, values = compiled.outcome_of(returned)
+        outcome, values, plain = compiled.outcome_of(returned)
         result = write_back(outcome, gathered, values, plain)
-        if (
-            compiled.outcomes[0].is_plain
-            and not kwargs
-            and not static_numbers
-            and in_default_modes(graph, graph_updates)
-        ):
-            layout = remember(args, gathered, compiled) or layout
+        if compiled.layout is not None and compiled.outcomes[0].is_plain and in_default_modes(graph, graph_updates):
+            remember(compiled.layout, gathered, compiled)
         return result
 
-    def find_compiled(gathered: Gathered, updates: bool) -> Compiled:
+    def layout_of(args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered) -> Layout | None:
+        """How the call passes its objects, where each is an argument of its own."""
+        names = tuple(sorted(kwargs))
+        if static_numbers or static_names or not can_be_named(names):
+            return None
+        slots = [*args, *(kwargs[name] for name in names)]
+        objects = tuple(i for i, value in enumerate(slots) if is_graph_leaf(value))
+        if not objects or len(objects) != len(gathered.roots):
+            return None
+        return Layout(len(args), names, objects)
+
+    def find_compiled(args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered, updates: bool) -> Compiled:
         structure = gathered.structure
-        key = (structure.treedef, structure.graphdefs, updates)
+        layout = layout_of(args, kwargs, gathered)
+        if layout is None:
+            key: Any = (structure.treedef, structure.graphdefs, updates)
+        else:
+            key = (layout, tuple(graphdef for graphdef in structure.graphdefs if graphdef is not None), updates)
         compiled = compiled_functions.get(key)
         if compiled is None:
             if not compiled_functions:
                 warn_about_captures(f, "jit")
-            made = Compiled(f, gathered, options, history, donation, updates)
+            made = Compiled(f, gathered, options, history, donation, updates, layout)
             compiled = compiled_functions.setdefault(key, made)
         return compiled
 
-    def remember(args: tuple[Any, ...], gathered: Gathered, compiled: Compiled) -> _Layout | None:
-        walk = gathered.walk
-        if walk is None or walk.stamps is None:
-            return None
-        objects = [i for i, value in enumerate(args) if any(value is root for root in gathered.roots)]
-        arrays = [value for i, value in enumerate(args) if i not in objects]
-        if len(objects) != len(gathered.roots) or len(arrays) != len(gathered.plain):
-            return None
-        if any(value is not leaf for value, leaf in zip(arrays, gathered.plain, strict=True)):
-            return None  # as many leaves as arguments, but not one each: (None, [x, y])
-        key = (len(args), *objects)
-        plan = layouts.get(key) or layouts.setdefault(key, _Layout(len(args), objects))
-        walk.entries[plan.number] = _Entry(compiled, walk, plan)
-        return plan
+    def remember(layout: Layout, gathered: Gathered, compiled: Compiled) -> None:
+        """Leave a run on the first object, and let the entrance look for it."""
+        walk, first = gathered.walk, gathered.roots[0]
+        kept = getattr(first, "_walks", None)
+        if walk is None or kept is None or kept.get(tuple(map(id, gathered.roots[1:]))) is not walk:
+            return  # an object that cannot keep it, or cannot tell its changes
+        token = tokens.get(layout) or tokens.setdefault(layout, _Token())
+        number = token.number
+        run = walk.runs.get(number)
+        if run is None:
+            check = check_cells if CHECK_DISPATCH else None
+            run = make_run(compiled, walk, gathered.roots, (graph, graph_updates), finish, check, refuse_shared)
+            run.guard = weakref.ref(token, _drop_from(weakref.ref(first), number))
+            walk.runs[number] = run
+        kept[number] = run
+        code = codes.get(layout) or codes.setdefault(layout, entrance_code(parameters, layout, number))
+        jitted = itself()
+        if jitted is not None and jitted.__code__ is not code:
+            jitted.__code__ = code
 
     def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return wrap_static(args, kwargs) if static_numbers or static_names else (args, kwargs)
 
     def stage(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        gathered = gather(prepare(args, kwargs))
-        compiled = find_compiled(gathered, graph_updates_mode(graph_updates))
-        made = getattr(compiled.jitted, kind)(*compiled.arguments(gathered.values(), gathered.plain))
-        return made, compiled, gathered.structure, prepare
+        args, kwargs = prepare(args, kwargs)
+        gathered = gather((args, kwargs))
+        compiled = find_compiled(args, kwargs, gathered, graph_updates_mode(graph_updates))
+        positional, named = compiled.arguments(gathered, args, kwargs)
+        return getattr(compiled.jitted, kind)(*positional, **named), compiled, gathered.structure, prepare
 
     def clear_cache() -> None:
         for compiled in compiled_functions.values():
             compiled.jitted.clear_cache()
+        jitted = itself()
+        if jitted is not None:
+            jitted.__code__ = first_code
         compiled_functions.clear()
+        tokens.clear()  # which drops the runs of all models
+        codes.clear()
         history.clear()
 
+    wrapper = make_entrance(parameters, general)
+    first_code = wrapper.__code__
     functools.update_wrapper(wrapper, f)
     wrapper.trace = lambda *args, **kwargs: Traced(*stage("trace", args, kwargs))  # type: ignore[attr-defined]
     wrapper.lower = lambda *args, **kwargs: Lowered(*stage("lower", args, kwargs))  # type: ignore[attr-defined]
     wrapper.clear_cache = clear_cache  # type: ignore[attr-defined]
+    itself = weakref.ref(wrapper)  # or it would keep itself
     return wrapper
+
+
+def finish(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any) -> Any:
+    """The end of a fast call whose trace did something else than the first one."""
+    outcome, values, plain = compiled.outcome_of(returned)
+    return write_back(outcome, gather((args, kwargs)), values, plain)
+
+
+def refuse_shared(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise an error with both paths if a donated buffer is held by two variables."""
+    compiled.arguments(gather((args, kwargs)), args, kwargs)
 
 
 def _static(value: Any, argument: int | str) -> Static:
@@ -393,17 +368,22 @@ def explain_bad_values(error: Exception, gathered: Gathered) -> None:
 
 
 def check_walk(walk: CachedWalk, roots: Sequence[Any]) -> None:
-    """Compare a cached walk with a fresh one (``PLAIT_CHECK_DISPATCH=1``).
+    """Compare a cached walk with a fresh one; see ``check_cells``."""
+    check_cells(walk.graphdefs, walk.cells, roots)
+
+
+def check_cells(graphdefs: Sequence[Any], cells: Sequence[Any], roots: Sequence[Any]) -> None:
+    """Compare what a cached walk found with a fresh one (``PLAIT_CHECK_DISPATCH=1``).
 
     Raises:
         DispatchError: they differ; the fast way would have answered for another structure.
     """
     fresh = CachedWalk(tuple(roots))
-    same_cells = len(fresh.cells) == len(walk.cells) and all(
+    same_cells = len(fresh.cells) == len(cells) and all(
         new is old or (not hasattr(new, "metadata") and new.raw is old.raw)
-        for new, old in zip(fresh.cells, walk.cells, strict=True)
+        for new, old in zip(fresh.cells, cells, strict=True)
     )
-    if fresh.graphdefs != walk.graphdefs or not same_cells:
+    if fresh.graphdefs != tuple(graphdefs) or not same_cells:
         raise DispatchError(
             "a cached walk differs from a fresh one",
             at=", ".join(f"a {type(root).__name__}" for root in roots),

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import ArgumentError
 from .compiled import Compiled
-from .crossing import Gathered, Structure, gather, write_back
+from .crossing import Structure, gather, write_back
 
 
 class _Stage:
@@ -50,7 +50,8 @@ class CompiledStage(_Stage):
     """An executable that takes the same kinds of arguments as the function it was made from, modules included."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        gathered: Gathered = gather(self._prepare(args, kwargs))
+        args, kwargs = self._prepare(args, kwargs)
+        gathered = gather((args, kwargs))
         if gathered.structure != self._structure:
             raise ArgumentError(
                 "a compiled function was called with arguments of another structure",
@@ -58,6 +59,6 @@ class CompiledStage(_Stage):
                 expected="the same structure: types, static values and sharing",
                 do="compare with plait.diff(plait.graphdef(before), plait.graphdef(now)), or lower again",
             )
-        plain, returned = self._stage(*self._compiled.arguments(gathered.values(), gathered.plain))
-        outcome, values = self._compiled.outcome_of(returned)
+        positional, named = self._compiled.arguments(gathered, args, kwargs)
+        outcome, values, plain = self._compiled.outcome_of(self._stage(*positional, **named))
         return write_back(outcome, gathered, values, plain)
