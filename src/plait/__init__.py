@@ -166,7 +166,6 @@ from .nn.pooling import max_pool as max_pool
 from .nn.pooling import min_pool as min_pool
 from .nn.pooling import pool as pool
 from .nn.sequential import Sequential as Sequential
-from .transforms.autodiff import DiffState as DiffState
 from .transforms.autodiff import grad as grad
 from .transforms.autodiff import value_and_grad as value_and_grad
 from .transforms.batching import vmap as vmap
@@ -181,6 +180,10 @@ from .transforms.prefixes import StateAxes as StateAxes
 from .transforms.prefixes import StateSharding as StateSharding
 from .transforms.prefixes import prefix as prefix
 from .transforms.remat import remat as remat
+from .transforms.selections import DiffState as DiffState
+from .transforms.tangents import jvp as jvp
+from .transforms.tangents import linearize as linearize
+from .transforms.tangents import vjp as vjp
 
 if TYPE_CHECKING:
     from . import checkpoint as checkpoint

@@ -44,12 +44,14 @@ _NAMES = {
     "nn.norm": "BatchNorm GroupNorm InstanceNorm LayerNorm RMSNorm",
     "nn.pooling": "avg_pool max_pool min_pool pool",
     "nn.sequential": "Sequential",
-    "transforms.autodiff": "DiffState grad value_and_grad",
+    "transforms.autodiff": "grad value_and_grad",
     "transforms.batching": "vmap",
     "transforms.branches": "cond switch",
     "transforms.jit": "jit",
     "transforms.loops": "fori_loop scan while_loop",
     "transforms.remat": "remat",
+    "transforms.selections": "DiffState",
+    "transforms.tangents": "jvp linearize vjp",
     "transforms.prefixes": "Carry StateAxes StateSharding prefix",
 }
 

@@ -14,7 +14,8 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "transforms": (
         "prefixes", "aliasing", "crossing", "lanes", "captures", "compiled", "stages", "jit", "cached_partial",
-        "autodiff", "custom_rules", "batching", "loops", "branches", "sharded", "remat", "shapes", "tree_states",
+        "selections", "autodiff", "tangent_trees", "tangents", "rule_calls", "rule_cotangents",
+        "custom_rules", "batching", "loops", "branches", "sharded", "remat", "shapes", "tree_states",
         "rng_splits", "compat",
     ),
     "partitioning": ("axis_rules", "specs", "shardings", "mesh", "boxes"),
