@@ -171,6 +171,8 @@ from .transforms.autodiff import value_and_grad as value_and_grad
 from .transforms.batching import vmap as vmap
 from .transforms.branches import cond as cond
 from .transforms.branches import switch as switch
+from .transforms.custom_rules import custom_jvp as custom_jvp
+from .transforms.custom_rules import custom_vjp as custom_vjp
 from .transforms.jit import jit as jit
 from .transforms.loops import fori_loop as fori_loop
 from .transforms.loops import scan as scan

@@ -47,6 +47,7 @@ _NAMES = {
     "transforms.autodiff": "grad value_and_grad",
     "transforms.batching": "vmap",
     "transforms.branches": "cond switch",
+    "transforms.custom_rules": "custom_jvp custom_vjp",
     "transforms.jit": "jit",
     "transforms.loops": "fori_loop scan while_loop",
     "transforms.remat": "remat",
