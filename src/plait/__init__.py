@@ -173,7 +173,6 @@ from .partitioning.shardings import get_abstract_model as get_abstract_model
 from .partitioning.specs import get_named_sharding as get_named_sharding
 from .partitioning.specs import get_partition_spec as get_partition_spec
 from .partitioning import specs as spmd
-from .transforms.autodiff import DiffState as DiffState
 from .transforms.autodiff import grad as grad
 from .transforms.autodiff import value_and_grad as value_and_grad
 from .transforms.axis_names import transform_metadata as transform_metadata
@@ -184,6 +183,8 @@ from .transforms.branches import switch as switch
 from .transforms.cached_partial import cached_partial as cached_partial
 from .transforms.cached_partial import jit_partial as jit_partial
 from .transforms import compat as compat
+from .transforms.custom_rules import custom_jvp as custom_jvp
+from .transforms.custom_rules import custom_vjp as custom_vjp
 from .transforms.jit import jit as jit
 from .transforms.loops import fori_loop as fori_loop
 from .transforms.loops import scan as scan
@@ -199,10 +200,14 @@ from .transforms.rng_splits import reseed as reseed
 from .transforms.rng_splits import restore_rngs as restore_rngs
 from .transforms.rng_splits import split_rngs as split_rngs
 from .transforms.rng_splits import with_rngs as with_rngs
+from .transforms.selections import DiffState as DiffState
 from .transforms.shapes import checkify as checkify
 from .transforms.shapes import eval_shape as eval_shape
 from .transforms.shapes import make_jaxpr as make_jaxpr
 from .transforms.sharded import shard_map as shard_map
+from .transforms.tangents import jvp as jvp
+from .transforms.tangents import linearize as linearize
+from .transforms.tangents import vjp as vjp
 from .transforms.tree_states import NodeStates as NodeStates
 from .transforms.tree_states import from_tree as from_tree
 from .transforms.tree_states import to_tree as to_tree

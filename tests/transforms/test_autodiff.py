@@ -1,9 +1,12 @@
 """``grad`` and ``value_and_grad``: numbers, updates, selections, errors. (rules U21, U25, U30, X13, X14)"""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 from jax.test_util import check_grads
 
 import plait
@@ -151,6 +154,7 @@ SELECTIONS = {
         (("layers", 0, "b"),),
     ),
     "nothing": (plait.DiffState(0, plait.Cache), lambda g: dict(g), {}),
+    "pairs from the front": (plait.DiffState(-4, plait.PathContains("layers")), lambda g: list(g), ["layers"]),
     "arrays of a module": (plait.DiffState(0, lambda path, value: path == ("scale",)), lambda g: g["scale"].shape, ()),
     "mixed": ((plait.DiffState(0, plait.PathContains("enc")), 1), lambda g: [len(g[0]), type(g[1])], [1, plait.Param]),
 }
@@ -194,21 +198,84 @@ def test_a_variable_shared_by_both_differentiated_arguments_is_counted_once():
 
 
 @pytest.mark.parametrize(
-    ("argnums", "at"), [(0, "w of argument 0 and w of argument 1"), (1, "w of argument 1 and w of argument 0")]
+    ("argnums", "found"),
+    [(0, "'differentiated' at the first, 'left alone'"), (1, "'left alone' at the first, 'differentiated'")],
 )
-def test_a_variable_under_two_treatments_is_an_error(argnums, at):
+def test_a_variable_under_two_treatments_is_an_error(argnums, found):
     """U25: both paths are named, and nothing ran."""
     a = Node(w=plait.Param(jnp.float32(3)))
-    with pytest.raises(SharingError, match=f"(?s)Inconsistent aliasing.*{at}.*Param"):
+    with pytest.raises(SharingError, match=rf"(?s)Inconsistent aliasing.*a\.w and b\.w .*Param.*{found}"):
         plait.grad(product, argnums=argnums)(a, Node(w=a.w))
 
 
-def test_keyword_arguments_are_not_differentiated():
+def test_a_variable_shared_with_a_keyword_argument_is_under_two_treatments_too():
+    """U25."""
+    a = Node(w=plait.Param(jnp.float32(3)))
+    with pytest.raises(SharingError, match=r"a\.w and b\[0\]\.w"):
+        plait.grad(lambda a, *, b: a.w.value * b[0].w.value)(a, b=[Node(w=a.w)])
+
+
+def test_keyword_arguments_are_not_differentiated_unless_argnums_means_them():
+    """X1: a position that only a keyword can fill is resolved, as in the reference."""
     net = Net()
     grads = plait.grad(lambda net, *, x: loss(net, x))(net, x=X)
     assert len(grads.flat_state()) == 3
-    with pytest.raises(ValueError, match=r"found +argnums=0 and 0 positional"):
-        plait.grad(lambda net, x: loss(net, x))(net=net, x=X)
+    assert len(plait.grad(loss)(x=X, net=net).flat_state()) == 3
+    with pytest.raises(TypeError, match=r"found +argnums=0 and 0 positional"):
+        plait.grad(lambda *, net, x: loss(net, x))(net=net, x=X)
+
+
+VALUES_ONLY = [{"graph_updates": False}, {"graph": False}]
+
+
+@pytest.mark.parametrize("mode", VALUES_ONLY, ids=str)
+def test_where_only_values_are_carried_the_gradient_of_a_module_is_a_module(mode):
+    """Section 10, U32: every leaf has a gradient; what was written is written, once; nothing else changes."""
+    net, eager = untied(), untied()
+    value, grads = plait.value_and_grad(loss, **mode)(net, X)
+    expected = loss(eager, X)
+    pure, static = plait.grad(loss, argnums=plait.DiffState(0, ...))(untied(), X), plait.graphdef(net)
+    assert type(grads) is Net
+    assert plait.graphdef(grads) == static
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), plait.state(grads), pure)
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    np.testing.assert_allclose(net.mean.value, eager.mean.value, rtol=1e-6)
+
+
+def untied():
+    """A net without sharing, and without an integer."""
+    net = Net()
+    net.layers[0].w = plait.Param(net.enc.w.value, note="tied")
+    net.calls = plait.BatchStat(jnp.float32(0))
+    return net
+
+
+@pytest.mark.parametrize("mode", VALUES_ONLY, ids=str)
+def test_where_only_values_are_carried_structure_is_not(mode):
+    """U32."""
+    net = untied()
+    before = plait.graphdef(net)
+
+    def f(net, x):
+        net.z = plait.Cache(x)
+        return loss(net, x), {"new": plait.Param(x.sum())}
+
+    (_, aux), grads = plait.value_and_grad(f, has_aux=True, **mode)(net, X)
+    assert plait.graphdef(net) == before
+    assert type(aux["new"]) is plait.Param
+    assert not hasattr(grads, "z")
+
+
+def test_where_only_values_are_carried_containers_and_positions_are_as_in_jax():
+    """X13: a dict of modules and arrays, a variable, an array; gradients of their own types."""
+    args = {"m": Node(w=plait.Param(jnp.float32(3))), "s": jnp.float32(2)}, plait.Param(jnp.float32(5)), jnp.float32(7)
+    f = lambda d, v, x: d["m"].w.value * d["s"] * v.value * x**2
+    grads = plait.grad(f, argnums=(0, -1, 1), graph_updates=False)(*args)
+    assert (type(grads[0]["m"]), type(grads[2])) == (Node, plait.Param)
+    got = [grads[0]["m"].w.value, grads[0]["s"], grads[1], grads[2].value]
+    np.testing.assert_allclose(got, [490, 735, 420, 294])
+    with plait.set_graph_updates(False):
+        assert type(plait.grad(lambda m: m.w.value)(args[0]["m"])) is Node
 
 
 ERRORS = {
@@ -217,9 +284,42 @@ ERRORS = {
         ValueError,
         r"\[0\] repeated",
     ),
-    "not there": (lambda: plait.grad(loss, argnums=5)(Net(), X), ValueError, "argnums=5"),
+    "repeated from both ends": (lambda: plait.grad(loss, argnums=(0, -2))(Net(), X), ValueError, r"\[0\] repeated"),
+    "not there": (lambda: plait.grad(loss, argnums=5)(Net(), X), TypeError, "argnums=5 and 2 positional"),
+    "not there either": (lambda: plait.grad(loss, argnums=-5)(Net(), X), ValueError, "argnums=-5"),
+    "a variable": (
+        lambda: plait.grad(lambda v: v)(plait.Param(1.0)),
+        TypeError,
+        r"(?s)found +a Param.*variable\[...\]",
+    ),
+    "a filter without updates": (
+        lambda: plait.grad(loss, argnums=plait.DiffState(0, plait.Param), graph_updates=False)(untied(), X),
+        ValueError,
+        "(?s)no DiffState.*argnums.*graph_updates=True",
+    ),
+    "shared without updates": (
+        lambda: plait.grad(loss, graph_updates=False)(Net(), X),
+        ValueError,
+        "(?s)grad with graph_updates=False.*duplicate.*plait.clone.*plait.compat",
+    ),
+    "shared in a tree": (lambda: plait.grad(loss, graph=False)(Net(), X), ValueError, "(?s)tree mode.*duplicate"),
+    "input returned without updates": (
+        lambda: plait.grad(lambda m, x: (loss(m, x), m), has_aux=True, graph_updates=False)(untied(), X),
+        ValueError,
+        "return an input variable",
+    ),
+    "captured": (
+        lambda: (lambda other: plait.grad(lambda m, x: (loss(m, x), other), has_aux=True)(Net(), X))(Net()),
+        ValueError,
+        "(?s)captured.*Net",
+    ),
+    "integers without updates": (
+        lambda: plait.grad(lambda m: m.w.value, graph_updates=False)(Node(w=plait.Param(1.0), n=plait.Cache(1))),
+        TypeError,
+        "int32",
+    ),
     "reduce_axes": (lambda: plait.grad(loss, reduce_axes=("batch",)), NotImplementedError, "reduce_axes"),
-    "no pair": (lambda: plait.grad(loss, has_aux=True)(Net(), X), TypeError, r"(?s)pair.*\(scalar, aux\)"),
+    "no pair": (lambda: plait.grad(loss, has_aux=True)(Net(), X), TypeError, r"(?s)pair.*\(output, aux\)"),
     "no function": (lambda: plait.grad(3), TypeError, "found +an int"),
     "bound method": (lambda: plait.grad(Net().__call__), ValueError, "bound method"),
     "no scalar": (lambda: plait.grad(lambda net, x: net(x))(Net(), X), TypeError, "scalar"),
@@ -295,3 +395,138 @@ def test_complex_and_integer_inputs_go_through():
     assert got == 2 * z
     grads = plait.grad(lambda m: m.w.value * 2.0, allow_int=True)(Node(w=plait.Param(1.0), n=plait.Param(jnp.int32(3))))
     assert (float(grads["w"].value), grads["n"].value.dtype) == (2.0, jax.dtypes.float0)
+
+
+@st.composite
+def plain_models(draw):
+    """A small random module and the pure function of its arrays that does the same."""
+    sizes = draw(st.lists(st.integers(1, 3), min_size=2, max_size=4))
+    keys = iter(jax.random.split(jax.random.key(draw(st.integers(0, 99))), 20))
+    layers = [
+        Node(w=plait.Param(jax.random.normal(next(keys), pair)), b=plait.Param(jax.random.normal(next(keys), pair[1:])))
+        for pair in itertools.pairwise(sizes)
+    ]
+    tied = draw(st.booleans())
+    model = Node(layers=layers, scale=layers[0].b if tied else plait.Param(jnp.float32(2.0)), seen=plait.BatchStat(0.0))
+    return model, jax.random.normal(next(keys), (2, sizes[0])), tied
+
+
+def run(model, x):
+    model.seen.value = model.seen.value + x.sum()
+    for layer in model.layers:
+        x = jnp.tanh(x @ layer.w.value + layer.b.value[None])
+    return (x**2).sum() * model.scale.value.sum()
+
+
+def run_arrays(layers, scale, x):
+    for layer in layers:
+        x = jnp.tanh(x @ layer["w"] + layer["b"][None])
+    return (x**2).sum() * (layers[0]["b"] if scale is None else scale).sum()
+
+
+@given(plain_models())
+def test_random_models_have_the_gradients_of_their_pure_functions(sample):
+    """X13, X14, U19: with and without a tied variable."""
+    model, x, tied = sample
+    layers = [{"w": layer.w.value, "b": layer.b.value} for layer in model.layers]
+    value, (by_model, by_x) = plait.value_and_grad(run, argnums=(0, 1))(model, x)
+    scale = None if tied else model.scale.value
+    expected, (by_layers, by_array) = jax.value_and_grad(run_arrays, argnums=(0, 2))(layers, scale, x)
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    np.testing.assert_allclose(by_x, by_array, rtol=1e-5, atol=1e-6)
+    for number, layer in enumerate(by_layers):
+        for name, array in layer.items():
+            np.testing.assert_allclose(by_model["layers"][number][name].value, array, rtol=1e-5, atol=1e-6)
+    assert ("scale" in by_model) == (not tied)
+    np.testing.assert_allclose(model.seen.value, x.sum(), rtol=1e-6)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("mode", [{}, *VALUES_ONLY], ids=str)
+@pytest.mark.usefixtures("users_promotion")
+def test_types_numbers_and_updates_are_those_of_the_reference(mode):
+    """X13, section 10: the same program, run with both libraries."""
+    nnx = pytest.importorskip("flax.nnx")
+
+    def program(lib):
+        class Model(lib.Module):
+            def __init__(self):
+                self.linear = lib.Linear(3, 2, rngs=lib.Rngs(0))
+                self.norm = lib.BatchNorm(2, rngs=lib.Rngs(1))
+                self.kind = "a"
+
+        def f(model, x):
+            return (model.norm(model.linear(x)) ** 3).sum()
+
+        model = Model()
+        modes = {"graph": True, "graph_updates": True, **mode}
+        value, (by_model, by_x) = lib.value_and_grad(f, argnums=(0, 1), **modes)(model, jnp.arange(6.0).reshape(2, 3))
+        kind = type(by_model).__name__
+        leaves = {
+            ".".join(map(str, path)): leaf[...]
+            for path, leaf in lib.to_flat_state(by_model if kind == "State" else lib.state(by_model))
+        }
+        return kind, {**leaves, "value": value, "by x": by_x, "mean": model.norm.mean[...], "var": model.norm.var[...]}
+
+    kind, ours = program(plait)
+    expected_kind, theirs = program(nnx)
+    assert (kind, sorted(ours)) == (expected_kind, sorted(theirs))
+    for name, array in theirs.items():
+        np.testing.assert_allclose(ours[name], array, rtol=2e-3, atol=2e-3, err_msg=name)
+
+
+class Noisy(plait.Module):
+    """A layer, batch statistics and dropout."""
+
+    def __init__(self):
+        self.linear = plait.Linear(3, 2, rngs=plait.Rngs(0))
+        self.norm = plait.BatchNorm(2, rngs=plait.Rngs(1))
+        self.drop = plait.Dropout(0.5, rngs=plait.Rngs(dropout=2))
+
+    def __call__(self, x):
+        return self.drop(self.norm(self.linear(x)))
+
+
+def squared(model, x):
+    return (model(x) ** 2).sum()
+
+
+def scanned(model, x):
+    step = plait.scan(lambda m, x: (m, squared(m, x)), in_axes=(plait.Carry, 0), out_axes=(plait.Carry, 0))
+    return step(model, x[None])[1].sum()
+
+
+def mapped(model, x):
+    return plait.vmap(lambda x: plait.grad(lambda x: (x**2).sum())(x))(x).sum() + squared(model, x)
+
+
+NESTED = {
+    "plain": plait.grad(squared),
+    "jit": plait.jit(plait.grad(squared)),
+    "of jit": plait.grad(plait.jit(squared)),
+    "of remat": plait.grad(plait.remat(squared)),
+    "of scan": plait.grad(scanned),
+    "of vmap of grad": plait.grad(mapped),
+    "of value_and_grad": plait.grad(lambda m, x: plait.value_and_grad(squared, argnums=1)(m, x)[0]),
+    "in scan": lambda m, x: jax.tree.map(
+        lambda g: g[0],
+        plait.scan(lambda m, x: (m, plait.grad(squared)(m, x)), in_axes=(plait.Carry, 0), out_axes=(plait.Carry, 0))(
+            m, x[None]
+        )[1],
+    ),
+    "in cond": lambda m, x: plait.cond(True, plait.grad(squared), lambda m, x: plait.grad(squared)(m, 2 * x), m, x),
+}
+
+
+@pytest.mark.parametrize("case", NESTED)
+def test_statistics_and_streams_advance_once_wherever_the_gradient_is_taken(case):
+    """U30, U38: one draw, one step of the running mean; the gradient of the mask that eager Python draws."""
+    eager, model = Noisy(), Noisy()
+    loss = squared(eager, X)
+    graphdef, params, rest = plait.split(Noisy(), plait.Param, ...)
+    expected = jax.grad(lambda p: squared(plait.merge(graphdef, p, rest), X))(params)
+    grads = NESTED[case](model, X)
+    assert np.isfinite(loss)
+    assert int(model.drop.rngs.count.value) == int(eager.drop.rngs.count.value) == 1
+    np.testing.assert_allclose(model.norm.mean.value, eager.norm.mean.value, rtol=1e-5, atol=1e-7)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), grads, expected)

@@ -134,7 +134,7 @@ def logical_to_mesh_axes(
 
     Example:
         >>> plait.meta.logical_to_mesh_axes(("batch", "mlp"), [("batch", "data"), ("mlp", "data"), ("mlp", "model")])
-        PartitionSpec('data', 'model')
+        P('data', 'model')
     """
     if names is None:
         return None

@@ -75,7 +75,7 @@ def unbox(tree: Any) -> Any:
 
     Example:
         >>> plait.meta.unbox({"w": plait.meta.Partitioned(jnp.ones(2), ("x",)), "b": 1})
-        {'w': Array([1., 1.], dtype=float32), 'b': 1}
+        {'b': 1, 'w': Array([1., 1.], dtype=float32)}
     """
     return map_axis_meta(lambda box: unbox(box.unbox()), tree)
 
@@ -109,7 +109,7 @@ class Partitioned(AxisMetadata[A]):
     Example:
         >>> box = plait.meta.Partitioned(jnp.ones((2, 3)), ("in", None))
         >>> box.add_axis(0, {plait.PARTITION_NAME: "layers"}).names, box.get_partition_spec()
-        (('layers', 'in', None), PartitionSpec('in', None))
+        (('layers', 'in', None), P('in', None))
     """
 
     value: Any

@@ -69,7 +69,7 @@ def as_abstract(tree: Any, *, graph: bool | None = None) -> Any:
         >>> mesh = jax.make_mesh((8,), ("x",))
         >>> v = plait.Param(jax.ShapeDtypeStruct((16, 2), jnp.float32), out_sharding=("x",), mesh=mesh)
         >>> plait.as_abstract(v).get_raw_value().sharding.spec
-        PartitionSpec('x',)
+        P('x',)
     """
 
     def convert(leaf: Any) -> Any:
@@ -107,7 +107,7 @@ def get_abstract_model(init_fn: Callable[[], Any], mesh: Mesh, *, graph: bool | 
         >>> make = lambda: plait.Linear(4, 8, rngs=plait.Rngs(0), kernel_metadata={"out_sharding": (None, "model")})
         >>> graphdef, state = plait.get_abstract_model(make, mesh)
         >>> state["kernel"].get_raw_value().sharding.spec
-        PartitionSpec(None, 'model')
+        P(None, 'model')
     """
     found: list[Any] = []
 

@@ -31,7 +31,7 @@ def get_var_pspec(variable: Variable[Any]) -> PartitionSpec | None:
         >>> v = plait.Param(jnp.ones((2, 3)), out_sharding=("embed", None))
         >>> with plait.logical_axis_rules([("embed", "model")]):
         ...     plait.spmd.get_var_pspec(v)
-        PartitionSpec('model', None)
+        P('model', None)
     """
     metadata = variable.get_metadata()
     names = metadata.get("out_sharding")
@@ -73,7 +73,7 @@ def get_partition_spec(tree: Any) -> Any:
         >>> layer = plait.Linear(2, 3, rngs=plait.Rngs(0), kernel_metadata={"out_sharding": ("in", "out")})
         >>> specs = plait.get_partition_spec(plait.state(layer))
         >>> specs["kernel"].get_raw_value(), specs["bias"].get_raw_value()
-        (PartitionSpec('in', 'out'), PartitionSpec())
+        (P('in', 'out'), P())
     """
     return jax.tree_util.tree_map(spec_of, tree, is_leaf=is_spec_leaf)
 

@@ -26,6 +26,12 @@ def parameter_names(function: Callable[..., Any]) -> list[str]:
         return []
 
 
+def argument_names(function: Callable[..., Any], count: int) -> list[str]:
+    """What a function calls its positional arguments."""
+    names = parameter_names(function)
+    return [names[i] if i < len(names) else f"args[{i}]" for i in range(count)]
+
+
 def argument_name(path: Any, names: list[str]) -> str:
     """A place in ``(args, kwargs)``, a JAX path, by the name of the parameter: ``batch["x"]``."""
     kind, first, *rest = map(jax_key_to_key, path)

@@ -1,0 +1,309 @@
+"""``custom_vjp`` and ``custom_jvp``: functions of modules with a derivative rule of their own. (rules X16, U31)"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from types import MethodType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
+
+from ..core.modes import in_default_modes
+from ..errors import ArgumentError, ArgumentTypeError
+from .crossing import Entered, check_function, gather
+from .prefixes import is_graph_leaf
+from .rule_calls import RuleCall
+from .rule_cotangents import cotangents_as_objects, cotangents_as_states, cotangents_of_updates, tangents_by_label
+from .selections import DiffState, check_distinct, check_updates
+from .tangent_trees import flatten_like, rebuild, zero_tangent
+
+
+def custom_vjp(
+    fun: Any = None,
+    /,
+    *,
+    nondiff_argnums: Sequence[int | DiffState] = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """``jax.custom_vjp`` for functions of modules: a function whose gradient is given by a rule, set by ``defvjp``.
+
+    Args:
+        fun: the function; without it ``custom_vjp`` returns a decorator. Above a method it takes the module as an
+            argument, and ``defvjp`` is called on the method of the class.
+        nondiff_argnums: arguments without a derivative: integers for plain arguments, which the rule gets first. For
+            a module a ``DiffState``, which says what of it *is* differentiable.
+        graph, graph_updates: read here, once: they decide what the rule looks like.
+
+    The rule is ``fwd(*args) -> (out, residuals)`` and ``bwd``, which gets the residuals (modules may be among them)
+    and the cotangents, and returns a tuple with one tangent for each differentiable argument, or ``None`` for zero.
+    What ``bwd`` writes into modules is lost. Changes that ``fun`` and ``fwd`` make are made to the caller's objects.
+
+    - By default ``bwd(residuals, (input_updates_g, out_g))``: ``input_updates_g`` has, for each differentiable
+      argument, a ``State`` in place of each module, with the cotangents of the values that variables have after the
+      call (zero for those that were not written); ``None`` for anything else. The tangent of a module is such a
+      ``State``, which is why rules often start from a copy of it.
+    - With ``graph_updates=False``: ``bwd(residuals, out_g)``. The tangent of a module is a module. A keyword argument
+      ``updates_g`` of ``bwd`` gets the arguments with the cotangents of written variables, and ``None`` elsewhere.
+
+    Raises:
+        ArgumentError: the function is called before ``defvjp``, or differentiated by what ``nondiff_argnums`` leaves
+            out, or a tangent has other leaves than its argument.
+        ArgumentTypeError: an integer in ``nondiff_argnums`` for a module, or a rule that returns no tuple.
+
+    Example:
+        >>> @plait.custom_vjp
+        ... def f(model, x):
+        ...     return model.bias.sum() * x
+        >>> def fwd(model, x):
+        ...     return f(model, x), x
+        >>> def bwd(x, g):
+        ...     (model_g, _), out_g = g
+        ...     model_g["bias"][...] = jnp.clip(out_g * x, -1.0, 1.0) * jnp.ones(3)
+        ...     return model_g, None
+        >>> f.defvjp(fwd, bwd)
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> plait.grad(f)(model, 5.0)["bias"][...].tolist()
+        [1.0, 1.0, 1.0]
+    """
+    if fun is None:
+        return functools.partial(custom_vjp, nondiff_argnums=nondiff_argnums, graph=graph, graph_updates=graph_updates)
+    return CustomVjp(fun, tuple(nondiff_argnums), graph, in_default_modes(graph, graph_updates))
+
+
+def custom_jvp(
+    fun: Any = None, /, *, nondiff_argnums: Sequence[int] = (), graph: bool | None = None, graph_updates: Any = None
+) -> Any:
+    """``jax.custom_jvp`` for functions of modules: a function whose derivative is given by a rule, set by ``defjvp``.
+
+    The rule is ``jvp(*nondiff, primals, tangents) -> (out, tangent)``, with tuples of the differentiable arguments and
+    their tangents; the tangent of a module is a module. It carries values only, as ``plait.jvp`` does: a variable that
+    the rule writes has, as its tangent, what the rule writes into the same variable of the tangent, and otherwise
+    zero.
+
+    Args:
+        fun: the function; without it ``custom_jvp`` returns a decorator.
+        nondiff_argnums: positions of arguments without a derivative, which the rule gets first.
+        graph: whether the arguments may be graphs; shared variables are refused either way.
+        graph_updates: of no effect.
+
+    Raises:
+        ArgumentError: the function is called before ``defjvp``, or differentiated by what ``nondiff_argnums`` leaves
+            out, or a variable is shared.
+
+    Example:
+        >>> @plait.custom_jvp
+        ... def f(scale, x):
+        ...     return jnp.sin(x) * scale[...]
+        >>> def jvp(primals, tangents):
+        ...     (scale, x), (_, x_tangent) = primals, tangents
+        ...     return f(scale, x), 100 * x_tangent
+        >>> f.defjvp(jvp)
+        >>> float(jax.grad(lambda x: f(plait.Param(2.0), x))(0.5))
+        100.0
+    """
+    if fun is None:
+        return functools.partial(custom_jvp, nondiff_argnums=nondiff_argnums, graph=graph)
+    return CustomJvp(fun, tuple(nondiff_argnums), graph, False)
+
+
+class _Custom:
+    """A function with a rule."""
+
+    _name: str
+    _definer: str
+    __call__: Callable[..., Any]
+
+    def __init__(self, fun: Any, nondiff_argnums: tuple[Any, ...], graph: bool | None, updates: bool) -> None:
+        check_function(fun, self._name)
+        check_distinct(self._name, "nondiff_argnums", nondiff_argnums)
+        if not updates:
+            check_updates(self._name, "nondiff_argnums", nondiff_argnums)
+        functools.update_wrapper(self, fun)
+        self._fun, self._nondiff, self._graph, self._updates = fun, nondiff_argnums, graph, updates
+        self._rule: tuple[Any, ...] | None = None
+        self._symbolic = False
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def _define(self, rule: tuple[Any, ...], symbolic_zeros: bool) -> None:
+        for function in rule:
+            check_function(function, f"{self._name}.{self._definer}")
+        self._rule, self._symbolic = rule, symbolic_zeros
+
+    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[RuleCall, tuple[Any, ...], Any]:
+        """The call, the rule, and the function of arrays."""
+        if self._rule is None:
+            raise ArgumentError(
+                f"{self._name}: the function was called before its rule was set",
+                found=f"no rule for {getattr(self, '__name__', 'the function')}",
+                expected=f"a call of .{self._definer} first",
+                do=f"call f.{self._definer}(...) after the definition of f",
+            )
+        options = {"graph": self._graph, "updates": self._updates}
+        call = RuleCall(self._name, self._fun, args, kwargs, self._nondiff, **options)
+
+        def pure(values: dict[str, Any], plain: dict[str, Any]) -> Any:
+            entered = call.enter(values, plain)
+            return call.leave(entered, self._fun(*call.arguments(entered)))[0]
+
+        pure.__name__ = getattr(self, "__name__", "f")
+        return call, self._rule, pure
+
+    def _pair(self, returned: Any, what: str) -> tuple[Any, Any]:
+        if not (isinstance(returned, (tuple, list)) and len(returned) == 2):
+            raise ArgumentTypeError(
+                f"{self._name}: the rule did not return a pair",
+                found=f"a {type(returned).__name__}",
+                expected=what,
+                do="return a tuple of two",
+            )
+        return returned[0], returned[1]
+
+
+class CustomVjp(_Custom):
+    """What ``custom_vjp`` returns."""
+
+    _name, _definer = "custom_vjp", "defvjp"
+
+    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], symbolic_zeros: bool = False) -> None:
+        """Set the rule.
+
+        Args:
+            fwd: ``(*args) -> (out, residuals)``.
+            bwd: ``(*nondiff, residuals, cotangents) -> tangents``; see ``custom_vjp``.
+            symbolic_zeros: as in ``jax.custom_vjp``: ``fwd`` gets a ``CustomVJPPrimal`` (``.value``, ``.perturbed``)
+                for each array, and as the value of each variable; cotangents may be ``SymbolicZero``.
+        """
+        self._define((fwd, bwd), symbolic_zeros)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call, (fwd, bwd), pure = self._begin(args, kwargs)
+
+        def forward(values: dict[str, Any], plain: dict[str, Any]) -> Any:
+            call.check_unmoved(lambda primal: primal.perturbed, values, plain)
+            entered = call.enter(*_values_of((values, plain)))
+            given = call.arguments(entered)
+            if self._symbolic:
+                given = _mark(call, entered, values, plain)
+            out, residuals = self._pair(fwd(*given), "(out, residuals)")
+            _unmark(entered)
+            outputs, report = call.leave(entered, out)
+            kept = gather(residuals)
+            return outputs, (kept.values(), kept.plain, _fixed_values(call, values, plain), (kept.structure, report))
+
+        def backward(kept: Any, cotangents: Any) -> Any:
+            values, plain, fixed_values, (structure, report) = kept
+            residuals = rebuild(structure, values, plain)
+            fixed = call.parted(call.arguments(call.enter(*fixed_values)))[0] if call.fixed else []
+            if not self._symbolic:
+                cotangents = jax.tree_util.tree_map(_instantiated, cotangents)
+            if self._updates:
+                returned = bwd(*fixed, residuals, cotangents_as_states(call, report, cotangents))
+            else:
+                out_g = cotangents_as_objects(report, cotangents)
+                wanted = "updates_g" in inspect.signature(bwd).parameters
+                options = {"updates_g": cotangents_of_updates(call, report, cotangents)} if wanted else {}
+                returned = bwd(*fixed, residuals, out_g, **options)
+            return tangents_by_label(call, returned)
+
+        rule = jax.custom_vjp(pure)
+        rule.defvjp(forward, backward, symbolic_zeros=True)
+        return call.finish(rule(*call.inputs))
+
+
+class CustomJvp(_Custom):
+    """What ``custom_jvp`` returns."""
+
+    _name, _definer = "custom_jvp", "defjvp"
+
+    def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> None:
+        """Set the rule.
+
+        Args:
+            jvp: ``(*nondiff, primals, tangents) -> (out, tangent)``; see ``custom_jvp``.
+            symbolic_zeros: as in ``jax.custom_jvp``: tangents may be ``SymbolicZero``.
+        """
+        self._define((jvp,), symbolic_zeros)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call, (jvp,), pure = self._begin(args, kwargs)
+
+        def both(primals: Any, tangents: Any) -> Any:
+            call.check_unmoved(lambda tangent: not isinstance(tangent, SymbolicZero), *tangents)
+            if not self._symbolic:
+                tangents = jax.tree_util.tree_map(_instantiated, tangents)
+            entered, moved = call.enter(*primals), call.enter(*tangents)
+            fixed, differentiable = call.parted(call.arguments(entered))
+            slopes = call.parted(call.arguments(moved))[1]
+            out, tangent = self._pair(jvp(*fixed, differentiable, slopes), "(out, tangent)")
+            outputs, report = call.leave(entered, out)
+            finals = _final_tangents(entered, moved, outputs[0])
+            return outputs, (finals, *flatten_like(report.output, outputs[1], tangent, "custom_jvp: the tangent"))
+
+        rule = jax.custom_jvp(pure)
+        rule.defjvp(both, symbolic_zeros=True)
+        return call.finish(rule(*call.inputs))
+
+
+def _values_of(primals: Any) -> Any:
+    return jax.tree_util.tree_map(lambda primal: primal.value, primals)
+
+
+def _mark(call: RuleCall, entered: Entered, values: dict[str, Any], plain: dict[str, Any]) -> list[Any]:
+    """The arguments, with what JAX knows about each value in place of the value. (``symbolic_zeros``)"""
+    for variable, label in zip(entered.variables(), call.labels, strict=True):
+        if variable is not None and label not in call.fixed_labels:
+            variable._cell.raw = values[label]
+    supply = iter(call.in_order(values, plain)[1])
+    marked = jax.tree_util.tree_map(
+        lambda leaf: leaf if is_graph_leaf(leaf) else next(supply), entered.tree[0], is_leaf=is_graph_leaf
+    )
+    stripped = call.arguments(entered)
+    return [stripped[i] if i in call.fixed else argument for i, argument in enumerate(marked)]
+
+
+def _unmark(entered: Entered) -> None:
+    """The reverse of ``_mark``, for variables that were not written."""
+    for variable, value in zip(entered.variables(), entered.values, strict=True):
+        if variable is not None:
+            leaves = jax.tree_util.tree_leaves(variable._cell.raw)
+            if any(isinstance(leaf, CustomVJPPrimal) for leaf in leaves):
+                variable._cell.raw = value
+
+
+def _fixed_values(call: RuleCall, values: dict[str, Any], plain: dict[str, Any]) -> Any:
+    """What the backward rule needs to build the arguments without derivative anew."""
+    if not call.fixed:
+        return None
+    values, plain = _values_of((values, plain))
+    return (
+        {label: None if free else values[label] for label, free in zip(call.labels, call.free, strict=True)},
+        {label: None if free else plain[label] for label, free in zip(call.plain_labels, call.plain_free, strict=True)},
+    )
+
+
+def _instantiated(value: Any) -> Any:
+    if not isinstance(value, SymbolicZero):
+        return value
+    like: Any = value
+    return (np if like.dtype == jax.dtypes.float0 else jnp).zeros(like.shape, like.dtype)
+
+
+def _final_tangents(entered: Entered, moved: Entered, finals: list[Any]) -> list[Any]:
+    """The tangents of the values that variables have at the end."""
+    tangents = []
+    for variable, before, slope, slope_before, final in zip(
+        entered.variables(), entered.values, moved.variables(), moved.values, finals, strict=True
+    ):
+        if variable is None or final is before or slope._cell.raw is not slope_before:
+            tangents.append(slope_before if slope is None else slope._cell.raw)
+        else:
+            tangents.append(jax.tree_util.tree_map(zero_tangent, final))
+    return tangents

@@ -1,0 +1,135 @@
+"""What a backward rule gets, and what it returns: cotangents in the form that each mode has for modules. (rule X16)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from ..core.graphdef import VariableDef
+from ..core.state import State
+from ..core.unflatten import Builder, own_variables
+from ..errors import ArgumentTypeError
+from .crossing import Structure
+from .prefixes import is_graph_leaf
+from .rule_calls import Report, RuleCall, follow
+from .tangent_trees import leaves_like, rebuild, state_of
+
+
+def cotangents_as_states(call: RuleCall, report: Report, cotangents: Any) -> Any:
+    """``(input_updates_g, out_g)`` with states in place of modules."""
+    finals, fresh, plain = cotangents
+
+    def states(structure: Structure, routes: Sequence[int], plain: Sequence[Any]) -> Any:
+        leaves = iter(follow(routes, finals, fresh))
+        supply = iter(plain)
+        parts = []
+        for graphdef in structure.graphdefs:
+            own = [] if graphdef is None else [next(leaves) for _ in range(graphdef.num_leaves)]
+            parts.append(next(supply) if graphdef is None else state_of(graphdef, own))
+        return jax.tree_util.tree_unflatten(structure.treedef, parts)
+
+    supply = iter(report.arguments)
+    before = call.structure
+    after = Structure(before.treedef, tuple(None if g is None else next(supply) for g in before.graphdefs))
+    arguments = states(after, report.argument_routes, [None] * len(call.plain_labels))[0]
+    return call.parted(_only_objects(call, arguments))[1], states(report.output, report.output_routes, plain)
+
+
+def _only_objects(call: RuleCall, arguments: Sequence[Any]) -> list[Any]:
+    """The arguments, with ``None`` for those that hold no object."""
+    graphdefs = call.structure.graphdefs
+    found, start = [], 0
+    for argument, treedef in zip(arguments, call.argument_trees(), strict=True):
+        start, first = start + treedef.num_leaves, start
+        found.append(None if graphdefs[first:start].count(None) == treedef.num_leaves else argument)
+    return found
+
+
+def cotangents_as_objects(report: Report, cotangents: Any) -> Any:
+    """``out_g`` with modules in place of modules."""
+    finals, fresh, plain = cotangents
+    return rebuild(report.output, follow(report.output_routes, finals, fresh), plain)
+
+
+def cotangents_of_updates(call: RuleCall, report: Report, cotangents: Any) -> tuple[Any, ...]:
+    """The arguments with the cotangents of written variables, and nothing else."""
+    builder = Builder(make_variables=_own_or_none)
+    written = set(report.outcome.written)
+    parts, start = [], 0
+    for graphdef in call.structure.graphdefs:
+        if graphdef is None:
+            parts.append(None)
+            continue
+        positions = range(start, start := start + graphdef.num_leaves)
+        parts.append(builder.build(graphdef, [cotangents[0][i] if i in written else None for i in positions]))
+    return tuple(_only_objects(call, jax.tree_util.tree_unflatten(call.structure.treedef, parts)[0]))
+
+
+def _own_or_none(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> list[Any]:
+    """Variables around the leaves; ``None`` stays ``None``."""
+    pairs = zip(definitions, leaves, strict=True)
+    return [None if leaf is None else own_variables([part], [leaf])[0] for part, leaf in pairs]
+
+
+def tangents_by_label(call: RuleCall, returned: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a backward rule returned, for each input; ``None`` for zero.
+
+    Raises:
+        ArgumentTypeError: no tuple with an entry for each differentiable argument, or an entry of another structure.
+    """
+    trees = call.argument_trees()
+    count = len(trees) - len(call.fixed)
+    if not isinstance(returned, (tuple, list)) or len(returned) != count:
+        raise ArgumentTypeError(
+            "custom_vjp: the backward rule did not return one tangent for each differentiable argument",
+            found=f"{len(returned)} tangents"
+            if isinstance(returned, (tuple, list))
+            else f"a {type(returned).__name__}",
+            expected=f"a tuple of {count}",
+            do="return a tuple, with None for an argument whose gradient is zero",
+        )
+    values: list[Any] = []
+    plain: list[Any] = []
+    supply, graphdefs = iter(returned), iter(call.structure.graphdefs)
+    for number, treedef in enumerate(trees):
+        given = [None] * treedef.num_leaves if number in call.fixed else _spread(next(supply), treedef, number)
+        for tangent in given:
+            graphdef = next(graphdefs)
+            if graphdef is None:
+                plain.append(tangent)
+                continue
+            part = slice(len(values), len(values) + graphdef.num_leaves)
+            if tangent is None:
+                values += [None] * graphdef.num_leaves
+            else:
+                what = f"custom_vjp: the tangent of argument {number}"
+                values += leaves_like(graphdef, call.shapes[part], tangent, what, call.free[part])
+    return call.labelled([v if free else None for v, free in zip(values, call.free, strict=True)], plain)
+
+
+def _spread(tangent: Any, treedef: Any, number: int) -> list[Any]:
+    """The tangent for each leaf of an argument, where ``None`` stands for everything below it."""
+    found: list[Any] = []
+    outline = jax.tree_util.tree_unflatten(treedef, range(treedef.num_leaves))
+
+    def place(part: Any, below: Any) -> None:
+        leaves = jax.tree_util.tree_leaves(below)
+        if part is not None and leaves != [below]:
+            raise ValueError(f"one leaf for {len(leaves)}")
+        found.extend([part] * len(leaves))
+
+    def stops(x: Any) -> bool:
+        return x is None or is_graph_leaf(x) or isinstance(x, State)
+
+    try:
+        jax.tree_util.tree_map(place, tangent, outline, is_leaf=stops)
+    except ValueError as error:
+        raise ArgumentTypeError(
+            f"custom_vjp: the tangent of argument {number} has another structure than the argument",
+            found=f"{jax.tree_util.tree_structure(tangent, is_leaf=stops)} ({str(error).splitlines()[0]})",
+            expected=f"{treedef}, or None for a part whose gradient is zero",
+            do="return a tree like the argument, with a State (or a module) for each module",
+        ) from None
+    return found

@@ -1,0 +1,150 @@
+"""Trees of tangents: what a derivative of modules looks like, taken apart and put together along the primal tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..core.flatten import Walk, path_of
+from ..core.graphdef import GraphDef, LeafDef, VariableDef, iter_parts
+from ..core.state import FlatState, State
+from ..core.unflatten import own_variables
+from ..core.variables import Variable
+from ..errors import ArgumentError
+from ..paths import Path, describe_path
+from .crossing import Entered, Structure
+from .prefixes import is_graph_leaf
+
+
+def rebuild(structure: Structure, values: Sequence[Any], plain: Sequence[Any]) -> Any:
+    """The tree of a structure around other leaves, such as gradients."""
+    return Entered(structure, values, plain).tree
+
+
+def flatten_like(structure: Structure, primals: Sequence[Any], tree: Any, what: str) -> tuple[list[Any], list[Any]]:
+    """Take a tree of tangents apart: the values for its objects, and its plain leaves.
+
+    Args:
+        structure: of the primal tree.
+        primals: the values of its objects, or their shapes.
+        what: what the tree is, for errors.
+
+    Raises:
+        ArgumentError: the tree does not fit.
+    """
+    try:
+        parts = structure.treedef.flatten_up_to(tree)
+    except ValueError:
+        raise _misfit(structure, tree, what) from None
+    values: list[Any] = []
+    plain: list[Any] = []
+    for graphdef, part in zip(structure.graphdefs, parts, strict=True):
+        if graphdef is None:
+            if not jax.tree_util.all_leaves([part]):
+                raise _misfit(structure, tree, what)
+            plain.append(part)
+        else:
+            own = primals[len(values) : len(values) + graphdef.num_leaves]
+            values += leaves_like(graphdef, own, part, what)
+    return values, plain
+
+
+def _misfit(structure: Structure, tree: Any, what: str) -> ArgumentError:
+    return ArgumentError(
+        f"{what} has another structure than the primal",
+        found=str(jax.tree_util.tree_structure(tree, is_leaf=_stops)),
+        expected=str(structure.treedef),
+        do="give each array and object of the primal one of its own type, or a State for a module",
+    )
+
+
+def leaves_like(
+    graphdef: GraphDef, primals: Sequence[Any], tangent: Any, what: str, wanted: Sequence[bool] | None = None
+) -> list[Any]:
+    """The tangent of each leaf of an object, given as an object of the same structure or as a ``State``.
+
+    Args:
+        wanted: which leaves a state must have; it may have no others. Without it a state may leave out any, for zero.
+
+    Raises:
+        ArgumentError: the tangent has a leaf that it should not have, or lacks one.
+    """
+    paths = [path for _, path in Structure(None, (graphdef,)).leaf_paths()]
+    found = leaves_by_path(tangent)
+    is_state = isinstance(tangent, Mapping) and not is_graph_leaf(tangent)
+    known, needed = paths, paths
+    if is_state:
+        needed = []
+    if wanted is not None:
+        chosen = [(path, primal) for path, primal, flag in zip(paths, primals, wanted, strict=True) if flag]
+        needed = [path for path, primal in chosen if all(map(has_tangent, jax.tree_util.tree_leaves(primal)))]
+        known = [path for path, _ in chosen] if is_state else paths
+    unknown = [path for path in found if path not in known]
+    for path in unknown or [path for path in needed if path not in found]:
+        raise ArgumentError(
+            f"{what} has other leaves than it should",
+            at=describe_path(path),
+            found=f"{'a leaf' if unknown else 'nothing'} there, in a {type(tangent).__name__}",
+            expected=f"a module, variable or State with the leaves {', '.join(map(describe_path, known)) or '(none)'}",
+            do="make it of the primal, with jax.tree.map, and delete what has no tangent",
+        )
+    return [_tangent_of(primal, found.get(path)) for path, primal in zip(paths, primals, strict=True)]
+
+
+def _stops(x: Any) -> bool:
+    return is_graph_leaf(x) or isinstance(x, State)
+
+
+def leaves_by_path(tangent: Any) -> dict[Path, Any]:
+    """The raw leaves of a module, variable or state by their paths; anything else stands for itself."""
+    if not is_graph_leaf(tangent) and not isinstance(tangent, Mapping):
+        return {(): tangent}
+    walk = Walk()
+    walk.add(tangent)
+    raws = [leaf._cell.raw if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
+    return {path_of(link): raw for link, raw in zip(walk.links, raws, strict=True)}
+
+
+def state_of(graphdef: GraphDef, leaves: Sequence[Any]) -> Any:
+    """Leaves of an object as a ``State`` with its paths; of a variable as a variable.
+
+    For an object that was met before, and so has no leaves here, the state is empty.
+    """
+    parts = [part for part in iter_parts(graphdef) if isinstance(part, (VariableDef, LeafDef))]
+    items = [
+        own_variables([part], [leaf])[0] if isinstance(part, VariableDef) else leaf
+        for part, leaf in zip(parts, leaves, strict=True)
+    ]
+    if isinstance(graphdef, VariableDef):
+        return items[0]
+    paths = [path for _, path in Structure(None, (graphdef,)).leaf_paths()]
+    return FlatState(zip(paths, items, strict=True), sort=True).to_nested_state()
+
+
+def shapes_of(values: Any) -> Any:
+    """A tree of arrays as a tree of their shapes: what is kept where the arrays are not to be."""
+    return jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), values)
+
+
+def has_tangent(primal: Any) -> bool:
+    """Whether an array, or the shape of one, has a tangent other than zero."""
+    return jnp.issubdtype(jnp.result_type(primal), jnp.inexact)
+
+
+def zero_tangent(primal: Any) -> Any:
+    """The tangent zero of an array or shape; of type ``float0`` where there is no other."""
+    if has_tangent(primal):
+        return jnp.zeros(jnp.shape(primal), jnp.result_type(primal))
+    return np.zeros(jnp.shape(primal), jax.dtypes.float0)
+
+
+def _tangent_of(primal: Any, tangent: Any) -> Any:
+    if tangent is None:
+        return jax.tree_util.tree_map(zero_tangent, primal)
+    if all(map(has_tangent, jax.tree_util.tree_leaves(primal))):
+        return tangent
+    return jax.tree_util.tree_map(lambda p, t: t if has_tangent(p) else zero_tangent(p), primal, tangent)
