@@ -20,7 +20,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "partitioning": ("axis_rules", "specs", "shardings", "mesh", "boxes"),
     "nn": (
         "masks", "promotion", "checks", "initializers", "activations",
-        "linear", "conv", "embedding", "norm", "dropout", "attention", "recurrent", "pooling", "lora",
+        "linear", "conv", "embedding", "norm", "dropout", "rotary",
+        "dot_product", "kv_cache", "attention", "recurrent", "pooling", "lora",
         "sequential",
     ),
     "checkpoint": ("layout", "leaves", "orbax", "safetensors", "abstract", "compare"),
