@@ -147,14 +147,19 @@ from .nn.activations import softplus as softplus
 from .nn.activations import standardize as standardize
 from .nn.activations import swish as swish
 from .nn.activations import tanh as tanh
+from .nn.attention import MultiHeadAttention as MultiHeadAttention
 from .nn.conv import Conv as Conv
 from .nn.conv import ConvTranspose as ConvTranspose
+from .nn.dot_product import dot_product_attention as dot_product_attention
 from .nn.dropout import Dropout as Dropout
 from .nn.embedding import Embed as Embed
 from .nn import initializers as initializers
 from .nn.linear import Einsum as Einsum
 from .nn.linear import Linear as Linear
 from .nn.linear import LinearGeneral as LinearGeneral
+from .nn.masks import combine_masks as combine_masks
+from .nn.masks import make_attention_mask as make_attention_mask
+from .nn.masks import make_causal_mask as make_causal_mask
 from .nn.norm import BatchNorm as BatchNorm
 from .nn.norm import GroupNorm as GroupNorm
 from .nn.norm import InstanceNorm as InstanceNorm
@@ -164,6 +169,7 @@ from .nn.pooling import avg_pool as avg_pool
 from .nn.pooling import max_pool as max_pool
 from .nn.pooling import min_pool as min_pool
 from .nn.pooling import pool as pool
+from .nn.rotary import apply_rotary_embedding as apply_rotary_embedding
 from .nn.sequential import Sequential as Sequential
 from .partitioning.axis_rules import logical_axis_rules as logical_axis_rules
 from .partitioning import boxes as meta

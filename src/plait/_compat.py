@@ -65,6 +65,11 @@ def transform_of(token: Any) -> str | None:
     return kinds.get(type(token() if token is not None else None).__name__)
 
 
+def promotes_nothing() -> bool:
+    """Whether JAX is told to promote no dtypes by itself."""
+    return jax.config.jax_numpy_dtype_promotion == "strict"  # type: ignore[attr-defined]
+
+
 def is_mutable_array(value: Any) -> bool:
     """Whether ``value`` is a JAX reference (``jax.new_ref``), or a tracer of one."""
     if isinstance(value, Tracer):

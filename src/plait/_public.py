@@ -37,12 +37,16 @@ _NAMES = {
         "celu elu gelu glu hard_sigmoid hard_silu hard_swish hard_tanh identity leaky_relu log_sigmoid log_softmax "
         "logsumexp one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus standardize swish tanh"
     ),
+    "nn.attention": "MultiHeadAttention",
     "nn.conv": "Conv ConvTranspose",
+    "nn.dot_product": "dot_product_attention",
     "nn.dropout": "Dropout",
     "nn.embedding": "Embed",
     "nn.linear": "Einsum Linear LinearGeneral",
+    "nn.masks": "combine_masks make_attention_mask make_causal_mask",
     "nn.norm": "BatchNorm GroupNorm InstanceNorm LayerNorm RMSNorm",
     "nn.pooling": "avg_pool max_pool min_pool pool",
+    "nn.rotary": "apply_rotary_embedding",
     "nn.sequential": "Sequential",
     "partitioning.axis_rules": "logical_axis_rules",
     "partitioning.shardings": "abstract_with_sharding as_abstract get_abstract_model",

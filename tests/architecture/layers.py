@@ -22,7 +22,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "partitioning": ("axis_rules", "mesh", "specs", "shardings", "boxes"),
     "nn": (
         "masks", "promotion", "checks", "initializers", "activations",
-        "linear", "conv", "embedding", "norm", "dropout", "attention", "recurrent", "pooling", "lora",
+        "linear", "conv", "embedding", "norm", "dropout", "rotary",
+        "dot_product", "kv_cache", "attention", "recurrent", "pooling", "lora",
         "sequential",
     ),
     "checkpoint": ("layout", "leaves", "orbax", "safetensors", "abstract", "compare"),

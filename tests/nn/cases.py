@@ -34,6 +34,13 @@ CASES = [
     _case("RMSNorm", lambda rngs: plait.RMSNorm(3, rngs=rngs), 4, 3),
     _case("GroupNorm", lambda rngs: plait.GroupNorm(4, num_groups=2, rngs=rngs), 2, 3, 4),
     _case("InstanceNorm", lambda rngs: plait.InstanceNorm(3, rngs=rngs), 2, 4, 3),
+    _case(
+        "MultiHeadAttention",
+        lambda rngs: plait.MultiHeadAttention(2, 4, num_kv_heads=1, normalize_qk=True, decode=False, rngs=rngs),
+        2,
+        3,
+        4,
+    ),
     _case("Dropout", lambda rngs: plait.Dropout(0.5, rngs=rngs), 4, 8),
     _case(
         "Sequential",

@@ -90,22 +90,10 @@ class Dropout(Module):
         for axis in self.broadcast_dims:
             shape[axis] = 1
         keep = 1 - self.rate
-        mask = jax.random.bernoulli(self._draw(rngs), keep, tuple(shape))
+        key = draw_key(self.rngs if rngs is None else rngs, self.rng_collection, layer=self, use="its masks")
+        mask = jax.random.bernoulli(key, keep, tuple(shape))
         kept = x / keep
         return jnp.where(jnp.broadcast_to(mask, x.shape), kept, jnp.zeros_like(kept))
-
-    def _draw(self, rngs: Any) -> Array:
-        """A key from the call's source, or else from the layer's own."""
-        rngs = self.rngs if rngs is None else rngs
-        if rngs is None:
-            raise missing_stream(self, self.rng_collection, "its masks")
-        if isinstance(rngs, Rngs):
-            return rngs[self.rng_collection]()
-        if isinstance(rngs, RngStream):
-            return rngs()
-        if isinstance(rngs, jax.Array):
-            return rngs
-        raise wrong_rngs(rngs, self, "an Rngs, a RngStream or a key")
 
     def set_view(self, deterministic: bool | None = None) -> None:
         """Change the mode; ``None`` leaves it as it is.
@@ -115,3 +103,21 @@ class Dropout(Module):
         """
         if deterministic is not None:
             self.deterministic = deterministic
+
+
+def draw_key(rngs: Any, stream: str, *, layer: Any, use: str) -> Array:
+    """A key from an ``Rngs``, from one stream, or the key itself.
+
+    Raises:
+        StreamError: there is no source.
+        ArgumentTypeError: it is of another type.
+    """
+    if rngs is None:
+        raise missing_stream(layer, stream, use)
+    if isinstance(rngs, Rngs):
+        return rngs[stream]()
+    if isinstance(rngs, RngStream):
+        return rngs()
+    if isinstance(rngs, jax.Array):
+        return rngs
+    raise wrong_rngs(rngs, layer, "an Rngs, a RngStream or a key")

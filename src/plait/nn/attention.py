@@ -1,0 +1,415 @@
+"""Multi-head attention: several attentions side by side, each over its own projections of the input.
+
+While decoding, the keys and values of earlier steps are kept in a cache, so that each step projects one position only.
+(rules L27, L28)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..core.locate import describe_place
+from ..core.module import Module
+from ..core.rngs import Rngs, RngStream
+from ..core.statics import HashableMapping
+from ..core.variables import Cache
+from ..errors import ArgumentError, ShapeError
+from ..typing import Array, ArrayLike, DTypeLike, Initializer, PrecisionLike, Shape
+from .checks import check_last_axis, check_min_rank, resolve_switch
+from .dot_product import (
+    dot_product_attention as dot_product_attention,
+    dot_product_attention_weights as dot_product_attention_weights,
+)
+from .dropout import draw_key
+from .initializers import default_bias_init, default_kernel_init
+from .kv_cache import check_step, empty_cache, past_mask, with_step
+from .linear import LinearGeneral, as_tuple
+from .masks import (
+    combine_masks as combine_masks,
+    make_attention_mask as make_attention_mask,
+    make_causal_mask as make_causal_mask,
+)
+from .norm import LayerNorm
+from .promotion import promote_dtype
+
+
+class MultiHeadAttention(Module):
+    """Attention of ``num_heads`` heads: ``y = out(attention(query(inputs_q), key(inputs_k), value(inputs_v)))``.
+
+    With ``decode`` each call takes one position, whose key and value are kept in a cache; call ``init_cache`` first.
+    The step looks at itself and at the steps before, with or without ``is_causal``. A step past the end of the cache is
+    refused where the index is known; inside ``jit`` it is not known, and such a step overwrites the last position.
+
+    Shapes:
+        inputs_q: ``(..., Tq, in_features)``. inputs_k, inputs_v: ``(..., Tk, in_kv_features)``.
+        mask: broadcasts to ``(..., num_heads, Tq, Tk)``; while decoding ``Tk`` is the length of the cache.
+        y: ``(..., Tq, out_features)``.
+
+    Variables:
+        query: ``LinearGeneral``, kernel ``(in_features, num_heads, D)``, where ``D = qkv_features / num_heads``.
+        key, value: ``LinearGeneral``, kernel ``(in_kv_features, num_kv_heads, D)``.
+        query_ln, key_ln: ``LayerNorm`` of ``D`` features without bias; ``None`` without ``normalize_qk``.
+        out: ``LinearGeneral``, kernel ``(num_heads, D, out_features)``.
+        rngs: a ``RngStream``, a fork of the stream ``dropout``; ``None`` without ``keep_rngs`` or dropout.
+        cached_key, cached_value: ``Cache``, ``(..., length, num_kv_heads, D)``; ``None`` before ``init_cache``.
+        cache_index: ``Cache``, ``()``, int32: how many positions are in the cache; ``None`` before ``init_cache``.
+
+    Args:
+        num_heads: number of heads.
+        in_features: length of the last axis of ``inputs_q``.
+        qkv_features: number of features of all heads together; ``None`` takes ``in_features``.
+        out_features: length of the last axis of ``y``, or lengths of its last axes; ``None`` takes ``in_features``.
+        num_kv_heads: number of heads of keys and values, each of which serves a group of query heads; ``None`` takes
+            ``num_heads``.
+        in_kv_features: length of the last axis of ``inputs_k`` and ``inputs_v``; ``None`` takes ``in_features``.
+        dtype: dtype to compute in; ``None`` takes the common one of inputs and parameters.
+        param_dtype: dtype in which the parameters are stored.
+        broadcast_dropout: whether all heads and batch entries drop the same weights.
+        dropout_rate: the probability with which an attention weight is dropped.
+        deterministic: whether to drop nothing; ``None`` leaves it to each call. Only asked for with a positive rate.
+        precision: of the products; see ``jax.lax.Precision``.
+        kernel_init: initializer of the kernels.
+        out_kernel_init: initializer of the kernel of ``out``; ``None`` takes ``kernel_init``.
+        bias_init: initializer of the biases.
+        out_bias_init: initializer of the bias of ``out``; ``None`` takes ``bias_init``.
+        use_bias: whether the four projections have a bias.
+        attention_fn: replaces ``plait.dot_product_attention``. It is called with query, key and value, and with the
+            keywords ``mask, dropout_rng, dropout_rate, broadcast_dropout, deterministic, dtype, precision, module,
+            is_causal``.
+        decode: whether to decode step by step; ``None`` leaves it to each call.
+        normalize_qk: whether to normalise queries and keys before they are compared (arXiv:2302.05442).
+        rotary_fn: turns queries and keys by their positions: ``(x, positions) -> x``, for example
+            ``plait.apply_rotary_embedding``. While decoding the position is the index in the cache.
+        qkv_promote_dtype: ``promote_dtype`` of ``query``, ``key`` and ``value``.
+        out_promote_dtype: ``promote_dtype`` of ``out``.
+        ln_promote_dtype: ``promote_dtype`` of ``query_ln`` and ``key_ln``.
+        qkv_dot_general: ``dot_general`` of ``query``, ``key`` and ``value``.
+        out_dot_general: ``dot_general`` of ``out``.
+        qkv_dot_general_cls: ``dot_general_cls`` of ``query``, ``key`` and ``value``.
+        out_dot_general_cls: ``dot_general_cls`` of ``out``.
+        rngs: draws one key of the stream ``params`` for each parameter, and one of ``dropout`` for a stream to keep.
+        keep_rngs: whether to keep a stream of its own for dropout; otherwise each call must be given one.
+        kernel_metadata: metadata of the kernels.
+        out_kernel_metadata: metadata of the kernel of ``out``; if empty, that of the kernels.
+        bias_metadata: metadata of the biases.
+        out_bias_metadata: metadata of the bias of ``out``; if empty, that of the biases.
+        query_ln_scale_metadata: metadata of the scale of ``query_ln``.
+        key_ln_scale_metadata: metadata of the scale of ``key_ln``.
+
+    Raises:
+        ArgumentError: the heads do not divide ``qkv_features``, or those of keys the heads; a switch is ``None`` here
+            and in the call; values are given without keys; a cache is missing or full.
+        ShapeError: an input or mask does not fit, or a decoding step does not fit the cache.
+        StreamError: there is no stream for dropout, here or in the call.
+        ArgumentTypeError: the ``rngs`` of a call is of another type.
+
+    Example:
+        >>> attention = plait.MultiHeadAttention(2, 6, decode=False, rngs=plait.Rngs(0))
+        >>> x = jnp.ones((5, 3, 6))
+        >>> attention(x).shape, attention(x, jnp.ones((5, 7, 6))).shape
+        ((5, 3, 6), (5, 3, 6))
+
+    Reference: Vaswani et al., "Attention Is All You Need", 2017, arXiv:1706.03762.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        in_features: int | Sequence[int],
+        qkv_features: int | None = None,
+        out_features: int | Sequence[int] | None = None,
+        num_kv_heads: int | None = None,
+        in_kv_features: int | Sequence[int] | None = None,
+        *,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        broadcast_dropout: bool = True,
+        dropout_rate: float = 0.0,
+        deterministic: bool | None = None,
+        precision: PrecisionLike = None,
+        kernel_init: Initializer = default_kernel_init,
+        out_kernel_init: Initializer | None = None,
+        bias_init: Initializer = default_bias_init,
+        out_bias_init: Initializer | None = None,
+        use_bias: bool = True,
+        attention_fn: Callable[..., Array] = dot_product_attention,
+        decode: bool | None = None,
+        normalize_qk: bool = False,
+        rotary_fn: Callable[[Array, Array], Array] | None = None,
+        qkv_promote_dtype: Callable[..., Any] = promote_dtype,
+        out_promote_dtype: Callable[..., Any] = promote_dtype,
+        ln_promote_dtype: Callable[..., Any] = promote_dtype,
+        qkv_dot_general: Callable[..., Array] | None = None,
+        out_dot_general: Callable[..., Array] | None = None,
+        qkv_dot_general_cls: Any = None,
+        out_dot_general_cls: Any = None,
+        rngs: Rngs,
+        keep_rngs: bool = True,
+        kernel_metadata: Mapping[str, Any] = HashableMapping(),
+        out_kernel_metadata: Mapping[str, Any] = HashableMapping(),
+        bias_metadata: Mapping[str, Any] = HashableMapping(),
+        out_bias_metadata: Mapping[str, Any] = HashableMapping(),
+        query_ln_scale_metadata: Mapping[str, Any] = HashableMapping(),
+        key_ln_scale_metadata: Mapping[str, Any] = HashableMapping(),
+    ) -> None:
+        self.num_heads, self.in_features = num_heads, in_features
+        self.qkv_features = as_tuple(in_features)[-1] if qkv_features is None else qkv_features
+        self.out_features = in_features if out_features is None else out_features
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        self.in_kv_features = in_features if in_kv_features is None else in_kv_features
+        self.dtype, self.param_dtype = dtype, param_dtype
+        self.broadcast_dropout, self.dropout_rate = broadcast_dropout, dropout_rate
+        self.deterministic, self.decode = deterministic, decode
+        self.precision, self.use_bias = precision, use_bias
+        self.attention_fn, self.rotary_fn = attention_fn, rotary_fn
+        self.normalize_qk, self.keep_rngs = normalize_qk, keep_rngs
+        self.qkv_promote_dtype, self.out_promote_dtype = qkv_promote_dtype, out_promote_dtype
+        self.ln_promote_dtype = ln_promote_dtype
+        self.qkv_dot_general, self.out_dot_general = qkv_dot_general, out_dot_general
+        self.qkv_dot_general_cls, self.out_dot_general_cls = qkv_dot_general_cls, out_dot_general_cls
+        self._check_heads()
+        self.head_dim = self.qkv_features // num_heads
+
+        common: dict[str, Any] = {
+            "use_bias": use_bias, "dtype": dtype, "param_dtype": param_dtype, "precision": precision, "rngs": rngs,
+        }  # fmt: skip
+        projection = {
+            **common,
+            "kernel_init": kernel_init,
+            "bias_init": bias_init,
+            "promote_dtype": qkv_promote_dtype,
+            "dot_general": qkv_dot_general,
+            "dot_general_cls": qkv_dot_general_cls,
+            "kernel_metadata": kernel_metadata,
+            "bias_metadata": bias_metadata,
+        }
+        self.query = LinearGeneral(in_features, (num_heads, self.head_dim), **projection)
+        self.key = LinearGeneral(self.in_kv_features, (self.num_kv_heads, self.head_dim), **projection)
+        self.value = LinearGeneral(self.in_kv_features, (self.num_kv_heads, self.head_dim), **projection)
+
+        def norm(metadata: Mapping[str, Any]) -> LayerNorm | None:
+            if not normalize_qk:
+                return None
+            return LayerNorm(
+                self.head_dim,
+                use_bias=False,
+                dtype=dtype,
+                param_dtype=param_dtype,
+                promote_dtype=ln_promote_dtype,
+                rngs=rngs,
+                scale_metadata=metadata,
+            )
+
+        self.query_ln = norm(query_ln_scale_metadata)
+        self.key_ln = norm(key_ln_scale_metadata)
+        self.out = LinearGeneral(
+            (num_heads, self.head_dim),
+            self.out_features,
+            axis=(-2, -1),
+            **common,
+            kernel_init=out_kernel_init or kernel_init,
+            bias_init=out_bias_init or bias_init,
+            promote_dtype=out_promote_dtype,
+            dot_general=out_dot_general,
+            dot_general_cls=out_dot_general_cls,
+            kernel_metadata=out_kernel_metadata or kernel_metadata,
+            bias_metadata=out_bias_metadata or bias_metadata,
+        )
+        self.rngs: RngStream | None = rngs.dropout.fork() if keep_rngs and dropout_rate > 0 else None
+        self.cached_key: Cache[Array] | None = None
+        self.cached_value: Cache[Array] | None = None
+        self.cache_index: Cache[Array] | None = None
+
+    def _check_heads(self) -> None:
+        divisions = [("qkv_features", self.qkv_features, "num_heads", self.num_heads)]
+        divisions += [("num_heads", self.num_heads, "num_kv_heads", self.num_kv_heads)]
+        for whole, size, part, count in divisions:
+            if count < 1 or size % count:
+                raise ArgumentError(
+                    f"{whole} of a MultiHeadAttention cannot be divided among {part}",
+                    found=f"{whole}={size} and {part}={count}",
+                    expected=f"{whole} a multiple of {part}",
+                    do=f"choose another {whole}, or a {part} that divides it",
+                )
+
+    def __call__(
+        self,
+        inputs_q: Array,
+        inputs_k: Array | None = None,
+        inputs_v: Array | None = None,
+        *,
+        mask: Array | None = None,
+        deterministic: bool | None = None,
+        rngs: Rngs | RngStream | Array | None = None,
+        sow_weights: bool = False,
+        decode: bool | None = None,
+        is_causal: bool = False,
+        out_sharding: Any = None,
+        qkv_sharding: Any = None,
+    ) -> Array:
+        """Attend from ``inputs_q`` to ``inputs_k``.
+
+        Args:
+            inputs_q: what to look from.
+            inputs_k: what to look at; ``None`` takes ``inputs_q``.
+            inputs_v: what to take; ``None`` takes ``inputs_k``.
+            mask: which keys each query may look at: those whose entry is not zero.
+            deterministic: whether to drop nothing.
+            rngs: what to draw dropout from: streams, a stream, or a key; ``None`` takes the layer's own stream.
+            sow_weights: whether to sow the weights as ``attention_weights`` of kind ``Intermediate``.
+            decode: whether this is one step of decoding.
+            is_causal: whether each position may only look at itself and at earlier ones.
+            out_sharding: sharding of the result.
+            qkv_sharding: sharding of the projected queries, keys and values.
+        """
+        inputs_k, inputs_v = self._inputs(inputs_q, inputs_k, inputs_v)
+        decode = resolve_switch("decode", decode, self.decode, layer=self)
+        query = self.query(inputs_q, out_sharding=qkv_sharding)
+        key = self.key(inputs_k, out_sharding=qkv_sharding)
+        value = self.value(inputs_v, out_sharding=qkv_sharding)
+        if self.query_ln is not None and self.key_ln is not None:
+            query, key = self.query_ln(query), self.key_ln(key)
+        step = check_step(self.cached_key, self.cache_index, key, layer=self) if decode else None
+        if self.rotary_fn is not None:
+            query = self.rotary_fn(query, _positions(query, step))
+            key = self.rotary_fn(key, _positions(key, step))
+        past = None
+        if step is not None:
+            key, value = self._with_step(key, value, step)
+            past = past_mask(key, step)
+            is_causal = False  # the mask over the cache says it; as a rule on indices it would allow the first key only
+        key_for_dropout = None
+        if self.dropout_rate > 0:
+            deterministic = resolve_switch("deterministic", deterministic, self.deterministic, layer=self)
+            if not deterministic:
+                source = self.rngs if rngs is None else rngs
+                key_for_dropout = draw_key(source, "dropout", layer=self, use="its dropout")
+        try:
+            y = self.attention_fn(
+                query,
+                key,
+                value,
+                mask=_combined(mask, past),
+                dropout_rng=key_for_dropout,
+                dropout_rate=self.dropout_rate,
+                broadcast_dropout=self.broadcast_dropout,
+                deterministic=self.dropout_rate == 0 or bool(deterministic),
+                dtype=self.dtype,
+                precision=self.precision,
+                module=self if sow_weights else None,
+                is_causal=is_causal,
+            )
+        except ShapeError as error:
+            error.parts = {"at": describe_place(self), **error.parts}  # the function does not know whose it is
+            raise
+        y = self.out(y, out_sharding=out_sharding)
+        if step is not None:
+            self._remember(key, value, step)
+        return y
+
+    def _inputs(self, q: Array, k: Array | None, v: Array | None) -> tuple[Array, Array]:
+        """Keys' and values' inputs, after a look at the shapes of all three."""
+        if k is None:
+            if v is not None:
+                raise ArgumentError(
+                    "a MultiHeadAttention was given inputs_v without inputs_k",
+                    at=describe_place(self),
+                    found="inputs_k=None and an array for inputs_v",
+                    expected="inputs_k wherever there is inputs_v",
+                    do="to use one array for both, give it as inputs_k and leave inputs_v out",
+                )
+            k = q
+        v = k if v is None else v
+        for x, features, name in (
+            (q, self.in_features, "in_features"),
+            (k, self.in_kv_features, "in_kv_features"),
+            (v, self.in_kv_features, "in_kv_features"),
+        ):
+            check_min_rank(x, 2, "(..., length, features)", layer=self)
+            check_last_axis(x, as_tuple(features)[-1], layer=self, size_name=name)
+        return k, v
+
+    def init_cache(self, input_shape: Shape, dtype: DTypeLike = jnp.float32) -> None:
+        """Make an empty cache, for decoding from the first position on.
+
+        Args:
+            input_shape: the shape of all steps together: ``(..., length, in_features)``.
+            dtype: dtype in which keys and values are kept.
+
+        Raises:
+            ShapeError: the shape has fewer than two axes.
+
+        Example:
+            >>> attention = plait.MultiHeadAttention(2, 6, decode=True, rngs=plait.Rngs(0))
+            >>> x = jnp.ones((5, 3, 6))
+            >>> attention.init_cache(x.shape)
+            >>> steps = [attention(x[:, t : t + 1]) for t in range(3)]
+            >>> jnp.concatenate(steps, axis=1).shape, int(attention.cache_index[...])
+            ((5, 3, 6), 3)
+        """
+        caches = empty_cache(input_shape, self.num_kv_heads, self.head_dim, dtype, layer=self)
+        self.cached_key, self.cached_value, self.cache_index = caches
+
+    def _with_step(self, key: Array, value: Array, index: Array) -> tuple[Array, Array]:
+        """The keys and values of the cache and of this step."""
+        assert self.cached_key is not None
+        assert self.cached_value is not None
+        return with_step(self.cached_key.value, key, index), with_step(self.cached_value.value, value, index)
+
+    def _remember(self, key: Array, value: Array, index: Array) -> None:
+        assert self.cached_key is not None
+        assert self.cached_value is not None
+        assert self.cache_index is not None
+        self.cached_key.value, self.cached_value.value, self.cache_index.value = key, value, index + 1
+
+    def set_view(
+        self,
+        deterministic: bool | None = None,
+        decode: bool | None = None,
+        batch_size: int | Shape | None = None,
+        max_length: int | None = None,
+    ) -> None:
+        """Change the mode; ``None`` leaves it as it is.
+
+        Args:
+            deterministic: whether to drop nothing.
+            decode: whether to decode step by step.
+            batch_size: the batch axes of a new, empty cache; together with ``max_length``.
+            max_length: the number of positions of the new cache.
+
+        Raises:
+            ArgumentError: only one of ``batch_size`` and ``max_length`` is given.
+        """
+        if deterministic is not None:
+            self.deterministic = deterministic
+        if decode is not None:
+            self.decode = decode
+        if (batch_size is None) != (max_length is None):
+            raise ArgumentError(
+                "a cache needs both its batch axes and its length",
+                at=describe_place(self),
+                found=f"batch_size={batch_size} and max_length={max_length}",
+                expected="both, or neither",
+                do="for example plait.view(model, decode=True, batch_size=8, max_length=128)",
+            )
+        if batch_size is not None and max_length is not None:
+            dtype = self.param_dtype if self.dtype is None else self.dtype
+            self.init_cache((*as_tuple(batch_size), max_length, as_tuple(self.in_features)[-1]), dtype)
+
+
+def _positions(x: Array, step: Array | None) -> Array:
+    """Positions of projected queries or keys: the step of decoding, or counted from 0."""
+    positions = jnp.arange(x.shape[-3], dtype=jnp.int32)
+    return positions if step is None else positions + step
+
+
+def _combined(mask: ArrayLike | None, past: Array | None) -> ArrayLike | None:
+    """The mask of the call together with that of the cache."""
+    if mask is None or past is None:
+        return past if mask is None else mask
+    mask = jnp.asarray(mask)
+    ndim = max(mask.ndim, past.ndim)
+    return combine_masks(*(jnp.expand_dims(x, tuple(range(ndim - x.ndim))) for x in (mask, past)), dtype=bool)

@@ -1,0 +1,301 @@
+"""Dot-product attention: each query takes a weighted mean of the values, by the similarity of their keys. (rule F4)
+
+There are two ways to the same result. ``jax.nn.dot_product_attention`` is taken wherever it can be, since it may use
+fused kernels that never hold all the weights in memory. Where the weights themselves are needed (to drop or to sow
+some), or where it cannot follow (another depth of values, a precision, float64), they are computed here. Either way
+logits and softmax are in float32 or wider.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from .._compat import promotes_nothing
+from ..core.module import Module
+from ..core.variables import Intermediate
+from ..errors import ArgumentError, ShapeError, StreamError
+from ..typing import Array, ArrayLike, DTypeLike, PrecisionLike, PRNGKey
+from .promotion import as_dtype, common_dtype, promote_dtype
+
+Implementation = Literal["xla", "cudnn"]
+
+
+def dot_product_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    broadcast_dropout: bool = True,
+    dropout_rng: PRNGKey | None = None,
+    dropout_rate: float = 0.0,
+    deterministic: bool = False,
+    dtype: DTypeLike | None = None,
+    precision: PrecisionLike = None,
+    module: Module | None = None,
+    promote_dtype: Callable[..., Any] = promote_dtype,
+    is_causal: bool = False,
+    *,
+    implementation: Implementation | None = None,
+) -> Array:
+    """Attention: ``softmax(query · keyᵀ / sqrt(D) + bias) · value``.
+
+    With fewer heads of keys and values than of queries, each of them serves a group of neighbouring query heads
+    (arXiv:2305.13245). Where a mask allows a query no key at all, it takes the plain mean of the values.
+
+    Shapes:
+        query: ``(..., Tq, H, D)``. key: ``(..., Tk, Hk, D)``. value: ``(..., Tk, Hk, Dv)``; ``Hk`` divides ``H``.
+        bias, mask: broadcast to ``(..., H, Tq, Tk)``.
+        result: ``(..., Tq, H, Dv)``.
+
+    Args:
+        query: the queries.
+        key: the keys.
+        value: the values.
+        bias: added to the logits.
+        mask: which keys each query may look at: those whose entry is not zero.
+        broadcast_dropout: whether all heads and batch entries drop the same weights.
+        dropout_rng: the key to draw what is dropped; used with a positive rate unless ``deterministic``.
+        dropout_rate: the probability with which a weight is dropped.
+        deterministic: whether to drop nothing.
+        dtype: dtype to compute in; ``None`` takes the common one of query, key and value.
+        precision: of the products; see ``jax.lax.Precision``.
+        module: sows the weights, before dropout, as ``attention_weights`` of kind ``Intermediate``.
+        promote_dtype: replaces the function that brings query, key and value to one dtype.
+        is_causal: whether query ``i`` may only look at the keys up to ``i``.
+        implementation: that of ``jax.nn.dot_product_attention``: ``"cudnn"`` asks for the fused kernel on a GPU,
+            which takes bfloat16 and float16; ``None`` leaves it to JAX.
+
+    Raises:
+        ShapeError: the ranks, batch axes, lengths, heads or depths do not fit each other, or a mask or bias does not
+            broadcast.
+        StreamError: something is to be dropped, and there is no ``dropout_rng``.
+        ArgumentError: an ``implementation`` is asked for where ``jax.nn.dot_product_attention`` cannot be used.
+
+    Example:
+        >>> key = jnp.eye(2).reshape(2, 1, 2)  # two keys, one head, two features
+        >>> value = jnp.array([3.0, 4.0]).reshape(2, 1, 1)
+        >>> plait.dot_product_attention(100 * key, key, value).ravel().tolist()
+        [3.0, 4.0]
+        >>> plait.dot_product_attention(0 * key, key, value, is_causal=True).ravel().tolist()
+        [3.0, 3.5]
+
+    Reference: Vaswani et al., "Attention Is All You Need", 2017, arXiv:1706.03762.
+    """
+    query, key, value = promote_dtype((query, key, value), dtype=dtype)
+    query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
+    _check_operands({"query": query, "key": key, "value": value})
+    bias, mask = _fitted(bias, query, key, "bias"), _fitted(mask, query, key, "mask")
+    dropping = dropout_rate > 0 and not deterministic
+    obstacle = _obstacle(query, key, value, precision, dropping, module)
+    if obstacle is None:
+        return _jax_attention(query, key, value, bias, mask, is_causal, implementation)
+    if implementation is not None:
+        raise ArgumentError(
+            f"this attention cannot be computed by implementation={implementation!r}",
+            found=obstacle,
+            expected="no dropout, no sown weights, no precision, values of the keys' shape, and at most float32",
+            do="leave implementation out, which chooses by itself",
+        )
+    weights = _weights(query, key, bias, mask, is_causal, precision, module)
+    if dropping:
+        weights = _dropped(weights, dropout_rate, dropout_rng, broadcast_dropout)
+    return _weighted_mean(weights, value, precision)
+
+
+def dot_product_attention_weights(
+    query: ArrayLike,
+    key: ArrayLike,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    broadcast_dropout: bool = True,
+    dropout_rng: PRNGKey | None = None,
+    dropout_rate: float = 0.0,
+    deterministic: bool = False,
+    dtype: DTypeLike | None = None,
+    precision: PrecisionLike = None,
+    module: Module | None = None,
+    promote_dtype: Callable[..., Any] = promote_dtype,
+    is_causal: bool = False,
+) -> Array:
+    """The weights of ``dot_product_attention``: ``softmax(query · keyᵀ / sqrt(D) + bias)``, ``(..., H, Tq, Tk)``.
+
+    The arguments are those of ``dot_product_attention``.
+
+    Example:
+        >>> from plait.nn.attention import dot_product_attention_weights
+        >>> x = jnp.zeros((2, 1, 4))
+        >>> dot_product_attention_weights(x, x, is_causal=True).tolist()
+        [[[1.0, 0.0], [0.5, 0.5]]]
+    """
+    query, key = promote_dtype((query, key), dtype=dtype)
+    query, key = jnp.asarray(query), jnp.asarray(key)
+    _check_operands({"query": query, "key": key})
+    bias, mask = _fitted(bias, query, key, "bias"), _fitted(mask, query, key, "mask")
+    weights = _weights(query, key, bias, mask, is_causal, precision, module)
+    if dropout_rate > 0 and not deterministic:
+        weights = _dropped(weights, dropout_rate, dropout_rng, broadcast_dropout)
+    return weights
+
+
+def _check_operands(operands: dict[str, Array]) -> None:
+    """Ranks, batch axes, heads, depths and lengths of query, key and perhaps value must fit each other."""
+    query, key, value = operands["query"], operands["key"], operands.get("value", operands["key"])
+    if min(x.ndim for x in operands.values()) < 3 or len({x.ndim for x in operands.values()}) > 1:
+        wrong, do = "must have equal rank, of at least 3", "add the missing axes: (..., length, heads, features)"
+    elif not query.shape[:-3] == key.shape[:-3] == value.shape[:-3]:
+        wrong, do = "must have equal batch axes", "broadcast them first, with jnp.broadcast_to"
+    elif query.shape[-1] != key.shape[-1]:
+        wrong, do = "must have equal depth of queries and keys", "project both to the same number of features"
+    elif key.shape[-3] != value.shape[-3]:
+        wrong, do = "must have equal lengths of keys and values", "give one value for each key"
+    elif key.shape[-2] != value.shape[-2] or key.shape[-2] == 0 or query.shape[-2] % key.shape[-2]:
+        wrong = "must have as many heads of keys as of values, which divide the heads of queries"
+        do = "for groups of queries, make the number of query heads a multiple of that of the keys and values"
+    else:
+        return
+    *names, last = operands
+    raise ShapeError(
+        f"{', '.join(names)} and {last} of an attention {wrong}",
+        found=", ".join(f"{name} {x.shape}" for name, x in operands.items()),
+        expected="query (..., Tq, H, D)" + "".join(f", {name} (..., Tk, Hk, D)" for name in list(operands)[1:]),
+        do=do,
+    )
+
+
+def _fitted(x: ArrayLike | None, query: Array, key: Array, name: str) -> Array | None:
+    """A bias in the dtype of the logits or a mask of booleans, with as many axes as the weights."""
+    if x is None:
+        return None
+    x = jnp.asarray(x)
+    shape = (*query.shape[:-3], query.shape[-2], query.shape[-3], key.shape[-3])
+    extra = x.ndim - len(shape)
+    own = x.shape[max(extra, 0) :]
+    sizes = zip(own[::-1], shape[::-1], strict=False)
+    if any(size != 1 for size in x.shape[: max(extra, 0)]) or any(size not in (1, full) for size, full in sizes):
+        raise ShapeError(
+            f"the {name} of an attention does not fit its weights",
+            found=f"a {name} of shape {x.shape}",
+            expected=f"a shape that broadcasts to {shape}: batch, heads, queries, keys",
+            do=f"for a {name} without an axis of heads, {name}[..., None, :, :]",
+        )
+    x = jnp.reshape(x, (1,) * -extra + own)
+    return x.astype(bool if name == "mask" else _logits_dtype(query))
+
+
+def _logits_dtype(query: Array) -> Any:
+    return common_dtype(query, jnp.float32)
+
+
+def _obstacle(
+    query: Array, key: Array, value: Array, precision: PrecisionLike, dropping: bool, module: Module | None
+) -> str | None:
+    """Why ``jax.nn.dot_product_attention`` does not compute exactly what is asked for; ``None`` if it does."""
+    if dropping:
+        return "weights are dropped"
+    if module is not None:
+        return "weights are sown"
+    if precision is not None:
+        return f"precision={precision!r}"
+    if key.shape != value.shape:
+        return f"keys of shape {key.shape}, values of shape {value.shape}"
+    dtypes = {x.dtype for x in (query, key, value)}
+    if len(dtypes) > 1 or query.dtype not in (jnp.float32, jnp.bfloat16, jnp.float16):
+        return f"dtype {', '.join(sorted(dtype.name for dtype in dtypes))}"  # its softmax is always in float32
+    if query.dtype != jnp.float32 and promotes_nothing():
+        return f"dtype {query.dtype.name} while JAX promotes nothing"  # it mixes this dtype with float32 inside
+    return None
+
+
+def _jax_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: Array | None,
+    mask: Array | None,
+    is_causal: bool,
+    implementation: Implementation | None,
+) -> Array:
+    """``jax.nn.dot_product_attention``, which takes one batch axis or none."""
+    batch, shape = query.shape[:-3], query.shape
+    if len(batch) > 1:
+        query, key, value = (_merged(x, batch, batch) for x in (query, key, value))
+        bias, mask = (None if x is None else _merged(x, x.shape[:-3], batch) for x in (bias, mask))
+    y = jax.nn.dot_product_attention(query, key, value, bias, mask, is_causal=is_causal, implementation=implementation)
+    return jnp.reshape(y, shape)
+
+
+def _merged(x: Array, given: tuple[int, ...], batch: tuple[int, ...]) -> Array:
+    """All batch axes as one; still of length 1 where ``x`` is the same for all of them."""
+    if all(size == 1 for size in given):
+        batch = given
+    else:
+        x = jnp.broadcast_to(x, (*batch, *x.shape[-3:]))
+    return jnp.reshape(x, (math.prod(batch), *x.shape[-3:]))
+
+
+def _weights(
+    query: Array,
+    key: Array,
+    bias: Array | None,
+    mask: Array | None,
+    is_causal: bool,
+    precision: PrecisionLike,
+    module: Module | None,
+) -> Array:
+    logits = _products(query, key, precision) / math.sqrt(query.shape[-1])
+    if bias is not None:
+        logits = logits + bias
+    if is_causal:
+        causal = jnp.tril(jnp.ones(logits.shape[-2:], bool)).reshape((1,) * (logits.ndim - 2) + logits.shape[-2:])
+        mask = causal if mask is None else jnp.logical_and(mask, causal)
+    if mask is not None:
+        logits = jnp.where(mask, logits, jnp.finfo(logits.dtype).min)
+    weights = as_dtype(jax.nn.softmax(logits), query.dtype)
+    if module is not None:
+        module.sow(Intermediate, "attention_weights", weights)
+    return weights
+
+
+def _products(query: Array, key: Array, precision: PrecisionLike) -> Array:
+    """The product of each query with each key of its head: ``(..., H, Tq, Tk)``."""
+    options = {"precision": precision, "preferred_element_type": _logits_dtype(query)}
+    if query.shape[-2] == key.shape[-2]:
+        return jnp.einsum("...qhd,...khd->...hqk", query, key, **options)
+    *batch, length, heads, depth = query.shape
+    kv_heads = key.shape[-2]
+    query = jnp.reshape(query, (*batch, length, kv_heads, heads // kv_heads, depth))
+    products = jnp.einsum("...qhgd,...khd->...hgqk", query, key, **options)
+    return jnp.reshape(products, (*batch, heads, length, key.shape[-3]))
+
+
+def _weighted_mean(weights: Array, value: Array, precision: PrecisionLike) -> Array:
+    """The values of each head in the mean that its weights say: ``(..., Tq, H, Dv)``."""
+    *batch, heads, n_queries, n_keys = weights.shape
+    kv_heads = value.shape[-2]
+    if heads == kv_heads:
+        return jnp.einsum("...hqk,...khd->...qhd", weights, value, precision=precision)
+    weights = jnp.reshape(weights, (*batch, kv_heads, heads // kv_heads, n_queries, n_keys))
+    means = jnp.einsum("...hgqk,...khd->...qhgd", weights, value, precision=precision)
+    return jnp.reshape(means, (*batch, n_queries, heads, value.shape[-1]))
+
+
+def _dropped(weights: Array, rate: float, rng: PRNGKey | None, broadcast: bool) -> Array:
+    """The weights, each zero with probability ``rate`` and scaled up otherwise."""
+    if rate == 1:
+        return jnp.zeros_like(weights)
+    if rng is None:
+        raise StreamError(
+            "attention has no random key to drop weights with",
+            found=f"dropout_rate={rate} and dropout_rng=None",
+            expected="a key",
+            do="pass dropout_rng=jax.random.key(0), or deterministic=True to drop nothing",
+        )
+    shape = (1,) * (weights.ndim - 2) + weights.shape[-2:] if broadcast else weights.shape
+    kept = jax.random.bernoulli(rng, 1 - rate, shape)
+    return jnp.where(kept, weights / (1 - rate), jnp.zeros_like(weights))

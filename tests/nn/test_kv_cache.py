@@ -1,0 +1,203 @@
+"""Decoding step by step with ``MultiHeadAttention``. (rule L28, ask 20)"""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import plait
+from plait.errors import ArgumentError, ShapeError
+from tests.nn.test_attention import Attending
+from tests.nn.twins import TOLERANCE, compare, flax_nnx, pure, some_input, twins, users_promotion
+
+LENGTH = 4
+step = plait.jit(lambda layer, x, **call: layer(x, decode=True, **call), static_argnames="is_causal")
+
+
+def decoded(layer, x, **call):
+    """All steps of an input, one after the other, and the cache as it was before."""
+    layer.init_cache(x.shape)
+    return jnp.concatenate([step(layer, x[..., t : t + 1, :], **call) for t in range(x.shape[-2])], axis=-2)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(
+    ("batch", "options"),
+    [
+        ((2,), {}),
+        ((), {"num_kv_heads": 1}),
+        ((2, 1), {"normalize_qk": True, "qkv_features": 8}),
+        ((2,), {"rotary_fn": plait.apply_rotary_embedding}),
+    ],
+)
+def test_l28_steps_are_full_causal_attention(batch, options, is_causal):
+    """Whether or not a step is told that it is causal: Flax 0.12 then looks at the first position only."""
+    layer = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0), **options)
+    x = some_input(*batch, LENGTH, 4)
+    full = layer(x, decode=False, is_causal=True)
+    compare(decoded(layer, x, is_causal=is_causal), full, TOLERANCE, "steps")
+    assert int(layer.cache_index[...]) == LENGTH
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_l28_steps_and_cache_are_flax_s(kv_heads):
+    nnx, x = flax_nnx(), some_input(2, LENGTH, 4)
+    ours, theirs = twins("MultiHeadAttention", 2, 4, num_kv_heads=kv_heads, decode=True)
+    ours.init_cache(x.shape)
+    theirs.init_cache(x.shape)
+    for t in range(2):
+        with users_promotion():
+            expected = theirs(x[:, t : t + 1])
+        compare(ours(x[:, t : t + 1]), expected, TOLERANCE, f"step {t}")
+    mine, other = pure(plait.state(ours, plait.Cache)), pure(nnx.state(theirs, nnx.Cache), nnx)
+    assert sorted(mine) == sorted(other) == ["cache_index", "cached_key", "cached_value"]
+    for path in mine:
+        assert mine[path].dtype == other[path].dtype
+        compare(mine[path], other[path], TOLERANCE, path)
+
+
+@pytest.mark.parametrize("mask_shape", [(LENGTH,), (2, 1, 1, LENGTH)])
+def test_l28_a_mask_of_the_call_holds_too(mask_shape):
+    layer, x = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0)), some_input(2, LENGTH, 4)
+    mask = jnp.broadcast_to(jnp.array([1, 0, 1, 1]), mask_shape)
+    full = layer(
+        x, mask=plait.combine_masks(plait.make_causal_mask(x[..., 0]), mask.reshape(-1, 1, 1, 4)), decode=False
+    )
+    compare(decoded(layer, x, mask=mask), full, TOLERANCE, "masked steps")
+
+
+def test_l28_a_cache_of_another_dtype():
+    layer, x = plait.MultiHeadAttention(2, 4, decode=True, rngs=plait.Rngs(0)), some_input(2, LENGTH, 4)
+    layer.init_cache(x.shape, jnp.bfloat16)
+    y = layer(x[:, :1])
+    assert layer.cached_key[...].dtype == layer.cached_value[...].dtype == jnp.bfloat16
+    np.testing.assert_allclose(y, layer(x[:, :1], decode=False), rtol=2e-2, atol=2e-2)
+
+
+def test_l28_a_new_cache_starts_over():
+    layer, x = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0)), some_input(2, LENGTH, 4)
+    first = decoded(layer, x)
+    np.testing.assert_array_equal(decoded(layer, x), first)
+
+
+def test_l28_the_cache_is_state():
+    """A scan over the positions carries it, and a copy of the state takes it back to where it was."""
+    layer, x = plait.MultiHeadAttention(2, 4, decode=True, rngs=plait.Rngs(0)), some_input(2, LENGTH, 4)
+    full = layer(x, decode=False, is_causal=True)
+    layer.init_cache(x.shape)
+    empty = plait.state(layer, plait.Cache)
+
+    @plait.jit
+    @plait.scan(in_axes=(plait.Carry, 1), out_axes=(plait.Carry, 1))
+    def steps(layer, x):
+        return layer, layer(x[:, None])[:, 0]
+
+    compare(steps(layer, x)[1], full, TOLERANCE, "scan")
+    plait.update(layer, empty)
+    assert int(layer.cache_index[...]) == 0
+    compare(layer(x[:, :1]), full[:, :1], TOLERANCE, "again")
+
+
+def test_l6_a_view_decodes_with_a_cache_of_its_own():
+    layer, x = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0)), some_input(2, 3, LENGTH, 4)
+    model = Attending(layer)
+    decoder = plait.view(model, decode=True, batch_size=(2, 3), max_length=LENGTH)
+    copied = decoder.encoder["layers"][3]
+    assert copied.query.kernel is layer.query.kernel
+    assert (copied.cached_key.shape, layer.cached_key, layer.decode) == ((2, 3, LENGTH, 2, 2), None, None)
+    compare(decoder(x[..., :1, :]), layer(x[..., :1, :], decode=False), TOLERANCE, "first step")
+    again = plait.view(decoder, decode=False)
+    assert again(x).shape == x.shape
+    assert plait.view(decoder, max_length=9, batch_size=1).encoder["layers"][3].cached_key.shape == (1, 9, 2, 2)
+
+
+def test_l6_a_view_makes_the_cache_in_the_layer_s_dtype():
+    layer = plait.MultiHeadAttention(2, 4, dtype=jnp.bfloat16, rngs=plait.Rngs(0))
+    assert plait.view(layer, batch_size=1, max_length=2).cached_key[...].dtype == jnp.bfloat16
+
+
+def test_l28_symbolic_batch_traces_through():
+    """Ask 17: one step for any batch, the cache passed in and out."""
+    layer = plait.MultiHeadAttention(2, 4, decode=True, rngs=plait.Rngs(0))
+    layer.init_cache((3, LENGTH, 4))
+    graphdef, cache, rest = plait.split(layer, plait.Cache, ...)
+
+    def one_step(cache, x):
+        model = plait.merge(graphdef, cache, rest)
+        return model(x), plait.state(model, plait.Cache)
+
+    (batch,) = jax.export.symbolic_shape("batch")
+
+    def free(leaf):
+        return jax.ShapeDtypeStruct((batch, *leaf.shape[1:]) if leaf.ndim else (), leaf.dtype)
+
+    exported = jax.export.export(jax.jit(lambda flat, x: jax.tree.leaves(one_step(treedef.unflatten(flat), x))))
+    leaves, treedef = jax.tree.flatten(cache)
+    x = some_input(3, 1, 4)
+    y, *_ = exported(list(map(free, leaves)), free(x)).call(leaves, x)
+    compare(y, layer(x), TOLERANCE, "exported step")
+
+
+# Errors. Each names the path of the layer.
+
+
+def refuses(error, expected, layer, x):
+    with pytest.raises(error, match=expected) as caught:
+        Attending(layer)(x, decode=True)
+    assert re.search(r"at +encoder\.layers\[3\] \(a MultiHeadAttention\)", str(caught.value)), str(caught.value)
+
+
+def test_decoding_without_a_cache_names_init_cache():
+    layer = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0))
+    refuses(ArgumentError, r"before init_cache[\s\S]*layer\.init_cache\(\(\*batch, length", layer, some_input(2, 1, 4))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (3, 1, 4), (1, 4)])
+def test_a_step_of_another_shape_names_both_shapes(shape):
+    layer = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0))
+    layer.init_cache((2, LENGTH, 4))
+    keys = re.escape(str((*shape[:-1], 2, 2)))
+    expected = (
+        rf"found +keys of shape {keys} for a cache of shape \(2, 4, 2, 2\)\s+expected +keys of shape \(2, 1, 2, 2\)"
+    )
+    refuses(ShapeError, expected, layer, jnp.ones(shape))
+
+
+def test_a_step_past_the_end_is_refused_and_changes_nothing():
+    layer, x = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0)), some_input(2, LENGTH, 4)
+    decoded(layer, x)
+    before = pure(plait.state(layer, plait.Cache))
+    expected = r"past the end of its cache[\s\S]*step 5 with a cache of 4 positions\s+expected +at most 4 steps"
+    refuses(ArgumentError, expected, layer, x[:, :1])
+    for path, value in pure(plait.state(layer, plait.Cache)).items():
+        np.testing.assert_array_equal(value, before[path])
+
+
+def test_a_step_past_the_end_overwrites_the_last_position_inside_jit():
+    """As the layer documents: the index is not known there."""
+    layer, x = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0)), some_input(2, LENGTH, 4)
+    decoded(layer, x)
+    before = layer.cached_key[...]
+    step(layer, x[:, :1] + 1)
+    changed = np.abs(layer.cached_key[...] - before).max((0, 2, 3)) > 1e-3
+    np.testing.assert_array_equal(changed, [False, False, False, True])
+
+
+def test_a_step_that_fails_leaves_the_cache_as_it_was():
+    layer = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0))
+    layer.init_cache((2, LENGTH, 4))
+    with pytest.raises(ShapeError, match=r"these masks cannot be combined\s+at +encoder\.layers\[3\]"):
+        Attending(layer)(some_input(2, 1, 4), decode=True, mask=jnp.ones((2, 1, 1, 3)))
+    assert int(layer.cache_index[...]) == 0
+    np.testing.assert_array_equal(layer.cached_key[...], np.zeros((2, 4, 2, 2)))
+
+
+def test_a_cache_needs_a_length_and_a_view_both_sizes():
+    layer = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0))
+    with pytest.raises(ShapeError, match=r"found +input_shape=\(4,\)\s+expected +\(\.\.\., length, in_features\)"):
+        layer.init_cache((4,))
+    with pytest.raises(ArgumentError, match="batch_size=2 and max_length=None"):
+        plait.view(layer, batch_size=2)

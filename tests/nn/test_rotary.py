@@ -1,0 +1,95 @@
+"""Rotary position embedding. (RoFormer, arXiv:2104.09864)"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import plait
+from plait.errors import ShapeError
+from tests.nn.twins import some_input
+
+
+def rotate(x, positions, base, interleaved):
+    """The paper's equation 15 in float64: a block-diagonal matrix of rotations."""
+    length, heads, features = x.shape[-3:]
+    y = np.zeros(x.shape)
+    for step in range(length):
+        matrix = np.zeros((features, features))
+        for pair in range(features // 2):
+            angle = float(positions[step]) * base ** (-2 * pair / features)
+            i, j = (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + features // 2)
+            matrix[i, i] = matrix[j, j] = np.cos(angle)
+            matrix[i, j], matrix[j, i] = -np.sin(angle), np.sin(angle)
+        for head in range(heads):
+            y[..., step, head, :] = np.asarray(x, np.float64)[..., step, head, :] @ matrix.T
+    return y
+
+
+@settings(max_examples=10)
+@given(
+    st.lists(st.integers(1, 2), max_size=2),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.booleans(),
+    st.sampled_from([10_000.0, 100.0]),
+    st.booleans(),
+)
+def test_it_is_the_matrix_of_the_paper(batch, length, pairs, interleaved, base, given_positions):
+    x = some_input(*batch, length, 2, 2 * pairs)
+    positions = np.arange(length)[::-1] * 3 if given_positions else None
+    y = plait.apply_rotary_embedding(x, positions, base=base, interleaved=interleaved)
+    expected = rotate(x, np.arange(length) if positions is None else positions, base, interleaved)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_products_depend_on_the_distance_only(interleaved):
+    q, k = some_input(1, 1, 8), some_input(1, 1, 8, seed=1)
+
+    def product(at, other):
+        turned = [
+            plait.apply_rotary_embedding(x, jnp.array([p]), interleaved=interleaved) for x, p in ((q, at), (k, other))
+        ]
+        return (turned[0] * turned[1]).sum()
+
+    np.testing.assert_allclose(product(7, 3), product(104, 100), rtol=1e-4, atol=1e-4)
+    assert abs(product(7, 3) - product(7, 4)) > 1e-2
+
+
+def test_positions_may_differ_within_a_batch():
+    x, positions = some_input(2, 3, 1, 4), jnp.array([[0, 1, 2], [5, 6, 7]])
+    y = plait.apply_rotary_embedding(x, positions)
+    for row in range(2):
+        np.testing.assert_allclose(y[row], plait.apply_rotary_embedding(x[row], positions[row]), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [("bfloat16", "bfloat16"), ("float16", "float16"), ("int32", "float32")]
+)
+def test_angles_are_computed_in_float32_and_the_dtype_is_kept(dtype, expected):
+    x = jnp.ones((1, 1, 4), dtype)
+    far = plait.apply_rotary_embedding(x, jnp.array([1001]))
+    assert far.dtype == expected
+    exact = rotate(np.ones((1, 1, 4)), [1001], 10_000.0, True)
+    np.testing.assert_allclose(far.astype(jnp.float32), exact, atol=1e-2)
+
+
+def test_symbolic_length_traces_through():
+    """Ask 17."""
+    batch, length = jax.export.symbolic_shape("batch, length")
+    x = jax.ShapeDtypeStruct((batch, length, 2, 4), jnp.float32)
+    assert jax.eval_shape(plait.apply_rotary_embedding, x).shape == x.shape
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 5), (4, 4)])
+def test_features_that_are_no_pairs_are_named(shape):
+    with pytest.raises(ShapeError, match=rf"found +an input of shape \({shape[0]}, [\s\S]*even number of features"):
+        plait.apply_rotary_embedding(jnp.ones(shape))
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3), (1, 1, 3)])
+def test_positions_that_do_not_fit_are_named(shape):
+    with pytest.raises(ShapeError, match=r"positions of shape .* for an input of shape \(1, 3, 2, 4\)"):
+        plait.apply_rotary_embedding(jnp.ones((1, 3, 2, 4)), jnp.ones(shape))
