@@ -15,9 +15,10 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "transforms": (
         "prefixes", "aliasing", "captures", "crossing", "arguments", "lanes", "routes", "donating", "axis_names",
-        "compiled", "dispatch", "stages", "jit", "cached_partial", "selections", "autodiff", "tangent_trees",
+        "jit_shardings", "compiled", "dispatch", "stages", "shapes", "jit", "cached_partial", "selections",
+        "autodiff", "tangent_trees",
         "tangents", "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "branches", "sharded",
-        "remat", "shapes", "tree_states", "rng_splits", "compat",
+        "remat", "tree_states", "rng_splits", "compat",
     ),
     "partitioning": ("axis_rules", "mesh", "specs", "shardings", "boxes"),
     "nn": (

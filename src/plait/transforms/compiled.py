@@ -28,6 +28,7 @@ from ..core.variables import make_variable
 from ..errors import ArgumentError
 from ..paths import describe_path
 from .crossing import Gathered, Outcome, Structure, run_inside
+from .jit_shardings import CallShardings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +137,7 @@ class Compiled:
         donation: Donation | None,
         updates: bool,
         layout: Layout | None,
+        shardings: CallShardings | None = None,
     ) -> None:
         self.outcomes: list[Outcome] = []
         self.layout = layout
@@ -154,6 +156,11 @@ class Compiled:
                 "keep_unused": True,
                 **_donated_arguments(donation, self.donated, count, structure, layout),
             }
+        if shardings is not None:
+            plain_shardings = shardings.plain
+            if layout is not None:
+                plain_shardings = [s for i, s in enumerate(shardings.arguments) if i not in layout.objects]
+            options = {**options, "in_shardings": (*shardings.values, *plain_shardings)}
 
         # JAX takes a keyword argument for the parameter of that name, so no user's argument may have these names.
         def pure(*_plait_given: Any, **_plait_named: Any) -> Any:
@@ -164,7 +171,10 @@ class Compiled:
             signature = TraceSignature(whole, tuple(map(_short_aval, values)), tuple(map(_short_aval, leaves)))
             for listener in list(trace_listeners):
                 listener(f, signature, history)
-            result = run_inside(f, whole, values, leaves, "jit", returned=returned, updates=updates)
+            if shardings is None:
+                result = run_inside(f, whole, values, leaves, "jit", returned=returned, updates=updates)
+            else:
+                result = shardings.run_inside(f, whole, values, leaves, returned, updates)
             history.append(signature)
             outcome = result.outcome
             if outcome not in outcomes:

@@ -43,6 +43,9 @@ from .captures import warn_about_captures
 from .compiled import Compiled, Donation, Layout, TraceSignature
 from .crossing import Gathered, check_function, check_no_duplicates, gather, is_graph_leaf, write_back
 from .dispatch import Parameters, can_be_named, entrance_code, make_entrance, make_run
+from .jit_shardings import Shardings
+from .lanes import positional as positional_arguments
+from .shapes import eval_shape
 from .stages import Lowered, Traced
 
 P = ParamSpec("P")
@@ -78,12 +81,16 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
     fun: Any = None,
     /,
     *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
     static_argnums: int | Sequence[int] | None = None,
     static_argnames: str | Sequence[str] | None = None,
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Sequence[str] | None = None,
     donate: FilterLiteral = None,
     keep_unused: bool = False,
+    device: Any = None,
+    backend: str | None = None,
     inline: bool = False,
     graph: bool | None = None,
     graph_updates: bool | None = None,
@@ -96,20 +103,24 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
 
     Args:
         fun: the function; without it ``jit`` returns a decorator.
+        in_shardings, out_shardings: as in ``jax.jit``, a prefix of the arguments (of the output). A module takes one
+            sharding for all its state, a ``StateSharding`` by filter, or a ``State`` of shardings, such as
+            ``get_named_sharding`` gives. A variable that is written goes out in the sharding that it came in by.
+            Keyword arguments take the position that the signature gives them.
         static_argnums: positions of arguments that are part of the compile key; they must be hashable.
         static_argnames: names of such arguments.
         donate_argnums, donate_argnames: arguments whose buffers the call may take over: all arrays of a plain argument,
             and of a module the variables that the function writes. Those that it only reads stay as they are.
         donate: a filter: which written variables, of any argument, the call may take over; ``True`` for all of them.
             After a donating call that fails while running, the donated buffers are gone.
-        keep_unused, inline: as in ``jax.jit``.
+        keep_unused, device, backend, inline: as in ``jax.jit``.
         graph_updates: ``False`` carries only values out, no changes of structure; by default the mode of
             ``plait.set_graph_updates``.
 
     Returns:
         A function with the signature of ``fun``. If ``fun`` raises, no argument is changed. Its ``trace(...)`` and
-        ``lower(...)`` give JAX's ahead-of-time stages, whose compiled form takes modules; ``clear_cache()`` forgets
-        what was compiled.
+        ``lower(...)`` give JAX's ahead-of-time stages, whose compiled form takes modules; ``eval_shape(...)`` is
+        ``plait.eval_shape`` of it; ``clear_cache()`` forgets what was compiled.
 
     Raises:
         ArgumentError: ``fun`` is a bound method of a module, a static argument cannot be hashed, or two variables hold
@@ -128,12 +139,16 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
         (2.0, 4.0, 2)
     """
     given = {
+        "in_shardings": in_shardings,
+        "out_shardings": out_shardings,
         "static_argnums": static_argnums,
         "static_argnames": static_argnames,
         "donate_argnums": donate_argnums,
         "donate_argnames": donate_argnames,
         "donate": donate,
         "keep_unused": keep_unused,
+        "device": device,
+        "backend": backend,
         "inline": inline,
         "graph": graph,
         "graph_updates": graph_updates,
@@ -141,13 +156,18 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
     if fun is None:
         return lambda fun: jit(fun, **given)
     check_function(fun, "jit")
-    options = {name: True for name, value in (("keep_unused", keep_unused), ("inline", inline)) if value}
+    chosen = {"keep_unused": keep_unused, "device": device, "backend": backend, "inline": inline}
+    options = {name: value for name, value in chosen.items() if value}
+    shardings = None
+    if in_shardings is not None or out_shardings is not None:
+        updates = graph_updates_mode(graph_updates)
+        shardings = Shardings(fun, in_shardings, out_shardings, updates=updates)
     donation = None
     if donate_argnums is not None or donate_argnames is not None or donate not in (None, False):
         predicate = None if donate is None else to_predicate(donate)
         donation = Donation(*_argument_positions(fun, donate_argnums, donate_argnames), predicate)
     statics = _argument_positions(fun, static_argnums, static_argnames)
-    return _make_jitted(fun, statics, options, donation, graph, graph_updates)
+    return _make_jitted(fun, statics, options, donation, shardings, graph, graph_updates)
 
 
 def _argument_positions(fun: Any, argnums: Any, argnames: Any) -> tuple[frozenset[int], frozenset[str]]:
@@ -189,6 +209,7 @@ def _make_jitted(
     statics: tuple[frozenset[int], frozenset[str]],
     options: dict[str, Any],
     donation: Donation | None,
+    shardings: Shardings | None,
     graph: bool | None,
     graph_updates: bool | None,
 ) -> Any:
@@ -216,6 +237,10 @@ def _make_jitted(
             compiled = find_compiled(args, kwargs, gathered, updates)
             positional, named = compiled.arguments(gathered, args, kwargs)
             returned = compiled.jitted(*positional, **named)
+        except ValueError as error:
+            if shardings is not None:
+                shardings.explain(error, gathered, args)
+            raise
         except (TypeError, jax.errors.UnexpectedTracerError) as error:
             explain_bad_values(error, gathered)
             check_plain_arguments(f, gathered, error)
@@ -248,7 +273,8 @@ def _make_jitted(
         if compiled is None:
             if not compiled_functions:
                 warn_about_captures(f, "jit")
-            made = Compiled(f, gathered, options, history, donation, updates, layout)
+            of_call = None if shardings is None else shardings.of_call(gathered, args, kwargs)
+            made = Compiled(f, gathered, options, history, donation, updates, layout, of_call)
             compiled = compiled_functions.setdefault(key, made)
         return compiled
 
@@ -273,6 +299,8 @@ def _make_jitted(
             jitted.__code__ = code
 
     def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if shardings is not None:
+            args, kwargs = positional_arguments(f, args, kwargs)
         return wrap_static(args, kwargs) if static_numbers or static_names else (args, kwargs)
 
     def stage(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -281,6 +309,10 @@ def _make_jitted(
         compiled = find_compiled(args, kwargs, gathered, graph_updates_mode(graph_updates))
         positional, named = compiled.arguments(gathered, args, kwargs)
         return getattr(compiled.jitted, kind)(*positional, **named), compiled, gathered.structure, prepare
+
+    def shapes(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = prepare(args, kwargs)
+        return eval_shape(f, *args, graph=graph, graph_updates=graph_updates, **kwargs)
 
     def clear_cache() -> None:
         for compiled in compiled_functions.values():
@@ -298,6 +330,7 @@ def _make_jitted(
     functools.update_wrapper(wrapper, f)
     wrapper.trace = lambda *args, **kwargs: Traced(*stage("trace", args, kwargs))  # type: ignore[attr-defined]
     wrapper.lower = lambda *args, **kwargs: Lowered(*stage("lower", args, kwargs))  # type: ignore[attr-defined]
+    wrapper.eval_shape = shapes  # type: ignore[attr-defined]
     wrapper.clear_cache = clear_cache  # type: ignore[attr-defined]
     itself = weakref.ref(wrapper)  # or it would keep itself
     return wrapper

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -320,8 +320,7 @@ class Lifting:
             roots = zip(self.root_labels, gathered.roots, prefixes, strict=True)
             check_aliasing(name, [Treatment(*root) for root in roots], {})
         lanes = tuple(values_in([*spread, *outs.leaves]))
-        value_prefixes = list(_value_prefixes(gathered, prefixes))
-        self.value_lanes = [lanes.index(p) for p in value_prefixes]
+        self.value_lanes = [lanes.index(p) for p in value_prefixes(gathered, prefixes)]
         self.plain_lanes = [lanes.index(p) for p in plain_prefixes]
         metadata = None if axis_metadata is None else FrozenMetadata(axis_metadata)
         self.passage = passage(
@@ -417,7 +416,8 @@ def _kwarg_prefix(name: str, label: str) -> Any:
     )
 
 
-def _value_prefixes(gathered: Gathered, prefixes: tuple[Any, ...]) -> Any:
+def value_prefixes(gathered: Gathered, prefixes: tuple[Any, ...]) -> Iterator[Any]:
+    """The prefix value of each input value."""
     walk = gathered.walk
     if walk is None:
         return

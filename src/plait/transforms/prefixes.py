@@ -45,7 +45,8 @@ class FilterMapping(Mapping[Any, Any]):
 
     def __init__(self, mapping: Any, /) -> None:
         if isinstance(mapping, State):
-            pairs: list[tuple[Any, Any]] = [(PathIn(path), leaf) for path, leaf in to_flat_state(mapping)]
+            leaves = [(path, v._cell.raw if isinstance(v, Variable) else v) for path, v in to_flat_state(mapping)]
+            pairs: list[tuple[Any, Any]] = [(PathIn(path), value) for path, value in leaves]
         else:
             pairs = list(mapping.items() if isinstance(mapping, Mapping) else mapping)
         filters = tuple(tuple(f) if isinstance(f, list) else f for f, _ in pairs)
@@ -237,6 +238,9 @@ class Prefix:
         spread: list[Any] = []
         for prefix, part in zip(self.leaves, parts, strict=True):
             leaves = jax.tree_util.tree_leaves(part, is_leaf=is_graph_leaf)
+            if isinstance(prefix, FilterMapping) and isinstance(part, State):
+                spread += [prefix.choose(path, leaf) for path, leaf in to_flat_state(part)]
+                continue
             if isinstance(prefix, (FilterMapping, NodePrefix)) and not all(map(is_graph_leaf, leaves)):
                 raise ArgumentError(
                     f"{self.transform}: {self.argument} has a mapping by filter where a plain array stands",

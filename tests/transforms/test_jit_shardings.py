@@ -1,0 +1,132 @@
+"""``jit`` with ``in_shardings`` and ``out_shardings``. (rules X2, X3, X10; M25)"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+import plait
+from plait.errors import ArgumentError, FilterError, SharingError
+from tests.strategies import Node
+
+MESH = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+
+def named(*spec):
+    return NamedSharding(MESH, P(*spec))
+
+
+def model():
+    return Node(w=plait.Param(jnp.arange(32.0).reshape(8, 4)), n=plait.BatchStat(jnp.zeros(())))
+
+
+BY_FILTER = plait.StateSharding({plait.Param: named("data", "model"), ...: named()})
+
+
+def step(model, x):
+    model.w[...] = model.w * 2
+    model.n += 1
+    return x @ model.w[...]
+
+
+def spec(variable):
+    return variable.get_raw_value().sharding.spec
+
+
+def same(variable, *entries):
+    """Whether a variable lies on the mesh as a spec says."""
+    value = variable.get_raw_value()
+    return value.sharding.is_equivalent_to(named(*entries), value.ndim)
+
+
+@pytest.mark.parametrize("call", ["positional", "keyword", "in a dict"])
+def test_shardings_by_filter(call):
+    """X2, X10: what is written goes out as it came in; twice, the second time by the fast way."""
+    m, x = model(), jnp.ones((4, 8))
+    w = m.w
+    expected = np.asarray(m.w[...])
+    if call == "in a dict":
+        ins = ({"m": BY_FILTER}, named("data"))
+        f = plait.jit(lambda d, x: step(d["m"], x), in_shardings=ins, out_shardings=named())
+        run = lambda: f({"m": m}, x)
+    else:
+        f = plait.jit(step, in_shardings=(BY_FILTER, named("data")), out_shardings=named())
+        run = (lambda: f(m, x)) if call == "positional" else (lambda: f(x=x, model=m))
+    for _ in range(2):
+        out = run()
+        expected = expected * 2
+        np.testing.assert_allclose(out, np.ones((4, 8)) @ expected)
+        assert out.sharding.is_fully_replicated
+        assert m.w is w
+        assert spec(m.w) == P("data", "model")
+        assert m.n.get_raw_value().sharding.is_fully_replicated
+
+
+def test_one_sharding_for_all_state_and_a_state_of_shardings():
+    """M25: specs as ``get_named_sharding`` gives them."""
+    m = Node(w=plait.Param(jnp.ones((8, 4)), out_sharding=("data", None)), b=plait.Param(jnp.ones((8,))))
+    f = plait.jit(lambda m: m.w.set_value(m.w[...] + 1), in_shardings=named("data"))
+    f(m)
+    assert spec(m.w) == P("data")
+    shardings = plait.get_named_sharding(plait.state(m), MESH)
+    g = plait.jit(lambda m: m.w.set_value(m.w[...] + 1), in_shardings=(shardings,))
+    g(m)
+    assert same(m.w, "data")
+    out = plait.jit(lambda s: jax.tree.map(lambda x: x * 2, s), in_shardings=(shardings,), out_shardings=shardings)(
+        plait.state(m)
+    )
+    assert same(out["w"], "data")
+
+
+def test_new_modules_are_made_in_their_shardings():
+    """X10, ask 12."""
+    make = plait.jit(model, out_shardings=BY_FILTER)
+    made = make()
+    assert spec(made.w) == P("data", "model")
+    assert {shard.data.shape for shard in made.w.get_raw_value().addressable_shards} == {(2, 2)}
+    extended = model()
+    plait.jit(lambda m: setattr(m, "extra", plait.Param(m.w[...] * 2)), in_shardings=(BY_FILTER,))(extended)
+    assert spec(extended.extra) == P("data", "model")
+
+
+def test_explicit_axes():
+    """X10: on a mesh with explicit axes the types carry the sharding."""
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
+    m = Node(w=plait.Param(jax.device_put(jnp.ones((8, 2)), NamedSharding(mesh, P("x")))))
+    with jax.set_mesh(mesh):
+        plait.jit(lambda m: m.w.set_value(m.w[...] * 2), in_shardings=(NamedSharding(mesh, P("x")),))(m)
+    assert spec(m.w)[0] == "x"
+
+
+def test_ahead_of_time_and_donation():
+    """X10."""
+    m, x = model(), jnp.ones((4, 8))
+    f = plait.jit(step, in_shardings=(BY_FILTER, None), donate=True)
+    m.w[...] = jax.device_put(m.w[...], named("data", "model"))
+    before = m.w.get_raw_value()
+    compiled = f.lower(m, x).compile()
+    compiled(m, x)
+    assert before.is_deleted()
+    assert spec(m.w) == P("data", "model")
+    assert f.eval_shape(m, x).shape == (4, 4)
+    assert plait.jit(lambda m, k: m if k == "m" else 0, static_argnums=1).eval_shape(m, "m").w.shape == (8, 4)
+
+
+def test_mistakes():
+    """X2, X3, section 9."""
+    m, x = model(), jnp.ones((4, 8))
+    with pytest.raises(FilterError, match=r"(?s)at +n.*BatchStat"):
+        plait.jit(step, in_shardings=(plait.StateSharding({plait.Param: named()}), None))(m, x)
+    with pytest.raises(SharingError, match=r"(?s)jit reaches one variable.*a\.n and b\.n"):
+        plait.jit(lambda a, b: 0, in_shardings=(named(), named("data")))(m, m)
+    with pytest.raises(ArgumentError, match=r"(?s)jit: in_shardings does not fit.*2 where in_shardings has 3"):
+        plait.jit(step, in_shardings=(None, None, None))(m, x)
+    with pytest.raises(ArgumentError, match=r"(?s)keyword arguments.*'y'"):
+        plait.jit(lambda x, **more: x, in_shardings=None, out_shardings=named())(x, y=1)
+    m.w[...] = jax.device_put(m.w[...], named())
+    with pytest.raises(
+        ArgumentError, match=r"(?s)another sharding.*at +model\.w\n.*P\(\).*'data', 'model'.*device_put"
+    ):
+        plait.jit(step, in_shardings=(BY_FILTER, None))(m, x)
+    assert float(m.n[...]) == 0
