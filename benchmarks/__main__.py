@@ -19,6 +19,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--quick", action="store_true", help="tiny sizes, to see that it runs; the figures mean nothing"
     )
     parser.add_argument("--steps", help="dispatch: only these steps, separated by commas")
+    parser.add_argument("--alone", action="store_true", help="dispatch: only plait and the floor")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write the tables to FILE")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in NAMES]
@@ -32,7 +33,9 @@ def main(arguments: list[str] | None = None) -> None:
     written = []
     for name in options.names or NAMES:
         benchmark = importlib.import_module(f".{name}", __package__)
-        given = {"steps": options.steps.split(",")} if name == "dispatch" and options.steps else {}
+        given = {}
+        if name == "dispatch":
+            given = {"alone": options.alone, **({"steps": options.steps.split(",")} if options.steps else {})}
         for table in benchmark.run(quick=options.quick, **given):
             print(table, flush=True)
             written.append({"benchmark": name, **vars(table)})

@@ -24,7 +24,7 @@ TITLES = {
 SLOW = ("Flax nnx.jit", "Equinox filter_jit")
 
 
-def contenders(step: str) -> tuple[dict[str, Callable[[int], Loop]], list[str]]:
+def contenders(step: str, alone: bool = False) -> tuple[dict[str, Callable[[int], Loop]], list[str]]:
     """By name, what makes the loop for a number of arrays; and remarks on those that are missing."""
     import plait
 
@@ -37,6 +37,8 @@ def contenders(step: str) -> tuple[dict[str, Callable[[int], Loop]], list[str]]:
         makers["plait.jit"] = lambda count: object_loop(plait, step, count)
     else:
         remarks.append("plait has no Optimizer yet: left out.")
+    if alone:
+        return makers, remarks
     try:
         nnx = importlib.import_module("flax.nnx")
         makers["Flax nnx.jit"] = lambda count: object_loop(nnx, step, count)
@@ -50,15 +52,15 @@ def contenders(step: str) -> tuple[dict[str, Callable[[int], Loop]], list[str]]:
     return makers, remarks
 
 
-def run(*, quick: bool = False, steps: Sequence[str] = STEPS) -> Iterator[Table]:
-    """One table for each step."""
+def run(*, quick: bool = False, steps: Sequence[str] = STEPS, alone: bool = False) -> Iterator[Table]:
+    """One table for each step; ``alone`` leaves the other libraries out."""
     sizes = (5, 9) if quick else SIZES
     for step in steps:
-        yield measure_step(step, sizes, QUICK if quick else Effort())
+        yield measure_step(step, sizes, QUICK if quick else Effort(), alone)
 
 
-def measure_step(step: str, sizes: Sequence[int], effort: Effort) -> Table:
-    makers, remarks = contenders(step)
+def measure_step(step: str, sizes: Sequence[int], effort: Effort, alone: bool = False) -> Table:
+    makers, remarks = contenders(step, alone)
     floor, *_ = makers
     times: dict[str, list[float]] = {name: [] for name in makers}
     ratios: dict[str, list[str]] = {name: [] for name in makers}

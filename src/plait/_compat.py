@@ -32,7 +32,9 @@ top_level_trace: Any = _core.eval_trace._weakref
 Tracer: Any = _core.Tracer
 
 try:
-    from jax._src.prng import PRNGKeyArray as KeyArray
+    from jax._src.prng import PRNGKeyArray
+
+    KeyArray: Any = PRNGKeyArray
 except ImportError:  # its name is private
     KeyArray = ArrayImpl
 

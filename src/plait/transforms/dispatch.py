@@ -102,9 +102,9 @@ class Parameters:
         self.positional: tuple[str, ...] | None = None
         self.keywords: tuple[str, ...] = ()
         self.optional: frozenset[str] = frozenset()
-        code = getattr(f, "__code__", None)
-        if type(f) is not FunctionType or code.co_flags & _VARIADIC:
+        if type(f) is not FunctionType or f.__code__.co_flags & _VARIADIC:
             return
+        code = f.__code__
         count, only = code.co_argcount, code.co_kwonlyargcount
         names = code.co_varnames[: count + only]
         if not all(name.isidentifier() and not name.startswith("_plait_") for name in names):
