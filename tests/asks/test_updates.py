@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import plait
 from plait.errors import PlaitError
@@ -123,6 +124,33 @@ def _vmap(f, model):
         np.testing.assert_array_equal(out, [2, 3, 4])
 
 
+def _shard_map(f, model):
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def one(model, x):
+        f(model)
+        return x + model.weight[...]
+
+    plait.shard_map(one, mesh=mesh, in_specs=(P(), P("x")), out_specs=P("x"))(model, jnp.arange(8.0))
+
+
+def _custom_vjp(f, model):
+    @plait.custom_vjp
+    def square(model):
+        f(model)
+        return model.weight[...] ** 2
+
+    def forward(model):
+        return square(model), model.weight[...]
+
+    def backward(weight, gradients):
+        updates, _ = gradients
+        return (jax.tree.map(jnp.zeros_like, updates[0]),)
+
+    square.defvjp(forward, backward)
+    square(model)
+
+
 # name → (how to run a mutation of a model under it, how often the mutation happens)
 TRANSFORMS = {
     "jit": (lambda f, model: plait.jit(f)(model), 1),
@@ -134,6 +162,8 @@ TRANSFORMS = {
     "cond": (lambda f, model: plait.cond(True, lambda m: f(m), lambda m: f(m), model), 1),
     "cond_one_side": (lambda f, model: plait.cond(True, lambda m: f(m), lambda m: None, model), 1),
     "switch": (lambda f, model: plait.switch(1, [lambda m: None, lambda m: f(m)], model), 1),
+    "shard_map": (_shard_map, 1),
+    "custom_vjp": (_custom_vjp, 1),
     "while_loop": (_while, 2),
     "fori_loop": (_fori, 2),
     "jit_of_scan": (lambda f, model: plait.jit(lambda m: _scan(f, m))(model), 2),
