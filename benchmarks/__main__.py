@@ -1,4 +1,4 @@
-"""The command line: ``python -m benchmarks [dispatch graph transitions tracing memory imports]``; all of them by default."""
+"""The command line: ``python -m benchmarks [NAME ...]``, with the names of ``NAMES``; all of them by default."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ The blocks are called in a Python loop, scanned, or recomputed (``remat``) in a 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import types
 from collections.abc import Callable, Iterator
@@ -156,10 +157,8 @@ def run(*, quick: bool = False) -> Iterator[Table]:
     )
     for way in WAYS:
         loops = {"plain": _loop(plain(way, blocks)), "plait": _loop(modules(plait, way, blocks))}
-        try:
+        with contextlib.suppress(ImportError):
             loops["Flax"] = _loop(modules(importlib.import_module("flax.nnx"), way, blocks))
-        except ImportError:
-            pass
         found = compare(loops, effort)
         flax = found["Flax"].ratio if "Flax" in found else "-"
         ratio = found["plait"].ratio

@@ -6,6 +6,8 @@ keeps no trace alive, and its identity tells one trace from another.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import inspect
 import sys
 from typing import Any
@@ -31,12 +33,16 @@ top_level_trace: Any = _core.eval_trace._weakref
 
 Tracer: Any = _core.Tracer
 
-try:
-    from jax._src.prng import PRNGKeyArray
 
-    KeyArray: Any = PRNGKeyArray
-except ImportError:  # its name is private
-    KeyArray = ArrayImpl
+def _key_array_type() -> Any:
+    """The class of typed random keys, whose place is private and has moved."""
+    for place in ("jax._src.random.prng", "jax._src.prng"):
+        with contextlib.suppress(ImportError, AttributeError):
+            return importlib.import_module(place).PRNGKeyArray
+    return ArrayImpl
+
+
+KeyArray: Any = _key_array_type()
 
 
 def current_trace() -> Any:

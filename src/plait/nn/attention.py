@@ -126,18 +126,18 @@ class MultiHeadAttention(Module):
         *,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
-        broadcast_dropout: bool = True,
         dropout_rate: float = 0.0,
+        broadcast_dropout: bool = True,
         deterministic: bool | None = None,
-        precision: PrecisionLike = None,
-        kernel_init: Initializer = default_kernel_init,
-        out_kernel_init: Initializer | None = None,
-        bias_init: Initializer = default_bias_init,
-        out_bias_init: Initializer | None = None,
         use_bias: bool = True,
+        kernel_init: Initializer = default_kernel_init,
+        bias_init: Initializer = default_bias_init,
+        out_kernel_init: Initializer | None = None,
+        out_bias_init: Initializer | None = None,
         attention_fn: Callable[..., Array] = dot_product_attention,
-        decode: bool | None = None,
         normalize_qk: bool = False,
+        decode: bool | None = None,
+        precision: PrecisionLike = None,
         rotary_fn: Callable[[Array, Array], Array] | None = None,
         qkv_promote_dtype: Callable[..., Any] = promote_dtype,
         out_promote_dtype: Callable[..., Any] = promote_dtype,
@@ -237,16 +237,16 @@ class MultiHeadAttention(Module):
 
     def __call__(
         self,
-        inputs_q: Array,
-        inputs_k: Array | None = None,
-        inputs_v: Array | None = None,
+        inputs_q: Array,  # (..., queries, in_features)
+        inputs_k: Array | None = None,  # (..., keys, in_kv_features)
+        inputs_v: Array | None = None,  # as inputs_k
         *,
         mask: Array | None = None,
+        is_causal: bool = False,
+        decode: bool | None = None,
         deterministic: bool | None = None,
         rngs: Rngs | RngStream | Array | None = None,
         sow_weights: bool = False,
-        decode: bool | None = None,
-        is_causal: bool = False,
         out_sharding: Any = None,
         qkv_sharding: Any = None,
     ) -> Array:
@@ -367,8 +367,9 @@ class MultiHeadAttention(Module):
 
     def set_view(
         self,
-        deterministic: bool | None = None,
+        *,
         decode: bool | None = None,
+        deterministic: bool | None = None,
         batch_size: int | Shape | None = None,
         max_length: int | None = None,
     ) -> None:

@@ -16,7 +16,7 @@ from ..core.nodes import Static
 from ..core.statics import static_key
 from ..errors import ArgumentError, MissingDependencyError
 from .axis_names import read_axis_name
-from .crossing import check_function
+from .crossing import check_function, curried
 from .donating import donate
 from .lanes import Lifting, Report, positional
 from .prefixes import Prefix
@@ -26,6 +26,7 @@ from .routes import describe_route
 _BATCHED = re.compile(r"out_axes\[0\]\[(\d+)\]\[(\d+)\].*got axis spec None but output was batched")
 
 
+@curried
 def vmap(
     f: Any = None,
     /,
@@ -69,18 +70,6 @@ def vmap(
         >>> plait.vmap(lambda model, x: model(x), in_axes=(0, None))(model, jnp.ones(2)).shape
         (5, 3)
     """
-    if f is None:
-        return functools.partial(
-            vmap,
-            in_axes=in_axes,
-            out_axes=out_axes,
-            axis_name=axis_name,
-            axis_size=axis_size,
-            spmd_axis_name=spmd_axis_name,
-            transform_metadata=transform_metadata,
-            graph=graph,
-            graph_updates=graph_updates,
-        )
     check_function(f, "vmap")
     f, transform_metadata = read_axis_name(f, transform_metadata)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
@@ -150,6 +139,7 @@ def explain_batched(error: ValueError, lifting: Lifting, report: Report) -> None
     ) from error
 
 
+@curried
 def pmap(
     f: Any = None,
     /,
@@ -192,21 +182,6 @@ def pmap(
         >>> plait.pmap(lambda model, x: model(x))(stacked, jnp.ones((n, 2))).shape == (n, 3)
         True
     """
-    if f is None:
-        return functools.partial(
-            pmap,
-            axis_name=axis_name,
-            in_axes=in_axes,
-            out_axes=out_axes,
-            static_broadcasted_argnums=static_broadcasted_argnums,
-            devices=devices,
-            backend=backend,
-            axis_size=axis_size,
-            donate_argnums=donate_argnums,
-            transform_metadata=transform_metadata,
-            graph=graph,
-            graph_updates=graph_updates,
-        )
     check_function(f, "pmap")
     if jax_pmap is None:
         raise MissingDependencyError(

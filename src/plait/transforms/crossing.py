@@ -20,11 +20,12 @@ because a compiled function that is called again runs only steps 1 and 4. (rules
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from types import FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 from jax.tree_util import register_static
@@ -45,6 +46,8 @@ from ..paths import Path, format_path
 from ..words import describe_type
 from .captures import captures_objects, watch_captured_containers
 from .prefixes import is_graph_leaf
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @register_static
@@ -464,6 +467,16 @@ def reveal(argument: Any) -> Any:
     return argument.value if type(argument) is Static else argument
 
 
+def curried(transform: F) -> F:
+    """A transform that is a decorator too: ``transform(f, **options)``, ``@transform``, ``@transform(**options)``."""
+
+    @functools.wraps(transform)
+    def wrapper(f: Any = None, /, *args: Any, **options: Any) -> Any:
+        return functools.partial(wrapper, **options) if f is None else transform(f, *args, **options)
+
+    return wrapper  # type: ignore[return-value]
+
+
 def check_function(f: Any, name: str) -> None:
     """Refuse what a transform cannot lift.
 
@@ -496,7 +509,7 @@ class Lifted:
     It refers to ``f`` weakly where it is kept for ``f``, or it would keep ``f`` alive.
     """
 
-    def __init__(self, f: Callable[[], Callable[..., Any]], *options: Any) -> None:
+    def __init__(self, f: Callable[[], Any], *options: Any) -> None:
         self.f = f
         self.options = options
 

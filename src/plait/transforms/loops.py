@@ -19,7 +19,7 @@ from ..core.modes import graph_updates_mode
 from ..errors import ArgumentError, ArgumentTypeError
 from .axis_names import read_axis_name
 from .batching import check_axes
-from .crossing import Entered, Left, check_function
+from .crossing import Entered, Left, check_function, curried
 from .lanes import Lifting, Passage, joined, positional
 from .prefixes import Carry, FilterMapping, Prefix, is_graph_leaf
 
@@ -100,6 +100,7 @@ class LoopPassage(Passage):
                 )
 
 
+@curried
 def scan(
     f: Any = None,
     /,
@@ -150,16 +151,6 @@ def scan(
         "unroll": unroll,
         "_split_transpose": _split_transpose,
     }
-    if f is None:
-        return functools.partial(
-            scan,
-            **options,
-            in_axes=in_axes,
-            out_axes=out_axes,
-            transform_metadata=transform_metadata,
-            graph=graph,
-            graph_updates=graph_updates,
-        )
     check_function(f, "scan")
     f, transform_metadata = read_axis_name(f, transform_metadata)
     if in_axes is Carry:

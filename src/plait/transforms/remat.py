@@ -10,9 +10,10 @@ import jax
 
 from ..core.modes import check_mode, graph_updates_mode
 from ..core.nodes import Static
-from .crossing import check_function, check_no_duplicates, gather, lift, write_back
+from .crossing import check_function, check_no_duplicates, curried, gather, lift, write_back
 
 
+@curried
 def remat(
     f: Any = None,
     /,
@@ -44,15 +45,6 @@ def remat(
         >>> grads["linear"]["kernel"].shape
         (2, 2)
     """
-    if f is None:
-        return functools.partial(
-            remat,
-            prevent_cse=prevent_cse,
-            static_argnums=static_argnums,
-            policy=policy,
-            graph=graph,
-            graph_updates=graph_updates,
-        )
     check_function(f, "remat")
     statics = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
 

@@ -25,6 +25,7 @@ from .crossing import (
     Structure,
     check_function,
     check_no_duplicates,
+    curried,
     gather,
     leave,
     leave_values_only,
@@ -71,6 +72,7 @@ def eval_shape(
     return built.tree
 
 
+@curried
 def make_jaxpr(
     f: Any = None,
     /,
@@ -97,8 +99,6 @@ def make_jaxpr(
         >>> [str(v.aval) for v in jaxpr.jaxpr.invars], jaxpr.jaxpr.eqns[0].primitive.name
         (['float32[2,3]', 'float32[1,2]'], 'dot_general')
     """
-    if f is None:
-        return functools.partial(make_jaxpr, static_argnums=static_argnums, graph=graph, graph_updates=graph_updates)
     check_function(f, "make_jaxpr")
     statics = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
 
@@ -119,6 +119,7 @@ def make_jaxpr(
     return wrapper
 
 
+@curried
 def checkify(
     f: Any = None, /, errors: Any = None, *, graph: bool | None = None, graph_updates: bool | None = None
 ) -> Any:
@@ -143,8 +144,6 @@ def checkify(
         >>> error.get()
         'negative (`check` failed)'
     """
-    if f is None:
-        return functools.partial(checkify, errors=errors, graph=graph, graph_updates=graph_updates)
     check_function(f, "checkify")
 
     @functools.wraps(f)

@@ -14,12 +14,13 @@ from jax.sharding import PartitionSpec
 from .._compat import varying_axes
 from ..core.modes import graph_updates_mode
 from ..errors import ArgumentError, ArgumentTypeError
-from .crossing import check_function
+from .crossing import check_function, curried
 from .lanes import Lifting, Report, positional
 from .prefixes import Prefix
 from .routes import describe_route
 
 
+@curried
 def shard_map(
     f: Any = None,
     /,
@@ -63,17 +64,6 @@ def shard_map(
         >>> forward(model, jnp.ones((8, 2))).shape
         (8, 3)
     """
-    if f is None:
-        return functools.partial(
-            shard_map,
-            mesh=mesh,
-            in_specs=in_specs,
-            out_specs=out_specs,
-            axis_names=axis_names,
-            check_vma=check_vma,
-            graph=graph,
-            graph_updates=graph_updates,
-        )
     check_function(f, "shard_map")
     in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
 
