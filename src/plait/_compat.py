@@ -32,7 +32,7 @@ top_level_trace: Any = _core.eval_trace._weakref
 Tracer: Any = _core.Tracer
 
 try:
-    from jax._src.prng import PRNGKeyArray
+    from jax._src.prng import PRNGKeyArray  # pyright: ignore[reportMissingImports]
 
     KeyArray: Any = PRNGKeyArray
 except ImportError:  # its name is private
