@@ -241,8 +241,8 @@ class MultiHeadAttention(Module):
         inputs_k: Array | None = None,  # (..., keys, in_kv_features)
         inputs_v: Array | None = None,  # as inputs_k
         *,
-        mask: Array | None = None,
         is_causal: bool = False,
+        mask: Array | None = None,
         decode: bool | None = None,
         deterministic: bool | None = None,
         rngs: Rngs | RngStream | Array | None = None,
