@@ -148,6 +148,11 @@ from .nn.activations import softplus as softplus
 from .nn.activations import standardize as standardize
 from .nn.activations import swish as swish
 from .nn.activations import tanh as tanh
+from .nn.cells import GRUCell as GRUCell
+from .nn.cells import LSTMCell as LSTMCell
+from .nn.cells import OptimizedLSTMCell as OptimizedLSTMCell
+from .nn.cells import RNNCellBase as RNNCellBase
+from .nn.cells import SimpleCell as SimpleCell
 from .nn.conv import Conv as Conv
 from .nn.conv import ConvTranspose as ConvTranspose
 from .nn.dropout import Dropout as Dropout
@@ -156,6 +161,8 @@ from .nn import initializers as initializers
 from .nn.linear import Einsum as Einsum
 from .nn.linear import Linear as Linear
 from .nn.linear import LinearGeneral as LinearGeneral
+from .nn.lora import LoRA as LoRA
+from .nn.lora import LoRALinear as LoRALinear
 from .nn.norm import BatchNorm as BatchNorm
 from .nn.norm import GroupNorm as GroupNorm
 from .nn.norm import InstanceNorm as InstanceNorm
@@ -165,6 +172,11 @@ from .nn.pooling import avg_pool as avg_pool
 from .nn.pooling import max_pool as max_pool
 from .nn.pooling import min_pool as min_pool
 from .nn.pooling import pool as pool
+from .nn.prelu import PReLU as PReLU
+from .nn.recurrent import Bidirectional as Bidirectional
+from .nn.recurrent import RNN as RNN
+from .nn.reparametrisation import SpectralNorm as SpectralNorm
+from .nn.reparametrisation import WeightNorm as WeightNorm
 from .nn.sequential import Sequential as Sequential
 from .transforms.autodiff import DiffState as DiffState
 from .transforms.autodiff import grad as grad

@@ -37,12 +37,17 @@ _NAMES = {
         "celu elu gelu glu hard_sigmoid hard_silu hard_swish hard_tanh identity leaky_relu log_sigmoid log_softmax "
         "logsumexp one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus standardize swish tanh"
     ),
+    "nn.cells": "GRUCell LSTMCell OptimizedLSTMCell RNNCellBase SimpleCell",
     "nn.conv": "Conv ConvTranspose",
     "nn.dropout": "Dropout",
     "nn.embedding": "Embed",
     "nn.linear": "Einsum Linear LinearGeneral",
+    "nn.lora": "LoRA LoRALinear",
     "nn.norm": "BatchNorm GroupNorm InstanceNorm LayerNorm RMSNorm",
     "nn.pooling": "avg_pool max_pool min_pool pool",
+    "nn.prelu": "PReLU",
+    "nn.recurrent": "Bidirectional RNN",
+    "nn.reparametrisation": "SpectralNorm WeightNorm",
     "nn.sequential": "Sequential",
     "transforms.autodiff": "DiffState grad value_and_grad",
     "transforms.batching": "vmap",

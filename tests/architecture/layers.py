@@ -20,8 +20,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "partitioning": ("axis_rules", "specs", "shardings", "mesh", "boxes"),
     "nn": (
         "masks", "promotion", "checks", "initializers", "activations",
-        "linear", "conv", "embedding", "norm", "dropout", "attention", "recurrent", "pooling", "lora",
-        "sequential",
+        "prelu", "linear", "conv", "embedding", "norm", "reparametrisation", "dropout", "attention", "cells",
+        "recurrent", "pooling", "lora", "sequential",
     ),
     "checkpoint": ("layout", "leaves", "orbax", "safetensors", "abstract", "compare"),
     "bridge": ("collections", "kinds", "variables", "to_nnx", "to_linen", "rngs"),

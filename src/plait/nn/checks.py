@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..core.locate import describe_place
-from ..errors import ArgumentError, ShapeError, StreamError
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError, StreamError
 
 
 def shape_of(x: Any) -> tuple[int, ...]:
@@ -122,4 +122,15 @@ def missing_stream(layer: Any, stream: str, use: str) -> StreamError:
         expected="an Rngs, a RngStream or a key in one of the two",
         do=f"pass rngs to the constructor: {kind}(..., rngs=rngs); or to the call: "
         f"layer(x, rngs=plait.Rngs({stream}=0))",
+    )
+
+
+def wrong_rngs(rngs: Any, layer: Any, expected: str, *, stream: str) -> ArgumentTypeError:
+    """The error of a layer that was given something else than a source of random keys."""
+    return ArgumentTypeError(
+        f"rngs of a {type(layer).__name__} is of a type that it cannot draw from",
+        at=describe_place(layer),
+        found=f"a {type(rngs).__name__}",
+        expected=expected,
+        do=f"for example rngs=plait.Rngs({stream}=0)",
     )

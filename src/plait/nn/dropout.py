@@ -8,12 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core.locate import describe_place
 from ..core.module import Module
 from ..core.rngs import Rngs, RngStream
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError
 from ..typing import Array
-from .checks import missing_stream, resolve_switch
+from .checks import missing_stream, resolve_switch, wrong_rngs
 
 
 class Dropout(Module):
@@ -71,7 +70,7 @@ class Dropout(Module):
         if isinstance(rngs, Rngs):
             rngs = rngs[rng_collection]
         if rngs is not None and not isinstance(rngs, RngStream):
-            raise _wrong_rngs(rngs, self, "an Rngs, a RngStream or None")
+            raise wrong_rngs(rngs, self, "an Rngs, a RngStream or None", stream=rng_collection)
         self.rngs = None if rngs is None else rngs.fork()
 
     def __call__(
@@ -106,7 +105,7 @@ class Dropout(Module):
             return rngs()
         if isinstance(rngs, jax.Array):
             return rngs
-        raise _wrong_rngs(rngs, self, "an Rngs, a RngStream or a key")
+        raise wrong_rngs(rngs, self, "an Rngs, a RngStream or a key", stream=self.rng_collection)
 
     def set_view(self, deterministic: bool | None = None) -> None:
         """Change the mode; ``None`` leaves it as it is.
@@ -116,13 +115,3 @@ class Dropout(Module):
         """
         if deterministic is not None:
             self.deterministic = deterministic
-
-
-def _wrong_rngs(rngs: Any, layer: Dropout, expected: str) -> ArgumentTypeError:
-    return ArgumentTypeError(
-        "rngs of a Dropout is of a type that it cannot draw from",
-        at=describe_place(layer),
-        found=f"a {type(rngs).__name__}",
-        expected=expected,
-        do=f"for example rngs=plait.Rngs({layer.rng_collection}=0)",
-    )
