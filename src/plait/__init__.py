@@ -148,6 +148,11 @@ from .nn.activations import standardize as standardize
 from .nn.activations import swish as swish
 from .nn.activations import tanh as tanh
 from .nn.attention import MultiHeadAttention as MultiHeadAttention
+from .nn.cells import GRUCell as GRUCell
+from .nn.cells import LSTMCell as LSTMCell
+from .nn.cells import OptimizedLSTMCell as OptimizedLSTMCell
+from .nn.cells import RNNCellBase as RNNCellBase
+from .nn.cells import SimpleCell as SimpleCell
 from .nn.conv import Conv as Conv
 from .nn.conv import ConvTranspose as ConvTranspose
 from .nn.dot_product import dot_product_attention as dot_product_attention
@@ -157,6 +162,8 @@ from .nn import initializers as initializers
 from .nn.linear import Einsum as Einsum
 from .nn.linear import Linear as Linear
 from .nn.linear import LinearGeneral as LinearGeneral
+from .nn.lora import LoRA as LoRA
+from .nn.lora import LoRALinear as LoRALinear
 from .nn.masks import combine_masks as combine_masks
 from .nn.masks import make_attention_mask as make_attention_mask
 from .nn.masks import make_causal_mask as make_causal_mask
@@ -169,6 +176,11 @@ from .nn.pooling import avg_pool as avg_pool
 from .nn.pooling import max_pool as max_pool
 from .nn.pooling import min_pool as min_pool
 from .nn.pooling import pool as pool
+from .nn.prelu import PReLU as PReLU
+from .nn.recurrent import Bidirectional as Bidirectional
+from .nn.recurrent import RNN as RNN
+from .nn.reparametrisation import SpectralNorm as SpectralNorm
+from .nn.reparametrisation import WeightNorm as WeightNorm
 from .nn.rotary import apply_rotary_embedding as apply_rotary_embedding
 from .nn.sequential import Sequential as Sequential
 from .partitioning.axis_rules import logical_axis_rules as logical_axis_rules

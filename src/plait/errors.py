@@ -35,8 +35,9 @@ builtin exception that a user would catch::
     ├── AxisNameMismatchError        (ValueError, AssertionError)
     └── ScopeParamShapeError         (ValueError)
 
-Two warnings stand beside them: ``CapturedModelWarning``, for a model that a jitted function captures, and
-``LostUpdateWarning``, for a change inside one of JAX's own transforms that reaches no one.
+Three warnings stand beside them: ``CapturedModelWarning``, for a model that a jitted function captures,
+``LostUpdateWarning``, for a change inside one of JAX's own transforms that reaches no one, and ``SingleValueWarning``,
+for statistics of one value.
 """
 
 from __future__ import annotations
@@ -205,3 +206,7 @@ class CapturedModelWarning(UserWarning):
 
 class LostUpdateWarning(UserWarning):
     """A variable was changed inside one of JAX's own transforms, and the change did not reach the caller's object."""
+
+
+class SingleValueWarning(UserWarning):
+    """A layer was to take the statistics of one value for each feature: the variance is 0 and the result constant."""

@@ -23,9 +23,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "partitioning": ("axis_rules", "mesh", "specs", "shardings", "boxes"),
     "nn": (
         "masks", "promotion", "checks", "initializers", "activations",
-        "linear", "conv", "embedding", "norm", "dropout", "rotary",
-        "dot_product", "kv_cache", "attention", "recurrent", "pooling", "lora",
-        "sequential",
+        "prelu", "linear", "conv", "embedding", "norm", "reparametrisation", "dropout", "rotary", "dot_product",
+        "kv_cache", "attention", "cells", "recurrent", "pooling", "lora", "sequential",
     ),
     "checkpoint": ("layout", "leaves", "orbax", "safetensors", "abstract", "compare"),
     "bridge": ("collections", "kinds", "variables", "to_nnx", "to_linen", "rngs"),

@@ -84,3 +84,18 @@ def test_a_name_that_is_no_variable_class_is_refused():
     config["graph"]["variable"] = "json:dumps"
     with pytest.raises(ConfigError, match="no variable class"):
         plait.from_config(config)
+
+
+def test_filters_and_other_dataclasses_are_written_by_their_fields():
+    inner = plait.Linear(3, 4, rngs=plait.Rngs(0))
+    norm = plait.WeightNorm(inner, variable_filter=plait.OfType(plait.Param), rngs=plait.Rngs(0))
+    assert round_trip(norm).variable_filter == plait.OfType(plait.Param)
+
+
+def test_a_name_that_is_no_dataclass_is_refused():
+    """Reading a configuration calls no function."""
+    config = plait.to_config(plait.WeightNorm(plait.Dict(), rngs=plait.Rngs(0)))
+    fields = next(child for key, child in config["graph"]["attributes"] if key == "variable_filter")
+    fields["static"]["dataclass"] = "builtins:print"
+    with pytest.raises(ConfigError, match="no dataclass"):
+        plait.from_config(config)

@@ -22,6 +22,8 @@ def _case(name: str, make: Callable[[plait.Rngs], Any], *shape: int) -> Case:
     return Case(name, make, some_input(*shape))
 
 
+random = plait.initializers.normal()
+
 CASES = [
     _case("Linear", lambda rngs: plait.Linear(3, 4, rngs=rngs), 2, 3),
     _case("LinearGeneral", lambda rngs: plait.LinearGeneral((2, 3), 4, axis=(-2, -1), rngs=rngs), 5, 2, 3),
@@ -40,6 +42,21 @@ CASES = [
         2,
         3,
         4,
+    ),
+    _case("WeightNorm", lambda rngs: plait.WeightNorm(plait.Linear(3, 4, rngs=rngs), rngs=rngs), 2, 3),
+    _case("SpectralNorm", lambda rngs: plait.SpectralNorm(plait.Linear(3, 4, rngs=rngs), rngs=rngs), 2, 3),
+    _case("PReLU", lambda rngs: plait.PReLU(0.2), 4, 3),
+    _case("LoRA", lambda rngs: plait.LoRA(3, 2, 4, b_initializer=random, rngs=rngs), 2, 3),
+    _case("LoRALinear", lambda rngs: plait.LoRALinear(3, 4, lora_rank=2, b_initializer=random, rngs=rngs), 2, 3),
+    _case("SimpleCell", lambda rngs: plait.RNN(plait.SimpleCell(3, 4, rngs=rngs)), 2, 5, 3),
+    _case("LSTMCell", lambda rngs: plait.RNN(plait.LSTMCell(3, 4, rngs=rngs)), 2, 5, 3),
+    _case("GRUCell", lambda rngs: plait.RNN(plait.GRUCell(3, 4, rngs=rngs), reverse=True), 2, 5, 3),
+    _case(
+        "Bidirectional",
+        lambda rngs: plait.Bidirectional(*(plait.RNN(plait.OptimizedLSTMCell(3, 4, rngs=rngs)) for _ in range(2))),
+        2,
+        5,
+        3,
     ),
     _case("Dropout", lambda rngs: plait.Dropout(0.5, rngs=rngs), 4, 8),
     _case(

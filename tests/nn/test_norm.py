@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
-from plait.errors import ArgumentError, ShapeError
+from plait.errors import ArgumentError, ShapeError, SingleValueWarning
 from tests.nn.twins import (
     HALF_TOLERANCE,
     TOLERANCE,
@@ -119,6 +119,23 @@ def test_statistics_over_a_named_axis_are_those_of_the_whole(kind, fast):
     np.testing.assert_allclose(y.reshape(3, 8), whole(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("fast", [True, False])
+def test_batch_norm_over_a_named_axis_has_the_statistics_of_the_whole_batch(fast):
+    """L16: outputs, gradients and running statistics, under plait.vmap with the module shared."""
+    x = some_input(4, 2, 3)
+    whole = plait.BatchNorm(3, use_fast_variance=fast, momentum=0.5, rngs=plait.Rngs(0))
+    part = plait.BatchNorm(3, use_fast_variance=fast, momentum=0.5, axis_name="device", rngs=plait.Rngs(0))
+    run_parts = plait.vmap(lambda norm, x: norm(x), in_axes=(None, 0), axis_name="device")
+    loss = lambda y: (y * jnp.cos(jnp.arange(24.0)).reshape(y.shape)).sum()
+    mine = plait.grad(lambda norm, x: loss(run_parts(norm, x)), argnums=(0, 1))(part, x)
+    expected = plait.grad(lambda norm, x: loss(norm(x)), argnums=(0, 1))(whole, x.reshape(8, 3))
+    np.testing.assert_allclose(mine[1].reshape(8, 3), expected[1], rtol=1e-4, atol=1e-5)
+    found = [{f"gradient of {path}": value for path, value in pure(grad[0]).items()} for grad in (mine, expected)]
+    found = [values | pure(plait.state(norm)) for values, norm in zip(found, (part, whole), strict=True)]
+    for path, value in found[1].items():
+        np.testing.assert_allclose(found[0][path], value, rtol=1e-4, atol=1e-5, err_msg=path)
+
+
 def test_groups_of_a_named_axis_are_averaged_apart():
     x = some_input(4, 3, 2)
     grouped = plait.LayerNorm(2, axis_name="shard", axis_index_groups=[[0, 1], [2, 3]], rngs=plait.Rngs(0))
@@ -174,6 +191,25 @@ def test_the_call_wins_over_the_attribute():
     assert norm.mean[...].tolist() == [0.0, 0.0]
     norm(some_input(3, 2), use_running_average=False)
     assert norm.mean[...].tolist() != [0.0, 0.0]
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2,), (1, 1, 1, 2)])
+def test_statistics_of_one_value_warn_and_give_the_bias(shape):
+    """L16: bad input that Flax takes in silence; PyTorch refuses it."""
+    norm = plait.BatchNorm(2, momentum=0.5, bias_init=plait.initializers.constant(3.0), rngs=plait.Rngs(0))
+    expected = r"at +encoder\.layers\[3\] \(a BatchNorm\)\s+found .*\s+expected .*\s+do .*use_running_average=True"
+    with pytest.warns(SingleValueWarning, match=expected):
+        y = Encoder(norm)(some_input(*shape))
+    np.testing.assert_array_equal(y, np.full(shape, 3.0))
+    np.testing.assert_array_equal(norm.var, [0.5, 0.5])
+
+
+def test_one_value_is_enough_where_others_are_averaged_with_it():
+    x = some_input(4, 1, 2)
+    plait.BatchNorm(2, use_running_average=True, rngs=plait.Rngs(0))(x[0])
+    norm = plait.BatchNorm(2, axis_name="device", rngs=plait.Rngs(0))
+    y = plait.vmap(lambda norm, x: norm(x), in_axes=(None, 0), axis_name="device")(norm, x)
+    np.testing.assert_allclose(y.mean(0)[0], [0, 0], atol=1e-5)
 
 
 def test_an_unset_switch_names_the_path_and_three_ways_to_set_it():

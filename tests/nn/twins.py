@@ -49,19 +49,23 @@ class Run:
 
 
 def run(lib: Any, layer: Any, x: Any, *calls: Any, **kwargs: Any) -> Run:
-    """Call a layer of a library inside ``jax.jit``, with the gradient of a weighted sum of the output."""
+    """Call a layer of a library inside ``jax.jit``, with the gradient of a weighted sum of all that it returns."""
     graphdef, params, rest = lib.split(layer, lib.Param, ...)
 
     def loss(params: Any, x: Any, rest: Any) -> Any:
         model = lib.merge(graphdef, params, rest, copy=True)
         y = model(x, *calls, **kwargs)
-        weights = jnp.cos(jnp.arange(y.size, dtype=jnp.float32)).reshape(y.shape)
-        return (weights * jnp.abs(y).astype(jnp.float32)).sum(), (y, lib.state(model, lib.BatchStat))
+        return sum(map(_weighted_sum, jax.tree.leaves(y))), (y, lib.state(model, lib.BatchStat))
 
     argnums = (0, 1) if jnp.issubdtype(x.dtype, jnp.inexact) else 0
     (_, (y, stats)), grads = jax.jit(jax.value_and_grad(loss, argnums=argnums, has_aux=True))(params, x, rest)
     params_grad, x_grad = grads if isinstance(grads, tuple) else (grads, None)
     return Run(y, pure(params_grad, lib), x_grad, pure(stats, lib))
+
+
+def _weighted_sum(y: Any) -> Any:
+    weights = jnp.cos(jnp.arange(y.size, dtype=jnp.float32)).reshape(y.shape)
+    return (weights * jnp.abs(y).astype(jnp.float32)).sum()
 
 
 def twins(name: str, *args: Any, seed: int = 0, **kwargs: Any) -> tuple[Any, Any]:
@@ -89,7 +93,13 @@ def assert_twins_agree(
     **call: Any,
 ) -> None:
     """Same start, same output and dtype, same statistics, and the same gradients."""
-    ours, theirs = twins(name, *args, **kwargs)
+    assert_pair_agrees(*twins(name, *args, **kwargs), x, tolerance, gradients=gradients, **call)
+
+
+def assert_pair_agrees(
+    ours: Any, theirs: Any, x: Any, tolerance: Any = TOLERANCE, *, gradients: bool = True, **call: Any
+) -> None:
+    """The same for two layers that are there already; they may return several arrays."""
     if not gradients:
         with users_promotion():
             expected = theirs(x, **call)
@@ -98,9 +108,11 @@ def assert_twins_agree(
     mine = run(plait, ours, x, **call)
     with users_promotion():
         other = run(flax_nnx(), theirs, x, **call)
-    assert mine.y.dtype == other.y.dtype
+    assert jax.tree.structure(mine.y) == jax.tree.structure(other.y)
     assert list(mine.grads) == list(other.grads)
-    compare(mine.y, other.y, tolerance, "output")
+    for y, expected in zip(jax.tree.leaves(mine.y), jax.tree.leaves(other.y), strict=True):
+        assert y.dtype == expected.dtype
+        compare(y, expected, tolerance, "output")
     for path in mine.grads:
         compare(mine.grads[path], other.grads[path], tolerance, f"gradient of {path}")
     if mine.x_grad is not None:

@@ -1,6 +1,8 @@
 """``vmap``: numbers, axes, updates, axis names, errors. (rules X2, X3, X18, U25, V40; asks 8, 14)"""
 
+import copy
 import functools
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -105,6 +107,12 @@ def test_a_state_of_axes_is_a_mapping():
     np.testing.assert_array_equal(out, node.w[...].sum(1))
     assert plait.StateAxes(axes) == plait.StateAxes(axes)
     assert hash(plait.StateAxes(axes)) == hash(plait.StateAxes(axes))
+
+
+def test_mapping_objects_survive_pickle_and_copy():
+    """X2: they are static attributes of modules such as RNN."""
+    for mapping in (plait.StateAxes({plait.Param: 0, ...: plait.Carry}), plait.StateSharding({"a": None, ...: "x"})):
+        assert pickle.loads(pickle.dumps(mapping)) == copy.deepcopy(mapping) == mapping
 
 
 def test_mapping_objects_are_immutable_mappings():

@@ -410,3 +410,12 @@ def test_flax_agrees():
 
     for found, expected in zip(run(plait), run(nnx), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_symbolic_length_exports():
+    """X20, ask 17: a loop over arrays takes its length from them."""
+    (length,) = jax.export.symbolic_shape("length")
+    total = plait.scan(lambda carry, x: (carry + x, carry))
+    exported = jax.export.export(jax.jit(total))(jnp.zeros(()), jax.ShapeDtypeStruct((length,), jnp.float32))
+    for n in (1, 3):
+        assert float(exported.call(jnp.zeros(()), jnp.ones(n))[0]) == n

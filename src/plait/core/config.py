@@ -7,6 +7,7 @@ modules that the program has imported already.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 from typing import Any
@@ -158,6 +159,12 @@ def _encode_static(value: Any, path: Path) -> Any:
             "args": [_encode_static(item, path) for item in value.args],
             "keywords": {name: _encode_static(item, path) for name, item in value.keywords.items()},
         }
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [[field.name, getattr(value, field.name)] for field in dataclasses.fields(value) if field.init]
+        return {
+            "dataclass": _name_of(type(value), path),
+            "fields": [[name, _encode_static(item, path)] for name, item in fields],
+        }
     return {"name": _name_of(value, path)}
 
 
@@ -267,6 +274,11 @@ def _decode_static(data: Any, path: Path) -> Any:
         args = [_decode_static(item, path) for item in extra["args"]]
         keywords = {name: _decode_static(item, path) for name, item in extra["keywords"].items()}
         return functools.partial(_decode_static(value, path), *args, **keywords)
+    if kind == "dataclass":
+        cls = _resolve(value, path)
+        if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+            raise TypeError(f"{value} is no dataclass")
+        return cls(**{name: _decode_static(item, path) for name, item in dict(rest)["fields"]})
     if kind == "name":
         return _resolve(value, path)
     raise TypeError(f"unknown kind of static value {kind!r}")

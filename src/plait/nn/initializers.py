@@ -6,6 +6,9 @@ They are those of ``jax.nn.initializers``, and ``zeros_init()`` and ``ones_init(
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax.numpy as jnp
 from jax.nn.initializers import (
     constant as constant,
     delta_orthogonal as delta_orthogonal,
@@ -55,3 +58,13 @@ def ones_init() -> Initializer:
 default_kernel_init = lecun_normal()
 default_bias_init = zeros
 default_scale_init = ones
+default_lora_init = he_uniform()
+
+
+def default_recurrent_init(key: Any, shape: Any, dtype: Any = jnp.float32, **options: Any) -> Any:
+    """``orthogonal()``; for 16-bit types, which its decomposition does not take, computed in float32 and rounded."""
+    is_half = jnp.finfo(dtype).bits < 32
+    return jnp.asarray(_orthogonal(key, shape, jnp.float32 if is_half else dtype, **options), dtype)
+
+
+_orthogonal = orthogonal()

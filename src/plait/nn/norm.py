@@ -14,6 +14,7 @@ float32 or wider.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from ..core.module import Module
 from ..core.rngs import Rngs
 from ..core.statics import HashableMapping
 from ..core.variables import BatchStat, Param
-from ..errors import ArgumentError, ShapeError
+from ..errors import ArgumentError, ShapeError, SingleValueWarning
 from ..typing import Array, Axes, DTypeLike, Initializer
 from .checks import check_array, check_axis, check_min_rank, check_rngs, resolve_switch
 from .initializers import default_bias_init, default_scale_init
@@ -70,6 +71,10 @@ class BatchNorm(Module):
     Raises:
         ShapeError: ``x`` is not ``num_features`` long along ``axis``.
         ArgumentError: ``use_running_average`` is ``None`` here and in the call.
+
+    Warns:
+        SingleValueWarning: in training, ``x`` has one value for each feature, and there is no ``axis_name``: the
+            variance of the batch is 0, and the result is ``bias`` whatever ``x`` is.
 
     Example:
         >>> norm = plait.BatchNorm(3, momentum=0.5, rngs=plait.Rngs(0))
@@ -124,7 +129,10 @@ class BatchNorm(Module):
         if use_running_average:
             mean, var = _spread(mean, x, features), _spread(var, x, features)
         else:
-            mean, var = statistics(x, _all_but(features, x.ndim), layer=self, mask=mask)
+            axes = _all_but(features, x.ndim)
+            if self.axis_name is None and all(x.shape[axis] == 1 for axis in axes):
+                _warn_of_single_values(x, self)
+            mean, var = statistics(x, axes, layer=self, mask=mask)
             self._remember(mean, var)
         return normalise(x, mean, var, scale, bias, self.epsilon, features)
 
@@ -597,6 +605,20 @@ def _average(x: Array, axes: tuple[int, ...], *, layer: Any, mask: Array | None)
     if layer.axis_name is not None:
         mean = lax.pmean(mean, layer.axis_name, axis_index_groups=layer.axis_index_groups)
     return mean
+
+
+def _warn_of_single_values(x: Array, layer: BatchNorm) -> None:
+    """No error: a batch of one is what people describe a model with (``eval_shape``, tables of its layers)."""
+    warnings.warn(
+        f"BatchNorm in training has one value for each feature to take statistics of: the result is the bias alone.\n"
+        f"  at        {describe_place(layer)}\n"
+        f"  found     an input of shape {x.shape}\n"
+        f"  expected  more than one value for each of the {layer.num_features} features\n"
+        f"  do        train with larger batches, or use the running averages: model.eval(), or "
+        f"layer(x, use_running_average=True)",
+        SingleValueWarning,
+        stacklevel=3,
+    )
 
 
 def _spread(value: Array, x: Array, axes: tuple[int, ...]) -> Array:

@@ -200,7 +200,9 @@ def scan(
 
         stacked = {lane: _to_front(lifting.inputs[lane], axis) for lane, axis in scanned.items()}
         initial = [] if carry is None else lifting.inputs[carry]
-        last, (slices, report) = jax.lax.scan(body, initial, stacked, **{**options, "length": size})
+        # Left to the arrays where there are any, the length may be symbolic.
+        told = None if jax.tree_util.tree_leaves(stacked) else size
+        last, (slices, report) = jax.lax.scan(body, initial, stacked, **{**options, "length": told})
         outputs: list[Any] = [[] for _ in lanes]
         for lane, axis in scanned.items():
             outputs[lane] = _from_front(slices[lane], axis)

@@ -57,6 +57,9 @@ class FilterMapping(Mapping[Any, Any]):
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable; make a new one")
 
+    def __reduce__(self) -> Any:
+        return type(self), (tuple(zip(self.filters, self.values_, strict=True)),)
+
     def choose(self, path: Path, leaf: Any) -> Any:
         """The value of the first filter that matches.
 

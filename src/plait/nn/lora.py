@@ -1,0 +1,186 @@
+"""LoRA: a matrix of low rank, as two thin factors, beside a layer that stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..core.locate import describe_place
+from ..core.module import Module
+from ..core.rngs import Rngs
+from ..core.statics import HashableMapping
+from ..core.variables import LoRAParam, Variable
+from ..errors import ArgumentError
+from ..typing import Array, DTypeLike, Initializer
+from .checks import check_last_axis
+from .initializers import default_lora_init, zeros
+from .linear import Linear
+from .promotion import promote_dtype
+
+
+class LoRA(Module):
+    """A linear map of low rank, ``y = x @ lora_a @ lora_b``, alone or added to what ``base_module`` returns.
+
+    ``lora_b`` starts at zero, so that a wrapped layer starts unchanged. To train the factors alone, name their kind:
+    ``plait.grad(loss, argnums=plait.DiffState(0, plait.LoRAParam))`` and ``plait.Optimizer(..., wrt=plait.LoRAParam)``.
+
+    Shapes:
+        x: ``(..., in_features)``. y: ``(..., out_features)``.
+
+    Variables:
+        lora_a: ``lora_param_type``, ``(in_features, lora_rank)``, ``param_dtype``.
+        lora_b: ``lora_param_type``, ``(lora_rank, out_features)``, ``param_dtype``.
+        base_module: those of the wrapped layer, if there is one.
+
+    Args:
+        in_features: length of the last axis of ``x``.
+        lora_rank: the rank.
+        out_features: length of the last axis of ``y``.
+        base_module: a layer whose output is added; it also gets the keywords of the call.
+        dtype: dtype of the two products; ``None`` takes the common one of input and factors.
+        param_dtype: dtype in which the factors are stored.
+        a_initializer: initializer of ``lora_a``.
+        b_initializer: initializer of ``lora_b``.
+        lora_param_type: kind of the two variables.
+        promote_dtype: replaces the function that brings input and factors to one dtype.
+        rngs: draws one key of the stream ``params`` for each factor.
+        a_metadata: metadata of ``lora_a``.
+        b_metadata: metadata of ``lora_b``.
+
+    Raises:
+        ArgumentError: ``base_module`` cannot be called.
+        ShapeError: the last axis of ``x`` is not ``in_features`` long.
+
+    Example:
+        >>> base = plait.Linear(3, 4, rngs=plait.Rngs(0))
+        >>> adapted = plait.LoRA(3, 2, 4, base_module=base, rngs=plait.Rngs(1))
+        >>> x = jnp.ones((5, 3))
+        >>> bool((adapted(x) == base(x)).all())
+        True
+        >>> plait.state(adapted, plait.LoRAParam)["lora_a"].shape
+        (3, 2)
+
+    Reference: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021, arXiv:2106.09685.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        lora_rank: int,
+        out_features: int,
+        *,
+        base_module: Callable[..., Any] | None = None,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        a_initializer: Initializer = default_lora_init,
+        b_initializer: Initializer = zeros,
+        lora_param_type: type[Variable[Any]] = LoRAParam,
+        promote_dtype: Callable[..., Any] = promote_dtype,
+        rngs: Rngs,
+        a_metadata: Mapping[str, Any] = HashableMapping(),
+        b_metadata: Mapping[str, Any] = HashableMapping(),
+    ) -> None:
+        if base_module is not None and not callable(base_module):
+            raise ArgumentError(
+                "the base_module of a LoRA cannot be called",
+                at=describe_place(self),
+                found=f"a {type(base_module).__name__}",
+                expected="a layer, a function of x, or None",
+                do="for example base_module=plait.Linear(...)",
+            )
+        self.in_features, self.lora_rank = in_features, lora_rank
+        self.out_features, self.base_module = out_features, base_module
+        self.dtype, self.param_dtype = dtype, param_dtype
+        self.lora_param_type, self.promote_dtype = lora_param_type, promote_dtype
+        a = a_initializer(rngs.params(), (in_features, lora_rank), param_dtype)
+        b = b_initializer(rngs.params(), (lora_rank, out_features), param_dtype)
+        self.lora_a, self.lora_b = lora_param_type(a, **a_metadata), lora_param_type(b, **b_metadata)
+
+    def __call__(self, x: Array, **kwargs: Any) -> Array:
+        check_last_axis(x, self.in_features, layer=self)
+        values, a, b = self.promote_dtype((x, self.lora_a.value, self.lora_b.value), dtype=self.dtype)
+        y = values @ a @ b
+        return y if self.base_module is None else _sum(y, self.base_module(x, **kwargs))
+
+
+class LoRALinear(Linear):
+    """A ``Linear`` with a ``LoRA`` beside it: ``y = x @ kernel + bias + x @ lora_a @ lora_b``.
+
+    Its own variables are those of ``Linear``, so the state of a trained ``Linear`` can be loaded into it.
+
+    Shapes:
+        x: ``(..., in_features)``. y: ``(..., out_features)``.
+
+    Variables:
+        kernel, bias: those of ``Linear``.
+        lora: a ``LoRA`` with ``lora_a``, ``(in_features, lora_rank)``, and ``lora_b``, ``(lora_rank, out_features)``.
+
+    Args:
+        in_features: length of the last axis of ``x``.
+        out_features: length of the last axis of ``y``.
+        lora_rank: the rank.
+        lora_dtype: dtype of the products with the factors; ``None`` takes the common one of input and factors.
+        lora_param_dtype: dtype in which the factors are stored.
+        a_initializer: initializer of ``lora_a``.
+        b_initializer: initializer of ``lora_b``.
+        lora_param_type: kind of the two variables.
+        lora_promote_dtype: replaces the function that brings input and factors to one dtype.
+        rngs: draws one key of the stream ``params`` for each parameter, first those of ``Linear``.
+        a_metadata: metadata of ``lora_a``.
+        b_metadata: metadata of ``lora_b``.
+        **kwargs: the keywords of ``Linear``.
+
+    Raises:
+        ShapeError: the last axis of ``x`` is not ``in_features`` long.
+
+    Example:
+        >>> linear = plait.Linear(3, 4, rngs=plait.Rngs(0))
+        >>> adapted = plait.LoRALinear(3, 4, lora_rank=2, rngs=plait.Rngs(0))
+        >>> bool((adapted.kernel[...] == linear.kernel[...]).all()), adapted.lora.lora_b.shape
+        (True, (2, 4))
+
+    Reference: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021, arXiv:2106.09685.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        lora_rank: int,
+        lora_dtype: DTypeLike | None = None,
+        lora_param_dtype: DTypeLike = jnp.float32,
+        a_initializer: Initializer = default_lora_init,
+        b_initializer: Initializer = zeros,
+        lora_param_type: type[Variable[Any]] = LoRAParam,
+        lora_promote_dtype: Callable[..., Any] = promote_dtype,
+        rngs: Rngs,
+        a_metadata: Mapping[str, Any] = HashableMapping(),
+        b_metadata: Mapping[str, Any] = HashableMapping(),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(in_features, out_features, rngs=rngs, **kwargs)
+        self.lora = LoRA(
+            in_features,
+            lora_rank,
+            out_features,
+            dtype=lora_dtype,
+            param_dtype=lora_param_dtype,
+            a_initializer=a_initializer,
+            b_initializer=b_initializer,
+            lora_param_type=lora_param_type,
+            promote_dtype=lora_promote_dtype,
+            rngs=rngs,
+            a_metadata=a_metadata,
+            b_metadata=b_metadata,
+        )
+
+    def __call__(self, x: Array, out_sharding: Any = None) -> Array:
+        return _sum(super().__call__(x, out_sharding), self.lora(x))
+
+
+def _sum(x: Array, y: Array) -> Array:
+    x, y = promote_dtype((x, y))
+    return x + y

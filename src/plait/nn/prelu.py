@@ -1,0 +1,57 @@
+"""PReLU: a rectifier whose slope for negative numbers is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..core.module import Module
+from ..core.statics import HashableMapping
+from ..core.variables import Param
+from ..typing import Array, DTypeLike
+from .promotion import promote_dtype
+
+
+class PReLU(Module):
+    """``y = x`` where ``x ≥ 0``, otherwise ``negative_slope · x``, with one learned slope.
+
+    Shapes:
+        x, y: any shape.
+
+    Variables:
+        negative_slope: ``Param``, ``()``, ``param_dtype``.
+
+    Args:
+        negative_slope_init: the slope to start with.
+        dtype: dtype to compute in; ``None`` takes that of the input, as activations do, and a float type for integers.
+        param_dtype: dtype in which the slope is stored.
+        promote_dtype: replaces the function that brings input and slope to one dtype.
+        negative_slope_metadata: metadata of ``negative_slope``.
+
+    Example:
+        >>> plait.PReLU(0.5)(jnp.array([-2.0, 3.0])).tolist()
+        [-1.0, 3.0]
+
+    Reference: He et al., "Delving Deep into Rectifiers", 2015, arXiv:1502.01852.
+    """
+
+    def __init__(
+        self,
+        negative_slope_init: float = 0.01,
+        *,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        promote_dtype: Callable[..., Any] = promote_dtype,
+        negative_slope_metadata: Mapping[str, Any] = HashableMapping(),
+    ) -> None:
+        self.dtype, self.param_dtype = dtype, param_dtype
+        self.promote_dtype = promote_dtype
+        self.negative_slope = Param(jnp.asarray(negative_slope_init, param_dtype), **negative_slope_metadata)
+
+    def __call__(self, x: Array) -> Array:
+        x = jnp.asarray(x)
+        dtype = x.dtype if self.dtype is None and jnp.issubdtype(x.dtype, jnp.inexact) else self.dtype
+        x, slope = self.promote_dtype((x, self.negative_slope.value), dtype=dtype)
+        return jnp.where(x >= 0, x, slope * x)

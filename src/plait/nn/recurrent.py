@@ -1,0 +1,351 @@
+"""Sequences: a recurrent cell scanned over time, forwards, backwards, or both ways.
+
+``RNN`` is one ``scan`` whose carry is the cell's own and whose modules are the cell. Sequences of unequal lengths are
+padded at their end and come with ``seq_lengths``; the cell runs over the padding too, and only the order of steps and
+the returned carry heed the lengths. (rules L34, L35)
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..core.filters import All
+from ..core.functional import merge, split, variables
+from ..core.locate import describe_place
+from ..core.module import Module
+from ..core.rngs import RngCount, Rngs, RngStream
+from ..core.state import to_flat_state
+from ..errors import ShapeError
+from ..transforms.loops import scan
+from ..transforms.prefixes import Carry, StateAxes
+from ..transforms.rng_splits import split_rngs
+from ..typing import Array, FilterLiteral
+from .cells import RNNCellBase
+from .checks import check_min_rank, shape_of, wrong_rngs
+from .promotion import as_dtype, common_dtype
+
+
+class RNN(Module):
+    """A recurrent cell applied to every step of a sequence.
+
+    Shapes:
+        inputs: ``(*batch, time, *features)``, or ``(time, *batch, *features)`` with ``time_major``; as many features
+            as ``cell.num_feature_axes`` says. outputs: the same, with the features that the cell returns.
+        seq_lengths: ``(*batch,)``, integers.
+
+    Variables:
+        cell: those of the cell.
+        rngs: a ``RngStream``, or ``None``.
+
+    Args:
+        cell: the cell. Its variables are carried from step to step.
+        time_major: whether the axis of time comes first.
+        return_carry: whether to return ``(carry, outputs)`` instead of the outputs.
+        reverse: whether to start at the last step. The outputs are in the order in which they were computed.
+        keep_order: whether to put the outputs of a reversed run back into the order of the inputs.
+        unroll: steps in one iteration of the loop.
+        state_axes: how the cell's variables go through the loop, by filter; ``None`` carries all of them.
+        broadcast_rngs: a filter for random streams of the cell that draw the same in every step of a call.
+        rngs: where ``cell.initialize_carry`` draws from. Of an ``Rngs`` the stream ``carry`` is forked, a stream is
+            forked itself; ``True`` makes a stream with seed 0; ``False`` leaves it to the call or to the cell.
+
+    Raises:
+        ShapeError: the input has too few axes, or ``seq_lengths`` are no integers of the batch's shape.
+        StreamError: there is no stream for the first carry, here, in the call, or in the cell.
+        ArgumentTypeError: ``rngs`` is of another type.
+
+    Example:
+        >>> rnn = plait.RNN(plait.GRUCell(3, 4, rngs=plait.Rngs(0)))
+        >>> rnn(jnp.ones((2, 5, 3))).shape
+        (2, 5, 4)
+        >>> carry, y = rnn(jnp.ones((2, 5, 3)), seq_lengths=jnp.array([5, 2]), return_carry=True)
+        >>> bool((carry[1] == y[1, 1]).all())
+        True
+    """
+
+    def __init__(
+        self,
+        cell: RNNCellBase,
+        *,
+        time_major: bool = False,
+        return_carry: bool = False,
+        reverse: bool = False,
+        keep_order: bool = False,
+        unroll: int = 1,
+        state_axes: Mapping[FilterLiteral, Any] | None = None,
+        broadcast_rngs: FilterLiteral = None,
+        rngs: Rngs | RngStream | bool = True,
+    ) -> None:
+        self.cell = cell
+        self.time_major, self.return_carry = time_major, return_carry
+        self.reverse, self.keep_order = reverse, keep_order
+        self.unroll, self.broadcast_rngs = unroll, broadcast_rngs
+        self.state_axes = None if state_axes is None else StateAxes(state_axes)
+        self.rngs = _own_stream(rngs, self)
+
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        initial_carry: Any = None,
+        seq_lengths: Array | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+        rngs: Rngs | RngStream | None = None,
+    ) -> Any:
+        """Run the cell over a sequence; what is ``None`` is as the constructor says.
+
+        Args:
+            inputs: the sequence.
+            initial_carry: the first carry; ``None`` asks the cell, which may draw keys.
+            seq_lengths: how many steps of each sequence are real. ``reverse`` then reverses these alone, and the carry
+                that is returned is the one after the last of them (of a sequence of length 0 the first carry).
+            return_carry, time_major, reverse, keep_order: see the class.
+            rngs: where ``cell.initialize_carry`` draws from.
+        """
+        return_carry = self.return_carry if return_carry is None else return_carry
+        time_major = self.time_major if time_major is None else time_major
+        reverse = self.reverse if reverse is None else reverse
+        keep_order = self.keep_order if keep_order is None else keep_order
+
+        n_features = self.cell.num_feature_axes
+        check_min_rank(inputs, n_features + 1, f"time, then {n_features} of features", layer=self)
+        x = jnp.asarray(inputs)
+        n_batch = x.ndim - n_features - 1
+        time = 0 if time_major else n_batch
+        step_shape = x.shape[:time] + x.shape[time + 1 :]
+        if seq_lengths is not None:
+            seq_lengths = _checked_lengths(seq_lengths, step_shape[:n_batch], self)
+        flip = functools.partial(flip_sequences, seq_lengths=seq_lengths, num_batch_dims=n_batch, time_major=time_major)
+        if reverse:
+            x = flip(x)
+        if initial_carry is None:
+            source = rngs.carry.fork() if isinstance(rngs, Rngs) else self.rngs if rngs is None else rngs
+            initial_carry = self.cell.initialize_carry(step_shape, source)
+        initial_carry = _widened(self.cell, initial_carry, jax.ShapeDtypeStruct(step_shape, x.dtype))
+        carry, outputs = self._scan(x, initial_carry, time, seq_lengths if return_carry else None)
+        if reverse and keep_order:
+            outputs = jax.tree.map(flip, outputs)
+        return (carry, outputs) if return_carry else outputs
+
+    def _scan(self, x: Array, initial_carry: Any, time: int, seq_lengths: Array | None) -> tuple[Any, Any]:
+        """The loop. With lengths, the carry after each sequence's last real step is kept beside the running one."""
+        state_axes = StateAxes({...: Carry}) if self.state_axes is None else self.state_axes
+
+        @functools.partial(
+            scan,
+            unroll=self.unroll,
+            in_axes=(state_axes, Carry, time, 0),
+            out_axes=(Carry, time),
+            # Axes by filter are a matter of these modes, whatever the user has set.
+            graph=True,
+            graph_updates=True,
+        )
+        def run(cell: RNNCellBase, carries: Any, x: Array, step: Array) -> Any:
+            carry, kept = carries
+            counts = self._broadcast_counts(cell)
+            before = [count.get_value() for count in counts]
+            after, y = cell(carry, x)
+            carry = _in_dtypes_of(carry, after)
+            for count, value in zip(counts, before, strict=True):
+                count.set_value(value)
+            if seq_lengths is not None:
+                kept = _where(step < seq_lengths, carry, kept)
+            return (carry, kept), y
+
+        carries = initial_carry, None if seq_lengths is None else initial_carry
+        steps = jnp.arange(x.shape[time])
+        if self.broadcast_rngs is None:
+            (carry, kept), outputs = run(self.cell, carries, x, steps)
+        else:
+            with split_rngs(self.cell, splits=1, only=self.broadcast_rngs, squeeze=True):
+                (carry, kept), outputs = run(self.cell, carries, x, steps)
+        return (carry if seq_lengths is None else kept), outputs
+
+    def _broadcast_counts(self, cell: RNNCellBase) -> list[Any]:
+        """The counters of the streams that draw the same in every step."""
+        if self.broadcast_rngs is None:
+            return []
+        return [count for _, count in to_flat_state(variables(cell, All(RngCount, self.broadcast_rngs)))]
+
+
+def _own_stream(rngs: Any, layer: Module) -> RngStream | None:
+    """The stream that a layer keeps for first carries."""
+    if isinstance(rngs, bool):
+        return RngStream(0, tag="carry") if rngs else None
+    if isinstance(rngs, (Rngs, RngStream)):
+        return (rngs.carry if isinstance(rngs, Rngs) else rngs).fork()
+    raise wrong_rngs(rngs, layer, "an Rngs, a RngStream, True or False")
+
+
+def _checked_lengths(seq_lengths: Any, batch: tuple[int, ...], layer: RNN) -> Array:
+    shape = shape_of(seq_lengths)
+    lengths = jnp.asarray(seq_lengths)
+    if not jnp.issubdtype(lengths.dtype, jnp.integer) or shape not in (batch, ()):
+        raise ShapeError(
+            "seq_lengths do not fit the input",
+            at=describe_place(layer),
+            found=f"{lengths.dtype.name} of shape {shape}",
+            expected=f"integers of shape {batch}, one length for each sequence",
+            do="give the number of real steps of each sequence, for example (tokens != padding).sum(-1)",
+        )
+    return jnp.broadcast_to(lengths, batch)
+
+
+def _widened(cell: RNNCellBase, carry: Any, x: jax.ShapeDtypeStruct) -> Any:
+    """The first carry, in the dtypes that hold what the cell returns too: a loop cannot change them on its way."""
+    graphdef, state = split(cell)
+    after = jax.eval_shape(lambda state, carry, x: merge(graphdef, state)(carry, x)[0], state, carry, x)
+    if jax.tree.structure(after) != jax.tree.structure(carry):
+        return carry  # the loop says what is wrong
+    return jax.tree.map(lambda old, new: as_dtype(old, common_dtype(old, new)), carry, after)
+
+
+def _in_dtypes_of(before: Any, after: Any) -> Any:
+    """What the cell returned in the dtypes of what it was given, which are wider or the same."""
+    if jax.tree.structure(after) != jax.tree.structure(before):
+        return after
+    return jax.tree.map(lambda new, old: as_dtype(new, old.dtype), after, before)
+
+
+def _where(condition: Array, new: Any, old: Any) -> Any:
+    """``jnp.where`` for trees of arrays whose first axes are those of the condition."""
+
+    def choose(new: Array, old: Array) -> Array:
+        return jnp.where(jnp.reshape(condition, condition.shape + (1,) * (new.ndim - condition.ndim)), new, old)
+
+    return jax.tree.map(choose, new, old)
+
+
+def flip_sequences(inputs: Array, seq_lengths: Array | None, num_batch_dims: int, time_major: bool) -> Array:
+    """Reverse sequences along time; the real steps of padded ones stay in front of the padding.
+
+    Args:
+        inputs: ``(*batch, time, ...)``, or ``(time, *batch, ...)`` with ``time_major``.
+        seq_lengths: ``(*batch,)``: how many steps of each sequence are real; ``None`` takes all.
+        num_batch_dims: number of batch axes.
+        time_major: whether the axis of time comes first.
+
+    Returns:
+        Steps ``length - 1, …, 0``, followed by the padding.
+
+    Example:
+        >>> from plait.nn.recurrent import flip_sequences
+        >>> flip_sequences(jnp.array([[1, 0, 0], [2, 3, 0]]), jnp.array([1, 2]), 1, False).tolist()
+        [[1, 0, 0], [3, 2, 0]]
+    """
+    time = 0 if time_major else num_batch_dims
+    if seq_lengths is None:
+        return jnp.flip(inputs, time)
+    size = inputs.shape[time]
+    lengths = jnp.expand_dims(jnp.clip(jnp.asarray(seq_lengths), 0, size), time)
+    steps = jnp.arange(size, dtype=lengths.dtype)
+    steps = jnp.reshape(steps, [size if axis == time else 1 for axis in range(num_batch_dims + 1)])
+    # Counting down from a sequence's last step, and round: the padding follows, from its end. As in Flax.
+    index = jnp.mod(lengths - 1 - steps, size)
+    index = jnp.reshape(index, index.shape + (1,) * (inputs.ndim - index.ndim))
+    return jnp.take_along_axis(inputs, index, axis=time)
+
+
+def _concatenate(forward: Array, backward: Array) -> Array:
+    return jnp.concatenate([forward, backward], axis=-1)
+
+
+class Bidirectional(Module):
+    """Two recurrent layers over one sequence, one from each end; their outputs are merged step by step.
+
+    Shapes:
+        inputs: as ``RNN`` takes them. outputs: with the features of both, one after the other.
+
+    Variables:
+        forward_rnn, backward_rnn: those of the two layers.
+        rngs: a ``RngStream``, or ``None``.
+
+    Args:
+        forward_rnn: the layer that starts at the first step.
+        backward_rnn: the layer that starts at the last step; its outputs are put into the order of the inputs.
+        merge_fn: ``(forward outputs, backward outputs) -> outputs``; by default they are joined along the last axis.
+        time_major: whether the axis of time comes first.
+        return_carry: whether to return ``((forward carry, backward carry), outputs)`` instead of the outputs.
+        rngs: where first carries are drawn from, as in ``RNN``; ``False`` leaves it to the two layers.
+
+    Raises:
+        ShapeError, StreamError, ArgumentTypeError: as ``RNN``.
+
+    Example:
+        >>> def make(seed):
+        ...     return plait.RNN(plait.GRUCell(3, 4, rngs=plait.Rngs(seed)))
+        >>> plait.Bidirectional(make(0), make(1))(jnp.ones((2, 5, 3))).shape
+        (2, 5, 8)
+
+    Reference: Schuster and Paliwal, "Bidirectional Recurrent Neural Networks", 1997, IEEE Trans. Signal Processing 45.
+    """
+
+    def __init__(
+        self,
+        forward_rnn: RNN,
+        backward_rnn: RNN,
+        *,
+        merge_fn: Callable[[Array, Array], Array] = _concatenate,
+        time_major: bool = False,
+        return_carry: bool = False,
+        rngs: Rngs | RngStream | bool = True,
+    ) -> None:
+        if forward_rnn is backward_rnn:
+            warnings.warn(
+                "Bidirectional: forward_rnn and backward_rnn are the same object, so both directions share their "
+                "parameters. Make two layers unless that is meant.",
+                stacklevel=2,
+            )
+        self.forward_rnn, self.backward_rnn = forward_rnn, backward_rnn
+        self.merge_fn, self.time_major = merge_fn, time_major
+        self.return_carry = return_carry
+        self.rngs = _own_stream(rngs, self)
+
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        initial_carry: tuple[Any, Any] | None = None,
+        rngs: Rngs | RngStream | None = None,
+        seq_lengths: Array | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+    ) -> Any:
+        """Run both layers over a sequence; what is ``None`` is as the constructor says.
+
+        Args:
+            inputs: the sequence.
+            initial_carry: the first carries of the two layers.
+            rngs: where first carries are drawn from.
+            seq_lengths: how many steps of each sequence are real.
+            return_carry, time_major: see the class.
+            reverse, keep_order: without effect; taken so that the layer can stand in for an ``RNN``.
+        """
+        return_carry = self.return_carry if return_carry is None else return_carry
+        time_major = self.time_major if time_major is None else time_major
+        forward, backward = (None, None) if initial_carry is None else initial_carry
+        if isinstance(rngs, Rngs):
+            rngs = rngs.carry  # one stream for both, or both would fork the same name
+        options: dict[str, Any] = {
+            "rngs": self.rngs if rngs is None else rngs,
+            "seq_lengths": seq_lengths,
+            "return_carry": return_carry,
+            "time_major": time_major,
+        }
+        forward = self.forward_rnn(inputs, initial_carry=forward, reverse=False, **options)
+        backward = self.backward_rnn(inputs, initial_carry=backward, reverse=True, keep_order=True, **options)
+        if not return_carry:
+            return self.merge_fn(forward, backward)
+        (carry_f, y_f), (carry_b, y_b) = forward, backward
+        return (carry_f, carry_b), self.merge_fn(y_f, y_b)

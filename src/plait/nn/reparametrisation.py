@@ -1,0 +1,257 @@
+"""Reparametrisation: wrappers that replace the weights of a layer before it is called.
+
+``WeightNorm`` gives each column of a weight the length of a learned scale; ``SpectralNorm`` divides a weight by its
+largest singular value. Both write the new weights into the layer's own variables, so that whoever looks at the layer
+sees the weights that it computed with, and gradients reach the old ones through the formula. The layer is called as it
+is. (rules L21, L22)
+
+What a wrapper keeps for a weight stands in a dictionary under the weight's path in the layer: ``scales["kernel"]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from ..core.filters import PathContains
+from ..core.functional import variables
+from ..core.locate import describe_place
+from ..core.module import Module
+from ..core.rngs import Rngs
+from ..core.state import to_flat_state
+from ..core.variables import BatchStat, Param, Variable
+from ..errors import ArgumentError, ShapeError
+from ..paths import format_path
+from ..typing import Array, DTypeLike, FilterLiteral, Initializer
+from .checks import resolve_switch
+from .initializers import default_scale_init, normal
+from .promotion import as_dtype, promote_dtype
+
+_KERNELS = PathContains("kernel")
+_direction_init = normal()
+
+
+class WeightNorm(Module):
+    """A layer whose weights are ``scale · w / ‖w‖``: direction and length are learned apart.
+
+    The length is the Euclidean norm over all axes but ``feature_axes``. Each call writes the new weights into the
+    layer.
+
+    Shapes:
+        those of the layer.
+
+    Variables:
+        layer_instance: those of the layer.
+        scales: a dictionary with one ``Param`` for each chosen weight, by its path in the layer, with the shape of the
+            weight's feature axes; ``None`` without ``use_scale``.
+
+    Args:
+        layer_instance: the layer.
+        feature_axes: axes along which there are scales; ``None`` takes one scale for the whole weight.
+        use_scale: whether there are scales; otherwise all lengths are 1.
+        scale_init: initializer of the scales.
+        epsilon: added to the square of the length.
+        dtype: dtype to compute in; ``None`` takes the common one of weight and scale. Weights keep theirs.
+        param_dtype: dtype in which the scales are stored.
+        variable_filter: which variables of the layer are weights.
+        promote_dtype: replaces the function that brings weight and scale to one dtype.
+        rngs: draws one key of the stream ``params`` for each scale. Scales that start at one, the default, need none.
+
+    Raises:
+        ShapeError: a weight does not have one of ``feature_axes``.
+
+    Example:
+        >>> norm = plait.WeightNorm(plait.Linear(3, 4, rngs=plait.Rngs(0)), rngs=plait.Rngs(1))
+        >>> y = norm(jnp.ones((2, 3)))
+        >>> jnp.linalg.norm(norm.layer_instance.kernel[...], axis=0).round(3).tolist()
+        [1.0, 1.0, 1.0, 1.0]
+
+    Reference: Salimans and Kingma, "Weight Normalization", 2016, arXiv:1602.07868.
+    """
+
+    def __init__(
+        self,
+        layer_instance: Callable[..., Any],
+        *,
+        feature_axes: int | Sequence[int] | None = -1,
+        use_scale: bool = True,
+        scale_init: Initializer = default_scale_init,
+        epsilon: float = 1e-12,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        variable_filter: FilterLiteral = _KERNELS,
+        promote_dtype: Callable[..., Any] = promote_dtype,
+        rngs: Rngs,
+    ) -> None:
+        self.layer_instance = layer_instance
+        self.feature_axes = tuple(feature_axes) if isinstance(feature_axes, Sequence) else feature_axes
+        self.use_scale, self.epsilon = use_scale, epsilon
+        self.dtype, self.param_dtype = dtype, param_dtype
+        self.variable_filter, self.promote_dtype = variable_filter, promote_dtype
+        self.scales: dict[str, Param[Any]] | None = {} if use_scale else None
+        for name, weight in _weights(layer_instance, variable_filter):
+            features = self._features(name, weight)
+            if self.scales is not None:
+                # As in Flax, where the default draws nothing: later layers start from the same keys.
+                key = None if scale_init is default_scale_init else rngs.params()
+                shape = tuple(weight.value.shape[axis] for axis in features)
+                self.scales[name] = Param(scale_init(key, shape, param_dtype))
+
+    def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        for name, weight in _weights(self.layer_instance, self.variable_filter):
+            scale = None if self.scales is None else self.scales[name].value
+            w, scale = self.promote_dtype((weight.value, scale), dtype=self.dtype)
+            features = self._features(name, weight)
+            w = _normalised(w, self.epsilon, tuple(axis for axis in range(w.ndim) if axis not in features))
+            if scale is not None:
+                w = w * jnp.reshape(scale, [w.shape[axis] if axis in features else 1 for axis in range(w.ndim)])
+            weight.value = as_dtype(w, weight.value.dtype)
+        return self.layer_instance(x, *args, **kwargs)
+
+    def _features(self, name: str, weight: Variable[Any]) -> tuple[int, ...]:
+        """The feature axes of a weight as non-negative numbers, in order."""
+        axes = self.feature_axes
+        wanted = () if axes is None else (axes,) if isinstance(axes, int) else axes
+        shape = weight.value.shape
+        for axis in wanted:
+            if not -len(shape) <= axis < len(shape):
+                raise ShapeError(
+                    f"WeightNorm finds no axis {axis} in a weight",
+                    at=f"{name} of the layer in {describe_place(self)}",
+                    found=f"a {type(weight).__name__} of shape {shape}",
+                    expected=f"the axes feature_axes={axes}",
+                    do="choose other feature_axes, or leave the variable out: variable_filter=plait.PathContains(...)",
+                )
+        return tuple(sorted({axis % len(shape) for axis in wanted}))
+
+
+class SpectralNorm(Module):
+    """A layer whose weights are divided by their largest singular value ``σ``, so that it stretches nothing.
+
+    ``σ`` is found by power iteration: with ``u`` kept from call to call, each step computes ``v ← normal(u Wᵀ)`` and
+    ``u ← normal(v W)``; then ``σ = v W uᵀ``. A weight of more than two axes is taken as the matrix ``(-1, last)``.
+    Gradients take ``u`` and ``v`` as constants. Each call writes the new weights into the layer.
+
+    Shapes:
+        those of the layer.
+
+    Variables:
+        layer_instance: those of the layer.
+        batch_stats: a dictionary with, for each ``Param`` of two or more axes, by its path in the layer, the two
+            ``BatchStat`` variables ``u``, ``(1, last)``, and ``sigma``, ``()``, both ``param_dtype``.
+
+    Args:
+        layer_instance: the layer.
+        n_steps: steps of power iteration in a call.
+        epsilon: added to the squares of lengths.
+        dtype: dtype to compute in; ``None`` takes the common one of weight and ``u``. Weights keep theirs.
+        param_dtype: dtype of ``u`` and ``sigma``.
+        error_on_non_matrix: whether a weight of more than two axes is an error.
+        update_stats: whether calls keep the new ``u`` and ``sigma``. ``train()`` and ``eval()`` switch it, as does
+            the attribute that it is the opposite of, ``use_running_average``.
+        rngs: draws one key of the stream ``params`` for each ``u``.
+
+    Raises:
+        ShapeError: a weight is no matrix, and ``error_on_non_matrix`` is set.
+        ArgumentError: there are no steps.
+
+    Example:
+        >>> norm = plait.SpectralNorm(plait.Linear(3, 4, rngs=plait.Rngs(0)), n_steps=50, rngs=plait.Rngs(1))
+        >>> y = norm(jnp.ones((2, 3)))
+        >>> float(jnp.linalg.norm(norm.layer_instance.kernel[...], 2).round(3))
+        1.0
+
+    Reference: Miyato et al., "Spectral Normalization for Generative Adversarial Networks", 2018, arXiv:1802.05957.
+    """
+
+    def __init__(
+        self,
+        layer_instance: Callable[..., Any],
+        *,
+        n_steps: int = 1,
+        epsilon: float = 1e-12,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        error_on_non_matrix: bool = False,
+        update_stats: bool = True,
+        rngs: Rngs,
+    ) -> None:
+        if n_steps < 1:
+            raise ArgumentError(
+                "SpectralNorm needs at least one step of power iteration",
+                found=f"n_steps={n_steps}",
+                expected="1 or more",
+                do="leave n_steps out; use update_stats=False to keep the statistics as they are",
+            )
+        self.layer_instance, self.n_steps = layer_instance, n_steps
+        self.epsilon, self.dtype = epsilon, dtype
+        self.param_dtype, self.error_on_non_matrix = param_dtype, error_on_non_matrix
+        # Under this name, so that what switches BatchNorm switches this layer too.
+        self.use_running_average = not update_stats
+        self.batch_stats: dict[str, dict[str, BatchStat[Any]]] = {}
+        for name, weight in _matrices(layer_instance):
+            if error_on_non_matrix and weight.value.ndim > 2:
+                raise ShapeError(
+                    "SpectralNorm was told to take matrices only",
+                    at=f"{name} of the layer in {describe_place(self)}",
+                    found=f"a {type(weight).__name__} of shape {weight.value.shape}, and error_on_non_matrix=True",
+                    expected="two axes",
+                    do=f"leave error_on_non_matrix out: the weight is then the matrix (-1, {weight.value.shape[-1]})",
+                )
+            u = _direction_init(rngs.params(), (1, weight.value.shape[-1]), param_dtype)
+            self.batch_stats[name] = {"u": BatchStat(u), "sigma": BatchStat(jnp.ones((), param_dtype))}
+
+    @property
+    def update_stats(self) -> bool:
+        """Whether calls keep the new ``u`` and ``sigma``."""
+        return not self.use_running_average
+
+    def __call__(self, x: Any, update_stats: bool | None = None) -> Any:
+        use_running_average = None if update_stats is None else not update_stats
+        frozen = resolve_switch("use_running_average", use_running_average, self.use_running_average, layer=self)
+        for name, weight in _matrices(self.layer_instance):
+            stats = self.batch_stats[name]
+            w, u = promote_dtype((weight.value, stats["u"].value), dtype=self.dtype)
+            matrix = jnp.reshape(w, (-1, w.shape[-1]))
+            u, v = _power_iteration(lax.stop_gradient(matrix), u, self.n_steps, self.epsilon)
+            sigma = jnp.reshape(v @ matrix @ u.T, ())
+            weight.value = as_dtype(w / jnp.where(sigma == 0, 1, sigma), weight.value.dtype)
+            if not frozen:
+                stats["u"].value = as_dtype(u, stats["u"].value.dtype)
+                stats["sigma"].value = as_dtype(lax.stop_gradient(sigma), stats["sigma"].value.dtype)
+        return self.layer_instance(x)
+
+    def set_view(self, use_running_average: bool | None = None) -> None:
+        """Change the mode; ``None`` leaves it as it is.
+
+        Args:
+            use_running_average: whether to leave ``u`` and ``sigma`` as they are.
+        """
+        if use_running_average is not None:
+            self.use_running_average = use_running_average
+
+
+def _weights(layer: Any, filter: FilterLiteral) -> Iterator[tuple[str, Variable[Any]]]:
+    """The live variables of a layer that a filter chooses, with their paths as text."""
+    for path, variable in to_flat_state(variables(layer, filter)):
+        yield format_path(path), variable
+
+
+def _matrices(layer: Any) -> Iterator[tuple[str, Variable[Any]]]:
+    return ((name, weight) for name, weight in _weights(layer, Param) if weight.value.ndim >= 2)
+
+
+def _normalised(x: Array, epsilon: float, axes: tuple[int, ...] | None = None) -> Array:
+    """``x / ‖x‖``, with ``epsilon`` under the root, so that zero stays zero."""
+    return x * lax.rsqrt(jnp.sum(lax.square(jnp.abs(x)), axes, keepdims=True) + epsilon)
+
+
+def _power_iteration(w: Array, u: Array, n_steps: int, epsilon: float) -> tuple[Array, Array]:
+    """Approximate right and left singular vectors of ``w`` for its largest singular value, as rows."""
+    for _ in range(n_steps - 1):
+        u = _normalised(_normalised(u @ w.T, epsilon) @ w, epsilon)
+    v = _normalised(u @ w.T, epsilon)
+    return _normalised(v @ w, epsilon), v

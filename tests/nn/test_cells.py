@@ -1,0 +1,256 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from jax.test_util import check_grads
+
+import plait
+from plait.errors import ArgumentTypeError, ShapeError, StreamAttributeError, StreamError
+from tests.nn.twins import (
+    HALF_TOLERANCE,
+    TOLERANCE,
+    Encoder,
+    compare,
+    flax_nnx,
+    pure,
+    some_input,
+    twins,
+    users_promotion,
+)
+
+CELLS = ["SimpleCell", "LSTMCell", "OptimizedLSTMCell", "GRUCell"]
+every_cell = pytest.mark.parametrize("name", CELLS)
+IS_PAIR = {"LSTMCell", "OptimizedLSTMCell"}
+
+
+def make(name, *args, **options):
+    return getattr(plait, name)(*args, rngs=plait.Rngs(0), **options)
+
+
+def carry_of(name, *shape):
+    h = some_input(*shape, seed=1)
+    return (some_input(*shape, seed=2), h) if name in IS_PAIR else h
+
+
+def step(lib, cell, carry, x):
+    """The step's results, and the gradients of their weighted sum by parameters, carry and input."""
+    graphdef, params, rest = lib.split(cell, lib.Param, ...)
+
+    def loss(params, carry, x):
+        carry, y = lib.merge(graphdef, params, rest)(carry, x)
+        leaves = jax.tree.leaves((carry, y))
+        return sum((jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape) * leaf).sum() for leaf in leaves), (carry, y)
+
+    (_, out), grads = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True))(params, carry, x)
+    return out, (pure(grads[0], lib), *grads[1:])
+
+
+@pytest.mark.oracle
+@every_cell
+@settings(max_examples=2)
+@given(
+    batch=st.sampled_from([(), (2,), (2, 3)]),
+    in_features=st.integers(1, 4),
+    hidden=st.integers(1, 4),
+    more=st.booleans(),
+)
+def test_a_step_is_flax_s_forward_and_backward(name, batch, in_features, hidden, more):
+    """L29 to L32: the same parameters from the same seed, the same step, the same gradients."""
+    options = {"activation_fn": jax.nn.relu, "bias_init": jax.nn.initializers.normal()} if more else {}
+    if more:
+        options |= {"residual": True} if name == "SimpleCell" else {"gate_fn": jax.nn.hard_sigmoid}
+    ours, theirs = twins(name, in_features, hidden, **options)
+    carry, x = carry_of(name, *batch, hidden), some_input(*batch, in_features)
+    mine = step(plait, ours, carry, x)
+    with users_promotion():
+        other = step(flax_nnx(), theirs, carry, x)
+    assert jax.tree.structure(mine) == jax.tree.structure(other)
+    for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(other), strict=True):
+        compare(a, b, TOLERANCE, "output or gradient")
+
+
+@pytest.mark.oracle
+@every_cell
+@pytest.mark.parametrize("dtypes", [("float32", "bfloat16", "float32"), ("bfloat16", None, "float16")])
+def test_a_step_computes_in_flax_s_dtype(name, dtypes):
+    """L3."""
+    x_dtype, dtype, param_dtype = dtypes
+    options = {"recurrent_kernel_init": plait.initializers.lecun_normal(), "param_dtype": jnp.dtype(param_dtype)}
+    ours, theirs = twins(name, 3, 4, dtype=dtype, **options)
+    carry, x = ours.initialize_carry((2, 3), plait.Rngs(0)), some_input(2, 3, dtype=x_dtype)
+    with users_promotion():
+        expected = theirs(theirs.initialize_carry((2, 3), flax_nnx().Rngs(0)), x)
+    for mine, other in zip(jax.tree.leaves(ours(carry, x)), jax.tree.leaves(expected), strict=True):
+        assert mine.dtype == other.dtype
+        compare(mine, other, HALF_TOLERANCE, "output")
+
+
+@pytest.mark.oracle
+@every_cell
+@pytest.mark.filterwarnings("ignore:keep_rngs argument is deprecated", "ignore:carry_init is provided in __init__")
+@pytest.mark.parametrize("seeds", [{"default": 3}, {"params": 1, "carry": 2}])
+def test_carries_are_drawn_as_flax_draws_them(name, seeds):
+    """L33: one key of the stream ``carry`` for each vector; kept streams are forks."""
+    nnx = flax_nnx()
+    options = {"carry_init": jax.nn.initializers.normal(), "keep_rngs": True}
+    ours = getattr(plait, name)(3, 4, rngs=plait.Rngs(**seeds), **options)
+    theirs = getattr(nnx, name)(3, 4, rngs=nnx.Rngs(**seeds), **options)
+    for rngs in [(), (1,), (1,)]:
+        mine = ours.initialize_carry((2, 5, 3), *map(plait.Rngs, rngs))
+        other = theirs.initialize_carry((2, 5, 3), *map(nnx.Rngs, rngs))
+        for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(other), strict=True):
+            np.testing.assert_array_equal(a, b)
+    mine, other = pure(plait.state(ours)), pure(nnx.state(theirs), nnx)
+    for path in mine:
+        np.testing.assert_array_equal(mine[path], other[path], err_msg=path)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def exact(name, cell, carry, x):
+    """The papers' formulas in float64."""
+    p = {path: np.asarray(value, np.float64) for path, value in pure(plait.state(cell)).items()}
+    if name == "SimpleCell":
+        h = np.tanh(x @ p["dense_i.kernel"] + p["dense_i.bias"] + carry @ p["dense_h.kernel"])
+        return h, h
+    if name == "GRUCell":
+        x_r, x_z, x_n = np.split(x @ p["dense_i.kernel"] + p["dense_i.bias"], 3, -1)
+        h_r, h_z, h_n = np.split(carry @ p["dense_h.kernel"], 3, -1)
+        z = sigmoid(x_z + h_z)
+        h = (1 - z) * np.tanh(x_n + sigmoid(x_r + h_r) * h_n) + z * carry
+        return h, h
+    c, h = carry
+    if name == "LSTMCell":
+        i, f, g, o = (x @ p[f"{i}.kernel"] + h @ p[f"{j}.kernel"] + p[f"{j}.bias"] for i, j in LSTM_MAPS)
+    else:
+        i, f, g, o = np.split(x @ p["dense_i.kernel"] + h @ p["dense_h.kernel"] + p["dense_h.bias"], 4, -1)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    h = sigmoid(o) * np.tanh(c)
+    return (c, h), h
+
+
+LSTM_MAPS = [("ii", "hi"), ("if_", "hf"), ("ig", "hg"), ("io", "ho")]
+
+
+@every_cell
+def test_a_step_is_the_formula(name):
+    """L29 to L32."""
+    cell = make(name, 3, 4, bias_init=plait.initializers.normal(1.0))
+    carry, x = carry_of(name, 2, 4), some_input(2, 3)
+    expected = exact(name, cell, jax.tree.map(lambda c: np.asarray(c, np.float64), carry), np.asarray(x, np.float64))
+    for mine, other in zip(jax.tree.leaves(cell(carry, x)), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
+
+
+def test_both_lstm_cells_are_one_function():
+    """L31: the gates side by side, in the order i, f, g, o."""
+    cell, optimized = make("LSTMCell", 3, 4), make("OptimizedLSTMCell", 3, 4)
+    optimized.dense_i.kernel[...] = jnp.concatenate([getattr(cell, i).kernel[...] for i, _ in LSTM_MAPS], -1)
+    optimized.dense_h.kernel[...] = jnp.concatenate([getattr(cell, h).kernel[...] for _, h in LSTM_MAPS], -1)
+    carry, x = carry_of("LSTMCell", 2, 4), some_input(2, 3)
+    for one, other in zip(jax.tree.leaves(cell(carry, x)), jax.tree.leaves(optimized(carry, x)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["OptimizedLSTMCell", "GRUCell"])
+def test_gradients_are_those_of_finite_differences(name):
+    cell = make(name, 2, 2)
+    graphdef, params = plait.split(cell)
+    carry, x = carry_of(name, 2), some_input(2)
+    check_grads(lambda params, carry, x: plait.merge(graphdef, params)(carry, x), (params, carry, x), 1, modes=["rev"],
+                rtol=2e-2)  # fmt: skip
+
+
+@every_cell
+def test_recurrent_kernels_start_orthogonal_in_half_precision_too(name):
+    half = pure(plait.state(make(name, 3, 4, param_dtype=jnp.bfloat16)))
+    for path, value in pure(plait.state(make(name, 3, 4))).items():
+        assert half[path].dtype == jnp.bfloat16
+        if path.startswith(("dense_h.kernel", "hi.kernel")):
+            np.testing.assert_allclose(value @ value.T, np.eye(4), atol=1e-5)
+            np.testing.assert_array_equal(half[path], value.astype(jnp.bfloat16))
+
+
+@every_cell
+def test_a_cell_holds_no_keys_unless_asked(name):
+    """Ask 14."""
+    assert make(name, 3, 4).rngs is None
+    assert not plait.state(make(name, 3, 4), plait.RngState)
+    assert isinstance(make(name, 3, 4, keep_rngs=True).rngs, plait.RngStream)
+
+
+def test_the_call_s_initializer_wins_over_the_cell_s():
+    cell = make("GRUCell", 3, 4, carry_init=plait.initializers.normal())
+    carry = cell.initialize_carry((2, 3), plait.Rngs(0), plait.initializers.ones)
+    np.testing.assert_array_equal(carry, np.ones((2, 4)))
+
+
+@every_cell
+def test_metadata_reaches_each_kind_of_parameter(name):
+    """L4."""
+    metadata = {"kernel_metadata": {"a": 1}, "recurrent_kernel_metadata": {"b": 2}, "bias_metadata": {"c": 3}}
+    cell = make(name, 3, 4, **metadata)
+    inner, recurrent = (cell.ii, cell.hf) if name == "LSTMCell" else (cell.dense_i, cell.dense_h)
+    assert inner.kernel.get_metadata("a") == 1
+    assert recurrent.kernel.get_metadata("b") == 2
+    with_bias = inner if recurrent.bias is None else recurrent
+    assert with_bias.bias.get_metadata("c") == 3
+
+
+@every_cell
+def test_a_wrong_input_names_the_path_and_both_numbers(name):
+    model = Encoder(make(name, 3, 4))
+    expected = rf"at +encoder\.layers\[3\] \(an? {name}\)\s+found .*\(2, 5\)\s+expected .*in_features=3"
+    with pytest.raises(ShapeError, match=expected):
+        model(carry_of(name, 2, 4), inputs=jnp.ones((2, 5)))
+
+
+@every_cell
+@pytest.mark.parametrize("wrong", ["size", "structure"])
+def test_a_wrong_carry_names_the_path_and_what_it_should_be(name, wrong):
+    carry = carry_of(name, 2, 5 if wrong == "size" else 4)
+    if wrong == "structure":
+        carry = carry[1] if name in IS_PAIR else (carry, carry)
+    what = r"the tuple \(c, h\), each" if name in IS_PAIR else "one array"
+    expected = rf"at +encoder\.layers\[3\] \(an? {name}\)\s+found .*\(2, \d\)\s+expected +{what} .*hidden_features=4"
+    with pytest.raises(ShapeError, match=expected):
+        Encoder(make(name, 3, 4))(carry, inputs=jnp.ones((2, 3)))
+
+
+@every_cell
+def test_a_missing_stream_names_the_places_to_pass_one(name):
+    """L33."""
+    expected = rf"{name} has no random stream[\s\S]*initialize_carry\(shape, plait\.Rngs[\s\S]*rnn\(x, rngs=rngs\)"
+    with pytest.raises(StreamError, match=expected):
+        make(name, 3, 4).initialize_carry((2, 3))
+
+
+def test_an_rngs_without_the_stream_names_it():
+    with pytest.raises(StreamAttributeError, match="'carry'"):
+        make("GRUCell", 3, 4).initialize_carry((2, 3), plait.Rngs(params=0))
+
+
+def test_other_sources_of_keys_are_refused():
+    with pytest.raises(ArgumentTypeError, match=r"rngs of a GRUCell[\s\S]*found +an int"):
+        make("GRUCell", 3, 4).initialize_carry((2, 3), 0)
+
+
+@pytest.mark.parametrize(
+    ("use", "missing"),
+    [
+        (lambda cell: cell(0, 0), "__call__"),
+        (lambda cell: cell.initialize_carry((2,)), "initialize_carry"),
+        (lambda cell: cell.num_feature_axes, "num_feature_axes"),
+    ],
+)
+def test_the_base_says_what_a_cell_has_to_define(use, missing):
+    """L33."""
+
+    class Empty(plait.RNNCellBase):
+        pass
+
+    with pytest.raises(NotImplementedError, match=f"Empty does not define.* {missing}"):
+        use(Empty())

@@ -1,0 +1,121 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import plait
+from plait.errors import ArgumentError, ShapeError
+from tests.nn.twins import (
+    HALF_TOLERANCE,
+    Encoder,
+    assert_pair_agrees,
+    assert_twins_agree,
+    flax_nnx,
+    pure,
+    some_input,
+    twins,
+)
+
+RANDOM = {"b_initializer": plait.initializers.normal()}  # the default is zero
+
+
+@pytest.mark.oracle
+@settings(max_examples=3)
+@given(st.sampled_from([(3,), (2, 3), (2, 2, 3)]), st.integers(1, 3), st.booleans())
+def test_lora_is_flax_s_forward_and_backward(shape, rank, wrapped):
+    """L24."""
+    x = some_input(*shape)
+    nnx = flax_nnx()
+    bases = twins("Linear", 3, 4, seed=1) if wrapped else (None, None)
+    ours, theirs = (
+        lib.LoRA(3, rank, 4, base_module=base, rngs=lib.Rngs(0), **RANDOM)
+        for lib, base in zip((plait, nnx), bases, strict=True)
+    )
+    mine, other = pure(plait.state(ours)), pure(nnx.state(theirs), nnx)
+    assert list(mine) == list(other)
+    for path in mine:
+        np.testing.assert_array_equal(mine[path], other[path])
+    assert_pair_agrees(ours, theirs, x)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"use_bias": False, "kernel_init": plait.initializers.normal()},
+        {"lora_dtype": jnp.bfloat16, "lora_param_dtype": jnp.float16},
+        {"dtype": jnp.bfloat16, "lora_dtype": jnp.bfloat16},
+    ],
+    ids=["default", "kernel", "lora dtypes", "half"],
+)
+def test_lora_linear_is_flax_s_forward_and_backward(options):
+    """L25: the parameters of Linear first, then those of LoRA."""
+    assert_twins_agree("LoRALinear", (3, 4), {"lora_rank": 2, **RANDOM, **options}, some_input(5, 3), HALF_TOLERANCE)
+
+
+def test_it_is_the_formula():
+    """L24, L25: x·W + b + x·A·B, in float64 here."""
+    layer, x = plait.LoRALinear(3, 4, lora_rank=2, rngs=plait.Rngs(0), **RANDOM), np.asarray(some_input(5, 3))
+    w, b, lora_a, lora_b = (
+        np.asarray(v[...], np.float64) for v in (layer.kernel, layer.bias, layer.lora.lora_a, layer.lora.lora_b)
+    )
+    np.testing.assert_allclose(layer(x), x @ w + b + x @ lora_a @ lora_b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_wrapped_layer_starts_unchanged_and_gets_the_keywords():
+    """L24."""
+    base, x = plait.Dropout(0.5), some_input(4, 3)
+    adapted = plait.LoRA(3, 2, 3, base_module=base, rngs=plait.Rngs(0))
+    np.testing.assert_array_equal(adapted(x, rngs=plait.Rngs(1)), base(x, rngs=plait.Rngs(1)))
+
+
+def test_the_factors_alone_can_be_trained():
+    """X13: a gradient for LoRAParam leaves the base out."""
+    model, x = plait.LoRALinear(3, 4, lora_rank=2, rngs=plait.Rngs(0)), some_input(5, 3)
+    loss = lambda model: (model(x) ** 2).sum()
+    gradient = plait.grad(loss, argnums=plait.DiffState(0, plait.LoRAParam))(model)
+    assert plait.to_flat_state(gradient).paths == (("lora", "lora_a"), ("lora", "lora_b"))
+    assert not np.any(gradient["lora"]["lora_a"][...])  # B is zero at the start
+    assert np.any(gradient["lora"]["lora_b"][...])
+
+
+def test_the_state_of_a_linear_can_be_loaded():
+    """L25."""
+    linear, x = plait.Linear(3, 4, rngs=plait.Rngs(0)), some_input(5, 3)
+    adapted = plait.LoRALinear(3, 4, lora_rank=2, rngs=plait.Rngs(1))
+    plait.update(adapted, plait.state(linear))
+    np.testing.assert_array_equal(adapted(x), linear(x))
+
+
+def test_kind_and_metadata_of_the_factors_are_as_asked():
+    """L4, L24."""
+    options = {"lora_param_type": plait.Cache, "a_metadata": {"tag": "a"}, "b_metadata": {"tag": "b"}}
+    lora = plait.LoRA(3, 2, 4, rngs=plait.Rngs(0), **options)
+    assert [(type(v), v.get_metadata("tag")) for v in (lora.lora_a, lora.lora_b)] == [
+        (plait.Cache, "a"),
+        (plait.Cache, "b"),
+    ]
+
+
+@pytest.mark.oracle
+def test_other_kinds_of_factors_are_flax_s():
+    nnx = flax_nnx()
+    ours = plait.LoRA(3, 2, 4, lora_param_type=plait.Param, rngs=plait.Rngs(0))
+    theirs = nnx.LoRA(3, 2, 4, lora_param_type=nnx.Param, rngs=nnx.Rngs(0))
+    assert_pair_agrees(ours, theirs, some_input(2, 3))
+
+
+def test_a_base_that_cannot_be_called_is_refused():
+    with pytest.raises(ArgumentError, match=r"base_module[\s\S]*found +a int[\s\S]*plait\.Linear"):
+        plait.LoRA(3, 2, 4, base_module=5, rngs=plait.Rngs(0))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda rngs: plait.LoRA(3, 2, 4, rngs=rngs), lambda rngs: plait.LoRALinear(3, 4, lora_rank=2, rngs=rngs)],
+    ids=["LoRA", "LoRALinear"],
+)
+def test_wrong_features_name_the_path_and_both_numbers(make):
+    with pytest.raises(ShapeError, match=r"at +encoder\.layers\[3\][\s\S]*\(2, 5\)[\s\S]*in_features=3"):
+        Encoder(make(plait.Rngs(0)))(jnp.ones((2, 5)))

@@ -1,0 +1,54 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from jax.test_util import check_grads
+
+import plait
+from tests.nn.twins import TOLERANCE, assert_pair_agrees, compare, flax_nnx, some_input
+
+
+@pytest.mark.oracle
+@settings(max_examples=3)
+@given(
+    st.sampled_from([0.01, 0.25, -0.5]),
+    st.sampled_from([("float32", None), ("bfloat16", None), ("float32", "bfloat16")]),
+    st.sampled_from([(), (3,), (2, 3)]),
+)
+def test_prelu_is_flax_s(slope, dtypes, shape):
+    """L26, L3."""
+    x_dtype, dtype = dtypes
+    ours, theirs = (lib.PReLU(slope, dtype=dtype) for lib in (plait, flax_nnx()))
+    assert_pair_agrees(ours, theirs, some_input(*shape, dtype=x_dtype), {"rtol": 2e-2, "atol": 2e-2})
+
+
+@pytest.mark.oracle
+def test_prelu_is_pytorch_s_with_its_gradients():
+    torch = pytest.importorskip("torch")
+    x = np.array(some_input(3, 4))
+    theirs, x_t = torch.nn.PReLU(init=0.3), torch.from_numpy(x).requires_grad_()
+    (theirs(x_t) ** 2).sum().backward()
+    graphdef, state = plait.split(plait.PReLU(0.3))
+    loss = lambda state, x: (plait.merge(graphdef, state)(x) ** 2).sum()
+    slope, gradient = jax.grad(loss, argnums=(0, 1))(state, jnp.asarray(x))
+    compare(slope["negative_slope"][...], theirs.weight.grad.numpy()[0], TOLERANCE, "gradient of the slope")
+    compare(gradient, x_t.grad.numpy(), TOLERANCE, "gradient of the input")
+
+
+def test_it_is_the_formula():
+    """L26: f(x) = x for x >= 0, a·x otherwise."""
+    x = np.asarray(some_input(50), np.float64)
+    np.testing.assert_allclose(plait.PReLU(0.2)(x), np.where(x >= 0, x, 0.2 * x), rtol=1e-6)
+    check_grads(plait.PReLU(0.2), (some_input(50),), 1, modes=["rev"], rtol=1e-2)
+
+
+def test_integers_are_computed_as_floats():
+    """L3; Flax rounds the slope to an integer here."""
+    np.testing.assert_allclose(plait.PReLU(0.5)(jnp.array([-3, 4])), [-1.5, 4.0])
+
+
+def test_metadata_and_param_dtype_reach_the_slope():
+    """L4."""
+    slope = plait.PReLU(param_dtype=jnp.bfloat16, negative_slope_metadata={"tag": 1}).negative_slope
+    assert (slope.dtype, slope.get_metadata("tag")) == (jnp.bfloat16, 1)

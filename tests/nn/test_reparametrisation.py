@@ -1,0 +1,294 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import plait
+from plait.errors import ArgumentError, ShapeError
+from tests.nn.twins import TOLERANCE, Encoder, compare, flax_nnx, pure, run, some_input, users_promotion
+
+
+def block(lib, rngs):
+    """Two layers of a library, so that there are weights at more than one path."""
+
+    class Block(lib.Module):
+        def __init__(self):
+            self.first = lib.Conv(2, 3, (2, 2), rngs=rngs)
+            self.last = lib.Linear(3, 4, rngs=rngs)
+
+        def __call__(self, x):
+            return self.last(lib.relu(self.first(x)))
+
+    return Block()
+
+
+MAKERS = {
+    "linear": (lambda lib, rngs: lib.Linear(3, 4, rngs=rngs), (2, 3)),
+    "block": (block, (2, 4, 4, 2)),
+}
+WEIGHT_NORMS = [
+    ("linear", {}),
+    ("linear", {"feature_axes": None, "epsilon": 0.5}),
+    ("linear", {"feature_axes": 0, "scale_init": jax.nn.initializers.constant(2.0)}),
+    ("block", {"feature_axes": (-1, -2), "use_scale": False}),
+]
+SPECTRAL_NORMS = [("linear", {}), ("linear", {"n_steps": 3, "epsilon": 0.1}), ("block", {}), ("linear", {"stay": True})]
+
+
+def norms(kind, layer, options):
+    """The same wrapper around the same layer in plait and in Flax, from the same seeds; and an input."""
+    nnx, (make, shape) = flax_nnx(), MAKERS[layer]
+    ours = getattr(plait, kind)(make(plait, plait.Rngs(0)), rngs=plait.Rngs(1), **options)
+    with users_promotion():
+        theirs = getattr(nnx, kind)(make(nnx, nnx.Rngs(0)), rngs=nnx.Rngs(1), **options)
+    return ours, theirs, some_input(*shape)
+
+
+def assert_same(mine, other, what, find=lambda path: path):
+    for path, value in mine.items():
+        compare(value, other[find(path)], TOLERANCE, f"{what} {path}")
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("layer", "options"), WEIGHT_NORMS)
+def test_weight_norm_is_flax_s_forward_and_backward(layer, options):
+    """L21: outputs, gradients, and the weights that three calls leave."""
+    ours, theirs, x = norms("WeightNorm", layer, options)
+    mine = run(plait, ours, x)
+    with users_promotion():
+        other = run(flax_nnx(), theirs, x)
+        for _ in range(3):
+            expected = theirs(x)
+    compare(mine.y, other.y, TOLERANCE, "output")
+    compare(mine.x_grad, other.x_grad, TOLERANCE, "gradient of the input")
+    # Flax has no gradient for its scales: they are bare arrays.
+    assert_same({p: g for p, g in mine.grads.items() if not p.startswith("scales")}, other.grads, "gradient of")
+    for _ in range(3):
+        y = ours(x)
+    compare(y, expected, TOLERANCE, "third output")
+    assert_same(pure(plait.state(ours.layer_instance)), pure(flax_nnx().state(theirs.layer_instance), flax_nnx()), "")
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("layer", "options"), SPECTRAL_NORMS)
+def test_spectral_norm_is_flax_s_forward_and_backward(layer, options):
+    """L22: the same ``u`` from the same seed, outputs, gradients, and what three calls leave."""
+    options = dict(options)
+    call = {"update_stats": False} if options.pop("stay", False) else {}
+    ours, theirs, x = norms("SpectralNorm", layer, options)
+    theirs_at = lambda path: f"batch_stats.{tuple(path.split('.')[1:])}"  # Flax's keys are tuples
+    stats = lambda lib, norm: pure(lib.state(norm, lib.BatchStat), lib)
+    assert_same(stats(plait, ours), stats(flax_nnx(), theirs), "first", theirs_at)
+    mine = run(plait, ours, x, **call)
+    with users_promotion():
+        other = run(flax_nnx(), theirs, x, **call)
+        for _ in range(3):
+            expected = theirs(x, **call)
+    compare(mine.y, other.y, TOLERANCE, "output")
+    compare(mine.x_grad, other.x_grad, TOLERANCE, "gradient of the input")
+    assert_same(mine.grads, other.grads, "gradient of")
+    for _ in range(3):
+        y = ours(x, **call)
+    compare(y, expected, TOLERANCE, "third output")
+    assert_same(stats(plait, ours), stats(flax_nnx(), theirs), "last", theirs_at)
+
+
+def torch_linear(torch, layer):
+    linear = torch.nn.Linear(3, 4)
+    with torch.no_grad():
+        linear.weight.copy_(torch.from_numpy(np.array(layer.kernel[...]).T))
+        linear.bias.copy_(torch.from_numpy(np.array(layer.bias[...])))
+    return linear
+
+
+def gradients(norm, x):
+    graphdef, params, rest = plait.split(norm, plait.Param, ...)
+    loss = lambda params: (plait.merge(graphdef, params, rest)(x) ** 2).sum()
+    return pure(jax.grad(loss)(params))
+
+
+@pytest.mark.oracle
+def test_weight_norm_is_pytorch_s_with_the_gradients_of_both_parts():
+    """L21: scale and direction."""
+    torch = pytest.importorskip("torch")
+    norm, x = plait.WeightNorm(plait.Linear(3, 4, rngs=plait.Rngs(0)), rngs=plait.Rngs(1)), some_input(5, 3)
+    norm.scales["kernel"][...] = jnp.arange(1.0, 5.0)
+    theirs = torch.nn.utils.parametrizations.weight_norm(torch_linear(torch, norm.layer_instance), dim=0)
+    scale, direction = theirs.parametrizations.weight.original0, theirs.parametrizations.weight.original1
+    with torch.no_grad():
+        scale.copy_(torch.arange(1.0, 5.0)[:, None])
+    y = theirs(torch.from_numpy(np.array(x)))
+    (y**2).sum().backward()
+    mine = gradients(norm, x)
+    compare(norm(x), y.detach().numpy(), TOLERANCE, "output")
+    compare(mine["scales.kernel"], scale.grad.numpy()[:, 0], TOLERANCE, "gradient of the scale")
+    compare(mine["layer_instance.kernel"], direction.grad.numpy().T, {"rtol": 1e-4, "atol": 1e-4}, "of the direction")
+
+
+@pytest.mark.oracle
+def test_spectral_norm_is_pytorch_s_with_its_gradient():
+    """L22; after enough steps both have found the singular value."""
+    torch = pytest.importorskip("torch")
+    norm = plait.SpectralNorm(plait.Linear(3, 4, rngs=plait.Rngs(0)), n_steps=100, rngs=plait.Rngs(1))
+    linear, x = torch_linear(torch, norm.layer_instance), some_input(5, 3)
+    theirs = torch.nn.utils.parametrizations.spectral_norm(linear, n_power_iterations=100)
+    y = theirs(torch.from_numpy(np.array(x)))
+    (y**2).sum().backward()
+    mine = gradients(norm, x)
+    compare(norm(x), y.detach().numpy(), {"rtol": 1e-4, "atol": 1e-4}, "output")
+    expected = theirs.parametrizations.weight.original.grad.numpy().T
+    compare(mine["layer_instance.kernel"], expected, {"rtol": 1e-3, "atol": 1e-3}, "gradient of the weight")
+
+
+def test_weight_norm_is_the_formula():
+    """L21: scale · w / ‖w‖, in float64 here."""
+    norm = plait.WeightNorm(block(plait, plait.Rngs(0)), scale_init=plait.initializers.normal(1.0), rngs=plait.Rngs(1))
+    before, x = pure(plait.state(norm.layer_instance)), some_input(2, 4, 4, 2)
+    norm(x)
+    for path, weight in pure(plait.state(norm.layer_instance)).items():
+        w, axes = np.asarray(before[path], np.float64), tuple(range(before[path].ndim - 1))
+        if path.endswith("kernel"):
+            w = np.asarray(norm.scales[path][...]) * w / np.sqrt((w**2).sum(axes))
+        np.testing.assert_allclose(weight, w, rtol=1e-5, atol=1e-6, err_msg=path)
+
+
+@pytest.mark.parametrize("layer", MAKERS)
+def test_spectral_norm_finds_the_largest_singular_value(layer):
+    """L22: with enough steps, the spectral norm of each weight is 1 afterwards, and sigma what it was before."""
+    make, shape = MAKERS[layer]
+    norm = plait.SpectralNorm(make(plait, plait.Rngs(0)), n_steps=100, rngs=plait.Rngs(1))
+    matrices = lambda: {
+        path: np.asarray(value).reshape(-1, value.shape[-1])
+        for path, value in pure(plait.state(norm.layer_instance)).items()
+        if path.endswith("kernel")
+    }
+    before = matrices()
+    norm(some_input(*shape))
+    for path, matrix in matrices().items():
+        np.testing.assert_allclose(np.linalg.norm(matrix, 2), 1, rtol=1e-4)
+        np.testing.assert_allclose(norm.batch_stats[path]["sigma"], np.linalg.norm(before[path], 2), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["WeightNorm", "SpectralNorm"])
+def test_gradients_are_those_of_finite_differences(kind):
+    norm, x = norms_of(kind), some_input(2, 3)
+    graphdef, params, rest = plait.split(norm, plait.Param, ...)
+    forward = lambda params: plait.merge(graphdef, params, rest)(x)
+    check_grads(forward, (params,), 1, modes=["rev"], rtol=2e-2, atol=2e-2)
+
+
+def norms_of(kind, **options):
+    # Many steps: finite differences see how u changes with the weight, and gradients by design do not.
+    options = {"n_steps": 60, **options} if kind == "SpectralNorm" else options
+    return getattr(plait, kind)(plait.Linear(3, 4, rngs=plait.Rngs(0)), rngs=plait.Rngs(1), **options)
+
+
+@pytest.mark.parametrize("kind", ["WeightNorm", "SpectralNorm"])
+def test_the_live_variable_is_written_in_every_transform(kind):
+    """The layer's own kernel holds what was computed with, after an eager call, plait.jit and plait.grad."""
+    x, kernels = some_input(2, 3), []
+    calls = [
+        lambda norm: norm(x),
+        lambda norm: plait.jit(lambda norm: norm(x))(norm),
+        lambda norm: plait.grad(lambda norm: norm(x).sum())(norm),
+    ]
+    for call in calls:
+        norm = norms_of(kind)
+        kernel = norm.layer_instance.kernel
+        call(norm)
+        assert norm.layer_instance.kernel is kernel
+        kernels.append(np.asarray(kernel[...]))
+    for kernel in kernels[1:]:
+        np.testing.assert_allclose(kernel, kernels[0], rtol=1e-5, atol=1e-6)
+    assert not np.allclose(kernels[0], norms_of(kind).layer_instance.kernel[...])
+
+
+@pytest.mark.parametrize("kind", ["WeightNorm", "SpectralNorm"])
+def test_a_weight_keeps_its_dtype(kind):
+    inner = plait.Linear(3, 4, param_dtype=jnp.bfloat16, rngs=plait.Rngs(0))
+    norm = getattr(plait, kind)(inner, rngs=plait.Rngs(1))
+    norm(some_input(2, 3))
+    assert inner.kernel.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("kind", ["WeightNorm", "SpectralNorm"])
+def test_a_weight_of_zeros_stays_zero(kind):
+    norm = norms_of(kind)
+    norm.layer_instance.kernel[...] = jnp.zeros((3, 4))
+    np.testing.assert_array_equal(norm(some_input(2, 3)), np.zeros((2, 4)))
+
+
+def test_scales_are_parameters_by_the_path_of_their_weight():
+    """The contract's side: Params, where Flax keeps bare arrays."""
+    norm = plait.WeightNorm(block(plait, plait.Rngs(0)), feature_axes=None, rngs=plait.Rngs(1))
+    assert {path: (type(scale), scale.shape) for path, scale in norm.scales.items()} == {
+        "first.kernel": (plait.Param, ()),
+        "last.kernel": (plait.Param, ()),
+    }
+    assert norms_of("WeightNorm", use_scale=False).scales is None
+
+
+def test_a_filter_chooses_the_weights():
+    """L21."""
+    norm = norms_of("WeightNorm", variable_filter=plait.Param, feature_axes=None)
+    norm.layer_instance.bias[...] = jnp.array([3.0, 0.0, 4.0, 0.0])
+    norm(some_input(2, 3))
+    np.testing.assert_allclose(norm.layer_instance.bias, [0.6, 0.0, 0.8, 0.0], rtol=1e-6)
+
+
+def test_keys_are_drawn_where_there_is_something_to_draw():
+    """L21, L22: the default scales draw none, as in Flax; other initializers one each, and one for each ``u``."""
+    for count, make in [
+        (0, lambda inner, rngs: plait.WeightNorm(inner, rngs=rngs)),
+        (2, lambda inner, rngs: plait.WeightNorm(inner, scale_init=plait.initializers.normal(), rngs=rngs)),
+        (2, lambda inner, rngs: plait.SpectralNorm(inner, rngs=rngs)),
+    ]:
+        rngs = plait.Rngs(0)
+        make(block(plait, plait.Rngs(0)), rngs)
+        assert int(rngs.default.count[...]) == count
+
+
+def test_arguments_of_the_call_reach_the_layer():
+    norm = plait.WeightNorm(plait.Dropout(0.5), rngs=plait.Rngs(0))
+    x = some_input(4)
+    assert norm(x, deterministic=True) is x
+
+
+def test_train_and_eval_switch_the_statistics():
+    """L22, D4: the switch of BatchNorm, the call's argument first."""
+    norm, x = norms_of("SpectralNorm", n_steps=1), some_input(2, 3)
+    u = lambda: np.asarray(norm.batch_stats["kernel"]["u"][...])
+    before = u()
+    norm.eval()
+    norm(x)
+    assert not norm.update_stats
+    np.testing.assert_array_equal(u(), before)
+    plait.view(norm, use_running_average=False)(x)
+    assert not np.array_equal(u(), before)
+    before = u()
+    norm.train()
+    norm(x, update_stats=False)
+    np.testing.assert_array_equal(u(), before)
+    norm(x)
+    assert not np.array_equal(u(), before)
+
+
+def test_a_missing_axis_names_the_weight():
+    with pytest.raises(ShapeError, match=r"no axis 2[\s\S]*at +kernel[\s\S]*\(3, 4\)[\s\S]*feature_axes=2"):
+        norms_of("WeightNorm", feature_axes=2)
+
+
+def test_a_weight_that_is_no_matrix_is_named():
+    with pytest.raises(ShapeError, match=r"at +first\.kernel[\s\S]*\(2, 2, 2, 3\), and error_on_non_matrix=True"):
+        plait.SpectralNorm(block(plait, plait.Rngs(0)), error_on_non_matrix=True, rngs=plait.Rngs(1))
+
+
+def test_no_step_is_refused():
+    with pytest.raises(ArgumentError, match="n_steps=0"):
+        norms_of("SpectralNorm", n_steps=0)
+
+
+def test_wrong_features_name_the_inner_layer():
+    with pytest.raises(ShapeError, match=r"at +encoder\.layers\[3\]\.layer_instance \(a Linear\)"):
+        Encoder(norms_of("WeightNorm"))(jnp.ones((2, 5)))
