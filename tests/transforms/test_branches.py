@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import plait
-from plait.errors import ArgumentError, PlaitError
+from plait.errors import ArgumentError, ArgumentTypeError, PlaitError
 from tests.strategies import Leafy, Node
 
 
@@ -167,3 +167,33 @@ def test_a_traced_function_with_no_leaks():
     """Ask 2."""
     with jax.checking_leaks():
         plait.jit(lambda n: plait.switch(1, BRANCHES, n, jnp.float32(1)))(two())
+
+
+@pytest.mark.parametrize(
+    ("branches", "pattern"),
+    [
+        (
+            (lambda n: n.b.set_value(jnp.ones(2)), lambda n: None),
+            r"(?s)at +n\.b\n.*float32\[\] from branch 1.*float32\[2\]",
+        ),
+        (
+            (
+                lambda n: setattr(n, "x", plait.Param(jnp.ones(3))),
+                lambda n: setattr(n, "x", plait.Param(jnp.ones(3, jnp.float16))),
+            ),
+            r"(?s)at +n\.x\n.*float16\[3\].*float32\[3\]",
+        ),
+        ((lambda n: 1.0, lambda n: 1), r"(?s)at +the output\n.*int32\[\].*float32\[\]"),
+    ],
+)
+def test_values_of_other_types_are_told_by_path(branches, pattern):
+    """U29."""
+    with pytest.raises(ArgumentTypeError, match=pattern):
+        plait.cond(True, *branches, two())
+
+
+def test_one_module_in_two_operands_with_values_only():
+    """U32: shared between arguments is shared."""
+    node = two()
+    with pytest.raises(ArgumentError, match="duplicate"):
+        plait.cond(True, lambda a, b: None, lambda a, b: None, node, node, graph_updates=False)

@@ -130,3 +130,11 @@ def test_mistakes():
     ):
         plait.jit(step, in_shardings=(BY_FILTER, None))(m, x)
     assert float(m.n[...]) == 0
+
+
+def test_outputs_that_a_sharding_cannot_cut():
+    """X10: an error, as in JAX, and not another layout."""
+    with pytest.raises(ArgumentError, match=r"(?s)out_shardings does not fit.*\(3,\).*'data'"):
+        plait.jit(lambda x: x * 1, out_shardings=named("data"))(jnp.ones(3))
+    with pytest.raises(ArgumentError, match=r"(?s)out_shardings does not fit.*\(\)"):
+        plait.jit(lambda x: plait.Param(x), out_shardings=named("data"))(jnp.ones(()))

@@ -419,3 +419,88 @@ def test_a_symbolic_length_exports():
     exported = jax.export.export(jax.jit(total))(jnp.zeros(()), jax.ShapeDtypeStruct((length,), jnp.float32))
     for n in (1, 3):
         assert float(exported.call(jnp.zeros(()), jnp.ones(n))[0]) == n
+
+
+# States are data ------------------------------------------------------------------------------------------------------
+
+
+def gradients_of(model):
+    return jax.tree.map(jnp.zeros_like, plait.state(model, plait.Param))
+
+
+def add_one(state):
+    return jax.tree.map(lambda x: x + 1, state)
+
+
+LOOPS = {
+    "scan": lambda s: plait.scan(lambda s, x: (add_one(s), x))(s, jnp.arange(3))[0],
+    "fori_loop": lambda s: plait.fori_loop(0, 3, lambda i, s: add_one(s), s),
+    "while_loop": lambda s: plait.while_loop(lambda s: s["w"][...] < 3, add_one, s),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_state_may_be_carried_as_data(name):
+    """U28: new variables of the same kind stand for those of the carry; the state that was given stays as it is."""
+    given = gradients_of(Node(w=plait.Param(jnp.float32(0))))
+    last = LOOPS[name](given)
+    assert type(last) is plait.State
+    assert (float(last["w"][...]), float(given["w"][...])) == (3.0, 0.0)
+
+
+def test_gradients_are_accumulated_beside_a_model():
+    """U28: a model and a state in one carry, under jit."""
+
+    def micro(carry, x):
+        model, total = carry
+        model.n += 1
+        grads = plait.grad(lambda model: (model.w * x) ** 2)(model)
+        return (model, jax.tree.map(jnp.add, total, grads)), None
+
+    @plait.jit
+    def accumulate(model, xs):
+        (_, total), _ = plait.scan(lambda c, x: (micro(c, x)[0], x))((model, gradients_of(model)), xs)
+        return total
+
+    model = Node(w=plait.Param(jnp.float32(3)), n=plait.BatchStat(jnp.zeros(())))
+    total = accumulate(model, jnp.arange(3.0))
+    assert (float(total["w"][...]), float(model.n[...])) == (30.0, 3.0)
+
+
+def test_a_variable_that_was_written_and_replaced_is_an_error():
+    """U28: one of the two values would be lost."""
+
+    def body(v, x):
+        v[...] = v + 1
+        return plait.Param(v[...] * 2)
+
+    with pytest.raises(ArgumentError, match=r"(?s)references in the carry changed"):
+        scan(body)(plait.Param(jnp.zeros(())), XS)
+
+
+@pytest.mark.parametrize("name", ["scan", "fori_loop", "while_loop"])
+def test_modules_are_carried_with_values_only(name):
+    """U32: a carry is returned; changes of structure are an error."""
+    runs = {
+        "scan": lambda f, n: plait.scan(lambda n, x: (f(n), x), graph_updates=False)(n, jnp.arange(3)),
+        "fori_loop": lambda f, n: plait.fori_loop(0, 3, lambda i, n: f(n), n, graph_updates=False),
+        "while_loop": lambda f, n: plait.while_loop(lambda n: n.total[0] < 3, f, n, graph_updates=False),
+    }
+
+    def add(node):
+        node.total += 1
+        return node
+
+    node = counter()
+    runs[name](add, node)
+    assert node.total[...].tolist() == [3, 3]
+    with pytest.raises(ArgumentError, match="change the structure"):
+        runs[name](lambda node: setattr(node, "k", 1) or add(node), counter())
+
+
+def test_outputs_that_do_not_fit_out_axes():
+    """Section 9."""
+    with pytest.raises(ArgumentTypeError, match=r"(?s)as many outputs as out_axes.*carry"):
+        plait.scan(lambda c, x: c)(jnp.zeros(()), XS)
+    with pytest.raises(ArgumentError, match=r"(?s)axis 3 of the output is out of range.*\(2,\)"):
+        plait.scan(lambda c, x: (c, x), out_axes=(plait.Carry, 3))(jnp.zeros(()), XS)

@@ -166,15 +166,15 @@ class LoRALinear(Linear):
             in_features,
             lora_rank,
             out_features,
+            rngs=rngs,
+            lora_param_type=lora_param_type,
+            a_initializer=a_initializer,
+            a_metadata=a_metadata,
+            b_initializer=b_initializer,
+            b_metadata=b_metadata,
             dtype=lora_dtype,
             param_dtype=lora_param_dtype,
-            a_initializer=a_initializer,
-            b_initializer=b_initializer,
-            lora_param_type=lora_param_type,
             promote_dtype=lora_promote_dtype,
-            rngs=rngs,
-            a_metadata=a_metadata,
-            b_metadata=b_metadata,
         )
 
     def __call__(self, x: Array, out_sharding: Any = None) -> Array:

@@ -73,10 +73,10 @@ class RNN(Module):
         self,
         cell: RNNCellBase,
         *,
-        time_major: bool = False,
-        return_carry: bool = False,
         reverse: bool = False,
+        time_major: bool = False,
         keep_order: bool = False,
+        return_carry: bool = False,
         unroll: int = 1,
         state_axes: Mapping[FilterLiteral, Any] | None = None,
         broadcast_rngs: FilterLiteral = None,
@@ -93,12 +93,12 @@ class RNN(Module):
         self,
         inputs: Array,
         *,
-        initial_carry: Any = None,
         seq_lengths: Array | None = None,
-        return_carry: bool | None = None,
-        time_major: bool | None = None,
+        initial_carry: Any = None,
         reverse: bool | None = None,
+        time_major: bool | None = None,
         keep_order: bool | None = None,
+        return_carry: bool | None = None,
         rngs: Rngs | RngStream | None = None,
     ) -> Any:
         """Run the cell over a sequence; what is ``None`` is as the constructor says.
@@ -317,10 +317,10 @@ class Bidirectional(Module):
         initial_carry: tuple[Any, Any] | None = None,
         rngs: Rngs | RngStream | None = None,
         seq_lengths: Array | None = None,
-        return_carry: bool | None = None,
-        time_major: bool | None = None,
         reverse: bool | None = None,
+        time_major: bool | None = None,
         keep_order: bool | None = None,
+        return_carry: bool | None = None,
     ) -> Any:
         """Run both layers over a sequence; what is ``None`` is as the constructor says.
 

@@ -13,8 +13,20 @@ import jax
 
 from ..core.diff import diff
 from ..core.modes import check_mode, graph_updates_mode
-from ..errors import ArgumentError
-from .crossing import Gathered, Outcome, Result, check_function, check_no_duplicates, gather, lift, write_back
+from ..errors import ArgumentError, ArgumentTypeError
+from .arguments import parameter_names
+from .crossing import (
+    Gathered,
+    Outcome,
+    Result,
+    Structure,
+    check_function,
+    check_no_duplicates,
+    gather,
+    lift,
+    write_back,
+)
+from .lanes import joined
 
 
 def cond(
@@ -102,10 +114,13 @@ def _choose(
     def checked(number: int) -> Callable[..., Result]:
         def run(values: Any, plain: Any) -> Result:
             result = lifted[number](values, plain)
-            left[number] = result.outcome, jax.tree_util.tree_structure(result.plain)
+            left[number] = result.outcome, jax.tree_util.tree_structure(result.plain), _types(result)
             first = next(i for i, known in enumerate(left) if known is not None)
             if left[first] != left[number]:
-                _raise_different(name, gathered, left[first], left[number], _title(branches, first, number))
+                titles = _title(branches, first, number)
+                if left[first][:2] != left[number][:2]:
+                    _raise_different(name, gathered, left[first], left[number], titles)
+                _check_same_types(name, gathered, left[first], left[number], titles, parameter_names(branches[0]))
             return result
 
         return run
@@ -128,6 +143,48 @@ def _only_changed(result: Result, gathered: Gathered) -> tuple[Outcome, Gathered
     return Outcome(tuple(p for p, _ in pairs)), gathered, [v for _, v in pairs]
 
 
+def _types(result: Result) -> tuple[tuple[tuple[Any, ...], ...], ...]:
+    """Shape and dtype of each leaf of each value, then of each plain leaf of the output."""
+    values = [*result.values, *jax.tree_util.tree_leaves(result.plain)]
+    return tuple(
+        tuple((jax.typeof(leaf).shape, jax.typeof(leaf).dtype) for leaf in jax.tree_util.tree_leaves(value))
+        for value in values
+    )
+
+
+def _check_same_types(
+    name: str, gathered: Gathered, first: Any, second: Any, titles: list[str], names: list[str]
+) -> None:
+    """Refuse branches that leave another shape or dtype in the same place.
+
+    Raises:
+        ArgumentTypeError: names the path, and both types.
+    """
+    outcome, _, types = first
+    graphdefs = outcome.arguments or tuple(graphdef for graphdef in gathered.structure.graphdefs if graphdef)
+    paths = Structure(None, graphdefs).leaf_paths()
+    places = ["the output"] * len(types)
+    for leaf, value in enumerate(outcome.argument_sources):
+        if value >= 0:
+            places[value] = joined(names[paths[leaf][0]] if paths[leaf][0] < len(names) else "", paths[leaf][1])
+    for value, position in enumerate(outcome.written):
+        root, path = paths[position]
+        places[value] = joined(names[root] if root < len(names) else "", path)
+    for place, mine, other in zip(places, types, second[2], strict=True):
+        if mine != other:
+            raise ArgumentTypeError(
+                f"{name}: {titles[0]} and {titles[1]} leave values of different types",
+                at=place,
+                found=f"{_show_types(other)} from {titles[1]}",
+                expected=f"{_show_types(mine)}, as from {titles[0]}",
+                do="make shape and dtype the same in every branch, for example with .astype(...)",
+            )
+
+
+def _show_types(types: tuple[Any, ...]) -> str:
+    return ", ".join(f"{dtype}{list(shape)}" for shape, dtype in types) or "nothing"
+
+
 def _title(branches: tuple[Callable[..., Any], ...], *numbers: int) -> list[str]:
     names = [getattr(branches[number], "__name__", "") for number in numbers]
     return [f"branch {number}" + (f" ({name})" if name else "") for number, name in zip(numbers, names, strict=True)]
@@ -135,7 +192,7 @@ def _title(branches: tuple[Callable[..., Any], ...], *numbers: int) -> list[str]
 
 def _raise_different(name: str, gathered: Gathered, first: Any, second: Any, titles: list[str]) -> NoReturn:
     """Say how what two branches left differs, by path."""
-    (before, tree), (after, other_tree) = first, second
+    (before, tree, _), (after, other_tree, _) = first, second
     if before == after:
         found, expected = f"{other_tree} from {titles[1]}", f"{tree}, as from {titles[0]}"
     else:

@@ -316,7 +316,7 @@ def check_no_duplicates(gathered: Gathered, name: str) -> None:
     Raises:
         ArgumentError: names both paths and the remedies.
     """
-    for first, second, *_ in find_duplicates(list(gathered.roots), only=_is_variable)[:1] or ():
+    for first, second, *_ in find_duplicates(list(gathered.roots), only=_holds_variables)[:1] or ():
         raise ArgumentError(
             f"{name} with graph_updates=False takes no shared variables",
             at=f"{format_path(first)} and {format_path(second)}, counted over the arguments that hold objects",
@@ -326,8 +326,13 @@ def check_no_duplicates(gathered: Gathered, name: str) -> None:
         )
 
 
-def _is_variable(path: Any, value: Any) -> bool:
-    return isinstance(value, Variable)
+def _holds_variables(path: Any, value: Any) -> bool:
+    """Whether an object is a variable, or leads to one."""
+    if isinstance(value, Variable):
+        return True
+    walk = Walk()
+    walk.add(value)
+    return any(isinstance(leaf, Variable) for leaf in walk.leaves)
 
 
 def _check_no_captives(walk: Walk, entered: Entered, out: Any, name: str) -> None:
@@ -498,7 +503,9 @@ def check_function(f: Any, name: str) -> None:
             at=describe_place(f.__self__),
             found=f"the method {method!r} bound to a {cls}",
             expected="a function that takes the module as an argument",
-            do=f"decorate the method in the class (@plait.{name}), or call "
+            do=f"pass a function: lambda {cls.lower()}, x: {cls.lower()}.{method}(x)"
+            if name in ("cond", "switch", "while_loop", "fori_loop")
+            else f"decorate the method in the class (@plait.{name}), or call "
             f"plait.{name}({cls}.{method})({cls.lower()}, x)",
         )
 

@@ -160,10 +160,30 @@ class CallShardings:
         return found
 
 
+def _check_divides(leaf: Any, sharding: Sharding) -> None:
+    """Refuse a sharding that cannot cut an output.
+
+    Raises:
+        ArgumentError: names the shape and the sharding.
+    """
+    try:
+        sharding.shard_shape(leaf.shape)
+    except (ValueError, IndexError) as error:  # the second: a scalar has no axis to cut
+        raise ArgumentError(
+            "jit: out_shardings does not fit an output",
+            found=f"an array of shape {tuple(leaf.shape)}",
+            expected=f"a shape that {sharding} divides",
+            do="pad the array, or leave that axis unsharded",
+        ) from error
+
+
 def constrain(value: Any, sharding: Any) -> Any:
     """A traced value laid out in a way; ``None`` leaves it to JAX."""
     if sharding is None:
         return value
+    if isinstance(sharding, Sharding):
+        for leaf in jax.tree_util.tree_leaves(value):
+            _check_divides(leaf, sharding)
     explicit = isinstance(sharding, NamedSharding) and set(sharding.mesh.axis_types) == {AxisType.Explicit}
     lay_out = jax.sharding.reshard if explicit else jax.lax.with_sharding_constraint
     return jax.tree_util.tree_map(lambda leaf: lay_out(leaf, sharding), value)

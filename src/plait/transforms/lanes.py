@@ -15,7 +15,6 @@ The rest is the crossing (``crossing.py``). A static ``Report`` says what is whe
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -113,13 +112,20 @@ class Passage:
     def check(self, entered: Entered, left: Left, out: Any, variables: list[Any]) -> None:
         """What a transform has to say about what the function did; raises."""
 
+    def replaced(self, entered: Entered, out: Any, variables: list[Any]) -> dict[int, Any]:
+        """Variables that stand in the returned carry for those that came in: input position → variable."""
+        return {}
+
+    def step(self, entered: Entered, out: Any) -> Left:
+        """Step 3 of the crossing."""
+        return (leave if self.updates else leave_values_only)(entered, out, self.name, self.returned)
+
     def _leave(self, entered: Entered, out: Any, variables: list[Any], dropped: dict[int, Any]) -> Left:
-        step = functools.partial(leave if self.updates else leave_values_only, returned=self.returned)
         if self.axis_metadata is None:
-            return step(entered, out, self.name)
+            return self.step(entered, out)
         for position, names in dropped.items():
             self._put_axis(variables[position], self.lanes[self.value_lanes[position]], names)
-        left = step(entered, out, self.name)
+        left = self.step(entered, out)
         known = {id(variable) for variable in variables}
         new = [
             (leaf, lane)
@@ -133,7 +139,7 @@ class Passage:
             return left
         for leaf, axis in new:
             self._put_axis(leaf, axis, None)
-        return step(entered, out, self.name)
+        return self.step(entered, out)
 
     def _drop_axes(self, variables: list[Any], values: list[Any]) -> dict[int, Any]:
         """Take the axis that is not there inside out of the names of each variable; position → what was dropped."""
@@ -172,11 +178,14 @@ class Passage:
         carry = self.lanes.index(Carry) if Carry in self.lanes else None
         places: dict[int, Route] = {}  # input position → route, for what is carried
         carried_plain: list[Route] = []
+        replaced = self.replaced(entered, out, variables)
+        slots = {id(variable): position for position, variable in replaced.items()}
         if carry is not None:
             for position, lane in enumerate(self.value_lanes):
                 if lane == carry:
                     places[position] = (carry, len(lanes[carry]))
-                    lanes[carry].append(_raw(variables[position], entered.values[position]))
+                    instead = replaced.get(position, variables[position])
+                    lanes[carry].append(_raw(instead, entered.values[position]))
             returns_carry = Carry in self.output.leaves
             for lane, value in zip(self.plain_lanes, plain, strict=True):
                 if lane == carry:
@@ -185,6 +194,8 @@ class Passage:
                     lanes[carry].append(value)
 
         def send(lane: int, value: Any) -> Route:
+            if self.axis_metadata is not None:
+                _check_output_axis(self.name, self.lanes[lane], value)
             lanes[lane].append(value)
             return lane, len(lanes[lane]) - 1
 
@@ -193,6 +204,8 @@ class Passage:
         value_routes = []
         for origin, value in zip(left.origins, left.values, strict=True):
             position = -1 - origin if origin < 0 else positions.get(id(left.walk.leaves[origin]))
+            if position is None and origin >= 0:
+                position = slots.get(id(left.walk.leaves[origin]))
             if position is None:
                 prefix = self._lane_of_new(entered, out, left, origin)
                 if prefix is Carry:
@@ -248,6 +261,24 @@ class Passage:
             expected="the same variables before and after",
             do="make the variable before the loop, or give it an axis: plait.StateAxes({Kind: 0, ...: plait.Carry})",
         )
+
+
+def _check_output_axis(name: str, axis: Any, value: Any) -> None:
+    """Refuse an axis that an output cannot be given.
+
+    Raises:
+        ArgumentError: names the axis and the shape.
+    """
+    for leaf in jax.tree_util.tree_leaves(value) if isinstance(axis, int) else ():
+        rank = np.ndim(leaf) + 1
+        if not -rank <= axis < rank:
+            raise ArgumentError(
+                f"{name}: axis {axis} of the output is out of range",
+                at="out_axes",
+                found=f"an output of shape {np.shape(leaf)} in one call",
+                expected=f"an axis from {-rank} to {rank - 1}",
+                do="change the axis in out_axes",
+            )
 
 
 def _raw(variable: Any, value: Any) -> Any:

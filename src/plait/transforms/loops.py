@@ -16,10 +16,12 @@ import jax.numpy as jnp
 
 from ..core.diff import reference_changes
 from ..core.modes import graph_updates_mode
+from ..core.variables import Variable, metadata_key
 from ..errors import ArgumentError, ArgumentTypeError
+from ..words import describe_type
 from .axis_names import read_axis_name
 from .batching import check_axes
-from .crossing import Entered, Left, check_function, curried
+from .crossing import Entered, Left, check_function, curried, leave
 from .lanes import Lifting, Passage, joined, positional
 from .prefixes import Carry, FilterMapping, Prefix, is_graph_leaf
 
@@ -75,11 +77,60 @@ class LoopPassage(Passage):
                     do="carry it: plait.StateAxes({..., ...: plait.Carry}), or give it an axis",
                 )
 
+    def _carries(self, entered: Entered, out: Any) -> tuple[Any, Any]:
+        """The carry that came in, and the one that was returned.
+
+        Raises:
+            ArgumentTypeError: the function did not return a carry and an output.
+        """
+        before = entered.tree[0][self.carry_in]
+        if self.carry_out is None:
+            return before, out
+        if not isinstance(out, (tuple, list)) or len(out) <= self.carry_out:
+            raise ArgumentTypeError(
+                f"{self.name}: the function did not return as many outputs as out_axes says",
+                found=describe_type(out),
+                expected="a tuple of the carry and the outputs",
+                do="return (carry, out), or (carry, None); or say out_axes=plait.Carry",
+            )
+        return before, out[self.carry_out]
+
+    def replaced(self, entered: Entered, out: Any, variables: list[Any]) -> dict[int, Any]:
+        """New variables of the same kind may stand for variables of the carry: states are data, as arrays are."""
+        if self.carry_in is None:
+            return {}
+        before, after = self._carries(entered, out)
+        old, new = (jax.tree_util.tree_leaves(tree, is_leaf=is_graph_leaf) for tree in (before, after))
+        positions = {id(variable): i for i, variable in enumerate(variables) if variable is not None}
+        known = {id(item) for item in entered.index_ref.values()}
+        found: dict[int, Any] = {}
+        for first, second in zip(old, new, strict=False):
+            if first is second or not isinstance(first, Variable) or type(first) is not type(second):
+                continue
+            position = positions[id(first)]
+            written = first._cell.raw is not entered.values[position]
+            taken = any(second is variable for variable in found.values())
+            same = metadata_key(first._cell) == metadata_key(second._cell)
+            if same and not written and not taken and id(second) not in known:
+                found[position] = second
+        return found
+
+    def step(self, entered: Entered, out: Any) -> Left:
+        """A carry is returned as the objects that came in, also where only values are carried out."""
+        left = leave(entered, out, self.name)
+        if not self.updates and left.outcome.arguments is not None:
+            raise ArgumentError(
+                f"{self.name} with graph_updates=False was asked to change the structure of what it was given",
+                found="new, removed or replaced attributes",
+                expected="new values only",
+                do="use graph_updates=True",
+            )
+        return left
+
     def _check_carry(self, entered: Entered, out: Any) -> None:
         if self.carry_in is None:
             return
-        before = entered.tree[0][self.carry_in]
-        after = out if self.carry_out is None else out[self.carry_out]
+        before, after = self._carries(entered, out)
         old, old_tree = jax.tree_util.tree_flatten_with_path(before, is_leaf=is_graph_leaf)
         new, new_tree = jax.tree_util.tree_flatten_with_path(after, is_leaf=is_graph_leaf)
         if old_tree != new_tree:
@@ -89,8 +140,9 @@ class LoopPassage(Passage):
                 expected=f"{old_tree}",
                 do="return the carry with the structure that came in",
             )
+        replaced = {id(variable) for variable in self.replaced(entered, out, entered.variables()).values()}
         for (path, first), (_, second) in zip(old, new, strict=True):
-            if first is not second and (is_graph_leaf(first) or is_graph_leaf(second)):
+            if first is not second and (is_graph_leaf(first) or is_graph_leaf(second)) and id(second) not in replaced:
                 raise ArgumentError(
                     f"{self.name}: the references in the carry changed",
                     at=f"the carry{jax.tree_util.keystr(path)}",
