@@ -85,6 +85,9 @@ from .core.state import split_state as split_state
 from .core import state as statelib
 from .core.state import to_flat_state as to_flat_state
 from .core.state import to_pure_dict as to_pure_dict
+from .core.surgery import Selection as Selection
+from .core.surgery import select as select
+from .core.surgery import trainable as trainable
 from .core.traversal import find_duplicates as find_duplicates
 from .core.traversal import iter_children as iter_children
 from .core.traversal import iter_graph as iter_graph

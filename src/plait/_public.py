@@ -24,6 +24,7 @@ _NAMES = {
         "FlatState State as_pure filter_state from_flat_state map_state merge_state replace_by_pure_dict "
         "restore_int_paths split_state to_flat_state to_pure_dict"
     ),
+    "core.surgery": "Selection select trainable",
     "core.traversal": ("find_duplicates iter_children iter_graph iter_module_children iter_modules set_metadata"),
     "core.modes": "set_graph_mode set_graph_updates",
     "core.proxy_caller": "call",
