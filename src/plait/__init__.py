@@ -227,7 +227,9 @@ if TYPE_CHECKING:
     from .inspect.retrace import explain_retraces as explain_retraces
     from . import training as training
     from .training.ema import EMA as EMA
-    from .training.metrics import Metric as Metric
+    from .training.learning_rates import learning_rate as learning_rate
+    from .training.loss_scaling import DynamicLossScale as DynamicLossScale
+    from .training.metric import Metric as Metric
     from .training.metrics import MultiMetric as MultiMetric
     from .training import metrics as metrics
     from .training.optimizer import ModelAndOptimizer as ModelAndOptimizer

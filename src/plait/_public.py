@@ -92,7 +92,10 @@ MODULES = {
 _LAZY_NAMES: dict[str, str] = {
     "inspect.retrace": "explain_retraces",
     "training.ema": "EMA",
-    "training.metrics": "Metric MultiMetric",
+    "training.learning_rates": "learning_rate",
+    "training.loss_scaling": "DynamicLossScale",
+    "training.metric": "Metric",
+    "training.metrics": "MultiMetric",
     "training.train_state": "TrainState",
     "training.optimizer": "ModelAndOptimizer OptArray OptState OptVariable Optimizer",
 }

@@ -34,7 +34,10 @@ FILES: dict[str, tuple[str, ...]] = {
         "validate",
     ),
     "inspect": ("tabulate", "retrace", "treescope", "explorer"),
-    "training": ("optimizer", "train_state", "metrics", "ema", "loop", "progress", "resume"),
+    "training": (
+        "optimizer", "learning_rates", "loss_scaling", "train_state", "metric", "classification", "metrics",
+        "ema", "loop", "progress", "resume",
+    ),
     "demo": ("images", "figures", "exports", "runs", "table", "digits"),
     "program": ("cli",),
 }  # fmt: skip
