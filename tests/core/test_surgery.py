@@ -365,3 +365,19 @@ def test_cycles_are_walked_once():
     graph.a.up = graph
     assert plait.select(graph, Node).paths == ((), ("a",))
     assert plait.select(graph, "a.up").get() == {(): graph}
+
+
+def test_parts_can_be_changed_inside_jit():
+    net, x = Net(), some_input(2, 4)
+    net.eval()
+
+    @plait.jit
+    def step(net, x):
+        plait.select(net, "embed.kernel").map(lambda path, value: value * 2)
+        return net(x)
+
+    before = arrays(net)
+    step(net, x)
+    step(net, x)  # the second call takes the fast way
+    np.testing.assert_allclose(net.embed.kernel[...], 4 * before["embed", "kernel"])
+    assert_same_but(before, arrays(net), ("embed", "kernel"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 import re
 from typing import Any
 
@@ -49,6 +50,7 @@ class PathPattern:
         return repr(self.text)
 
 
+@functools.lru_cache(maxsize=64)
 def _parts(text: str) -> list[str | slice]:
     return [name or _index(bracket) for name, bracket in re.findall(_PART, text)]
 

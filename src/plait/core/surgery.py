@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -69,8 +69,8 @@ def select(model: Any, /, *filters: FilterLiteral) -> Selection:
         (('layers', 0, 'bias'), ('layers', 0, 'kernel'))
     """
     predicates = [to_predicate(_without_text(filter)) for filter in filters]
-    parts = _parts(model)
-    chosen = [part for part in parts if any(All(*predicates)(path, part.value) for path in part.paths)]
+    matches, parts = All(*predicates), _parts(model)
+    chosen = [part for part in parts if any(matches(path, part.value) for path in part.paths)]
     if not chosen:
         raise _nothing_matches(model, predicates, parts)
     return Selection(model, chosen)
@@ -360,11 +360,11 @@ class _Holder:
         self.node, self.places = node, places
 
     def put(self, key: Any, value: Any) -> None:
-        node = self.node
+        node: Any = self.node
         if isinstance(node, Pytree) and isinstance(key, str) and not isinstance(node, Mapping):
             setattr(node, key, value)
-        elif hasattr(node, "__setitem__") and not isinstance(node, jax.Array):
-            node[key] = value
+        elif hasattr(node, "__setitem__"):
+            cast("Any", node)[key] = value
         elif type(node) in GRAPH_REGISTRY:
             GRAPH_REGISTRY[type(node)].set_key(node, key, value)
         else:
