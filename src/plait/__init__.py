@@ -85,6 +85,9 @@ from .core.state import split_state as split_state
 from .core import state as statelib
 from .core.state import to_flat_state as to_flat_state
 from .core.state import to_pure_dict as to_pure_dict
+from .core.surgery import Selection as Selection
+from .core.surgery import select as select
+from .core.surgery import trainable as trainable
 from .core.traversal import find_duplicates as find_duplicates
 from .core.traversal import iter_children as iter_children
 from .core.traversal import iter_graph as iter_graph
@@ -236,7 +239,9 @@ if TYPE_CHECKING:
     from .inspect.retrace import explain_retraces as explain_retraces
     from . import training as training
     from .training.ema import EMA as EMA
-    from .training.metrics import Metric as Metric
+    from .training.learning_rates import learning_rate as learning_rate
+    from .training.loss_scaling import DynamicLossScale as DynamicLossScale
+    from .training.metric import Metric as Metric
     from .training.metrics import MultiMetric as MultiMetric
     from .training import metrics as metrics
     from .training.optimizer import ModelAndOptimizer as ModelAndOptimizer

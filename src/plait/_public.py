@@ -24,6 +24,7 @@ _NAMES = {
         "FlatState State as_pure filter_state from_flat_state map_state merge_state replace_by_pure_dict "
         "restore_int_paths split_state to_flat_state to_pure_dict"
     ),
+    "core.surgery": "Selection select trainable",
     "core.traversal": ("find_duplicates iter_children iter_graph iter_module_children iter_modules set_metadata"),
     "core.modes": "set_graph_mode set_graph_updates",
     "core.proxy_caller": "call",
@@ -96,7 +97,10 @@ MODULES = {
 _LAZY_NAMES: dict[str, str] = {
     "inspect.retrace": "explain_retraces",
     "training.ema": "EMA",
-    "training.metrics": "Metric MultiMetric",
+    "training.learning_rates": "learning_rate",
+    "training.loss_scaling": "DynamicLossScale",
+    "training.metric": "Metric",
+    "training.metrics": "MultiMetric",
     "training.train_state": "TrainState",
     "training.optimizer": "ModelAndOptimizer OptArray OptState OptVariable Optimizer",
 }

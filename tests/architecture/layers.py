@@ -11,7 +11,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "variable_metadata", "variables", "variable_names", "nodes", "state", "graphdef", "diff", "flatten", "axes",
         "attributes", "sowing", "module", "plan", "state_leaves", "unflatten", "containers", "walks", "modes",
         "functional", "traversal", "locate", "config", "update_context", "proxy_caller", "views", "capture",
-        "rngs", "graph",
+        "rngs", "path_patterns", "surgery", "graph",
     ),
     "transforms": (
         "prefixes", "aliasing", "captures", "crossing", "arguments", "lanes", "routes", "donating", "axis_names",
@@ -34,7 +34,10 @@ FILES: dict[str, tuple[str, ...]] = {
         "validate",
     ),
     "inspect": ("tabulate", "retrace", "treescope", "explorer"),
-    "training": ("optimizer", "train_state", "metrics", "ema", "loop", "progress", "resume"),
+    "training": (
+        "optimizer", "learning_rates", "loss_scaling", "train_state", "metric", "classification", "metrics",
+        "ema", "loop", "progress", "resume",
+    ),
     "demo": ("images", "figures", "exports", "runs", "table", "digits"),
     "program": ("cli",),
 }  # fmt: skip

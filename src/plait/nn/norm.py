@@ -348,6 +348,8 @@ class GroupNorm(Module):
     Reference: Wu and He, "Group Normalization", 2018, arXiv:1803.08494.
     """
 
+    derived_arguments = ("group_size",)  # follows from num_groups when a layer is made again from its attributes
+
     def __init__(
         self,
         num_features: int,

@@ -84,7 +84,7 @@ class Optimizer(Pytree):
         self.tx = tx
         self.wrt = wrt
         selected = _selected_variables(model, wrt)
-        values = {path: _raw(variable) for path, variable in selected.items()}
+        values = {path: raw_value(variable) for path, variable in selected.items()}
         self.opt_state = to_opt_state(_unshared(tx.init(_nested(values)), values), selected)
 
     def update(self, model: Any, grads: Any = _MISSING, /, **kwargs: Any) -> Any:
@@ -114,10 +114,10 @@ class Optimizer(Pytree):
             )
         selected = _selected_variables(model, self.wrt)
         _check_order(model, grads, selected)
-        values = {path: _raw(variable) for path, variable in selected.items()}
+        values = {path: raw_value(variable) for path, variable in selected.items()}
         params, gradients = _nested(values), _nested(_matching_gradients(model, values, grads, self.wrt))
         old, structure = jax.tree.flatten(self.opt_state, is_leaf=_is_variable)
-        raw_state = structure.unflatten([_raw(leaf) if _is_variable(leaf) else leaf for leaf in old])
+        raw_state = structure.unflatten([raw_value(leaf) if _is_variable(leaf) else leaf for leaf in old])
 
         try:
             updates, new_state = self.tx.update(gradients, raw_state, params, **kwargs)
@@ -131,9 +131,9 @@ class Optimizer(Pytree):
         # Everything is computed and checked before the first write, so that an error changes nothing.
         self._check_writable(selected)
         for path, variable in selected.items():
-            _write(variable, new_values[path])
+            write_raw(variable, new_values[path])
         self._write_state(old, structure, new_state, selected)
-        _write(self.step, step)
+        write_raw(self.step, step)
         return updates
 
     def _explain_other_model(self, selected: Mapping[Path, Variable[Any]], error: ValueError) -> None:
@@ -167,7 +167,7 @@ class Optimizer(Pytree):
             return
         if all(map(_is_variable, old)):
             for variable, value in zip(old, leaves, strict=True):
-                _write(variable, value)
+                write_raw(variable, value)
         else:
             self.opt_state = to_opt_state(new, selected)
 
@@ -313,12 +313,12 @@ def _is_variable(node: Any) -> bool:
     return isinstance(node, Variable)
 
 
-def _raw(variable: Variable[Any]) -> Any:
+def raw_value(variable: Variable[Any]) -> Any:
     value = variable.get_raw_value()
     return value[...] if variable.get_metadata("ref") else value
 
 
-def _write(variable: Variable[Any], value: Any) -> None:
+def write_raw(variable: Variable[Any], value: Any) -> None:
     if variable.get_metadata("ref"):
         variable.get_raw_value()[...] = value
     else:
@@ -401,7 +401,7 @@ def _gradients_by_path(grads: Any) -> dict[Path, Any]:
         flat = grads
     else:
         flat = to_flat_state(grads if isinstance(grads, State) else state(grads))
-    return {path: _raw(leaf) if _is_variable(leaf) else leaf for path, leaf in flat}
+    return {path: raw_value(leaf) if _is_variable(leaf) else leaf for path, leaf in flat}
 
 
 def _shapes(value: Any) -> Any:

@@ -1,0 +1,271 @@
+"""Metrics of classifiers that count by class: the confusion matrix, precision, recall and F1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError
+from ..typing import Array
+from ..words import with_article
+from .metric import Metric, MetricState, as_mask
+
+AVERAGES = ("macro", "micro", "weighted", None)
+
+
+class ConfusionMatrix(Metric):
+    """How often each class was taken for each: ``matrix[right, predicted]`` is a number of examples.
+
+    Without a threshold the prediction is the largest logit, and examples whose label is no class, such as −1, do not
+    count. With one there are two classes: the prediction is ``logits >= threshold``, and right is ``labels > 0``.
+
+    Shapes:
+        logits: ``(..., num_classes)``, or ``(...)`` with a threshold.
+        labels: ``(...)``, integers. mask: broadcasts to labels.
+
+    Variables:
+        matrix: ``MetricState``, ``(num_classes, num_classes)``, int32.
+
+    Args:
+        num_classes: how many classes there are; ``None`` with a threshold.
+        threshold: where the second of two classes begins.
+
+    Raises:
+        ArgumentTypeError: ``num_classes`` is no integer, or ``threshold`` no float.
+        ArgumentError: not exactly one of the two was given.
+
+    Example:
+        >>> matrix = plait.metrics.ConfusionMatrix(2)
+        >>> matrix.update(logits=jnp.array([[0.1, 0.9], [0.8, 0.2], [0.6, 0.4]]), labels=jnp.array([1, 1, 0]))
+        >>> matrix.compute().tolist()
+        [[1, 0], [1, 1]]
+    """
+
+    def __init__(self, num_classes: int | None = None, *, threshold: float | None = None) -> None:
+        check_threshold(self, threshold)
+        if (num_classes is None) == (threshold is None):
+            raise ArgumentError(
+                f"{type(self).__name__} takes either num_classes or threshold",
+                found=f"num_classes={num_classes} and threshold={threshold}",
+                expected="exactly one of the two",
+                do=f"for example {type(self).__name__}(10), or {type(self).__name__}(threshold=0.5) for two classes",
+            )
+        if num_classes is not None and (isinstance(num_classes, bool) or not isinstance(num_classes, int)):
+            raise ArgumentTypeError(
+                f"the number of classes of {with_article(type(self).__name__)} must be an integer",
+                found=f"{num_classes!r} of type {type(num_classes).__name__}",
+                expected="an int",
+                do=f"for example {type(self).__name__}(10)",
+            )
+        self.num_classes = num_classes or 2
+        self.threshold = threshold
+        self.matrix = MetricState(jnp.zeros((self.num_classes, self.num_classes), jnp.int32))
+
+    def reset(self) -> None:
+        self.matrix.value = jnp.zeros_like(self.matrix.value)
+
+    def update(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, *, logits: Array, labels: Array, mask: Array | None = None, **_: Any
+    ) -> None:
+        """Take in predictions.
+
+        Args:
+            logits: scores of the classes.
+            labels: the right classes.
+            mask: which of them count; ``None`` for all.
+
+        Raises:
+            ShapeError: logits and labels do not fit each other or the classes, or labels are not integers.
+        """
+        predictions, labels = predicted_and_right(self, logits, labels)
+        if self.threshold is None and jnp.shape(logits)[-1] != self.num_classes:
+            raise ShapeError(
+                "the logits are not those of the classes",
+                at=with_article(type(self).__name__),
+                found=f"logits of shape {jnp.shape(logits)}",
+                expected=f"a last axis of {self.num_classes} classes",
+                do=f"make the metric for them: {type(self).__name__}({jnp.shape(logits)[-1]})",
+            )
+        counts = (labels >= 0) & (labels < self.num_classes)
+        if mask is not None:
+            counts &= as_mask(mask, labels.shape)
+        cell = jnp.where(counts, labels * self.num_classes + predictions, 0)
+        added = jnp.zeros(self.num_classes**2, jnp.int32).at[cell.ravel()].add(counts.ravel().astype(jnp.int32))
+        self.matrix.value = self.matrix.value + added.reshape(self.matrix.shape)
+
+    def compute(self) -> Array:
+        """The matrix of all batches: rows are right classes, columns are predictions."""
+        return self.matrix.value
+
+
+class _Ratio(ConfusionMatrix):
+    """A score of each class, and its average over the classes."""
+
+    def __init__(
+        self, num_classes: int | None = None, *, threshold: float | None = None, average: str | None = "macro"
+    ) -> None:
+        super().__init__(num_classes, threshold=threshold)
+        if average not in AVERAGES:
+            raise ArgumentError(
+                f"{type(self).__name__} does not know this average",
+                found=f"average={average!r}",
+                expected=", ".join(map(repr, AVERAGES)),
+                do="leave it out for the mean over classes",
+            )
+        self.average = average
+
+    def compute(self) -> Array:
+        """The score: with a threshold that of the second class, else the average; NaN before the first update."""
+        matrix = self.matrix.value.astype(jnp.float32)
+        hits, predicted, right = jnp.diagonal(matrix), matrix.sum(axis=0), matrix.sum(axis=1)
+        if self.average == "micro" and self.threshold is None:
+            return self._ratio(hits.sum(), predicted.sum(), right.sum(), empty=jnp.nan)
+        scores = self._ratio(hits, predicted, right, empty=0.0)
+        if self.threshold is not None:
+            return jnp.where(matrix.sum() > 0, scores[1], jnp.nan)
+        if self.average is None:
+            return scores
+        weights = right if self.average == "weighted" else (predicted + right > 0).astype(jnp.float32)
+        return (scores * weights).sum() / weights.sum()
+
+    def _ratio(self, hits: Array, predicted: Array, right: Array, *, empty: float) -> Array:
+        part, whole = self._parts(hits, predicted, right)
+        return jnp.where(whole > 0, part / jnp.maximum(whole, 1.0), empty)
+
+    def _parts(self, hits: Array, predicted: Array, right: Array) -> tuple[Array, Array]:
+        raise NotImplementedError
+
+
+class Precision(_Ratio):
+    """The share of right predictions among the predictions of a class.
+
+    ``hits / predictions`` for each class. A class for which that is 0/0 scores 0.
+
+    Shapes and variables: those of ``ConfusionMatrix``.
+
+    Args:
+        num_classes: how many classes there are; ``None`` with a threshold.
+        threshold: where the second of two classes begins; the result is then the score of that class.
+        average: over classes: ``"macro"``, the mean over those that occur in labels or predictions; ``"weighted"``,
+            with the numbers of labels as weights; ``"micro"``, from the counts of all classes together; ``None`` gives
+            an array with the score of each class.
+
+    Raises:
+        ArgumentError: not exactly one of ``num_classes`` and ``threshold`` was given, or ``average`` is none of these.
+        ArgumentTypeError: ``num_classes`` is no integer, or ``threshold`` no float.
+
+    Example:
+        >>> precision = plait.metrics.Precision(threshold=0.5)
+        >>> precision.update(logits=jnp.array([0.9, 0.8, 0.7, 0.1]), labels=jnp.array([1, 1, 0, 1]))
+        >>> round(float(precision.compute()), 3)
+        0.667
+    """
+
+    def _parts(self, hits: Array, predicted: Array, right: Array) -> tuple[Array, Array]:
+        return hits, predicted
+
+
+class Recall(_Ratio):
+    """The share of the examples of a class that were found.
+
+    ``hits / labels`` for each class. A class for which that is 0/0 scores 0.
+
+    Shapes and variables: those of ``ConfusionMatrix``.
+
+    Args:
+        num_classes: how many classes there are; ``None`` with a threshold.
+        threshold: where the second of two classes begins; the result is then the score of that class.
+        average: over classes: ``"macro"``, the mean over those that occur in labels or predictions; ``"weighted"``,
+            with the numbers of labels as weights; ``"micro"``, from the counts of all classes together; ``None`` gives
+            an array with the score of each class.
+
+    Raises:
+        ArgumentError: not exactly one of ``num_classes`` and ``threshold`` was given, or ``average`` is none of these.
+        ArgumentTypeError: ``num_classes`` is no integer, or ``threshold`` no float.
+
+    Example:
+        >>> recall = plait.metrics.Recall(2, average=None)
+        >>> recall.update(logits=jnp.array([[0.1, 0.9], [0.8, 0.2], [0.6, 0.4]]), labels=jnp.array([1, 1, 0]))
+        >>> recall.compute().tolist()
+        [1.0, 0.5]
+    """
+
+    def _parts(self, hits: Array, predicted: Array, right: Array) -> tuple[Array, Array]:
+        return hits, right
+
+
+class F1(_Ratio):
+    """The harmonic mean of precision and recall.
+
+    ``2 · hits / (predictions + labels)`` for each class. A class for which that is 0/0 scores 0.
+
+    Shapes and variables: those of ``ConfusionMatrix``.
+
+    Args:
+        num_classes: how many classes there are; ``None`` with a threshold.
+        threshold: where the second of two classes begins; the result is then the score of that class.
+        average: over classes: ``"macro"``, the mean over those that occur in labels or predictions; ``"weighted"``,
+            with the numbers of labels as weights; ``"micro"``, from the counts of all classes together; ``None`` gives
+            an array with the score of each class.
+
+    Raises:
+        ArgumentError: not exactly one of ``num_classes`` and ``threshold`` was given, or ``average`` is none of these.
+        ArgumentTypeError: ``num_classes`` is no integer, or ``threshold`` no float.
+
+    Example:
+        >>> f1 = plait.metrics.F1(2)
+        >>> f1.update(logits=jnp.array([[0.1, 0.9], [0.8, 0.2], [0.6, 0.4]]), labels=jnp.array([1, 1, 0]))
+        >>> round(float(f1.compute()), 3)
+        0.667
+    """
+
+    def _parts(self, hits: Array, predicted: Array, right: Array) -> tuple[Array, Array]:
+        return 2 * hits, predicted + right
+
+
+def check_threshold(metric: Any, threshold: Any) -> None:
+    """Refuse a threshold that is no float.
+
+    Raises:
+        ArgumentTypeError: names what was found.
+    """
+    if threshold is not None and not isinstance(threshold, float):
+        name = type(metric).__name__
+        raise ArgumentTypeError(
+            f"the threshold of {with_article(name)} must be a float",
+            found=f"{threshold!r} of type {type(threshold).__name__}",
+            expected="a float for two classes, or None",
+            do=f"for example {name}(threshold=0.5)",
+        )
+
+
+def predicted_and_right(metric: Any, logits: Any, labels: Any) -> tuple[Array, Array]:
+    """The predicted class and the right class of each example, as int32.
+
+    Raises:
+        ShapeError: the ranks of logits and labels do not fit each other, or labels are not integers.
+    """
+    logits, labels = jnp.asarray(logits), jnp.asarray(labels)
+    name = type(metric).__name__
+    place = f"{with_article(name)} with threshold={metric.threshold}"
+    gap = 1 if metric.threshold is None else 0
+    if logits.ndim != labels.ndim + gap or (logits.shape[: labels.ndim] != labels.shape):
+        raise ShapeError(
+            "logits and labels do not fit each other",
+            at=place,
+            found=f"logits of shape {logits.shape} and labels of shape {labels.shape}",
+            expected="logits with one more axis than labels, the classes" if gap else "equal shapes",
+            do=f"{name} takes one logit per label with threshold=0.5, and one per class without a threshold",
+        )
+    if not jnp.issubdtype(labels.dtype, jnp.integer):
+        raise ShapeError(
+            "labels must be integers",
+            at=place,
+            found=f"labels of dtype {labels.dtype.name}",
+            expected="an integer dtype",
+            do="convert them: labels.astype(jnp.int32)",
+        )
+    if metric.threshold is None:
+        return jnp.argmax(logits, axis=-1).astype(jnp.int32), labels.astype(jnp.int32)
+    return (logits >= metric.threshold).astype(jnp.int32), (labels > 0).astype(jnp.int32)

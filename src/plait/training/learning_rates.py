@@ -1,0 +1,51 @@
+"""The learning rate that an optimizer used last, to show it among the metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.traversal import iter_graph
+from ..errors import OptimizerError
+from ..paths import describe_path
+from .optimizer import Optimizer
+
+
+def learning_rate(optimizer: Optimizer, /) -> Any:
+    """The learning rate of the last update, or the first one before any.
+
+    Args:
+        optimizer: one whose transformation keeps it in its state: ``optax.inject_hyperparams`` around any of Optax's
+            optimizers, also inside a chain, with a number or a schedule.
+
+    Returns:
+        An array without axes. It changes with each step inside ``plait.jit`` too.
+
+    Raises:
+        OptimizerError: the state holds no learning rate, or several.
+
+    Example:
+        >>> schedule = optax.linear_schedule(1.0, 0.0, transition_steps=4)
+        >>> model = plait.Linear(2, 1, rngs=plait.Rngs(0))
+        >>> optimizer = plait.Optimizer(model, optax.inject_hyperparams(optax.sgd)(schedule), wrt=plait.Param)
+        >>> rates = []
+        >>> for _ in range(3):
+        ...     _ = optimizer.update(model, plait.grad(lambda model: model(jnp.ones(2)).sum())(model))
+        ...     rates.append(float(plait.learning_rate(optimizer)))
+        >>> rates
+        [1.0, 0.75, 0.5]
+    """
+    found = {
+        path: value for path, value in iter_graph(optimizer.opt_state) if path[-2:] == ("hyperparams", "learning_rate")
+    }
+    if len(found) != 1:
+        places = [describe_path(("opt_state", *path)) for path in found]
+        raise OptimizerError(
+            "there is no single learning rate in the state of the optimizer",
+            found=f"{len(found)}: {', '.join(places)}" if found else "a transformation that does not keep its own",
+            expected="one, kept by optax.inject_hyperparams",
+            do=f"select the one you mean: plait.select(optimizer, {places[0]!r})"
+            if found
+            else "wrap the optimizer: optax.inject_hyperparams(optax.adam)(learning_rate=schedule)",
+        )
+    (variable,) = found.values()
+    return variable[...]

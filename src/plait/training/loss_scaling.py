@@ -1,0 +1,144 @@
+"""Loss scaling: training in float16 without gradients that vanish.
+
+Small gradients are zero in float16. The loss is multiplied by a large number before it is differentiated, which shifts
+all gradients up, and they are divided by it before they are used. The number is found while training: as large as it
+can be without overflow.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..core.module import Pytree
+from ..core.traversal import iter_graph
+from ..core.variables import Variable
+from ..errors import ArgumentError
+from ..paths import Path
+from ..typing import Array
+from .optimizer import ModelAndOptimizer, Optimizer, raw_value, write_raw
+
+
+class LossScaleState(Variable[Any]):
+    """What a loss scale has found out."""
+
+
+class DynamicLossScale(Pytree):
+    """A factor for the loss that grows while gradients stay finite, and shrinks, skipping the step, when they do not.
+
+    Use it where a model computes in float16 (``dtype=jnp.float16``) and keeps its parameters in float32; bfloat16 has
+    the range of float32 and needs none of this.
+
+    Variables:
+        scale: ``LossScaleState``, ``()``, float32; the factor.
+        good_steps: ``LossScaleState``, ``()``, int32; steps since the factor last changed.
+
+    Args:
+        initial: the first factor.
+        growth_interval: after how many finite steps the factor grows.
+        factor: by how much it grows, and shrinks.
+        minimum: the least factor.
+        maximum: the largest factor.
+
+    Raises:
+        ArgumentError: ``factor`` or ``growth_interval`` is too small, or ``initial`` is outside of the bounds.
+
+    Example:
+        >>> model = plait.Linear(2, 1, dtype=jnp.float16, rngs=plait.Rngs(0))
+        >>> optimizer = plait.Optimizer(model, optax.sgd(0.1), wrt=plait.Param)
+        >>> loss_scale = plait.DynamicLossScale(initial=8.0, growth_interval=1)
+        >>> grads = plait.grad(lambda model: loss_scale.scaled(model(jnp.ones(2)).sum()))(model)
+        >>> bool(loss_scale.update(optimizer, model, grads)), float(loss_scale.scale[...])
+        (True, 16.0)
+        >>> bool(loss_scale.update(optimizer, model, jax.tree.map(lambda g: g * jnp.inf, grads)))
+        False
+        >>> float(loss_scale.scale[...]), int(optimizer.step[...])
+        (8.0, 1)
+
+    Reference: Micikevicius et al., "Mixed Precision Training", 2017, arXiv:1710.03740, section 3.2.
+    """
+
+    def __init__(
+        self,
+        initial: float = 2.0**15,
+        *,
+        growth_interval: int = 2000,
+        factor: float = 2.0,
+        minimum: float = 1.0,
+        maximum: float = 2.0**24,
+    ) -> None:
+        if not (factor > 1 and growth_interval >= 1 and 0 < minimum <= initial <= maximum):
+            raise ArgumentError(
+                "a loss scale cannot move with these numbers",
+                found=f"initial={initial}, growth_interval={growth_interval}, factor={factor}, minimum={minimum}, "
+                f"maximum={maximum}",
+                expected="factor > 1, growth_interval >= 1, and 0 < minimum <= initial <= maximum",
+                do="leave them out for the defaults",
+            )
+        self.growth_interval, self.factor = growth_interval, factor
+        self.minimum, self.maximum = minimum, maximum
+        self.scale = LossScaleState(jnp.asarray(initial, jnp.float32))
+        self.good_steps = LossScaleState(jnp.zeros((), jnp.int32))
+
+    def scaled(self, loss: Array) -> Array:
+        """The loss times the factor, in float32; what to differentiate."""
+        return jnp.asarray(loss).astype(jnp.float32) * self.scale[...]
+
+    def unscaled(self, grads: Any) -> Any:
+        """Gradients of a scaled loss as those of the loss, each in its own dtype. ``update`` does this itself."""
+        scale = self.scale[...]
+        return jax.tree.map(lambda g: (jnp.asarray(g).astype(jnp.float32) / scale).astype(g.dtype), grads)
+
+    def update(self, optimizer: Optimizer, model: Any, grads: Any, /, **kwargs: Any) -> Array:
+        """Take a step of the optimizer with gradients of the scaled loss, unless one of them is not finite.
+
+        A skipped step changes neither the model nor the optimizer, its step counter included; only the factor shrinks.
+
+        Args:
+            optimizer: the optimizer of the model.
+            model: the model.
+            grads: gradients of ``scaled(loss)``.
+            **kwargs: extra arguments of the transformation.
+
+        Returns:
+            Whether the step was taken: a bool array.
+
+        Raises:
+            OptimizerError: as ``Optimizer.update``.
+        """
+        finite = _all_finite(grads)
+        # Zeros in place of what is not finite, so that no check for NaN fires on a step that is thrown away.
+        usable = jax.tree.map(lambda g: jnp.where(finite, g, jnp.zeros_like(g)), self.unscaled(grads))
+        before = _values([model, optimizer])
+        if isinstance(optimizer, ModelAndOptimizer):
+            optimizer.update(usable, **kwargs)
+        else:
+            optimizer.update(model, usable, **kwargs)
+        for path, variable in _variables([model, optimizer]).items():
+            old, new = before.get(path), raw_value(variable)
+            if path in before and new is not old:
+                write_raw(variable, jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old))
+        self._move(finite)
+        return finite
+
+    def _move(self, finite: Array) -> None:
+        scale, good = self.scale[...], jnp.where(finite, self.good_steps[...] + 1, 0)
+        grows = good >= self.growth_interval
+        larger = jnp.where(grows, jnp.minimum(scale * self.factor, self.maximum), scale)
+        self.scale[...] = jnp.where(finite, larger, jnp.maximum(scale / self.factor, self.minimum))
+        self.good_steps[...] = jnp.where(grows, 0, good)
+
+
+def _all_finite(grads: Any) -> Array:
+    leaves = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(grads)]
+    return jnp.stack(leaves).all() if leaves else jnp.asarray(True)
+
+
+def _variables(node: Any) -> dict[Path, Variable[Any]]:
+    return {path: value for path, value in iter_graph(node) if isinstance(value, Variable)}
+
+
+def _values(node: Any) -> dict[Path, Any]:
+    return {path: raw_value(variable) for path, variable in _variables(node).items()}

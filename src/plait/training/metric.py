@@ -1,0 +1,103 @@
+"""Metrics: numbers that are gathered over many batches and computed at the end.
+
+A metric is a graph object whose sums are variables, so that it can be updated inside ``jit``. Batches are combined
+exactly: the result does not depend on how the data was cut. (rules O5 to O8)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..core.functional import split
+from ..core.module import Pytree
+from ..core.variables import Variable
+from ..errors import ArgumentError, ArgumentTypeError
+from ..typing import Array, FilterLiteral
+
+
+class MetricState(Variable[Any]):
+    """What a metric has gathered."""
+
+
+class Metric(Pytree):
+    """The interface of metrics: ``update`` with each batch, then ``compute``, then ``reset``.
+
+    Subclasses define all four methods, ``__init__`` included.
+
+    Example:
+        >>> class Largest(plait.Metric):
+        ...     def __init__(self):
+        ...         self.reset_value = -jnp.inf
+        ...         self.value = plait.metrics.MetricState(jnp.array(-jnp.inf))
+        ...     def update(self, *, values, **_):
+        ...         self.value[...] = jnp.maximum(self.value[...], values.max())
+        ...     def compute(self):
+        ...         return self.value[...]
+        ...     def reset(self):
+        ...         self.value[...] = jnp.array(-jnp.inf)
+        >>> largest = Largest()
+        >>> largest.update(values=jnp.array([1.0, 3.0]))
+        >>> float(largest.compute())
+        3.0
+    """
+
+    def __init__(self) -> None:
+        raise self._missing("__init__")
+
+    def update(self, **kwargs: Any) -> None:
+        """Take in a batch."""
+        raise self._missing("update")
+
+    def compute(self) -> Any:
+        """The metric of all batches since the last reset."""
+        raise self._missing("compute")
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        raise self._missing("reset")
+
+    def split(self, *filters: FilterLiteral) -> Any:
+        """The metric's structure and values; the same as ``plait.split(metric, *filters)``."""
+        return split(self, *filters)
+
+    def _missing(self, method: str) -> NotImplementedError:
+        return NotImplementedError(f"{type(self).__name__} is a Metric and must define its own {method}()")
+
+
+def masked_values(metric: Any, kwargs: Mapping[str, Any], mask: Any) -> tuple[Array, Array | None]:
+    """The values of an update as float32, and the mask in their shape.
+
+    Raises:
+        ArgumentTypeError: the keyword with the values is missing.
+        ArgumentError: a mask was given and the values are no array.
+    """
+    if metric.argname not in kwargs:
+        raise ArgumentTypeError(
+            f"{type(metric).__name__}.update was called without its values",
+            found=f"the keywords {sorted(kwargs)}",
+            expected=f"the keyword {metric.argname!r}",
+            do=f"call update({metric.argname}=...), or make the metric with argname= the name that you use",
+        )
+    values = kwargs[metric.argname]
+    if mask is not None and isinstance(values, (bool, int, float)):
+        raise ArgumentError(
+            f"{type(metric).__name__}.update was given a mask for a single number",
+            found=f"{metric.argname}={values!r}",
+            expected="an array of values, which the mask selects from",
+            do=f"pass an array: {metric.argname}=jnp.asarray([{values!r}])",
+        )
+    values = jnp.asarray(values).astype(jnp.float32)
+    return values, None if mask is None else as_mask(mask, values.shape)
+
+
+def as_mask(mask: Any, shape: tuple[int, ...]) -> Array:
+    """A mask as booleans of the given shape."""
+    return jnp.broadcast_to(jnp.asarray(mask).astype(bool), shape)
+
+
+def number_of(values: Array, mask: Array | None) -> Array:
+    """How many values count."""
+    return jnp.asarray(values.size, jnp.int32) if mask is None else jnp.sum(mask, dtype=jnp.int32)

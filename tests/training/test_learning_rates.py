@@ -1,0 +1,57 @@
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+import plait
+from plait.errors import OptimizerError
+
+pytestmark = pytest.mark.usefixtures("users_promotion")  # Optax needs JAX's own promotion
+
+
+def make(tx):
+    model = plait.Linear(2, 1, rngs=plait.Rngs(0))
+    return model, plait.Optimizer(model, tx, wrt=plait.Param)
+
+
+SCHEDULE = optax.linear_schedule(1.0, 0.0, transition_steps=4)
+INJECTED = {
+    "alone": lambda: optax.inject_hyperparams(optax.sgd)(SCHEDULE),
+    "in a chain": lambda: optax.chain(optax.clip(1.0), optax.inject_hyperparams(optax.adam)(SCHEDULE)),
+}
+
+
+@pytest.mark.parametrize("name", INJECTED)
+def test_the_rate_of_each_step_is_shown_in_metrics_inside_jit(name):
+    model, optimizer = make(INJECTED[name]())
+    metrics = plait.MultiMetric(rate=plait.metrics.Average("rate"))
+    assert plait.learning_rate(optimizer) == 1.0
+
+    @plait.jit
+    def step(model, optimizer, metrics, x):
+        optimizer.update(model, plait.grad(lambda model: model(x).sum())(model))
+        metrics.update(rate=plait.learning_rate(optimizer))
+
+    rates = []
+    for _ in range(4):
+        metrics.reset()
+        step(model, optimizer, metrics, jnp.ones((1, 2)))
+        rates.append(float(metrics.compute()["rate"]))
+    assert rates == [1.0, 0.75, 0.5, 0.25]
+
+
+def test_a_transformation_that_keeps_no_rate_is_refused():
+    with pytest.raises(OptimizerError, match="inject_hyperparams"):
+        plait.learning_rate(make(optax.adam(SCHEDULE))[1])
+
+
+def test_several_rates_are_named():
+    groups = optax.multi_transform(
+        {"a": optax.inject_hyperparams(optax.sgd)(0.1), "b": optax.inject_hyperparams(optax.sgd)(0.2)},
+        lambda params: jax.tree.map(lambda p: "ab"[p.ndim - 1], params),
+    )
+    optimizer = make(groups)[1]
+    with pytest.raises(OptimizerError, match=r"found +2: ") as caught:
+        plait.learning_rate(optimizer)
+    (rate,) = eval(str(caught.value).rpartition("you mean: ")[2]).get().values()
+    assert float(rate[...]) == pytest.approx(0.1)
