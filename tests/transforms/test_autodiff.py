@@ -530,3 +530,13 @@ def test_statistics_and_streams_advance_once_wherever_the_gradient_is_taken(case
     assert int(model.drop.rngs.count.value) == int(eager.drop.rngs.count.value) == 1
     np.testing.assert_allclose(model.norm.mean.value, eager.norm.mean.value, rtol=1e-5, atol=1e-7)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), grads, expected)
+
+
+def test_integers_are_told_by_path():
+    """Section 9: and nothing is changed."""
+    model = Node(w=plait.Param(jnp.ones(2)), inner=Node(index=plait.Param(jnp.arange(2))))
+    with pytest.raises(TypeError, match=r"(?s)at +m\.inner\.index\n.*int32\[2\].*DiffState.*allow_int"):
+        plait.grad(lambda m: m.w.sum())(model)
+    floats = plait.All(plait.Param, lambda path, v: jnp.issubdtype(v.dtype, jnp.inexact))
+    assert list(plait.grad(lambda m: m.w.sum(), argnums=plait.DiffState(0, floats))(model)) == ["w"]
+    assert float(plait.grad(lambda m: m.w.sum(), allow_int=True)(model)["w"][0]) == 1.0

@@ -24,7 +24,7 @@ from ..words import describe_type
 from .crossing import check_function, check_no_duplicates, gather, run_inside, write_back
 from .lanes import positional
 from .prefixes import is_graph_leaf
-from .selections import DiffState, check_distinct, check_sharing, number_of, resolve, select
+from .selections import DiffState, check_differentiable, check_distinct, check_sharing, number_of, resolve, select
 
 
 def grad(
@@ -148,6 +148,8 @@ def _lift(
         elif len(gathered.roots) > 1:
             check_sharing(name, f, args, kwargs, requests)
         selections = [select(gathered, args, request, updates) for request in requests]
+        if not allow_int:
+            check_differentiable(name, f, args, gathered, selections)
         # A NumPy array would be written in place, and cannot take a tracer.
         values = [jnp.asarray(value) if type(value) is np.ndarray else value for value in gathered.values()]
         plain = gathered.plain

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from .._compat import trace_state
 from ..core.filters import to_predicate
@@ -19,6 +21,7 @@ from ..typing import FilterLiteral
 from .aliasing import Treatment, check_aliasing
 from .arguments import argument_names
 from .crossing import Entered, Gathered
+from .lanes import joined
 from .prefixes import FilterMapping, is_graph_leaf
 
 
@@ -112,6 +115,35 @@ def check_sharing(
         else:
             treatments.append(Treatment(label, root, as_prefix(root, filters[number])))
     check_aliasing(name, treatments, {})
+
+
+def check_differentiable(
+    name: str, f: Any, args: tuple[Any, ...], gathered: Gathered, selections: Sequence[Selection]
+) -> None:
+    """Refuse to differentiate by variables that hold integers.
+
+    Raises:
+        ArgumentTypeError: names the path and the type.
+    """
+    walk = gathered.walk
+    if walk is None:
+        return
+    for position in [position for selection in selections for position in selection.positions]:
+        for leaf in jax.tree_util.tree_leaves(walk.cells[position].raw):
+            dtype = getattr(leaf, "dtype", None)
+            if dtype is None or not jnp.issubdtype(dtype, jnp.integer) or dtype == jax.dtypes.float0:
+                continue
+            ends = list(itertools.accumulate(walk.counts))
+            root = next(number for number, end in enumerate(ends) if position < end)
+            label = labelled_roots(f, args, {})[root][1]
+            raise ArgumentTypeError(
+                f"{name} was asked to differentiate by integers",
+                at=joined(label, walk.paths()[position]),
+                found=f"{dtype}{list(leaf.shape)}",
+                expected="floating point numbers",
+                do="leave it out: argnums=plait.DiffState(0, plait.All(plait.Param, lambda path, v: "
+                "jnp.issubdtype(v.dtype, jnp.inexact))), give it another kind than Param, or pass allow_int=True",
+            )
 
 
 def as_prefix(root: Any, filter: FilterLiteral) -> Any:
