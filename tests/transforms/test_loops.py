@@ -504,3 +504,24 @@ def test_outputs_that_do_not_fit_out_axes():
         plait.scan(lambda c, x: c)(jnp.zeros(()), XS)
     with pytest.raises(ArgumentError, match=r"(?s)axis 3 of the output is out of range.*\(2,\)"):
         plait.scan(lambda c, x: (c, x), out_axes=(plait.Carry, 3))(jnp.zeros(()), XS)
+
+
+def test_associative_scan_and_map_inside_a_body():
+    """X20: functions of JAX on arrays work inside, with variables of the carry and of the slice."""
+    node = counter()
+
+    def body(node, xs):
+        sums = jax.lax.associative_scan(jnp.add, xs)
+        node.total += jax.lax.map(lambda x: x * 2, sums)
+        return node
+
+    scan(body)(node, XS)
+    np.testing.assert_array_equal(node.total[...], 2 * jnp.cumsum(XS, axis=1).sum(0))
+
+
+def test_map_is_a_scan_without_carry():
+    """X20."""
+    layers = plait.vmap(lambda key: plait.Linear(2, 3, rngs=plait.Rngs(key)))(jax.random.split(jax.random.key(0), 3))
+    found = plait.scan(lambda layer, x: layer(x), in_axes=0, out_axes=0)(layers, XS)
+    expected = jax.lax.map(lambda a: a[0] @ a[1] + a[2], (XS, layers.kernel[...], layers.bias[...]))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
