@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -118,28 +119,40 @@ def test_an_error_is_a_message_and_a_status(monkeypatch, capsys, error, status, 
     assert capsys.readouterr().err == message
 
 
-def test_an_interruption_in_a_callback_of_the_garbage_collector_is_not_lost(monkeypatch, capsys, request):
-    """Python swallows what is raised there; JAX has such a callback, which runs often while libraries load."""
+class Garbage:
+    """Something that only the collector frees."""
 
+    def __init__(self):
+        self.self = self
+
+
+@pytest.mark.parametrize("where", ["collector", "weak reference"])
+def test_an_interruption_in_a_callback_is_not_lost(where, monkeypatch, capsys, request):
+    """Python swallows what is raised there; JAX and plait have such callbacks, which run often while libraries load."""
     met = []
 
-    def callback(phase, info):
+    def callback(*_):
         if not met:
-            met.append(phase)
+            met.append(where)
             signal.raise_signal(signal.SIGINT)
 
     def work(options):
+        garbage = Garbage()
+        ref = weakref.ref(garbage, callback if where == "weak reference" else None)
+        del garbage
         gc.collect()
+        assert ref() is None
         time.sleep(10)
 
     monkeypatch.setattr("plait.demo.digits.run", work)
-    gc.callbacks.append(callback)
-    request.addfinalizer(lambda: gc.callbacks.remove(callback))
-    before = signal.getsignal(signal.SIGINT)
+    if where == "collector":
+        gc.callbacks.append(callback)
+        request.addfinalizer(lambda: gc.callbacks.remove(callback))
+    before = signal.getsignal(signal.SIGINT), sys.unraisablehook
     assert cli.main(["demo", "digits"]) == 130
     assert capsys.readouterr().err == "plait: interrupted\n"
-    assert signal.getsignal(signal.SIGINT) is before
-    assert met == ["start"]
+    assert (signal.getsignal(signal.SIGINT), sys.unraisablehook) == before
+    assert met == [where]
 
 
 def test_a_mistake_in_plait_keeps_its_traceback(monkeypatch):

@@ -9,14 +9,12 @@ from __future__ import annotations
 import _thread
 import argparse
 import contextlib
-import gc
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
+from typing import Any
 
 from .errors import PlaitError
 
@@ -46,27 +44,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _reliable_interrupts() -> Iterator[None]:
     """Let Ctrl-C interrupt the program wherever it is.
 
-    JAX has a callback for the garbage collector, which runs often while libraries load. Python ignores an exception
-    that is raised in one, so an interruption that meets it is repeated a moment later.
+    Python ignores an exception that is raised in a callback of the garbage collector or of a weak reference, and both
+    JAX and plait have such callbacks. It reports what it ignores; an interruption among that is repeated a moment later.
     """
+    before = sys.unraisablehook
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        callbacks = {getattr(each, "__code__", None) for each in gc.callbacks}
-        while frame is not None and frame.f_code not in callbacks:
-            frame = frame.f_back
-        if frame is not None:
+    def report(ignored: Any) -> None:
+        if issubclass(ignored.exc_type, KeyboardInterrupt):
             threading.Timer(0.01, _thread.interrupt_main).start()
         else:
-            raise KeyboardInterrupt
+            before(ignored)
 
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may say what a signal does
-        yield
-        return
-    before = signal.signal(signal.SIGINT, interrupt)
+    sys.unraisablehook = report
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        sys.unraisablehook = before
 
 
 def _parser() -> argparse.ArgumentParser:

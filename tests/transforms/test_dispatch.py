@@ -522,3 +522,22 @@ def test_a_mode_that_is_set_later_is_obeyed():
         f(shared)
     f(shared)
     assert m.w.value.tolist() == [7.0, 7.0]
+
+
+def test_an_array_that_was_donated_before_is_told_by_path():
+    """Issue list of bad input: a donated variable used again; the general way and the fast way."""
+    model = Node(inner=Node(w=plait.Param(jnp.ones(3)), n=plait.Param(jnp.zeros(()))))
+    step = plait.jit(lambda m, x: m.inner.w.sum() + x)
+    for first in (True, False):
+        if first:
+            fresh = plait.clone(model)
+            plait.jit(lambda x: x + 1, donate_argnums=0)(fresh.inner.w[...])
+            with pytest.raises(ArgumentError, match=r"(?s)at +inner\.w\n.*deleted.*plait\.clone\(model, arrays=True\)"):
+                plait.jit(lambda m, x: m.inner.w.sum() + x)(fresh, 1.0)
+            model = Node(inner=Node(w=plait.Param(jnp.ones(3)), n=plait.Param(jnp.zeros(()))))
+        else:
+            step(model, 1.0)
+            step(model, 1.0)
+            plait.jit(lambda x: x + 1, donate_argnums=0)(model.inner.w[...])
+            with pytest.raises(ArgumentError, match=r"(?s)at +inner\.w\n.*deleted"):
+                step(model, 1.0)

@@ -22,7 +22,11 @@ what came back into the cells that were written. For a function of a model with 
             stale = True
         if stale:
             return AGAIN
-        returned = call(c0.raw, c1.raw, a1)
+        try:
+            returned = call(c0.raw, c1.raw, a1)
+        except (ValueError, RuntimeError):
+            explain(compiled, (a0, a1,), {})            # raises if it is about buffers that were donated
+            raise
         if type(returned) is Other:                     # another trace, which did something else
             return finish(compiled, (a0, a1,), {}, returned)
         c0.raw, c1.raw, out = returned
@@ -226,7 +230,7 @@ def make_run(
     modes: tuple[bool | None, bool | None],
     finish: Callable[..., Any],
     check: Callable[..., Any] | None,
-    refuse_shared: Callable[..., Any],
+    explain: Callable[..., Any],
 ) -> Any:
     """The run of one walk.
 
@@ -234,7 +238,7 @@ def make_run(
         modes: ``graph`` and ``graph_updates``, as ``jit`` was given them.
         finish: ends a call whose trace did something else than the first one.
         check: compares the walk with a fresh one before each call.
-        refuse_shared: raises an error when two variables hold one buffer that is to be donated.
+        explain: raises an error with paths when a buffer was donated before, or is to be donated twice.
     """
     assert compiled.layout is not None
     # Objects are told by the stamp that each has for life.
@@ -264,7 +268,7 @@ def make_run(
         modes=modes,
         finish=finish,
         check=check,
-        refuse_shared=refuse_shared,
+        explain=explain,
     )
 
 
@@ -323,18 +327,16 @@ def _run_factory(
         write = ["return write_all(written, returned)"]
 
     call = f"returned = call({', '.join([*reads, *passed])})"
-    body = [call]
-    if donates and refused:
-        body = ["try:", f"    {call}", "except (ValueError, RuntimeError):"]
-        body += [f"    refuse_shared(compiled, {given})", "    raise"]
+    body = ["try:", f"    {call}", "except (ValueError, RuntimeError):"]
+    body += [f"    explain(compiled, {given})", "    raise"]
     if donates and not refused:
-        body.insert(0, f"refuse_shared(compiled, {given})")
+        body.insert(0, f"explain(compiled, {given})")
     if checked:
         body.insert(0, f"check(graphdefs, cells, [{', '.join(objects)}])")
     between, inside = "\n    ", "\n        "
     source = f"""\
 def make(*, compiled, cells, stamp, stamps, versions, identities, lists, saved, containers, graphdefs, modes, finish,
-         check, refuse_shared):
+         check, explain):
     call = compiled.jitted
     {between.join(setup)}
     def stamps_stand():

@@ -237,8 +237,9 @@ def _make_jitted(
             compiled = find_compiled(args, kwargs, gathered, updates)
             positional, named = compiled.arguments(gathered, args, kwargs)
             returned = compiled.jitted(*positional, **named)
-        except ValueError as error:
-            if shardings is not None:
+        except (ValueError, RuntimeError) as error:
+            explain_deleted(gathered)
+            if shardings is not None and isinstance(error, ValueError):
                 shardings.explain(error, gathered, args)
             raise
         except (TypeError, jax.errors.UnexpectedTracerError) as error:
@@ -289,7 +290,7 @@ def _make_jitted(
         run = walk.runs.get(number)
         if run is None:
             check = check_cells if CHECK_DISPATCH else None
-            run = make_run(compiled, walk, gathered.roots, (graph, graph_updates), finish, check, refuse_shared)
+            run = make_run(compiled, walk, gathered.roots, (graph, graph_updates), finish, check, explain_buffers)
             run.guard = weakref.ref(token, _drop_from(weakref.ref(first), number))
             walk.runs[number] = run
         kept[number] = run
@@ -342,9 +343,38 @@ def finish(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], re
     return write_back(outcome, gather((args, kwargs)), values, plain)
 
 
-def refuse_shared(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise an error with both paths if a donated buffer is held by two variables."""
-    compiled.arguments(gather((args, kwargs)), args, kwargs)
+def explain_buffers(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise an error with paths if a buffer is gone, or a donated buffer is held by two variables."""
+    gathered = gather((args, kwargs))
+    explain_deleted(gathered)
+    compiled.arguments(gathered, args, kwargs)
+
+
+def explain_deleted(gathered: Gathered) -> None:
+    """Name the variables whose buffers an earlier call took over.
+
+    Raises:
+        ArgumentError: names their paths.
+    """
+    if gathered.walk is None:
+        return
+    gone = [
+        describe_path(path)
+        for cell, path in zip(gathered.walk.cells, gathered.walk.paths(), strict=True)
+        if any(isinstance(leaf, jax.Array) and _is_deleted(leaf) for leaf in jax.tree.leaves(cell.raw))
+    ]
+    if gone:
+        raise ArgumentError(
+            "a variable holds an array that is gone: an earlier call took over its buffer (donation)",
+            at=", ".join(gone[:5]) + (f", and {len(gone) - 5} more" if len(gone) > 5 else ""),
+            found="a deleted array",
+            expected="an array",
+            do="go on with the object that the donating call updated, or donate plait.clone(model, arrays=True)",
+        )
+
+
+def _is_deleted(array: Any) -> bool:
+    return not isinstance(array, Tracer) and array.is_deleted()
 
 
 def _static(value: Any, argument: int | str) -> Static:
