@@ -45,7 +45,8 @@ def _reliable_interrupts() -> Iterator[None]:
     """Let Ctrl-C interrupt the program wherever it is.
 
     Python ignores an exception that is raised in a callback of the garbage collector or of a weak reference, and both
-    JAX and plait have such callbacks. It reports what it ignores; an interruption among that is repeated a moment later.
+    JAX and plait have such callbacks. It reports what it ignores; an interruption among these is repeated a little
+    later.
     """
     before = sys.unraisablehook
 
