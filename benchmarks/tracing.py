@@ -7,7 +7,10 @@ The blocks are called in a Python loop, scanned, or recomputed (``remat``) in a 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
+import statistics
+import time
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .measure import QUICK, Effort, Loop, compare
+from .measure import pinned_thread
 from .table import Table
 
 BUDGET = 1.15
@@ -137,30 +140,36 @@ def modules(nnx: types.ModuleType, way: str, blocks: int) -> Callable[[], Any]:
     return lower
 
 
-def _loop(call: Callable[[], Any]) -> Loop:
-    def loop(calls: int) -> None:
-        for _ in range(calls):
+def _medians(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Milliseconds of a call, in turns. A call takes a second, so none is made only to warm caches, but the first."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    with pinned_thread():
+        for call in calls.values():
             call()
-
-    return loop
+        for _ in range(rounds):
+            for name, call in calls.items():
+                gc.collect()  # what the contender before it left behind
+                start = time.thread_time_ns()
+                call()
+                times[name].append((time.thread_time_ns() - start) / 1e6)
+    return {name: statistics.median(found) for name, found in times.items()}
 
 
 def run(*, quick: bool = False) -> Iterator[Table]:
-    """One table: a row for each way, and one for what a block costs."""
+    """One table, with a row for each way."""
     import plait
 
     blocks = 2 if quick else 24
-    effort = QUICK if quick else Effort(rounds=9, round_us=1.0, fewest_calls=1)
     table = Table(
         f"tracing and lowering a training step of {blocks} blocks (budget {BUDGET})",
         ["way", "plain ms", "plait ms", "plait / plain", "Flax / plain"],
     )
     for way in WAYS:
-        loops = {"plain": _loop(plain(way, blocks)), "plait": _loop(modules(plait, way, blocks))}
+        calls = {"plain": plain(way, blocks), "plait": modules(plait, way, blocks)}
         with contextlib.suppress(ImportError):
-            loops["Flax"] = _loop(modules(importlib.import_module("flax.nnx"), way, blocks))
-        found = compare(loops, effort)
-        flax = found["Flax"].ratio if "Flax" in found else "-"
-        ratio = found["plait"].ratio
-        table.rows.append([way, found["plain"].us / 1e3, found["plait"].us / 1e3, ratio, flax])
+            calls["Flax"] = modules(importlib.import_module("flax.nnx"), way, blocks)
+        found = _medians(calls, 1 if quick else 7)
+        floor, ours = found["plain"], found["plait"]
+        theirs = found["Flax"] / floor if "Flax" in found else "-"
+        table.rows.append([way, floor, ours, ours / floor, theirs])
     yield table
