@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..core.axes import PARTITION_NAME as PARTITION_NAME
-from ..core.variables import Variable
 from ..errors import AxisNameMismatchError, PartitioningUnspecifiedError as PartitioningUnspecifiedError
 from .axis_rules import (
     Rules,
@@ -25,7 +24,7 @@ from .axis_rules import (
     logical_to_mesh_axes as logical_to_mesh_axes,
 )
 from .mesh import get_global_mesh as get_global_mesh, global_mesh_defined as global_mesh_defined, place_by_spec
-from .specs import map_specs, spec_of
+from .specs import get_partition_spec as get_partition_spec, is_spec_leaf, map_specs, spec_of
 
 A = TypeVar("A")
 
@@ -300,15 +299,6 @@ def with_logical_partitioning(
     return wrapper
 
 
-def _has_spec(x: Any) -> bool:
-    return isinstance(x, Variable) or hasattr(x, "get_partition_spec")
-
-
-def get_partition_spec(tree: Any) -> Any:
-    """The spec of each leaf: boxes and variables give theirs, arrays ``PartitionSpec()``, anything else ``None``."""
-    return jax.tree_util.tree_map(spec_of, tree, is_leaf=_has_spec)
-
-
 def get_sharding(tree: Any, mesh: Any) -> Any:
     """The sharding on ``mesh`` of each leaf; ``None`` for what has no spec."""
 
@@ -317,4 +307,4 @@ def get_sharding(tree: Any, mesh: Any) -> Any:
             return leaf.get_sharding(mesh)
         return map_specs(lambda spec: NamedSharding(mesh, spec), spec_of(leaf))
 
-    return jax.tree_util.tree_map(convert, tree, is_leaf=_has_spec)
+    return jax.tree_util.tree_map(convert, tree, is_leaf=is_spec_leaf)

@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import numpy as np
 
-from ..core.nodes import jax_key_to_key
-from ..errors import ArgumentTypeError
+from ..core.nodes import Static, jax_key_to_key
+from ..core.statics import static_key
+from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import format_path
 from ..words import describe_type
 from .crossing import Gathered
 
 _NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+
+
+def static_argument(transform: str, value: Any, argument: int | str) -> Static:
+    """A static argument, wrapped for the crossing.
+
+    Raises:
+        ArgumentError: it cannot be hashed.
+    """
+    try:
+        static_key(value)
+    except TypeError as error:
+        raise ArgumentError(
+            f"{transform}: a static argument cannot be hashed",
+            at=f"argument {argument!r}",
+            found=describe_type(value),
+            expected="a hashable value",
+            do="pass a tuple instead of a list, or a frozen dataclass, or do not mark the argument static",
+        ) from error
+    return Static(value)
+
+
+def with_statics(transform: str, args: tuple[Any, ...], argnums: int | Iterable[int]) -> tuple[Any, ...]:
+    """Positional arguments, the static ones wrapped."""
+    statics = {argnums} if isinstance(argnums, int) else set(argnums)
+    statics = {number + len(args) if number < 0 else number for number in statics}
+    return tuple(static_argument(transform, arg, i) if i in statics else arg for i, arg in enumerate(args))
 
 
 def parameter_names(function: Callable[..., Any]) -> list[str]:

@@ -12,9 +12,8 @@ import numpy as np
 
 from .._compat import jax_version, pmap as jax_pmap
 from ..core.modes import graph_updates_mode
-from ..core.nodes import Static
-from ..core.statics import static_key
 from ..errors import ArgumentError, MissingDependencyError
+from .arguments import with_statics
 from .axis_names import read_axis_name
 from .crossing import check_function, curried
 from .donating import donate
@@ -192,7 +191,6 @@ def pmap(
         )
     f, transform_metadata = read_axis_name(f, transform_metadata)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
-    statics = _numbers(static_broadcasted_argnums)
     donated = _numbers(donate_argnums)
     options = {"axis_name": axis_name, "devices": devices, "backend": backend, "axis_size": axis_size}
     mapped_functions: dict[Any, Callable[..., Any]] = {}
@@ -205,7 +203,7 @@ def pmap(
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = positional(f, args, kwargs)
-        args = tuple(_static(arg, i) if i in statics else arg for i, arg in enumerate(args))
+        args = with_statics("pmap", args, static_broadcasted_argnums)
         lifting = Lifting(
             "pmap",
             f,
@@ -231,20 +229,6 @@ def pmap(
 
 def _numbers(argnums: int | Iterable[int]) -> frozenset[int]:
     return frozenset({argnums} if isinstance(argnums, int) else argnums)
-
-
-def _static(value: Any, number: int) -> Static:
-    try:
-        static_key(value)
-    except TypeError as error:
-        raise ArgumentError(
-            "pmap: a static argument cannot be hashed",
-            at=f"argument {number}",
-            found=f"a {type(value).__name__}",
-            expected="a hashable value",
-            do="pass a tuple instead of a list, or do not mark the argument static",
-        ) from error
-    return Static(value)
 
 
 def _check_devices(size: int | None, lifting: Lifting, devices: Sequence[Any] | None, backend: str | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import jax
 
 from ..core.diff import diff
-from ..core.modes import check_mode, graph_updates_mode
+from ..core.modes import graph_updates_mode
 from ..errors import ArgumentError, ArgumentTypeError
 from .arguments import parameter_names
 from .crossing import (
@@ -21,8 +21,7 @@ from .crossing import (
     Result,
     Structure,
     check_function,
-    check_no_duplicates,
-    gather,
+    gather_checked,
     lift,
     write_back,
 )
@@ -103,11 +102,8 @@ def _choose(
         raise ArgumentError(
             f"{name} needs a branch", found="an empty sequence", expected="at least one function", do="add a function"
         )
-    gathered = gather((operands, {}))
     updates = graph_updates_mode(graph_updates)
-    check_mode(list(gathered.roots), graph)
-    if not updates:
-        check_no_duplicates(gathered, name)
+    gathered = gather_checked(name, (operands, {}), graph, updates)
     lifted = [lift(f, gathered.structure, name, updates=updates, all_returned=True) for f in branches]
     left: list[Any] = [None] * len(lifted)  # what each branch left, as far as it is static: nothing traced may stay
 

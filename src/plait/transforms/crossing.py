@@ -31,9 +31,10 @@ import jax
 from jax.tree_util import register_static
 
 from .._compat import current_trace, describe_trace, top_level_trace, trace_state
-from ..core.flatten import Walk
+from ..core.flatten import Walk, path_of
 from ..core.graphdef import GraphDef, LeafDef, NodeDef, VariableDef, iter_parts
 from ..core.locate import describe_place, path_within
+from ..core.modes import check_mode
 from ..core.module import Pytree
 from ..core.nodes import Static
 from ..core.statics import HashableMapping
@@ -45,7 +46,7 @@ from ..errors import ArgumentError, ArgumentTypeError, StaticValueError
 from ..paths import Path, format_path
 from ..words import describe_type
 from .captures import captures_objects, watch_captured_containers
-from .prefixes import is_graph_leaf
+from .prefixes import choose, is_graph_leaf
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -98,6 +99,20 @@ def gather(tree: Any) -> Gathered:
     supply = iter(walk.graphdefs if walk is not None else ())
     graphdefs = tuple(next(supply) if is_object else None for is_object in flags)
     return Gathered(Structure(treedef, graphdefs), roots, walk, plain)
+
+
+def gather_checked(name: str, tree: Any, graph: bool | None, updates: bool) -> Gathered:
+    """Take a pytree apart that must fit the modes in force.
+
+    Raises:
+        GraphError: tree mode is in force, and the pytree is a graph.
+        ArgumentError: only values are carried out, and two paths lead to one variable.
+    """
+    gathered = gather(tree)
+    check_mode(list(gathered.roots), graph)
+    if not updates:
+        check_no_duplicates(gathered, name)
+    return gathered
 
 
 class Entered:
@@ -188,6 +203,20 @@ class Left(NamedTuple):
     walk: Walk
     ends: list[int]
     origins: list[int]
+
+    def positions(self, variables: Sequence[Any]) -> list[int | None]:
+        """For each value the input position of its variable, or ``None`` for a new one.
+
+        Args:
+            variables: those that came in, as ``Entered.variables`` gives them.
+        """
+        known = {id(variable): position for position, variable in enumerate(variables) if variable is not None}
+        return [-1 - origin if origin < 0 else known.get(id(self.walk.leaves[origin])) for origin in self.origins]
+
+    def prefix_of(self, leaf: int, prefixes: Sequence[Any]) -> Any:
+        """The prefix of a leaf of the walk, by that of the root that it belongs to: arguments, then output."""
+        root = next(number for number, end in enumerate(self.ends) if leaf < end)
+        return choose(prefixes[root], path_of(self.walk.links[leaf]), self.walk.leaves[leaf])
 
 
 def leave(entered: Entered, out: Any, name: str, returned: frozenset[int] = frozenset()) -> Left:

@@ -31,17 +31,15 @@ import numpy as np
 
 from .._compat import Tracer
 from ..core.filters import to_predicate
-from ..core.modes import check_mode, graph_updates_mode, in_default_modes
-from ..core.nodes import Static
-from ..core.statics import static_key
+from ..core.modes import graph_updates_mode, in_default_modes
 from ..core.walks import CachedWalk, drop_runs
 from ..errors import ArgumentError, DispatchError, TraceContextError
 from ..paths import describe_path
 from ..typing import FilterLiteral
-from .arguments import check_plain_arguments
+from .arguments import check_plain_arguments, static_argument
 from .captures import warn_about_captures
 from .compiled import Compiled, Donation, Layout, TraceSignature
-from .crossing import Gathered, check_function, check_no_duplicates, gather, is_graph_leaf, write_back
+from .crossing import Gathered, check_function, gather, gather_checked, is_graph_leaf, write_back
 from .dispatch import Parameters, can_be_named, entrance_code, make_entrance, make_run
 from .jit_shardings import Shardings
 from .lanes import positional as positional_arguments
@@ -222,17 +220,17 @@ def _make_jitted(
 
     def wrap_static(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return (
-            tuple(_static(value, i) if i in static_numbers else value for i, value in enumerate(args)),
-            {name: _static(value, name) if name in static_names else value for name, value in kwargs.items()},
+            tuple(static_argument("jit", value, i) if i in static_numbers else value for i, value in enumerate(args)),
+            {
+                name: static_argument("jit", value, name) if name in static_names else value
+                for name, value in kwargs.items()
+            },
         )
 
     def general(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = prepare(args, kwargs)
-        gathered = gather((args, kwargs))
         updates = graph_updates_mode(graph_updates)
-        if not updates:
-            check_no_duplicates(gathered, "jit")
-        check_mode(list(gathered.roots), graph)
+        gathered = gather_checked("jit", (args, kwargs), graph, updates)
         try:
             compiled = find_compiled(args, kwargs, gathered, updates)
             positional, named = compiled.arguments(gathered, args, kwargs)
@@ -375,20 +373,6 @@ def explain_deleted(gathered: Gathered) -> None:
 
 def _is_deleted(array: Any) -> bool:
     return not isinstance(array, Tracer) and array.is_deleted()
-
-
-def _static(value: Any, argument: int | str) -> Static:
-    try:
-        static_key(value)
-    except TypeError as error:
-        raise ArgumentError(
-            "a static argument cannot be hashed",
-            at=f"argument {argument!r}",
-            found=f"a {type(value).__name__}",
-            expected="a hashable value",
-            do="pass a tuple instead of a list, or a frozen dataclass, or do not mark the argument static",
-        ) from error
-    return Static(value)
 
 
 def explain_bad_values(error: Exception, gathered: Gathered) -> None:

@@ -12,13 +12,12 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, NamedSharding, Sharding
 
-from ..core.flatten import path_of
 from ..errors import ArgumentError
 from .aliasing import Treatment, check_aliasing
 from .arguments import argument_name, parameter_names
 from .crossing import Entered, Gathered, Left, Result, Structure, call_inside, leave, leave_values_only
-from .lanes import joined, value_prefixes
-from .prefixes import Prefix, choose, is_graph_leaf
+from .lanes import value_labels, value_prefixes
+from .prefixes import Prefix, is_graph_leaf
 
 
 class Shardings:
@@ -75,12 +74,9 @@ class Shardings:
         if "does not match the sharding" not in str(error):
             return
         call = self.of_call(gathered, args, {})
-        walk = gathered.walk
         pairs, _ = jax.tree_util.tree_flatten_with_path((args, {}), is_leaf=is_graph_leaf)
-        labels = [argument_name(path, self.names) for path, leaf in pairs if is_graph_leaf(leaf)]
-        counts, paths = ((), []) if walk is None else (walk.counts, walk.paths())
-        roots = [label for label, count in zip(labels, counts, strict=True) for _ in range(count)]
-        places = [joined(root, path) for root, path in zip(roots, paths, strict=True)]
+        roots = [argument_name(path, self.names) for path, leaf in pairs if is_graph_leaf(leaf)]
+        places = value_labels(gathered, roots)
         places += [argument_name(path, self.names) for path, leaf in pairs if not is_graph_leaf(leaf)]
         values = [*gathered.values(), *gathered.plain]
         for place, value, expected in zip(places, values, [*call.values, *call.plain], strict=True):
@@ -147,17 +143,12 @@ class CallShardings:
 
     def _of_values(self, entered: Entered, left: Left, outs: list[Any]) -> list[Any]:
         """The sharding of each value that comes out."""
-        positions = {id(v): i for i, v in enumerate(entered.variables()) if v is not None}
         prefixes = [*self.prefixes, *outs]
-        found = []
-        for origin in left.origins:
-            position = -1 - origin if origin < 0 else positions.get(id(left.walk.leaves[origin]))
-            if position is not None:
-                found.append(self.values[position])
-                continue
-            root = next(i for i, end in enumerate(left.ends) if origin < end)
-            found.append(choose(prefixes[root], path_of(left.walk.links[origin]), left.walk.leaves[origin]))
-        return found
+        positions = left.positions(entered.variables())
+        return [
+            left.prefix_of(origin, prefixes) if position is None else self.values[position]
+            for origin, position in zip(left.origins, positions, strict=True)
+        ]
 
 
 def _check_divides(leaf: Any, sharding: Sharding) -> None:

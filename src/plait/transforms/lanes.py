@@ -25,7 +25,7 @@ from jax.tree_util import register_static
 
 from ..core.axes import drop_axis, has_axis_metadata, put_axis
 from ..core.flatten import path_of
-from ..core.modes import check_mode, graph_updates_mode
+from ..core.modes import graph_updates_mode
 from ..core.variables import Variable, make_variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import Path, format_path
@@ -38,8 +38,7 @@ from .crossing import (
     Outcome,
     Structure,
     call_inside,
-    check_no_duplicates,
-    gather,
+    gather_checked,
     leave,
     leave_values_only,
     write_back,
@@ -127,14 +126,16 @@ class Passage:
             self._put_axis(variables[position], self.lanes[self.value_lanes[position]], names)
         left = self.step(entered, out)
         known = {id(variable) for variable in variables}
-        new = [
-            (leaf, lane)
+        candidates = [
+            (number, leaf)
             for number, leaf in enumerate(left.walk.leaves)
-            if isinstance(leaf, Variable)
-            and id(leaf) not in known
-            and has_axis_metadata(leaf, self.axis_metadata)
-            and isinstance(lane := self._lane_of_new(entered, out, left, number), int)
+            if isinstance(leaf, Variable) and id(leaf) not in known and has_axis_metadata(leaf, self.axis_metadata)
         ]
+        if not candidates:
+            return left
+        prefixes = (*self.prefixes, *self._output_prefixes(out))
+        axes = [(leaf, left.prefix_of(number, prefixes)) for number, leaf in candidates]
+        new = [(leaf, axis) for leaf, axis in axes if isinstance(axis, int)]
         if not new:
             return left
         for leaf, axis in new:
@@ -156,14 +157,6 @@ class Passage:
     def _put_axis(self, variable: Variable[Any], axis: int, dropped: Any) -> None:
         rank = np.ndim(variable._cell.raw) + 1
         put_axis(variable, axis % rank, self.axis_metadata, dropped)
-
-    def _lane_of_new(self, entered: Entered, out: Any, left: Left, number: int) -> Any:
-        """The prefix of a leaf of the walk that did not come in."""
-        root = next(i for i, end in enumerate(left.ends) if number < end)
-        prefixes = self.prefixes
-        if root >= len(prefixes):
-            prefixes = (*prefixes, *self._output_prefixes(out))
-        return choose(prefixes[root], path_of(left.walk.links[number]), left.walk.leaves[number])
 
     def _output_prefixes(self, out: Any) -> list[Any]:
         """The prefix of each object of the output."""
@@ -200,14 +193,13 @@ class Passage:
             return lane, len(lanes[lane]) - 1
 
         self._check_output_aliasing(left, out, variables)
-        positions = {id(variable): i for i, variable in enumerate(variables) if variable is not None}
+        prefixes = (*self.prefixes, *self._output_prefixes(out))
         value_routes = []
-        for origin, value in zip(left.origins, left.values, strict=True):
-            position = -1 - origin if origin < 0 else positions.get(id(left.walk.leaves[origin]))
-            if position is None and origin >= 0:
+        for origin, position, value in zip(left.origins, left.positions(variables), left.values, strict=True):
+            if position is None:
                 position = slots.get(id(left.walk.leaves[origin]))
             if position is None:
-                prefix = self._lane_of_new(entered, out, left, origin)
+                prefix = left.prefix_of(origin, prefixes)
                 if prefix is Carry:
                     raise self._new_in_carry(left, origin)
                 value_routes.append(send(self.lanes.index(prefix), value))
@@ -217,20 +209,17 @@ class Passage:
                 value_routes.append(send(self.value_lanes[position], value))
         leaves, treedef = jax.tree_util.tree_flatten(out, is_leaf=is_graph_leaf)
         spread = self.output.spread(out)
+        carried = iter(carried_plain)
         plain_routes = []
         for leaf, prefix in zip(leaves, spread, strict=True):
             if is_graph_leaf(leaf):
                 continue
             if prefix is Carry:
-                if not carried_plain:
-                    raise _carry_mismatch(self.name, "it has more arrays than before")
-                route = carried_plain.pop(0)
+                route = next(carried)  # the loop has checked that the trees of the carry agree
                 lanes[route[0]][route[1]] = leaf
                 plain_routes.append(route)
             else:
                 plain_routes.append(send(self.lanes.index(prefix), leaf))
-        if carried_plain:
-            raise _carry_mismatch(self.name, "it has fewer arrays than before")
         plain_treedef = treedef if left.outcome.output is None else None
         return lanes, Report(left.outcome, tuple(value_routes), tuple(plain_routes), plain_treedef)
 
@@ -285,15 +274,6 @@ def _raw(variable: Any, value: Any) -> Any:
     return value if variable is None else variable._cell.raw
 
 
-def _carry_mismatch(name: str, what: str) -> ArgumentError:
-    return ArgumentError(
-        f"{name}: the carry that the function returned does not fit the one it was given",
-        found=what,
-        expected="the same tree before and after",
-        do="return the carry with the structure that came in",
-    )
-
-
 def _places(tree: Any) -> list[str]:
     """Where the objects of a tree stand."""
     pairs, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_graph_leaf)
@@ -333,11 +313,8 @@ class Lifting:
         passage: Callable[..., Passage] = Passage,
     ) -> None:
         tree = (args, dict(kwargs))
-        self.gathered = gathered = gather(tree)
         updates = graph_updates_mode(graph_updates)
-        check_mode(list(gathered.roots), graph)
-        if not updates:
-            check_no_duplicates(gathered, name)
+        self.gathered = gathered = gather_checked(name, tree, graph, updates)
         pairs, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_graph_leaf)
         names = parameter_names(f)
         labels = [argument_name(path, names) for path, _ in pairs]
@@ -399,11 +376,7 @@ class Lifting:
 
     def value_labels(self) -> list[str]:
         """Where each input value stands: ``model.layers.kernel``."""
-        walk = self.gathered.walk
-        if walk is None:
-            return []
-        roots = [label for label, count in zip(self.root_labels, walk.counts, strict=True) for _ in range(count)]
-        return [joined(root, path) for root, path in zip(roots, walk.paths(), strict=True)]
+        return value_labels(self.gathered, self.root_labels)
 
     def finish(self, outputs: Sequence[Sequence[Any]], report: Report) -> Any:
         """Write back what came out (step 4). Returns the output."""
@@ -466,6 +439,15 @@ def value_prefixes(gathered: Gathered, prefixes: tuple[Any, ...]) -> Iterator[An
             probe = cell.raw if cls is None else make_variable(cls, cell.raw, cell.metadata, None)
             yield choose(prefix, paths[position], probe)
             position += 1
+
+
+def value_labels(gathered: Gathered, roots: Sequence[str]) -> list[str]:
+    """Where each input value stands, for roots of these names: ``model.layers.kernel``."""
+    walk = gathered.walk
+    if walk is None:
+        return []
+    owners = [label for label, count in zip(roots, walk.counts, strict=True) for _ in range(count)]
+    return [joined(owner, path) for owner, path in zip(owners, walk.paths(), strict=True)]
 
 
 def joined(root: str, path: Path) -> str:

@@ -62,11 +62,8 @@ class LoopPassage(Passage):
 
     def _check_shared(self, left: Left, variables: list[Any]) -> None:
         """What all iterations share may not be written."""
-        known = {id(variable): i for i, variable in enumerate(variables) if variable is not None}
         paths = self.structure.leaf_paths()
-        for origin in left.origins:
-            leaf = None if origin < 0 else left.walk.leaves[origin]
-            position = -1 - origin if origin < 0 else known.get(id(leaf))
+        for position in left.positions(variables):
             if position is not None and self.lanes[self.value_lanes[position]] is None:
                 root, path = paths[position]
                 raise ArgumentError(

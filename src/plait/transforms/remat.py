@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 
-from ..core.modes import check_mode, graph_updates_mode
-from ..core.nodes import Static
-from .crossing import check_function, check_no_duplicates, curried, gather, lift, write_back
+from ..core.modes import graph_updates_mode
+from .arguments import with_statics
+from .crossing import check_function, curried, gather_checked, lift, write_back
 
 
 @curried
@@ -46,17 +46,11 @@ def remat(
         (2, 2)
     """
     check_function(f, "remat")
-    statics = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        fixed = {number % len(args) if args else number for number in statics}
-        args = tuple(Static(arg) if i in fixed else arg for i, arg in enumerate(args))
-        gathered = gather((args, kwargs))
         updates = graph_updates_mode(graph_updates)
-        check_mode(list(gathered.roots), graph)
-        if not updates:
-            check_no_duplicates(gathered, "remat")
+        gathered = gather_checked("remat", (with_statics("remat", args, static_argnums), kwargs), graph, updates)
         lifted = lift(f, gathered.structure, "remat", updates=updates)
         result = jax.checkpoint(lifted, prevent_cse=prevent_cse, policy=policy)(gathered.values(), gathered.plain)
         return write_back(result.outcome, gathered, result.values, result.plain)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from ..typing import FilterLiteral
 from .aliasing import Treatment, check_aliasing
 from .arguments import argument_names
 from .crossing import Entered, Gathered
-from .lanes import joined
+from .lanes import value_labels
 from .prefixes import FilterMapping, is_graph_leaf
 
 
@@ -128,17 +127,16 @@ def check_differentiable(
     walk = gathered.walk
     if walk is None:
         return
+    roots = [label for _, label, _ in labelled_roots(f, args, {})]
+    labels = value_labels(gathered, roots + [""] * (len(walk.counts) - len(roots)))  # keywords are not differentiated
     for position in [position for selection in selections for position in selection.positions]:
         for leaf in jax.tree_util.tree_leaves(walk.cells[position].raw):
             dtype = getattr(leaf, "dtype", None)
             if dtype is None or not jnp.issubdtype(dtype, jnp.integer) or dtype == jax.dtypes.float0:
                 continue
-            ends = list(itertools.accumulate(walk.counts))
-            root = next(number for number, end in enumerate(ends) if position < end)
-            label = labelled_roots(f, args, {})[root][1]
             raise ArgumentTypeError(
                 f"{name} was asked to differentiate by integers",
-                at=joined(label, walk.paths()[position]),
+                at=labels[position],
                 found=f"{dtype}{list(leaf.shape)}",
                 expected="floating point numbers",
                 do="leave it out: argnums=plait.DiffState(0, plait.All(plait.Param, lambda path, v: "

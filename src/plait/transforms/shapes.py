@@ -14,23 +14,23 @@ import jax
 from .._compat import is_mutable_array
 from ..core.axes import sharding_hooks
 from ..core.flatten import Walk, path_of
-from ..core.modes import check_mode, graph_updates_mode
-from ..core.nodes import Static
+from ..core.modes import graph_updates_mode
 from ..core.variables import Variable
 from ..paths import describe_path
+from .arguments import with_statics
 from .crossing import (
     Entered,
     Gathered,
     Result,
     Structure,
+    call_inside,
     check_function,
-    check_no_duplicates,
     curried,
     gather,
+    gather_checked,
     leave,
     leave_values_only,
     lift,
-    reveal,
     write_back,
 )
 
@@ -57,7 +57,7 @@ def eval_shape(
         (8, 1000000)
     """
     check_function(f, "eval_shape")
-    gathered = _gather_checked("eval_shape", (args, kwargs), graph, graph_updates_mode(graph_updates))
+    gathered = gather_checked("eval_shape", (args, kwargs), graph, graph_updates_mode(graph_updates))
     run = _Run("eval_shape", f, gathered.structure, graph_updates_mode(graph_updates))
 
     def shapes(values: Sequence[Any], plain: Sequence[Any]) -> Result:
@@ -100,13 +100,11 @@ def make_jaxpr(
         (['float32[2,3]', 'float32[1,2]'], 'dot_general')
     """
     check_function(f, "make_jaxpr")
-    statics = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        fixed = {number % len(args) if args else number for number in statics}
-        args = tuple(Static(arg) if i in fixed else arg for i, arg in enumerate(args))
-        gathered = _gather_checked("make_jaxpr", (args, kwargs), graph, False)
+        args = with_statics("make_jaxpr", args, static_argnums)
+        gathered = gather_checked("make_jaxpr", (args, kwargs), graph, False)
         run = _Run("make_jaxpr", f, gathered.structure, False)
         structure = gathered.structure
 
@@ -151,21 +149,13 @@ def checkify(
         from jax.experimental import checkify as jax_checkify  # half as long to import as all of plait
 
         updates = graph_updates_mode(graph_updates)
-        gathered = _gather_checked("checkify", (args, kwargs), graph, updates)
+        gathered = gather_checked("checkify", (args, kwargs), graph, updates)
         lifted = lift(f, gathered.structure, "checkify", updates=updates)
         checked = jax_checkify.checkify(lifted, jax_checkify.user_checks if errors is None else errors)
         error, result = checked(gathered.values(), gathered.plain)
         return error, write_back(result.outcome, gathered, result.values, result.plain)
 
     return wrapper
-
-
-def _gather_checked(name: str, tree: Any, graph: bool | None, updates: bool) -> Gathered:
-    gathered = gather(tree)
-    check_mode(list(gathered.roots), graph)
-    if not updates:
-        check_no_duplicates(gathered, name)
-    return gathered
 
 
 class _Run:
@@ -176,8 +166,7 @@ class _Run:
 
     def __call__(self, values: Sequence[Any], plain: Sequence[Any]) -> Any:
         entered = Entered(self.structure, values, plain)
-        args, kwargs = entered.tree
-        out = self.f(*map(reveal, args), **kwargs)
+        out = call_inside(self.f, entered)
         (leave if self.updates else leave_values_only)(entered, out, self.name)  # refuses captured objects
         return out
 
