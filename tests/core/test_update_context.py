@@ -272,3 +272,58 @@ def test_leaving_a_context_in_another_thread_is_an_internal_error():
     _stacks.by_tag.pop("demo")
     assert "internal" in errors[0]
     assert "'demo'" in errors[0]
+
+
+# Fields, tags and steps -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tag", ["text", 3, ("a", 1), None, len])
+def test_any_hashable_value_is_a_tag(tag):
+    """U2: a tag finds its own context and no other."""
+    with plait.update_context("other"), plait.update_context(tag) as context:
+        assert plait.current_update_context(tag) is context
+        assert context.tag == tag
+    with pytest.raises(TypeError, match="unhashable"), plait.update_context([]):
+        pass
+
+
+def test_the_fields_follow_the_four_steps():
+    """U4: which map is there after which step."""
+    pair = Pair()
+    with plait.update_context("fields") as context:
+        assert (context.ref_index, context.index_ref) == (None, None)
+        graphdef, state = context.split(pair)
+        assert isinstance(context.ref_index, plait.graph.RefMap)
+        assert context.ref_index[pair] == 0
+        inner = context.merge(graphdef, state)
+        assert context.index_ref[0] is inner
+        graphdef, state = context.split(inner)
+        assert context.index_ref is None
+        assert context.merge(graphdef, state) is pair
+
+
+@pytest.mark.parametrize("given", [True, None])
+def test_the_step_of_a_merge_is_told_or_read_from_the_graphdef(given):
+    """U7: a root with a mapping is a step-4 merge, one without is step 2."""
+    pair = Pair()
+
+    def options(inner):
+        return {} if given is None else {"inner": inner}
+
+    with plait.update_context("step"):
+        with plait.split_context("step") as split:
+            parts = split.split(pair)
+        with plait.merge_context("step", **options(True)) as merge:
+            inner = merge.merge(*parts)
+        assert inner is not pair
+        with plait.split_context("step") as split:
+            parts = split.split(inner)
+        with plait.merge_context("step", **options(False)) as merge:
+            assert merge.merge(*parts) is pair
+
+
+def test_arrays_of_the_arguments_are_not_carried_out():
+    """U27: only objects and the output come back; a plain array argument is no output of the program."""
+    pair, x = Pair(), jnp.arange(1000.0)
+    lowered = plait.jit(lambda pair, x: pair.left + x[0]).lower(pair, x)
+    assert "1000" not in lowered.as_text().split("return")[-1]

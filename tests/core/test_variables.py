@@ -1112,3 +1112,14 @@ def test_partials_as_hooks_are_static_by_content():
 
     made = [nnx.Param(1.0, on_get_value=functools.partial(scale, 2)) for _ in range(2)]
     assert nnx.graphdef(made[0]) == nnx.graphdef(made[1])
+
+
+def test_entries_without_a_meaning_to_the_library_are_free():
+    """V27: kept as they are, and through split and merge; those with a meaning are not data."""
+    free = {"note": "x", "units": ("m", "s"), "number": 3}
+    known = {"sharding_rules": (("a", "b"),), "optimizer_sharding": ("a",), "tag": "t", "linen_meta_type": int}
+    v = nnx.Param(jnp.ones(2), **free, **known)
+    (again,) = nnx.merge(*nnx.split([v]))
+    for name, value in {**free, **known}.items():
+        assert v.get_metadata(name) == again.get_metadata(name) == value
+    assert [path for path, _ in nnx.to_flat_state(nnx.state([v]))] == [(0,)]

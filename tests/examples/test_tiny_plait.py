@@ -1,6 +1,7 @@
 """The teaching miniature: its data, modules, randomness and layers, and the ScanMLP scenario."""
 
 import ast
+import pathlib
 import re
 import subprocess
 import sys
@@ -365,3 +366,16 @@ def test_the_page_quotes_the_file():
     assert quoted
     for piece in quoted:
         assert piece in text
+
+
+def test_the_page_shows_the_same_scenario_in_plait():
+    """T25: made with split_rngs and vmap, run with scan; the shapes are those of the contract."""
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "tiny.md").read_text()
+    for piece in ("@plait.split_rngs(splits=n_layers - 1)", "@plait.vmap", "in_axes=(0, plait.Carry)"):
+        assert piece in page
+    shapes = {"linear/kernel": (4, 10, 10), "dropout/rngs/key": (4,), "dropout/rngs/count": (4,)}
+    shapes |= dict.fromkeys(("linear/bias", "bn/scale", "bn/bias", "bn/mean", "bn/var"), (4, 10))
+    expected = {f"layers/{name}": shape for name, shape in shapes.items()}
+    expected |= {"linear/kernel": (10, 10), "linear/bias": (10,)}
+    for name, shape in expected.items():
+        assert f"\n{name} {shape}\n" in page

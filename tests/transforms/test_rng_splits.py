@@ -1,4 +1,4 @@
-"""Streams split, forked and reseeded inside a graph: the same keys as in Flax, and everything back afterwards."""
+"""Streams split, forked and reseeded inside a graph: Flax's keys, and everything back afterwards. (R6, R7, R8)"""
 
 import re
 
