@@ -300,7 +300,7 @@ class RMSNorm(Module):
         x, scale = self.promote_dtype((x, scale), dtype=self.dtype)
         features = _resolve_features(x, self)
         axes = resolve_axes(self.reduction_axes, x, self)
-        square = _average(_square(_widened(x)), axes, layer=self, mask=mask)
+        square = _average(squared(_widened(x)), axes, layer=self, mask=mask)
         return normalise(x, None, square, scale, None, self.epsilon, features)
 
 
@@ -584,19 +584,19 @@ def statistics(x: Array, axes: tuple[int, ...], *, layer: Any, mask: Array | Non
     """Mean and biased variance over ``axes``, which stay with length 1, in float32 or wider."""
     x = _widened(x)
     if layer.use_fast_variance:
-        square = _average(_square(x), axes, layer=layer, mask=mask)  # before the mean: see the top of the file
+        square = _average(squared(x), axes, layer=layer, mask=mask)  # before the mean: see the top of the file
         mean = _average(x, axes, layer=layer, mask=mask)
         # Rounding can take the difference below zero.
-        return mean, jnp.maximum(square - _square(mean), 0)
+        return mean, jnp.maximum(square - squared(mean), 0)
     mean = _average(x, axes, layer=layer, mask=mask)
-    return mean, _average(_square(x - mean), axes, layer=layer, mask=mask)
+    return mean, _average(squared(x - mean), axes, layer=layer, mask=mask)
 
 
 def _widened(x: Array) -> Array:
     return x if x.dtype == jnp.float32 else as_dtype(x, common_dtype(x, jnp.float32))
 
 
-def _square(x: Array) -> Array:
+def squared(x: Array) -> Array:
     """``|x|²``, real also for complex ``x``."""
     return lax.square(x.real) + lax.square(x.imag) if jnp.iscomplexobj(x) else lax.square(x)
 

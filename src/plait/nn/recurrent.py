@@ -125,23 +125,28 @@ class RNN(Module):
         if seq_lengths is not None:
             seq_lengths = _checked_lengths(seq_lengths, step_shape[:n_batch], self)
         flip = functools.partial(flip_sequences, seq_lengths=seq_lengths, num_batch_dims=n_batch, time_major=time_major)
-        if reverse:
+        backwards = reverse and seq_lengths is None  # the loop itself can run from the end; then nothing is copied
+        if reverse and not backwards:
             x = flip(x)
         if initial_carry is None:
             source = rngs.carry.fork() if isinstance(rngs, Rngs) else self.rngs if rngs is None else rngs
             initial_carry = self.cell.initialize_carry(step_shape, source)
         initial_carry = _widened(self.cell, initial_carry, jax.ShapeDtypeStruct(step_shape, x.dtype))
-        carry, outputs = self._scan(x, initial_carry, time, seq_lengths if return_carry else None)
-        if reverse and keep_order:
+        kept_lengths = seq_lengths if return_carry else None
+        carry, outputs = self._scan(x, initial_carry, time, kept_lengths, backwards=backwards)
+        if reverse and keep_order != backwards:
             outputs = jax.tree.map(flip, outputs)
         return (carry, outputs) if return_carry else outputs
 
-    def _scan(self, x: Array, initial_carry: Any, time: int, seq_lengths: Array | None) -> tuple[Any, Any]:
+    def _scan(
+        self, x: Array, initial_carry: Any, time: int, seq_lengths: Array | None, *, backwards: bool
+    ) -> tuple[Any, Any]:
         """The loop. With lengths, the carry after each sequence's last real step is kept beside the running one."""
         state_axes = StateAxes({...: Carry}) if self.state_axes is None else self.state_axes
 
         @functools.partial(
             scan,
+            reverse=backwards,
             unroll=self.unroll,
             in_axes=(state_axes, Carry, time, 0),
             out_axes=(Carry, time),

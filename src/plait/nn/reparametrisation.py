@@ -28,6 +28,7 @@ from ..paths import format_path
 from ..typing import Array, DTypeLike, FilterLiteral, Initializer
 from .checks import resolve_switch
 from .initializers import default_scale_init, normal
+from .norm import squared
 from .promotion import as_dtype, promote_dtype
 
 _KERNELS = PathContains("kernel")
@@ -246,7 +247,7 @@ def _matrices(layer: Any) -> Iterator[tuple[str, Variable[Any]]]:
 
 def _normalised(x: Array, epsilon: float, axes: tuple[int, ...] | None = None) -> Array:
     """``x / ‖x‖``, with ``epsilon`` under the root, so that zero stays zero."""
-    return x * lax.rsqrt(jnp.sum(lax.square(jnp.abs(x)), axes, keepdims=True) + epsilon)
+    return x * lax.rsqrt(jnp.sum(squared(x), axes, keepdims=True) + epsilon)
 
 
 def _power_iteration(w: Array, u: Array, n_steps: int, epsilon: float) -> tuple[Array, Array]:
