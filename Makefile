@@ -12,12 +12,13 @@ export UV_HTTP_TIMEOUT ?= 300
 export UV_NATIVE_TLS ?= 1
 export UV_SYSTEM_CERTS ?= 1
 
-.PHONY: help demo test lint types lock bench fuzz reference check clean
+.PHONY: help demo test torch lint types lock bench fuzz reference check clean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo       train and look at a small model; needs nothing but Python 3.11 or newer'
 	@echo 'make test       the whole test suite'
+	@echo 'make torch      adds PyTorch, so that the tests that compare with it run too'
 	@echo 'make lint       ruff: rules and formatting'
 	@echo 'make types      pyright on the library'
 	@echo 'make check      lint, types and the whole test suite'
@@ -31,6 +32,8 @@ demo: $(VENV)/demo.stamp
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -q
+
+torch: $(VENV)/torch.stamp
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check
@@ -77,3 +80,8 @@ $(VENV)/demo.stamp: pyproject.toml requirements.lock | $(BIN)/python
 $(VENV)/dev.stamp: pyproject.toml requirements.lock | $(BIN)/python
 	$(call install,dev)
 	@touch $(VENV)/demo.stamp $@
+
+# pip, not uv: it takes the CPU build where the machine's configuration names one.
+$(VENV)/torch.stamp: $(VENV)/dev.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@touch $@
