@@ -60,6 +60,8 @@ from .core.module import Object as Object
 from .core.module import Pytree as Pytree
 from .core.module import check_pytree as check_pytree
 from .core.module import dataclass as dataclass
+from .core.nonfinite import debug_nans as debug_nans
+from .core.nonfinite import find_nonfinite as find_nonfinite
 from .core.proxy_caller import call as call
 from .core import proxy_caller as proxy_caller
 from .core.rngs import RngCount as RngCount
@@ -210,6 +212,7 @@ from .transforms.jit import jit as jit
 from .transforms.loops import fori_loop as fori_loop
 from .transforms.loops import scan as scan
 from .transforms.loops import while_loop as while_loop
+from .transforms.output_gradients import capture_gradients as capture_gradients
 from .transforms.prefixes import Carry as Carry
 from .transforms.prefixes import StateAxes as StateAxes
 from .transforms.prefixes import StateSharding as StateSharding

@@ -26,6 +26,7 @@ _NAMES = {
     ),
     "core.surgery": "Selection select trainable",
     "core.traversal": ("find_duplicates iter_children iter_graph iter_module_children iter_modules set_metadata"),
+    "core.nonfinite": "debug_nans find_nonfinite",
     "core.modes": "set_graph_mode set_graph_updates",
     "core.proxy_caller": "call",
     "core.update_context": (
@@ -58,6 +59,7 @@ _NAMES = {
     "partitioning.shardings": "abstract_with_sharding as_abstract get_abstract_model",
     "partitioning.specs": "get_named_sharding get_partition_spec",
     "transforms.autodiff": "grad value_and_grad",
+    "transforms.output_gradients": "capture_gradients",
     "transforms.axis_names": "transform_metadata",
     "transforms.batching": "pmap vmap",
     "transforms.branches": "cond switch",

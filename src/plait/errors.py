@@ -19,6 +19,7 @@ builtin exception that a user would catch::
     ├── ArgumentError                (ValueError)     an argument of the right type and a wrong value
     ├── ArgumentTypeError            (TypeError)      an argument of the wrong type
     ├── ShapeError                   (ValueError)     an array whose shape, rank or dtype a layer does not take
+    ├── NonFiniteError               (FloatingPointError)  a NaN or an infinity, found by ``plait.debug_nans``
     ├── StreamError                  (ValueError)     a source of random keys that is missing, or cannot be drawn from
     │   ├── StreamAttributeError     (AttributeError)
     │   └── StreamKeyError           (KeyError)
@@ -138,6 +139,10 @@ class ArgumentTypeError(PlaitError, TypeError):
 
 class ShapeError(PlaitError, ValueError):
     """An array has a shape, rank or dtype that the layer does not take."""
+
+
+class NonFiniteError(PlaitError, FloatingPointError):
+    """An operation returned a NaN or an infinity while ``plait.debug_nans`` looked."""
 
 
 class StreamError(PlaitError, ValueError):

@@ -13,19 +13,28 @@ from collections.abc import Callable, Iterable, Iterator
 from types import MethodType
 from typing import Any, Generic
 
+import jax
+import jax.numpy as jnp
+
 from ..errors import ArgumentTypeError, GraphError
 from ..paths import Path, describe_path
 from ..words import describe_type
 from .containers import Dict, List
+from .filters import FilterLiteral, to_predicate
 from .module import Module
 from .nodes import iter_graph_nodes
+from .path_patterns import PathPattern
 from .sowing import RECORD, new_record
 from .state import FlatState, State, group_leaves, to_flat_state
 from .variables import Perturbation, Variable
 
 
 def capture(
-    fn: Any, *kinds: type[Variable[Any]], init: Any = None, method_outputs: type[Variable[Any]] | None = None
+    fn: Any,
+    *kinds: type[Variable[Any]],
+    init: Any = None,
+    method_outputs: type[Variable[Any]] | None = None,
+    only: FilterLiteral = ...,
 ) -> Callable[..., Any]:
     """Wrap a model so that a call returns what its modules sowed, beside the result.
 
@@ -35,7 +44,9 @@ def capture(
         *kinds: classes of variables; one state is returned for each. Only values of exactly these kinds are kept. A
             variable goes to the first that it is an instance of, so list subclasses first.
         init: a state of sown values to start from, such as perturbations, in the form that a call returns.
-        method_outputs: sow the output of every public method, and of ``__call__``, as this kind under its name.
+        method_outputs: sow the output of every public method, and of ``__call__``, as this kind under its name. If it
+            is ``plait.Perturbation`` or a subclass, the outputs are perturbed instead, see ``capture_gradients``.
+        only: of which modules; a filter, or a path pattern such as ``"layers[*].attention"``.
 
     Returns:
         A function that returns ``(result, state_1, …, state_n)``, or only the result if no kinds are given. Nothing
@@ -43,7 +54,7 @@ def capture(
 
     Raises:
         ArgumentTypeError: ``fn`` leads to no module, or a kind is no class of variables.
-        GraphError: ``init`` has a path that leads to no module.
+        GraphError: ``init`` has a path that leads to no module, or ``only`` chooses none.
 
     Example:
         >>> class Net(plait.Module):
@@ -56,13 +67,21 @@ def capture(
         >>> y, seen = plait.capture(Net(plait.Rngs(0)), plait.Intermediate)(jnp.ones((4, 2)))
         >>> y.shape, seen["h"][0].shape
         ((4, 1), (4, 3))
+
+        The output of a module that sows nothing:
+
+        >>> look = plait.capture(Net(plait.Rngs(0)), plait.Intermediate, method_outputs=plait.Intermediate, only="out")
+        >>> y, seen = look(jnp.ones((4, 2)))
+        >>> seen["out"]["__call__"][0].shape
+        (4, 1)
     """
+    options = {"init": init, "method_outputs": method_outputs, "only": only}
     if isinstance(fn, type) and issubclass(fn, Variable):
-        return functools.partial(_capturing, kinds=(fn, *kinds), init=init, method_outputs=method_outputs)
-    return _capturing(fn, kinds=kinds, init=init, method_outputs=method_outputs)
+        return functools.partial(_capturing, kinds=(fn, *kinds), **options)
+    return _capturing(fn, kinds=kinds, **options)
 
 
-def _capturing(fn: Any, *, kinds: tuple[Any, ...], init: Any, method_outputs: Any) -> Callable[..., Any]:
+def _capturing(fn: Any, *, kinds: tuple[Any, ...], init: Any, method_outputs: Any, only: Any) -> Callable[..., Any]:
     for kind in (*kinds, *([] if method_outputs is None else [method_outputs])):
         if not (isinstance(kind, type) and issubclass(kind, Variable)):
             raise ArgumentTypeError(
@@ -72,11 +91,15 @@ def _capturing(fn: Any, *, kinds: tuple[Any, ...], init: Any, method_outputs: An
                 do="for example plait.capture(model, plait.Intermediate)",
             )
 
+    chosen = PathPattern(only) if isinstance(only, str) else to_predicate(only)
+
     @functools.wraps(fn if not isinstance(fn, Module) else type(fn).__call__)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         root, call = _root_of(fn, args)
         modules = _modules_of(root, fn)
-        with _records(modules, kinds, init, method_outputs), _recorded_methods(modules, method_outputs):
+        observed = [] if method_outputs is None else _observed(modules, chosen)
+        outputs = {id(module): method_outputs for module in observed}
+        with _records(modules, kinds, init, outputs), _recorded_methods(observed):
             result = call(*args, **kwargs)
             sown = _gathered(root, modules)
         if not kinds:
@@ -112,8 +135,25 @@ def _modules_of(root: Any, fn: Any) -> list[tuple[Path, Module]]:
     return modules
 
 
+def _observed(modules: list[tuple[Path, Module]], chosen: Callable[[Path, Any], bool]) -> list[Module]:
+    """The modules whose outputs are wanted."""
+    found = [module for path, module in modules if chosen(path, module)]
+    if not found:
+        raise GraphError(
+            "capture: only chooses no module",
+            at=f"only={chosen!r:.80}",
+            found=f"modules at {', '.join(describe_path(path) for path, _ in modules[:8])}"
+            + (f" and {len(modules) - 8} more" if len(modules) > 8 else ""),
+            expected="at least one of them",
+            do="write the path as it is accessed, with * for any key: 'layers[*].attention'",
+        )
+    return found
+
+
 @contextlib.contextmanager
-def _records(modules: list[tuple[Path, Module]], kinds: tuple[Any, ...], init: Any, outputs: Any) -> Iterator[None]:
+def _records(
+    modules: list[tuple[Path, Module]], kinds: tuple[Any, ...], init: Any, outputs: dict[int, Any]
+) -> Iterator[None]:
     """Every module holds a record inside the block, and what it held before after it."""
     preset = _preset_values(init, modules)
     known = {type(variable): None for values in preset.values() for variable in values.values()}
@@ -121,7 +161,7 @@ def _records(modules: list[tuple[Path, Module]], kinds: tuple[Any, ...], init: A
     before = [(module, module.__dict__.get(RECORD)) for _, module in modules]
     try:
         for path, module in modules:
-            setattr(module, RECORD, new_record(captured, preset.get(path, {}), outputs))
+            setattr(module, RECORD, new_record(captured, preset.get(path, {}), outputs.get(id(module))))
         yield
     finally:
         for module, record in before:
@@ -167,9 +207,9 @@ _recorded: dict[type, tuple[int, dict[str, Any]]] = {}
 
 
 @contextlib.contextmanager
-def _recorded_methods(modules: list[tuple[Path, Module]], kind: Any) -> Iterator[None]:
-    """Public methods of these classes sow their outputs, on objects with a record that asks for it."""
-    classes = {type(module) for _, module in modules} if kind is not None else set()
+def _recorded_methods(modules: list[Module]) -> Iterator[None]:
+    """Public methods of their classes sow their outputs, on objects with a record that asks for it."""
+    classes = {type(module) for module in modules}
     with _lock:
         for cls in classes:
             count, own = _recorded.get(cls) or (0, _replace_methods(cls))
@@ -209,10 +249,26 @@ def _recording(cls: type, name: str, method: Any) -> Any:
         record = self.__dict__.get(RECORD)
         # A class reached through super() is not the class of the object: its output is not the method's.
         if record is not None and type(self) is cls and record["method_outputs"] is not None:
-            self.sow(record["method_outputs"], name, output)
+            kind = record["method_outputs"]
+            if issubclass(kind, Perturbation):
+                return _perturbed(self, name, output, kind)
+            self.sow(kind, name, output)
         return output
 
     return wrapper
+
+
+def _perturbed(module: Module, name: str, output: Any, kind: type[Variable[Any]]) -> Any:
+    """The output with each of its arrays of real or complex numbers perturbed; calls of one method share the zeros."""
+    leaves, structure = jax.tree.flatten(output)
+    places = [place for place, leaf in enumerate(leaves) if _has_gradient(leaf)]
+    for number, place in enumerate(places):
+        leaves[place] = module.perturb(name if len(places) == 1 else f"{name}[{number}]", leaves[place], kind)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _has_gradient(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
 def _restore_methods(cls: type, own: dict[str, Any]) -> None:

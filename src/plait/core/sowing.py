@@ -12,7 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ShapeError
 from ..words import describe_type, with_article
 from .trace_guard import check_trace
 from .variable_names import variable_type_from_name
@@ -128,7 +128,16 @@ class Sowing:
                 check_trace(self._info.trace, self, "store a perturbation in a")  # type: ignore[attr-defined]
             variable = kind(jnp.zeros_like(value))
             _keep(self, kept, name, variable)
-        return value + variable.get_value()
+        stored = variable.get_value()
+        if jnp.shape(stored) != jnp.shape(value):
+            raise ShapeError(
+                f"the perturbation {name!r} does not have the shape of the value that it is added to",
+                at=f"{type(self).__name__}.{name}",
+                found=f"a perturbation of shape {jnp.shape(stored)} and a value of shape {jnp.shape(value)}",
+                expected="one shape",
+                do="give two places, or two calls with inputs of different shapes, different names",
+            )
+        return value + stored
 
 
 def _kept(module: Any, kept: dict[str, Any] | None, kind: type, name: str) -> Variable[Any] | None:

@@ -1,0 +1,64 @@
+"""Gradients at the outputs of modules, without a change to the model.
+
+Each chosen output gets a perturbation of zeros added to it (``capture`` with ``method_outputs=Perturbation``); the
+gradient with respect to the zeros is the gradient at the output. (rules D2, D3)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..core.capture import capture
+from ..core.state import State
+from ..core.variables import Perturbation
+from ..typing import FilterLiteral
+from .autodiff import value_and_grad
+from .shapes import eval_shape
+
+
+def capture_gradients(f: Callable[..., Any], *, only: FilterLiteral = ..., has_aux: bool = False) -> Callable[..., Any]:
+    """Wrap a loss function so that it returns the gradients at the outputs of modules beside the loss.
+
+    Args:
+        f: a function whose first argument is a module (or holds modules) and that returns a scalar; with ``has_aux``
+            a pair of a scalar and anything.
+        only: of which modules; a filter, or a path pattern such as ``"layers[*].attention"``.
+        has_aux: whether ``f`` returns a pair.
+
+    Returns:
+        A function of the arguments of ``f`` that returns ``(value, gradients)``, where ``value`` is what ``f``
+        returns, and ``gradients`` a ``State`` with the path of each module, below it the name of its method
+        (``__call__``). If a method is called several times, its entry is the sum over the calls. Layers that are run
+        by ``scan`` have stacked gradients. Changes that ``f`` makes to its arguments are made to the caller's objects.
+
+    Raises:
+        ArgumentTypeError: the first argument holds no module.
+        GraphError: ``only`` chooses no module.
+        ShapeError: one method is called several times with outputs of different shapes.
+
+    Example:
+        >>> model = plait.Sequential(plait.Linear(2, 3, rngs=plait.Rngs(0)), plait.relu)
+        >>> loss = lambda model, x: (2 * model(x)).sum()
+        >>> value, gradients = plait.capture_gradients(loss)(model, jnp.ones((1, 2)))
+        >>> gradients["__call__"][...].tolist()
+        [[2.0, 2.0, 2.0]]
+    """
+
+    def perturbed(perturbations: State, *args: Any, **kwargs: Any) -> Any:
+        return capture(f, init=perturbations, method_outputs=Perturbation, only=only)(*args, **kwargs)
+
+    step = value_and_grad(perturbed, has_aux=has_aux)
+
+    @functools.wraps(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        look = capture(f, Perturbation, method_outputs=Perturbation, only=only)
+        described = eval_shape(lambda *args, **kwargs: look(*args, **kwargs)[1], *args, **kwargs)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), described)
+        return step(zeros, *args, **kwargs)
+
+    return wrapper

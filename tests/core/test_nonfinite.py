@@ -1,0 +1,111 @@
+"""NaN and infinities are found, named by module, and kept out of the model."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import plait as nnx
+from plait.errors import NonFiniteError
+
+BAD = jnp.asarray([[1.0, 2.0, jnp.nan], [1.0, 2.0, 3.0]])
+
+
+class Net(nnx.Module):
+    def __init__(self):
+        self.body = nnx.Sequential(nnx.Linear(3, 3, rngs=nnx.Rngs(0)), nnx.BatchNorm(3, rngs=nnx.Rngs(1)))
+
+    def __call__(self, x):
+        return self.body(x)
+
+
+def forward(model, x):
+    return model(x).sum()
+
+
+WAYS = {
+    "eager": forward,
+    "jit": nnx.jit(forward),
+    "grad": nnx.grad(forward),
+    "jit of grad": nnx.jit(nnx.grad(forward)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_module_that_makes_a_nan_is_named_and_nothing_is_written(way):
+    model = Net()
+    WAYS[way](model, jnp.ones((2, 3)))  # compiled before: the check does not hang on the first call
+    before = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(model)))
+    with (
+        pytest.raises(NonFiniteError, match=r"(?s)a NaN appeared.*body\.layers\[0\] \(a Linear\), in __call__.*nan"),
+        nnx.debug_nans(),
+    ):
+        WAYS[way](model, BAD)
+    jax.tree.map(np.testing.assert_array_equal, nnx.to_pure_dict(nnx.state(model)), before)
+    assert nnx.find_nonfinite(model) == {}
+
+
+@pytest.mark.parametrize("way", ["eager", "jit"])
+def test_running_statistics_that_hold_nan_are_named(way):
+    model = Net()
+    forward(model, BAD)  # without the check
+    assert nnx.find_nonfinite(model) == {"body.layers[1].mean": 3, "body.layers[1].var": 3}
+    assert nnx.find_nonfinite(model, nnx.Param) == {}
+    model.eval()
+    with (
+        pytest.raises(NonFiniteError, match=r"(?s)body\.layers\[1\] \(a BatchNorm\).*body\.layers\[1\]\.mean, body"),
+        nnx.debug_nans(),
+    ):
+        WAYS[way](model, jnp.ones((2, 3)))
+
+
+def test_good_numbers_pass_and_the_setting_ends_with_the_block():
+    model = Net()
+    with nnx.debug_nans():
+        expected = WAYS["jit"](model, jnp.ones((2, 3)))
+        assert jax.config.jax_debug_nans
+    assert not jax.config.jax_debug_nans
+    assert np.isfinite(expected)
+    assert np.isnan(WAYS["jit"](model, BAD))
+
+
+def test_infinities_when_asked():
+    def divide(x):
+        return 1 / x
+
+    with nnx.debug_nans():
+        assert np.isinf(divide(jnp.zeros(())))
+    with (
+        pytest.raises(NonFiniteError, match=r"(?s)an infinity appeared.*outside of the methods.*div"),
+        nnx.debug_nans(infs=True),
+    ):
+        divide(jnp.zeros(()))
+
+
+def test_as_a_decorator_and_in_a_block_of_its_own_kind():
+    checked = nnx.debug_nans()(lambda model, x: model(x))
+    with pytest.raises(NonFiniteError, match="Linear"), nnx.debug_nans():
+        checked(Net(), BAD)
+    with pytest.raises(ZeroDivisionError), nnx.debug_nans():
+        _ = 1 / 0
+
+
+def test_an_optimizer_step_is_not_taken(users_promotion):
+    model = Net()
+    optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
+
+    @nnx.jit
+    def step(model, optimizer, x):
+        optimizer.update(model, nnx.grad(lambda model: jnp.log(-(model(x).mean() ** 2)))(model))
+
+    with pytest.raises(NonFiniteError), nnx.debug_nans():
+        step(model, optimizer, jnp.ones((2, 3)))
+    assert nnx.find_nonfinite([model, optimizer]) == {}
+    assert optimizer.step.value == 0
+
+
+def test_what_holds_no_numbers_is_left_out():
+    node = {"rngs": nnx.Rngs(0), "ids": nnx.Cache(jnp.arange(3)), "pair": nnx.Param({"a": jnp.inf, "b": jnp.nan})}
+    assert nnx.find_nonfinite(node) == {"pair": 2}
+    assert nnx.find_nonfinite(nnx.Param(jnp.nan)) == {"the root": 1}
