@@ -131,7 +131,7 @@ class Optimizer(Pytree):
         # Everything is computed and checked before the first write, so that an error changes nothing.
         self._check_writable(selected)
         for path, variable in selected.items():
-            write_raw(variable, new_values[path])
+            write_raw(variable, _kept_in_place(variable, new_values[path]))
         self._write_state(old, structure, new_state, selected)
         write_raw(self.step, step)
         return updates
@@ -303,10 +303,22 @@ def _mirror(value: Any, variable: Variable[Any]) -> OptVariable[Any]:
     if "optimizer_sharding" in metadata:
         metadata["out_sharding"] = metadata.pop("optimizer_sharding")
     mirror = OptVariable.from_metadata(value, metadata)
+    mirror.set_raw_value(_placed(mirror, value))
+    return mirror  # type: ignore[return-value]
+
+
+def _placed(variable: Variable[Any], value: Any) -> Any:
+    """The value laid out as the variable's metadata says, where a mesh is known."""
+    metadata = variable.get_metadata()
     if metadata["eager_sharding"] and metadata.get("out_sharding"):
         for place in eager_sharding_hooks:
-            mirror.set_raw_value(place(mirror, mirror.get_raw_value()))
-    return mirror  # type: ignore[return-value]
+            value = place(variable, value)
+    return value
+
+
+def _kept_in_place(variable: Variable[Any], value: Any) -> Any:
+    """The new value of a variable whose moments lie otherwise: without this it would come to lie as they do."""
+    return _placed(variable, value) if variable.get_metadata().get("optimizer_sharding") else value
 
 
 def _is_variable(node: Any) -> bool:
