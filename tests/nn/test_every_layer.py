@@ -71,3 +71,47 @@ def test_bfloat16_in_gives_float32_parameters_their_due(case):
 @every_layer
 def test_a_layer_works_below_a_module(case):
     np.testing.assert_array_equal(Encoder(make(case))(case.x), make(case)(case.x))
+
+
+# Axes of an input that may have any length, beside the batch.
+LENGTHS = {
+    "Conv": (1, 2),
+    "ConvTranspose": (1,),
+    "Embed": (1,),
+    "GroupNorm": (1,),
+    "InstanceNorm": (1,),
+    "MultiHeadAttention": (1,),
+    "SimpleCell": (1,),
+    "LSTMCell": (1,),
+    "GRUCell": (1,),
+    "Bidirectional": (1,),
+}
+
+
+@every_layer
+def test_one_program_takes_every_size(case):
+    """Ask 17: a symbolic batch, and symbolic lengths where they mean something; three sizes of each."""
+    axes = (0, *LENGTHS.get(case.name, ()))
+    names = [f"n{axis}" if axis in axes else str(size) for axis, size in enumerate(case.x.shape)]
+    shape = jax.export.symbolic_shape(", ".join(names))
+    layer = make(case)
+    graphdef, state = plait.split(layer)
+
+    def forward(state, x):
+        return plait.merge(graphdef, state)(x)
+
+    program = jax.export.export(jax.jit(forward))(state, jax.ShapeDtypeStruct(shape, case.x.dtype))
+    for size in (2, 3, 7):
+        x = case.x
+        for axis in axes:
+            x = jnp.take(x, jnp.arange(size + axis) % x.shape[axis], axis=axis)
+        expected = jax.jit(forward)(state, x)
+        np.testing.assert_allclose(program.call(state, x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_failure_with_a_symbolic_size_names_the_layer():
+    """Ask 17: the layer's path, what it found and what it takes."""
+    model = Encoder(plait.Linear(3, 4, rngs=plait.Rngs(0)))
+    shape = jax.export.symbolic_shape("batch, features")
+    with pytest.raises(plait.errors.ShapeError, match=r"(?s)encoder\.layers\[3\] \(a Linear\).*features.*3"):
+        jax.export.export(jax.jit(lambda x: model(x)))(jax.ShapeDtypeStruct(shape, jnp.float32))
