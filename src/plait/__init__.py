@@ -140,6 +140,7 @@ from .nn.activations import leaky_relu as leaky_relu
 from .nn.activations import log_sigmoid as log_sigmoid
 from .nn.activations import log_softmax as log_softmax
 from .nn.activations import logsumexp as logsumexp
+from .nn.activations import mish as mish
 from .nn.activations import one_hot as one_hot
 from .nn.activations import relu as relu
 from .nn.activations import relu6 as relu6
@@ -149,6 +150,9 @@ from .nn.activations import silu as silu
 from .nn.activations import soft_sign as soft_sign
 from .nn.activations import softmax as softmax
 from .nn.activations import softplus as softplus
+from .nn.activations import sparse_plus as sparse_plus
+from .nn.activations import sparse_sigmoid as sparse_sigmoid
+from .nn.activations import squareplus as squareplus
 from .nn.activations import standardize as standardize
 from .nn.activations import swish as swish
 from .nn.activations import tanh as tanh

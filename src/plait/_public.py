@@ -37,7 +37,8 @@ _NAMES = {
     "core.variables": ("A BatchStat Cache Intermediate LoRAParam Param Perturbation Variable VariableState"),
     "nn.activations": (
         "celu elu gelu glu hard_sigmoid hard_silu hard_swish hard_tanh identity leaky_relu log_sigmoid log_softmax "
-        "logsumexp one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus standardize swish tanh"
+        "logsumexp mish one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus sparse_plus sparse_sigmoid "
+        "squareplus standardize swish tanh"
     ),
     "nn.attention": "MultiHeadAttention",
     "nn.cells": "GRUCell LSTMCell OptimizedLSTMCell RNNCellBase SimpleCell",
