@@ -1,8 +1,9 @@
 """Convert for good: the values of a Linen checkpoint or a PyTorch state dict as the state of a plait model, and back.
 
 The model decides what is looked for. Each of its variables has a name and a layout in the other library
-(``wanted.py``, ``torch_layouts.py``, ``linen_layouts.py``); the checkpoint is read to names and arrays (``sources.py``);
-a map of names (``name_map.py``) brings the two together. Arrays are read, converted and placed one after the other.
+(``wanted.py``, ``torch_layouts.py``, ``linen_layouts.py``); the checkpoint is read to names and arrays
+(``sources.py``); a map of names (``name_map.py``) brings the two together. Arrays are read, converted and placed one
+after the other.
 """
 
 from __future__ import annotations
@@ -322,5 +323,5 @@ def to_torch(model: Any, *, names: Names = None) -> dict[str, np.ndarray]:
                     expected="one name for each",
                     do="change the map of names",
                 )
-            found[new] = np.ascontiguousarray(array).reshape(array.shape)
+            found[new] = np.array(array, order="C")  # a copy: torch wants to write into what it loads
     return found
