@@ -255,6 +255,21 @@ def test_an_abstract_model_gets_arrays_where_its_shardings_say():
     np.testing.assert_array_equal(model.kernel.value, there["weight"].T)
 
 
+def test_a_stack_of_layers_is_refused_both_ways():
+    stack = plait.vmap(lambda key: plait.Linear(3, 3, rngs=plait.Rngs(key)))(jax.random.split(jax.random.key(0), 3))
+    with pytest.raises(ValueError, match="not stacked"):
+        bridge.to_torch(stack)
+    there = bridge.to_torch(plait.Linear(3, 3, rngs=plait.Rngs(0)))
+    with pytest.raises(ConversionError, match="not stacked"):
+        bridge.convert_checkpoint(there, stack, layout="torch")
+
+
+def test_a_model_without_values_has_nothing_to_give():
+    model = plait.eval_shape(lambda: plait.Linear(2, 3, rngs=plait.Rngs(0)))
+    with pytest.raises(ArgumentError, match=r"at +bias|at +kernel"):
+        bridge.to_torch(model)
+
+
 class Mixture(plait.Module):
     def __init__(self):
         self.experts = plait.Param(jnp.arange(6.0).reshape(2, 3))

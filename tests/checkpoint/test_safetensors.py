@@ -69,6 +69,16 @@ def test_other_tools_read_it(tmp_path):
     np.testing.assert_array_equal(load_file(str(path))["x"], np.arange(6).reshape(2, 3).T)
 
 
+def test_metadata_are_in_each_file(tmp_path):
+    import safetensors
+
+    path = checkpoint.save_safetensors(tmp_path / "w", ARRAYS, shard_bytes=60, metadata={"format": "pt"})
+    for file in path.glob("*.safetensors"):
+        with safetensors.safe_open(str(file), framework="numpy") as opened:
+            assert opened.metadata() == {"format": "pt"}
+    assert_same(read(checkpoint.load_safetensors(path)), ARRAYS)
+
+
 @pytest.mark.parametrize("keep", [0, 4, 30, -1])
 def test_a_truncated_file_is_refused(tmp_path, keep):
     path = checkpoint.save_safetensors(tmp_path / "w.safetensors", ARRAYS)

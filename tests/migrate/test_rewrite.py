@@ -7,6 +7,7 @@ from hypothesis import given, strategies as st
 
 pytest.importorskip("libcst")
 
+from plait.migrate.known import DIFFERENCES, has_name
 from plait.migrate.rewrite import UnreadableError, rewrite
 
 CASES = {
@@ -161,6 +162,10 @@ def test_differences_are_found_under_every_name():
     ):
         ((line, found),) = findings(text)
         assert (line, found.partition(":")[0]) == (2, "nnx.state")
+
+
+def test_the_differences_are_those_of_public_names():
+    assert all(has_name((name,)) and text for name, text in DIFFERENCES.items())
 
 
 @pytest.mark.parametrize(

@@ -172,14 +172,12 @@ class _Matching:
                 self.missing.append(Missing(paths, wish.collection, wish.module, absent))
             return
         sources = tuple(source for name in wish.names for source in self.found[name])
-        misfit = self._misfit(wish)
-        if misfit is None:
-            try:
-                values = wish.piece.to_ours(*(self._read(name) for name in wish.names))
-            except DoesNotFit as error:
-                misfit = (str(error), "values that the layer can hold")
-            else:
-                misfit = self._keep(wish, values)
+        try:
+            misfit = self._misfit(wish)
+            if misfit is None:
+                misfit = self._keep(wish, wish.piece.to_ours(*(self._read(name) for name in wish.names)))
+        except DoesNotFit as error:
+            misfit = (str(error), "values that the layer can hold")
         if misfit is not None:
             self.mismatched.append(Mismatched(paths, wish.collection, wish.module, sources, *misfit))
         elif not wish.is_again:
@@ -298,19 +296,20 @@ def to_torch(model: Any, *, names: Names = None) -> dict[str, np.ndarray]:
         NumPy arrays by name; ``plait.checkpoint.save_safetensors`` writes them.
 
     Raises:
-        ArgumentError: two variables get the same name.
+        ArgumentError: two variables get the same name, or one has no values.
+        DoesNotFit: a variable has other axes than its layer gives it, as in a stack made by ``vmap``; a ``ValueError``.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
         >>> {name: array.shape for name, array in plait.bridge.to_torch(model, names={"": "fc"}).items()}
-        {'fc.bias': (3,), 'fc.weight': (3, 2)}
+        {'fc.weight': (3, 2), 'fc.bias': (3,)}
     """
     check_node(model, "to_torch")
     rename = NameMap(names)
     found: dict[str, np.ndarray] = {}
     wishes, _ = wanted("torch", model)
     for wish in wishes:
-        arrays = wish.piece.to_theirs(*(np.asarray(variable.get_raw_value()) for variable in wish.variables))
+        arrays = wish.piece.to_theirs(*map(_values_of, wish.variables, wish.paths))
         for name, array in zip(wish.names, arrays, strict=True):
             new = rename(name)
             if new is None:
@@ -325,3 +324,16 @@ def to_torch(model: Any, *, names: Names = None) -> dict[str, np.ndarray]:
                 )
             found[new] = np.array(array, order="C")  # a copy: torch wants to write into what it loads
     return found
+
+
+def _values_of(variable: Variable[Any], path: Path) -> np.ndarray:
+    value = variable.get_raw_value()
+    if isinstance(value, jax.ShapeDtypeStruct):
+        raise ArgumentError(
+            "a variable has a shape and no values",
+            at=describe_path(path),
+            found=f"{value.dtype}{list(value.shape)} without values",
+            expected="an array",
+            do="give the model values first",
+        )
+    return np.asarray(value)

@@ -21,7 +21,7 @@ Arrays = Sequence[np.ndarray]
 
 
 class DoesNotFit(ValueError):
-    """Raised by the ``to_ours`` of a piece: the numbers are there, and the layer has no place for them."""
+    """Raised by a piece: the numbers are there, and the other side has no place for them."""
 
 
 def _same(array: np.ndarray) -> Arrays:

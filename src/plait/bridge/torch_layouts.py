@@ -34,6 +34,11 @@ from .layouts import Arrays, DoesNotFit, Layout, Piece, add_layout
 
 
 def _transposed(array: np.ndarray) -> Arrays:
+    if array.ndim != 2:
+        raise DoesNotFit(
+            f"a matrix is expected, and the shape is {array.shape}: convert a model whose layers are not stacked, and "
+            "stack the states"
+        )
     return (array.T,)
 
 

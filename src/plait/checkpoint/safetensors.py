@@ -137,6 +137,7 @@ def save_safetensors(
     arrays: Mapping[str, Any],
     *,
     shard_bytes: int = SHARD_BYTES,
+    metadata: Mapping[str, str] | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write arrays by name: to one file, or to a folder of shards with an index.
@@ -146,6 +147,7 @@ def save_safetensors(
             in it, or shards and ``model.safetensors.index.json`` if there are more than ``shard_bytes``.
         arrays: the arrays, such as ``plait.bridge.to_torch(model)``.
         shard_bytes: the most bytes in one shard; a larger array has a shard of its own.
+        metadata: strings to be kept in each file; some readers look for ``{"format": "pt"}``.
         overwrite: whether what is at ``path`` may be replaced.
 
     Returns:
@@ -179,7 +181,7 @@ def save_safetensors(
             do="choose another path, or remove what is there yourself",
         )
     try:
-        _write(target, shards)
+        _write(target, shards, None if metadata is None else dict(metadata))
     except OSError as error:
         raise CheckpointError(
             "the weights cannot be written",
@@ -191,7 +193,7 @@ def save_safetensors(
     return target
 
 
-def _write(target: Path, shards: list[dict[str, Any]]) -> None:
+def _write(target: Path, shards: list[dict[str, Any]], metadata: dict[str, str] | None) -> None:
     from safetensors.numpy import save_file
 
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -199,13 +201,14 @@ def _write(target: Path, shards: list[dict[str, Any]]) -> None:
     try:
         draft = scratch / target.name
         if target.name.endswith(SUFFIX):
-            save_file({name: _on_host(value) for shard in shards for name, value in shard.items()}, str(draft))
+            whole = {name: _on_host(value) for shard in shards for name, value in shard.items()}
+            save_file(whole, str(draft), metadata)
         else:
             draft.mkdir()
             places = {}
             for number, shard in enumerate(shards, 1):
                 file = WHOLE if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}{SUFFIX}"
-                save_file({name: _on_host(value) for name, value in shard.items()}, str(draft / file))
+                save_file({name: _on_host(value) for name, value in shard.items()}, str(draft / file), metadata)
                 places.update(dict.fromkeys(shard, file))
             if len(shards) > 1:
                 total = sum(_size(value) for shard in shards for value in shard.values())
