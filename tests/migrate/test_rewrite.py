@@ -184,6 +184,22 @@ def test_old_calls_of_the_optimizer_are_found_with_the_new_call(call, is_old):
     assert all("wrt=nnx.Param" in text for _, text in found)
 
 
+@pytest.mark.parametrize(
+    ("program", "lines"),
+    [
+        ("optimizer = nnx.Optimizer(m, tx, wrt=nnx.Param)\noptimizer.update(grads)", [3]),
+        ("self.opt = nnx.Optimizer(m, tx, wrt=nnx.Param)\ndef f(self): self.opt.update(grads)", [3]),
+        ("optimizer = nnx.Optimizer(m, tx, wrt=nnx.Param)\noptimizer.update(m, grads)", []),
+        ("optimizer = nnx.ModelAndOptimizer(m, tx)\noptimizer.update(grads)", []),
+        ("table = dict()\ntable.update(grads)", []),
+    ],
+)
+def test_updates_with_gradients_alone_are_found(program, lines):
+    found = findings(f"from flax import nnx\n{program}\n")
+    assert [line for line, text in found] == lines
+    assert all("optimizer.update(model, grads)" in text for _, text in found)
+
+
 def test_strings_that_name_nnx_are_found():
     ((line, text),) = findings("import importlib\nimportlib.import_module('flax.nnx')\n")
     assert (line, "'flax.nnx'" in text) == (2, True)

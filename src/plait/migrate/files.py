@@ -51,11 +51,11 @@ def migrate(paths: Sequence[Path], *, write: bool, out: TextIO | None = None) ->
         MissingDependencyError: LibCST is not installed.
     """
     _check_libcst()
-    out = sys.stdout if out is None else out
+    stream: TextIO = sys.stdout if out is None else out
     outcome = Outcome()
     for file in _files(paths, outcome):
-        _handle(file, outcome, write=write, out=out)
-    _print_outcome(outcome, write=write, out=out)
+        _handle(file, outcome, write=write, out=stream)
+    _print_outcome(outcome, write=write, out=stream)
     return 2 if outcome.failed else 0
 
 

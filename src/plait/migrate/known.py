@@ -25,6 +25,7 @@ DIFFERENCES: dict[str, str] = {
 OLD_OPTIMIZER = (
     "needs to be told what it trains: nnx.Optimizer(model, tx, wrt=nnx.Param), then optimizer.update(model, grads)"
 )
+OLD_UPDATE = "takes the model too: optimizer.update(model, grads)"
 NO_HIJAX = "hijax=True is not there, and not planned"
 
 

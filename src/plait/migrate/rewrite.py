@@ -19,7 +19,7 @@ from typing import Any
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
-from .known import NO_HIJAX, OLD_OPTIMIZER, difference, has_name, is_module
+from .known import NO_HIJAX, OLD_OPTIMIZER, OLD_UPDATE, difference, has_name, is_module
 
 _HOMES = (("flax", "experimental", "nnx"), ("flax", "nnx"))
 _NNX, _FLAX = "nnx", "flax"
@@ -123,6 +123,7 @@ class _Uses(cst.CSTVisitor):
         self.attributes: list[tuple[tuple[str, ...], int]] = []
         self.names: list[tuple[str, int]] = []
         self.calls: list[tuple[tuple[str, ...], cst.Call, int]] = []
+        self.made: dict[str, tuple[str, ...]] = {}  # what was called for the value that a name was given
         self.has_plait = False
         self.is_concerned = False
         self.needs_flax: set[str] = set()  # names of flax that are used for more than nnx
@@ -137,7 +138,7 @@ class _Uses(cst.CSTVisitor):
 
     def visit_Import(self, node: cst.Import) -> bool:
         for alias in node.names:
-            path = _dotted(alias.name) or ()
+            path = _dotted(alias.name) or ("",)
             below, bound = _below_nnx(path), _bound_name(alias)
             if path[0] == "plait":
                 self.has_plait = True
@@ -211,6 +212,14 @@ class _Uses(cst.CSTVisitor):
         if path is not None:
             self.calls.append((path, node, self._line(node)))
 
+    def visit_Assign(self, node: cst.Assign) -> None:
+        if isinstance(node.value, cst.Call):
+            made = _dotted(node.value.func)
+            for target in node.targets:
+                name = _dotted(target.target)
+                if made is not None and name is not None:
+                    self.made[name[-1]] = made
+
     def visit_SimpleString(self, node: cst.SimpleString) -> None:
         text = node.raw_value
         if text == "flax.nnx" or text.startswith(("flax.nnx.", "flax.nnx:")):
@@ -256,15 +265,26 @@ class _Uses(cst.CSTVisitor):
             self._find(line, f"nnx.{member[0]}: {difference(member)}")
 
     def _check_call(self, path: tuple[str, ...], call: cst.Call, line: int) -> None:
-        member = self._member(path) or self.imported.get(path[0])
-        if member is None:
-            return
         keywords = {arg.keyword.value for arg in call.args if arg.keyword is not None}
         stars = any(arg.star for arg in call.args)
+        if path[-1] == "update" and len(call.args) == 1 and not stars and self._is_optimizer(path[:-1]):
+            self._find(line, f"nnx.Optimizer: {OLD_UPDATE}")
+        member = self._called(path)
+        if member is None:
+            return
         if member[-1:] == ("Optimizer",) and "wrt" not in keywords and len(call.args) < 3 and not stars:
             self._find(line, f"nnx.Optimizer: {OLD_OPTIMIZER}")
         if "hijax" in keywords:
             self._find(line, f"nnx.{'.'.join(member)}: {NO_HIJAX}")
+
+    def _called(self, path: tuple[str, ...]) -> tuple[str, ...] | None:
+        """What of nnx is called by a dotted name."""
+        return self._member(path) or self.imported.get(path[0])
+
+    def _is_optimizer(self, path: tuple[str, ...]) -> bool:
+        """Whether something of this name is made by ``nnx.Optimizer`` in the program."""
+        made = self.made.get(path[-1]) if path else None
+        return made is not None and (self._called(made) or ("",))[-1] == "Optimizer"
 
 
 def _from_target(node: cst.ImportFrom, below: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -325,7 +345,7 @@ class _Rewriter(cst.CSTTransformer):
         return updated_node.with_changes(names=names)
 
     def _aliases(self, alias: cst.ImportAlias) -> list[cst.ImportAlias]:
-        path, bound = _dotted(alias.name) or (), _bound_name(alias)
+        path, bound = _dotted(alias.name) or ("",), _bound_name(alias)
         below, uses = _below_nnx(path), self.uses
         if below is not None and below and not (len(below) == 1 and is_module(below[0])):
             return [alias]
