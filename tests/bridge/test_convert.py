@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
 import plait
-from plait import bridge
+from plait import bridge, checkpoint
 from plait._public import PUBLIC
 from plait.bridge.layouts import alternatives, path_of_name
 from plait.errors import ArgumentError, ArgumentTypeError, CheckpointError, ConversionError
@@ -81,7 +81,7 @@ def assert_same_weights(first, second):
 
 
 def test_every_layer_has_a_case():
-    classes = {type(make(plait.Rngs(0))).__name__ for make in LAYERS.values()}
+    classes = {name.partition(" ")[0] for name in LAYERS}
     layers = {
         name
         for name, home in PUBLIC.items()
@@ -235,6 +235,22 @@ def test_a_part_of_a_checkpoint_is_taken_when_that_is_asked_for():
     assert done.report.unexpected == ("other",)
     with pytest.raises(ConversionError, match=r"shape \(2, 3\) for head\.kernel"):
         bridge.convert_checkpoint({"head.weight": np.ones((3, 3))}, net, layout="torch", strict=False)
+
+
+def test_each_array_is_read_once_and_none_when_something_does_not_fit_by_shape():
+    net = Net(plait.Rngs(0))
+    reads = []
+
+    def stored(name, array):
+        return checkpoint.StoredArray(array.shape, array.dtype, lambda: reads.append(name) or array)
+
+    there = {name: stored(name, array) for name, array in bridge.to_torch(net).items()}
+    bridge.convert_checkpoint(there, net, layout="torch")
+    assert sorted(reads) == NAMES
+    reads.clear()
+    with pytest.raises(ConversionError, match=r"shape \(3, 2\) for layers\[0\]\.kernel"):
+        bridge.convert_checkpoint({"layers.0.weight": stored("x", np.ones((9, 9)))}, net, layout="torch")
+    assert reads == []
 
 
 def test_integers_are_no_weights():
