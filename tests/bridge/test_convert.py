@@ -1,5 +1,10 @@
 """Conversion without the other libraries: laws over all layers, sharing, sharding, and what does not fit."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +17,8 @@ from plait import bridge, checkpoint
 from plait._public import PUBLIC
 from plait.bridge.layouts import alternatives, path_of_name
 from plait.errors import ArgumentError, ArgumentTypeError, CheckpointError, ConversionError
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(plait.__file__).parents[1])}
 
 
 def _attention(rngs, **options):
@@ -337,3 +344,16 @@ def test_a_source_of_another_type_is_refused():
 def test_names_that_meet_on_the_way_back_are_refused():
     with pytest.raises(ArgumentError, match=r"found +the name same"):
         bridge.to_torch(plait.Linear(2, 3, rngs=plait.Rngs(0)), names=lambda name: "same")
+
+
+def test_conversion_of_arrays_loads_no_other_library():
+    program = """
+import sys
+import numpy as np
+import plait
+model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+plait.bridge.convert_checkpoint(plait.bridge.to_torch(model), model, layout="torch")
+print({"flax", "torch", "orbax", "msgpack", "safetensors", "libcst", "optax"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT)
+    assert (done.stdout, done.stderr) == ("set()\n", "")

@@ -205,6 +205,12 @@ def test_strings_that_name_nnx_are_found():
     assert (line, "'flax.nnx'" in text) == (2, True)
 
 
+def test_examples_in_docstrings_are_found():
+    text = 'def f():\n    """Do it.\n\n    >>> from flax import linen, nnx\n    """\n"from flax import nnx is old"\n'
+    assert [line for line, _ in findings(text)] == [2, 6]
+    assert findings('"""A layer of flax.nnx for us."""\n') == []
+
+
 def test_a_name_in_the_way_is_found():
     assert [line for line, _ in findings("import flax\nplait = 3\nflax.nnx.Linear\n")] == [2]
 

@@ -14,6 +14,7 @@ changed; what needs a person's eye is reported with its line.
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import libcst as cst
@@ -23,6 +24,7 @@ from .known import NO_HIJAX, OLD_OPTIMIZER, OLD_UPDATE, difference, has_name, is
 
 _HOMES = (("flax", "experimental", "nnx"), ("flax", "nnx"))
 _NNX, _FLAX = "nnx", "flax"
+_IMPORT_IN_TEXT = re.compile(r"^\s*(>>> )?(from flax import .*\bnnx\b|(from|import) flax\.nnx\b)", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,6 +224,8 @@ class _Uses(cst.CSTVisitor):
 
     def visit_SimpleString(self, node: cst.SimpleString) -> None:
         text = node.raw_value
+        if _IMPORT_IN_TEXT.search(text):
+            self._find(self._line(node), "a text imports flax.nnx, and is left as it is")
         if text == "flax.nnx" or text.startswith(("flax.nnx.", "flax.nnx:")):
             self._find(self._line(node), f"the string {text!r} names flax.nnx and is left as it is")
 
