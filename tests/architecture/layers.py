@@ -32,7 +32,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "bridge": (
         "collections", "kinds", "variables", "to_nnx", "to_linen", "rngs",
         "linen_bytes", "sources", "name_map", "layouts", "torch_layouts", "linen_layouts", "wanted",
-        "conversion_report", "convert",
+        "conversion_report", "convert", "torch_weights",
     ),
     "export": (
         "dependencies", "whole_write", "weights", "input_spec", "lowering", "portable", "stablehlo_loader",
@@ -45,7 +45,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "ema", "loop", "progress", "resume",
     ),
     "demo": ("images", "figures", "exports", "runs", "table", "digits"),
-    "migrate": ("known", "rewrite", "files"),
+    "migrate": ("known", "uses", "rewrite", "files"),
     "program": ("cli",),
 }  # fmt: skip
 

@@ -341,6 +341,27 @@ def test_a_source_of_another_type_is_refused():
         bridge.convert_checkpoint(3, Mixture(), layout="torch")
 
 
+@pytest.mark.parametrize("make", [plait.state, lambda model: model.kernel])
+def test_a_state_knows_no_layers(make):
+    part = make(plait.Linear(2, 2, rngs=plait.Rngs(0)))
+    with pytest.raises(ArgumentTypeError, match="whose layers say how their variables lie"):
+        bridge.to_torch(part)
+    with pytest.raises(ArgumentTypeError, match="whose layers say how their variables lie"):
+        bridge.convert_checkpoint({}, part, layout="torch")
+
+
+class Tree(plait.Module):
+    def __init__(self):
+        self.tree = plait.Param({"a": jnp.ones(2)})
+
+
+def test_a_variable_of_many_arrays_is_refused():
+    with pytest.raises(ArgumentError, match=r"at +tree\n +found +a dict"):
+        bridge.to_torch(Tree())
+    with pytest.raises(ConversionError, match="holds one array, not a dict, for tree"):
+        bridge.convert_checkpoint({"tree": np.ones(())}, Tree(), layout="torch")
+
+
 def test_names_that_meet_on_the_way_back_are_refused():
     with pytest.raises(ArgumentError, match=r"found +the name same"):
         bridge.to_torch(plait.Linear(2, 3, rngs=plait.Rngs(0)), names=lambda name: "same")

@@ -215,6 +215,11 @@ def test_a_name_in_the_way_is_found():
     assert [line for line, _ in findings("import flax\nplait = 3\nflax.nnx.Linear\n")] == [2]
 
 
+def test_expressions_nested_too_deeply_are_refused():
+    with pytest.raises(UnreadableError, match="nested too deeply"):
+        rewrite(b"from flax import nnx\nx = " + b"+".join([b"1"] * 3000))
+
+
 @pytest.mark.parametrize(
     ("source", "line"),
     [(b"from flax import nnx\nx = (\n", 3), (b"# coding: zork\n", None), (b"\x00nnx", 1), (b"nnx\rx = 1\r", None)],

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .conversion_report import ConversionReport as ConversionReport
-    from .convert import Conversion as Conversion, convert_checkpoint as convert_checkpoint, to_torch as to_torch
+    from .convert import Conversion as Conversion, convert_checkpoint as convert_checkpoint
     from .layouts import Piece as Piece, register_layout as register_layout
+    from .torch_weights import to_torch as to_torch
 
 _PLACES = {
     "Conversion": "convert",
@@ -19,7 +20,7 @@ _PLACES = {
     "Piece": "layouts",
     "convert_checkpoint": "convert",
     "register_layout": "layouts",
-    "to_torch": "convert",
+    "to_torch": "torch_weights",
 }
 
 __all__ = ["Conversion", "ConversionReport", "Piece", "convert_checkpoint", "register_layout", "to_torch"]

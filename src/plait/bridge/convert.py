@@ -1,4 +1,4 @@
-"""Convert for good: the values of a Linen checkpoint or a PyTorch state dict as the state of a plait model, and back.
+"""Convert for good: the values of a Linen checkpoint or a PyTorch state dict as the state of a plait model.
 
 The model decides what is looked for. Each of its variables has a name and a layout in the other library
 (``wanted.py``, ``torch_layouts.py``, ``linen_layouts.py``); the checkpoint is read to names and arrays
@@ -18,18 +18,18 @@ import numpy as np
 
 from ..checkpoint.stored import StoredArray
 from ..core.functional import update as update_graph
-from ..core.nodes import check_node
 from ..core.state import State, from_flat_state
 from ..core.variables import Variable
-from ..errors import ArgumentError, ConversionError
+from ..errors import ConversionError
 from ..paths import Path, describe_path
 from ..typing import DTypeLike
+from ..words import describe_type
 from . import linen_layouts as linen_layouts, torch_layouts as torch_layouts  # they fill the table of layouts
 from .conversion_report import ConversionReport, Converted, Mismatched, Missing
 from .layouts import DoesNotFit, check_library
 from .name_map import NameMap, Names
 from .sources import read_source, with_collections
-from .wanted import Wanted, wanted
+from .wanted import Wanted, check_model, is_array, wanted
 
 _BOXED = ".value"
 _KINDS = (np.bool_, np.integer, np.floating, np.complexfloating)
@@ -88,6 +88,7 @@ def convert_checkpoint(
             leaf, and ``error.report`` has everything. The model is as it was.
         CheckpointError: there is nothing at the path, or it is damaged.
         ArgumentError: there is no such layout, or a rule for names does not make sense.
+        ArgumentTypeError: the source is none of these, or ``model`` is a state or a variable.
 
     Example:
         >>> import numpy as np
@@ -102,7 +103,7 @@ def convert_checkpoint(
         [[2.0, 2.0, 2.0]]
     """
     check_library(layout)
-    check_node(model, "convert_checkpoint")
+    check_model(model, "convert_checkpoint")
     arrays = read_source(source)
     if layout == "linen":
         arrays = with_collections(arrays)
@@ -186,6 +187,11 @@ class _Matching:
 
     def _misfit(self, wish: Wanted) -> tuple[str, str] | None:
         """What is there and what would fit, by shape and kind of number, if that differs."""
+        for variable in wish.variables:
+            if not is_array(variable.get_raw_value()):
+                return ", ".join(
+                    wish.names
+                ), f"a variable that holds one array, not {describe_type(variable.get_raw_value())},"
         shapes = wish.piece.their_shapes([np.shape(variable.get_raw_value()) for variable in wish.variables])
         for name, shape in zip(wish.names, shapes, strict=True):
             for source in self.found[name]:
@@ -280,60 +286,3 @@ def _error(report: ConversionReport) -> ConversionError:
 def _listed(lines: list[str]) -> str:
     more = [f"… and {len(lines) - 8} more"] if len(lines) > 8 else []
     return "\n            ".join([*lines[:8], *more])
-
-
-def to_torch(model: Any, *, names: Names = None) -> dict[str, np.ndarray]:
-    """The weights of a model under the names and in the layout of PyTorch: what ``load_state_dict`` takes.
-
-    The way back from ``convert_checkpoint(..., layout="torch")``. Variables that are shared come under each of their
-    names, as in a state dict.
-
-    Args:
-        model: the model, with values.
-        names: a map from the names that the model gives to those that are wanted; ``None`` as a name drops it.
-
-    Returns:
-        NumPy arrays by name; ``plait.checkpoint.save_safetensors`` writes them.
-
-    Raises:
-        ArgumentError: two variables get the same name, or one has no values.
-        DoesNotFit: a variable has other axes than its layer gives it, as in a stack made by ``vmap``; a ``ValueError``.
-
-    Example:
-        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
-        >>> {name: array.shape for name, array in plait.bridge.to_torch(model, names={"": "fc"}).items()}
-        {'fc.weight': (3, 2), 'fc.bias': (3,)}
-    """
-    check_node(model, "to_torch")
-    rename = NameMap(names)
-    found: dict[str, np.ndarray] = {}
-    wishes, _ = wanted("torch", model)
-    for wish in wishes:
-        arrays = wish.piece.to_theirs(*map(_values_of, wish.variables, wish.paths))
-        for name, array in zip(wish.names, arrays, strict=True):
-            new = rename(name)
-            if new is None:
-                continue
-            if new in found and not wish.is_again:
-                raise ArgumentError(
-                    "two variables would have the same name",
-                    at=f"{', '.join(map(describe_path, wish.paths))} and another variable",
-                    found=f"the name {new}",
-                    expected="one name for each",
-                    do="change the map of names",
-                )
-            found[new] = np.array(array, order="C")  # a copy: torch wants to write into what it loads
-    return found
-
-
-def _values_of(variable: Variable[Any], path: Path) -> np.ndarray:
-    value = variable.get_raw_value()
-    if isinstance(value, jax.ShapeDtypeStruct):
-        raise ArgumentError(
-            "a variable has a shape and no values",
-            at=describe_path(path),
-            found=f"{value.dtype}{list(value.shape)} without values",
-            expected="an array",
-            do="give the model values first",
-        )
-    return np.asarray(value)

@@ -8,13 +8,14 @@ from typing import Any
 
 from ..core.functional import children_by_key, variables
 from ..core.module import Module
-from ..core.nodes import Kind, kind_of
+from ..core.nodes import Kind, check_node, kind_of
 from ..core.rngs import RngState
-from ..core.state import to_flat_state
+from ..core.state import FlatState, State, to_flat_state
 from ..core.variable_names import variable_name_from_type
 from ..core.variables import Cache, Intermediate, Perturbation, Variable
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import Path, describe_path, sorted_keys
+from ..words import describe_type
 from .layouts import Layout, Piece, alternatives, path_of_name
 
 # Variables that are no weights: no other library has them in its files.
@@ -54,6 +55,27 @@ def wanted(library: str, model: Any, present: Collection[str] = ()) -> tuple[lis
     """
     walk = _Walk(library, model, frozenset(present))
     return list(walk.visit((), model, ())), walk.ignored
+
+
+def check_model(model: Any, operation: str) -> None:
+    """Refuse what has no layers.
+
+    Raises:
+        ArgumentTypeError: a state or a variable.
+    """
+    check_node(model, operation)
+    if isinstance(model, (Variable, State, FlatState)):
+        raise ArgumentTypeError(
+            f"{operation} takes a model, whose layers say how their variables lie elsewhere",
+            found=describe_type(model),
+            expected="a module, or a container of modules",
+            do="pass the model itself; plait.merge(graphdef, state) makes one of a state",
+        )
+
+
+def is_array(value: Any) -> bool:
+    """Whether a variable's value is one array, or a number, and not a tree of several."""
+    return isinstance(value, (bool, int, float, complex)) or (hasattr(value, "shape") and hasattr(value, "dtype"))
 
 
 class _Walk:
