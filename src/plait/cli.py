@@ -1,7 +1,8 @@
 """The command ``plait``.
 
 Exit status: 0 for success, 1 for an export that gives other numbers than its model, 2 for a request that cannot be
-fulfilled (with the reason on standard error, and nothing half-done), 130 for an interruption.
+fulfilled (with the reason on standard error, and nothing half-done), or for files that `migrate` could not handle, 130
+for an interruption.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="train and look at a small model", allow_abbrev=False)
     demos = demo.add_subparsers(metavar="NAME", required=True)
     _add_digits(demos.add_parser("digits", help="handwritten digits, with figures and exports", allow_abbrev=False))
+    _add_migrate(commands.add_parser("migrate", help="rewrite Flax NNX imports to plait", allow_abbrev=False))
     return parser
 
 
@@ -100,6 +102,22 @@ def _run_digits(options: argparse.Namespace) -> int:
 
     names = ("output", "epochs", "batch_size", "seed", "resume", "export")
     return digits.run(digits.Options(**{name: getattr(options, name) for name in names}))
+
+
+def _add_migrate(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Rewrite the imports of Flax NNX in Python programs to plait, and list what plait lacks or does otherwise. "
+        "Without --write the changes are shown and nothing is written; everything but the imports stays as it is."
+    )
+    parser.add_argument("paths", nargs="+", type=_folder, metavar="PATH", help="a file, or a folder of Python files")
+    parser.add_argument("--write", action="store_true", help="write the files")
+    parser.set_defaults(run=_run_migrate)
+
+
+def _run_migrate(options: argparse.Namespace) -> int:
+    from .migrate.files import migrate
+
+    return migrate(options.paths, write=options.write)
 
 
 def _folder(text: str) -> Path:

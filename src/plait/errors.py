@@ -27,6 +27,7 @@ builtin exception that a user would catch::
     │   └── OptimizerAttributeError  (AttributeError)
     ├── ConfigError                  (ValueError)     a structure that has no JSON form, or a damaged configuration
     ├── CheckpointError              (ValueError)     a folder that is no whole checkpoint, or one of another model
+    │   └── ConversionError                           a foreign checkpoint whose leaves are not those of the model
     ├── ExportError                  (RuntimeError)   an export that cannot be written, loaded or validated
     ├── MissingDependencyError       (ImportError)    an optional package that is not installed
     ├── RetraceError                 (RuntimeError)   a jitted function was traced more often than allowed
@@ -42,6 +43,8 @@ for statistics of one value.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class PlaitError(Exception):
@@ -171,6 +174,12 @@ class OptimizerAttributeError(OptimizerError, AttributeError):
 
 class CheckpointError(PlaitError, ValueError):
     """A folder is not a whole checkpoint, or belongs to another model."""
+
+
+class ConversionError(CheckpointError):
+    """A checkpoint of another library lacks leaves, has others, or has some that do not fit; ``report`` lists all."""
+
+    report: Any = None
 
 
 class ExportError(PlaitError, RuntimeError):

@@ -26,8 +26,14 @@ FILES: dict[str, tuple[str, ...]] = {
         "prelu", "linear", "conv", "embedding", "norm", "reparametrisation", "dropout", "rotary", "dot_product",
         "kv_cache", "attention", "cells", "recurrent", "pooling", "lora", "sequential",
     ),
-    "checkpoint": ("layout", "leaves", "orbax", "safetensors", "abstract", "compare"),
-    "bridge": ("collections", "kinds", "variables", "to_nnx", "to_linen", "rngs"),
+    "checkpoint": (
+        "layout", "leaves", "orbax", "stored", "safetensors", "orbax_trees", "abstract", "compare",
+    ),
+    "bridge": (
+        "collections", "kinds", "variables", "to_nnx", "to_linen", "rngs",
+        "linen_bytes", "sources", "name_map", "layouts", "torch_layouts", "linen_layouts", "wanted",
+        "conversion_report", "convert", "torch_weights",
+    ),
     "export": (
         "dependencies", "whole_write", "weights", "input_spec", "lowering", "portable", "stablehlo_loader",
         "onnx_pooling", "runners", "jax_module", "serving", "signatures", "saved_model", "stablehlo", "onnx", "litert",
@@ -39,6 +45,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "ema", "loop", "progress", "resume",
     ),
     "demo": ("images", "figures", "exports", "runs", "table", "digits"),
+    "migrate": ("known", "uses", "rewrite", "files"),
     "program": ("cli",),
 }  # fmt: skip
 
@@ -49,11 +56,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "partitioning": frozenset({"row 0", "core"}),
     "nn": frozenset({"row 0", "core", "transforms", "partitioning"}),
     "checkpoint": frozenset({"row 0", "core", "transforms", "partitioning"}),
-    "bridge": frozenset({"row 0", "core", "transforms", "partitioning"}),
+    # Conversion states layouts of the standard layers, and reads files in the formats of checkpoint/.
+    "bridge": frozenset({"row 0", "core", "transforms", "partitioning", "nn", "checkpoint"}),
     "export": frozenset({"row 0", "core", "transforms", "partitioning"}),
     "inspect": frozenset({"row 0", "core", "transforms", "partitioning"}),
     "training": frozenset({"row 0", "core", "transforms", "partitioning", "checkpoint"}),
     "demo": frozenset(FILES) - {"demo", "program"},
+    "migrate": frozenset({"row 0"}),  # it looks names up in the modules of plait, and imports none of them by itself
     "program": frozenset(FILES) - {"program"},
 }
 
@@ -68,6 +77,8 @@ OWNERS: dict[str, frozenset[str]] = {
     "tensorstore": frozenset({"checkpoint"}),
     "safetensors": frozenset({"checkpoint", "export"}),
     "flax": frozenset({"bridge"}),
+    "libcst": frozenset({"migrate"}),
+    "msgpack": frozenset({"bridge"}),
     "tensorflow": frozenset({"export"}),
     "jax2onnx": frozenset({"export"}),
     "onnx": frozenset({"export"}),

@@ -1,6 +1,6 @@
 """Checkpoints: the values of models, optimizers, metrics and random streams as folders on disk.
 
-Importing this package does not load Orbax; saving and restoring do.
+Importing this package does not load Orbax or safetensors; saving and restoring do.
 """
 
 from __future__ import annotations
@@ -11,10 +11,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .layout import Manifest as Manifest, latest as latest
     from .orbax import restore as restore, save as save
+    from .safetensors import load_safetensors as load_safetensors, save_safetensors as save_safetensors
+    from .stored import StoredArray as StoredArray
 
-_PLACES = {"Manifest": "layout", "latest": "layout", "restore": "orbax", "save": "orbax"}
+_PLACES = {
+    "Manifest": "layout",
+    "StoredArray": "stored",
+    "latest": "layout",
+    "load_safetensors": "safetensors",
+    "restore": "orbax",
+    "save": "orbax",
+    "save_safetensors": "safetensors",
+}
 
-__all__ = ["Manifest", "latest", "restore", "save"]
+__all__ = ["Manifest", "StoredArray", "latest", "load_safetensors", "restore", "save", "save_safetensors"]
 
 
 def __getattr__(name: str) -> Any:

@@ -443,6 +443,9 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
             )
         if name in metadata:
             return metadata[name]
+        if name in _OLD_SHARDING_NAMES and "out_sharding" in metadata:
+            warnings.warn(f"{name} is now called out_sharding", DeprecationWarning, stacklevel=2)
+            return metadata["out_sharding"]
         if default is not _MISSING:
             return default
         raise MetadataKeyError(
@@ -454,7 +457,8 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
 
     def has_metadata(self, name: str) -> bool:
         """Whether there is a metadata entry of that name."""
-        return name in self._cell.metadata
+        metadata = self._cell.metadata
+        return name in metadata or (name in _OLD_SHARDING_NAMES and "out_sharding" in metadata)
 
     def set_metadata(self, *args: Any, **entries: Any) -> None:
         """Change the metadata: ``set_metadata(dict)`` replaces all of it, ``set_metadata(name, value)`` and
@@ -494,6 +498,7 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
         if name in REQUIRED_METADATA:
             raise _fixed_flag(self, name, metadata[name], "deleted")
         self.get_metadata(name)
+        name = "out_sharding" if name in _OLD_SHARDING_NAMES else name
         self._replace_metadata({key: value for key, value in metadata.items() if key != name})
 
     def _replace_metadata(self, metadata: dict[str, Any]) -> None:

@@ -1,0 +1,78 @@
+"""Linen's msgpack files: what ``flax.serialization.to_bytes`` writes, read without Flax.
+
+A file is one msgpack map. Three extension types hold what msgpack lacks: 1 an array and 3 a NumPy scalar, each again
+msgpack of (shape, dtype's name, bytes in C order); 2 a complex number, (real, imaginary). An array of more than a
+gigabyte is a map of flat pieces: ``{"__msgpack_chunked_array__": True, "shape": {"0": …}, "chunks": {"0": …}}``. Lists
+and tuples are maps with the keys ``"0"``, ``"1"``, ….
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import CheckpointError
+
+_ARRAY, _COMPLEX, _SCALAR = 1, 2, 3
+_CHUNKED = "__msgpack_chunked_array__"
+_NO_LIMIT = 2**31 - 1
+
+
+def read_linen_bytes(data: bytes, *, at: str = "the bytes") -> Any:
+    """The tree of a Linen msgpack file: nested dicts of NumPy arrays and numbers.
+
+    Raises:
+        CheckpointError: the bytes are cut off, or are something else.
+    """
+    import msgpack
+
+    limits = dict.fromkeys(("max_bin_len", "max_ext_len", "max_str_len", "max_map_len", "max_array_len"), _NO_LIMIT)
+    try:
+        tree = msgpack.unpackb(data, ext_hook=_extension, strict_map_key=False, **limits)
+        tree = _joined(tree)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, msgpack.exceptions.UnpackException) as error:
+        raise CheckpointError(
+            "the msgpack checkpoint is incomplete or damaged",
+            at=at,
+            found=f"{len(data):,} bytes, and: {str(error) or type(error).__name__}"[:300],
+            expected="the whole of what flax.serialization.to_bytes wrote",
+            do="copy or write it again",
+        ) from error
+    if not isinstance(tree, dict):
+        raise CheckpointError(
+            "this is not a msgpack checkpoint of Linen",
+            at=at,
+            found=f"{tree!r:.60}",
+            expected="a map of collections, as flax.serialization.to_bytes writes",
+            do="check the path; safetensors files end in .safetensors",
+        )
+    return tree
+
+
+def _extension(code: int, data: bytes) -> Any:
+    import msgpack
+
+    if code == _COMPLEX:
+        real, imaginary = msgpack.unpackb(data)
+        return complex(real, imaginary)
+    if code not in (_ARRAY, _SCALAR):
+        raise ValueError(f"an extension type {code} that Linen does not write")
+    shape, dtype, values = msgpack.unpackb(data, raw=False, max_bin_len=_NO_LIMIT)
+    return np.frombuffer(values, _dtype(dtype)).reshape(shape)
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(getattr(jnp, name)) if hasattr(jnp, name) else np.dtype(name)
+
+
+def _joined(tree: Any) -> Any:
+    """The tree with arrays in pieces put together."""
+    if not isinstance(tree, dict):
+        return tree
+    if _CHUNKED not in tree:
+        return {key: _joined(value) for key, value in tree.items()}
+    shape, pieces = (tree[name] for name in ("shape", "chunks"))
+    whole = np.concatenate([pieces[str(number)] for number in range(len(pieces))])
+    return whole.reshape([shape[str(axis)] for axis in range(len(shape))])

@@ -1,0 +1,77 @@
+"""How the standard layers lie in Flax's Linen: as in plait, but for the recurrent cells.
+
+Linen's cells have a layer for each gate (``ii``, ``if``, ``hi``, …). ``LSTMCell`` of plait has the same under other
+names; the others have the gates side by side. Linen's ``GRUCell`` has a bias in ``hn`` that plait's has no place for,
+so that must be zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..nn.cells import GRUCell, LSTMCell, OptimizedLSTMCell, SimpleCell
+from .layouts import Arrays, DoesNotFit, Layout, Piece, add_layout
+
+
+def _joined(*kernels: np.ndarray) -> Arrays:
+    return (np.concatenate(kernels, axis=-1),)
+
+
+def _side_by_side(ours: str, gates: Sequence[str], leaf: str) -> Piece:
+    """The gates along the last axis of one variable of ours, in order."""
+    theirs = [f"{gate}.{leaf}" for gate in gates]
+    return Piece(ours, theirs, _joined, lambda whole: np.split(whole, len(gates), axis=-1))
+
+
+def _lstm(cell: LSTMCell) -> Sequence[Layout]:
+    of_input = [Piece("if_.kernel", "if.kernel")]  # `if` cannot be an attribute in Python
+    return (Layout(tuple(of_input)),)
+
+
+def _optimized_lstm(cell: OptimizedLSTMCell) -> Sequence[Layout]:
+    of_input, recurrent = ("ii", "if", "ig", "io"), ("hi", "hf", "hg", "ho")
+    return (
+        Layout(
+            (
+                _side_by_side("dense_i.kernel", of_input, "kernel"),
+                _side_by_side("dense_h.kernel", recurrent, "kernel"),
+                _side_by_side("dense_h.bias", recurrent, "bias"),
+            )
+        ),
+    )
+
+
+def _gru(cell: GRUCell) -> Sequence[Layout]:
+    of_input, recurrent = ("ir", "iz", "in"), ("hr", "hz", "hn")
+
+    def without_last(*biases: np.ndarray) -> Arrays:
+        if np.any(biases[-1]):
+            raise DoesNotFit("plait's GRUCell has no bias in the recurrent part of the candidate: hn.bias must be zero")
+        return _joined(*biases[:-1])
+
+    def with_zeros(bias: np.ndarray) -> Arrays:
+        parts = np.split(bias, 3)
+        return [*parts, np.zeros_like(parts[0])]
+
+    return (
+        Layout(
+            (
+                _side_by_side("dense_i.kernel", of_input, "kernel"),
+                _side_by_side("dense_h.kernel", recurrent, "kernel"),
+                Piece("dense_i.bias", [*(f"{gate}.bias" for gate in of_input), "hn.bias"], without_last, with_zeros),
+            )
+        ),
+    )
+
+
+def _simple(cell: SimpleCell) -> Sequence[Layout]:
+    pieces = (Piece("dense_i.kernel", "i.kernel"), Piece("dense_i.bias", "i.bias"), Piece("dense_h.kernel", "h.kernel"))
+    return (Layout(pieces),)
+
+
+add_layout("linen", LSTMCell, _lstm)
+add_layout("linen", OptimizedLSTMCell, _optimized_lstm)
+add_layout("linen", GRUCell, _gru)
+add_layout("linen", SimpleCell, _simple)

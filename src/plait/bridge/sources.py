@@ -1,0 +1,165 @@
+"""Where foreign values come from: any of the forms in which checkpoints travel, read to one flat dictionary.
+
+The keys are dotted names: those of a torch state dict as they are, those of a tree joined by dots, with the collection
+first (``params.encoder.kernel``). Values keep their shape and dtype in sight, and are read one at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..checkpoint.orbax_trees import is_orbax, load_orbax_tree
+from ..checkpoint.safetensors import is_safetensors, load_safetensors
+from ..checkpoint.stored import StoredArray
+from ..core.variable_names import variable_type_from_name
+from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
+from ..words import describe_type
+from .linen_bytes import read_linen_bytes
+
+_PICKLED = (".pt", ".pth", ".bin", ".ckpt")
+
+
+def read_source(source: Any) -> dict[str, StoredArray]:
+    """The arrays of a source by dotted name.
+
+    Args:
+        source: a path, msgpack bytes, or a mapping, flat or nested, of arrays, torch tensors or numbers.
+
+    Raises:
+        CheckpointError: there is nothing at the path, it is damaged, or it is a pickle.
+        ArgumentTypeError: the source is none of these, or a value is no array of numbers.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        source = _read_path(Path(source))
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        source = read_linen_bytes(bytes(source))
+    if not isinstance(source, Mapping):
+        raise ArgumentTypeError(
+            "a checkpoint to be converted is a path, bytes, or a mapping",
+            found=describe_type(source),
+            expected="a path, the bytes of a msgpack file, or a mapping of names to arrays",
+            do="for a module of torch: module.state_dict(); for a TrainState of Linen: {'params': state.params}",
+        )
+    found: dict[str, StoredArray] = {}
+    _flatten(source, (), found)
+    return found
+
+
+def _read_path(path: Path) -> Mapping[str, Any]:
+    if not path.exists():
+        raise CheckpointError(
+            "there is no checkpoint at this path",
+            at=str(path),
+            found="nothing",
+            expected="a safetensors file or folder, a folder of Orbax, or a msgpack file of Linen",
+            do="check the path",
+        )
+    if is_safetensors(path):
+        return load_safetensors(path)
+    if path.is_dir():
+        if is_orbax(path):
+            return load_orbax_tree(path)
+        raise CheckpointError(
+            "the folder holds no checkpoint that can be converted",
+            at=str(path),
+            found=", ".join(sorted(file.name for file in path.iterdir())[:6]) or "an empty folder",
+            expected="model.safetensors, model.safetensors.index.json, or what Orbax writes",
+            do="give the path of the file itself, or of one step",
+        )
+    if path.suffix in _PICKLED:
+        raise CheckpointError(
+            "a pickle of torch can run any code when it is read, and needs torch",
+            at=str(path),
+            found=f"a {path.suffix} file",
+            expected="a safetensors file, or a state dict that is loaded already",
+            do=f"convert_checkpoint(torch.load({str(path)!r}, weights_only=True), model, layout='torch')",
+        )
+    return read_linen_bytes(path.read_bytes(), at=str(path))
+
+
+def _flatten(value: Any, path: tuple[str, ...], found: dict[str, StoredArray]) -> None:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _flatten(item, (*path, str(key)), found)
+    elif isinstance(value, (list, tuple)) and not _is_number_list(value):
+        for index, item in enumerate(value):
+            _flatten(item, (*path, str(index)), found)
+    elif value is not None:
+        name = ".".join(path)
+        if name in found:
+            raise ArgumentError(
+                "two values of the checkpoint have the same name",
+                at=name,
+                found=f"shapes {found[name].shape} and {np.shape(value)}",
+                expected="names that differ when they are joined by dots",
+                do="rename one of them before the conversion",
+            )
+        found[name] = _stored(value, name)
+
+
+def _is_number_list(value: Any) -> bool:
+    return bool(value) and all(type(item) in (int, float, bool) for item in value)
+
+
+def _stored(value: Any, name: str) -> StoredArray:
+    """A value as an array that is read later: torch tensors and boxed values too."""
+    if isinstance(value, StoredArray):
+        return value
+    if callable(getattr(value, "unbox", None)):
+        value = value.unbox()
+    if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):
+        dtype = _torch_dtype(value, name)
+        return StoredArray(tuple(value.shape), dtype, lambda: _from_torch(value, dtype))
+    array = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
+    dtype = array.dtype
+    if not (jnp.issubdtype(dtype, np.number) or dtype == np.bool_):
+        raise ArgumentTypeError(
+            "a value of the checkpoint is no array of numbers",
+            at=name,
+            found=f"{value!r:.60} of type {type(value).__name__}",
+            expected="arrays, tensors or numbers",
+            do="pass the part with the weights, such as checkpoint['state_dict']",
+        )
+    return StoredArray(tuple(array.shape), np.dtype(dtype), lambda: np.asarray(array))
+
+
+def _torch_dtype(tensor: Any, name: str) -> np.dtype[Any]:
+    text = str(tensor.dtype).removeprefix("torch.")
+    text = {"bool": "bool_"}.get(text, text)
+    if not hasattr(jnp, text):
+        raise ArgumentTypeError(
+            "a tensor has a dtype that JAX does not have",
+            at=name,
+            found=str(tensor.dtype),
+            expected="a dtype of jax.numpy",
+            do="convert it before: tensor.dequantize(), or tensor.float()",
+        )
+    return np.dtype(getattr(jnp, text))
+
+
+def _from_torch(tensor: Any, dtype: np.dtype[Any]) -> np.ndarray:
+    tensor = tensor.detach().cpu()
+    if dtype.kind == "V":  # bfloat16 and the 8-bit floats, which torch does not hand to NumPy; float32 holds them all
+        return tensor.float().numpy().astype(dtype)
+    return tensor.resolve_conj().resolve_neg().numpy() if dtype.kind == "c" else tensor.numpy()
+
+
+def with_collections(arrays: dict[str, StoredArray]) -> dict[str, StoredArray]:
+    """The arrays of a Linen tree, where one without collections is taken as that of ``params``."""
+    if any(_is_collection(name.partition(".")[0]) for name in arrays):
+        return arrays
+    return {f"params.{name}": array for name, array in arrays.items()}
+
+
+def _is_collection(name: str) -> bool:
+    try:
+        variable_type_from_name(name)
+    except ArgumentError:
+        return False
+    return True

@@ -1,0 +1,287 @@
+"""How the standard layers lie in PyTorch. Each layout is stated by the layer, and never guessed from shapes.
+
+    Linear, LinearGeneral   weight (out, in), the axes of LinearGeneral taken together
+    Conv                    weight (out, in / groups, *window)
+    ConvTranspose           weight (in, out, *window), the window reversed: torch's is the gradient of a convolution
+    BatchNorm, …            weight, bias, running_mean, running_var; num_batches_tracked is ignored
+    MultiHeadAttention      in_proj_weight (3 · features, in), or q_proj_weight, …; in_proj_bias; out_proj
+    RNN of a cell           weight_ih_l0 (gates · hidden, in), weight_hh_l0, bias_ih_l0, bias_hh_l0
+    a cell alone            the same without _l0
+
+torch has two biases in each recurrent cell where the sum is all that counts, and plait has one: their sum on the way
+here, and bias and zeros on the way back. The candidate of a GRU is the exception: plait has no place for its second
+bias, so that must be zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..nn.attention import MultiHeadAttention
+from ..nn.cells import GRUCell, LSTMCell, OptimizedLSTMCell, SimpleCell
+from ..nn.conv import Conv, ConvTranspose
+from ..nn.embedding import Embed
+from ..nn.linear import Linear, LinearGeneral
+from ..nn.lora import LoRA
+from ..nn.norm import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
+from ..nn.prelu import PReLU
+from ..nn.recurrent import RNN, Bidirectional
+from .layouts import Arrays, DoesNotFit, Layout, Piece, add_layout
+
+
+def _transposed(array: np.ndarray) -> Arrays:
+    if array.ndim != 2:
+        raise DoesNotFit(
+            f"a matrix is expected, and the shape is {array.shape}: convert a model whose layers are not stacked, and "
+            "stack the states"
+        )
+    return (array.T,)
+
+
+def _present(module: Any, *pieces: Piece) -> tuple[Piece, ...]:
+    """The pieces whose variables the module has: those of a layer without bias or scale are not there."""
+    return tuple(piece for piece in pieces if all(_follow(module, name) is not None for name in piece.ours))
+
+
+def _follow(module: Any, name: str) -> Any:
+    for step in name.split("."):
+        module = getattr(module, step)
+    return module
+
+
+def _linear(layer: Linear) -> Sequence[Layout]:
+    pieces = _present(layer, Piece("kernel", "weight", _transposed, _transposed), Piece("bias", "bias"))
+    return (Layout(pieces),)
+
+
+def _linear_general(layer: LinearGeneral) -> Sequence[Layout]:
+    if layer.batch_axis:
+        return ()  # torch has no layer with a matrix for each entry
+    weight = _matrix_piece("kernel", "weight", layer.in_features, layer.out_features)
+    bias = Piece("bias", "bias", lambda bias: (bias.reshape(layer.out_features),), lambda bias: (bias.reshape(-1),))
+    return (Layout(_present(layer, weight, bias)),)
+
+
+def _matrix_piece(ours: str, theirs: str, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Piece:
+    return Piece(
+        ours,
+        theirs,
+        lambda weight: (weight.T.reshape((*inputs, *outputs)),),
+        lambda kernel: (kernel.reshape((math.prod(inputs), math.prod(outputs))).T,),
+    )
+
+
+def _conv(layer: Conv) -> Sequence[Layout]:
+    n = len(layer.kernel_size)
+    there, back = (n + 1, n, *range(n)), (*range(2, n + 2), 1, 0)
+    kernel = Piece("kernel", "weight", lambda w: (w.transpose(back),), lambda k: (k.transpose(there),))
+    return (Layout(_present(layer, kernel, Piece("bias", "bias"))),)
+
+
+def _conv_transpose(layer: ConvTranspose) -> Sequence[Layout]:
+    n = len(layer.kernel_size)
+    window = tuple(range(n))
+    if layer.transpose_kernel:  # ours is (*window, out, in), and is reversed by the convolution itself
+        there, back = (n + 1, n, *window), (*range(2, n + 2), 1, 0)
+        kernel = Piece("kernel", "weight", lambda w: (w.transpose(back),), lambda k: (k.transpose(there),))
+    else:
+        there, back = (n, n + 1, *window), (*range(2, n + 2), 0, 1)
+        kernel = Piece(
+            "kernel",
+            "weight",
+            lambda w: (np.flip(w.transpose(back), window),),
+            lambda k: (np.flip(k, window).transpose(there),),
+        )
+    return (Layout(_present(layer, kernel, Piece("bias", "bias"))),)
+
+
+def _norm(layer: Any) -> Sequence[Layout]:
+    pieces = [Piece(name, theirs) for name, theirs in (("scale", "weight"), ("bias", "bias")) if hasattr(layer, name)]
+    return (Layout(_present(layer, *pieces)),)
+
+
+def _batch_norm(layer: BatchNorm) -> Sequence[Layout]:
+    (affine,) = _norm(layer)
+    statistics = (Piece("mean", "running_mean"), Piece("var", "running_var"))
+    return (Layout((*affine.pieces, *statistics), ignored=("num_batches_tracked",)),)
+
+
+def _prelu(layer: PReLU) -> Sequence[Layout]:
+    shape = layer.negative_slope.shape
+    return (Layout((Piece("negative_slope", "weight", lambda w: (w.reshape(shape),), lambda s: (s.reshape(-1),)),)),)
+
+
+def _lora(layer: LoRA) -> Sequence[Layout]:
+    return (
+        Layout(
+            (
+                Piece("lora_a", "lora_A.weight", _transposed, _transposed),
+                Piece("lora_b", "lora_B.weight", _transposed, _transposed),
+            )
+        ),
+    )
+
+
+def _attention(layer: MultiHeadAttention) -> Sequence[Layout]:
+    query, key, value, out = layer.query, layer.key, layer.value, layer.out
+    if layer.num_kv_heads != layer.num_heads or len(query.in_features) > 1 or len(key.in_features) > 1:
+        return ()
+    n = layer.num_heads * layer.head_dim
+    inputs = [(part.in_features[0], n) for part in (query, key, value)]
+    heads = (layer.num_heads, layer.head_dim)
+    last = (
+        _matrix_piece("out.kernel", "out_proj.weight", out.in_features, out.out_features),
+        Piece(
+            "out.bias",
+            "out_proj.bias",
+            lambda bias: (bias.reshape(out.out_features),),
+            lambda bias: (bias.reshape(-1),),
+        ),
+    )
+    parts = ("query", "key", "value")
+    biases = Piece(
+        [f"{part}.bias" for part in parts],
+        "in_proj_bias",
+        lambda bias: [each.reshape(heads) for each in np.split(bias, 3)],
+        lambda *biases: (np.concatenate([bias.reshape(-1) for bias in biases]),),
+    )
+    apart = [
+        _matrix_piece(f"{part}.kernel", f"{part[0]}_proj_weight", (size,), heads)
+        for part, (size, _) in zip(parts, inputs, strict=True)
+    ]
+    layouts = [Layout(_present(layer, *apart, biases, *last))]
+    if inputs[0] == inputs[1]:
+        together = Piece(
+            [f"{part}.kernel" for part in parts],
+            "in_proj_weight",
+            lambda weight: [each.T.reshape((-1, *heads)) for each in np.split(weight, 3)],
+            lambda *kernels: (np.concatenate([kernel.reshape((-1, n)).T for kernel in kernels]),),
+        )
+        layouts.insert(0, Layout(_present(layer, together, biases, *last)))
+    return layouts
+
+
+def _lstm_pieces(cell: LSTMCell, prefix: str, suffix: str) -> tuple[Piece, ...]:
+    """Four gates apart: torch has them in one matrix, in the order i, f, g, o."""
+    of_input = [f"{prefix}{gate}.kernel" for gate in ("ii", "if_", "ig", "io")]
+    recurrent = [f"{prefix}{gate}.kernel" for gate in ("hi", "hf", "hg", "ho")]
+    biases = [f"{prefix}{gate}.bias" for gate in ("hi", "hf", "hg", "ho")]
+
+    def split(weight: np.ndarray) -> Arrays:
+        return [each.T for each in np.split(weight, 4)]
+
+    def join(*kernels: np.ndarray) -> Arrays:
+        return (np.concatenate([kernel.T for kernel in kernels]),)
+
+    return (
+        Piece(of_input, f"weight_ih{suffix}", split, join),
+        Piece(recurrent, f"weight_hh{suffix}", split, join),
+        Piece(
+            biases,
+            (f"bias_ih{suffix}", f"bias_hh{suffix}"),
+            lambda b_ih, b_hh: np.split(b_ih + b_hh, 4),
+            lambda *biases: (np.zeros_like(np.concatenate(biases)), np.concatenate(biases)),
+        ),
+    )
+
+
+def _packed_pieces(prefix: str, suffix: str, bias: Piece) -> tuple[Piece, ...]:
+    return (
+        Piece(f"{prefix}dense_i.kernel", f"weight_ih{suffix}", _transposed, _transposed),
+        Piece(f"{prefix}dense_h.kernel", f"weight_hh{suffix}", _transposed, _transposed),
+        bias,
+    )
+
+
+def _optimized_lstm_pieces(cell: OptimizedLSTMCell, prefix: str, suffix: str) -> tuple[Piece, ...]:
+    bias = Piece(
+        f"{prefix}dense_h.bias",
+        (f"bias_ih{suffix}", f"bias_hh{suffix}"),
+        lambda b_ih, b_hh: (b_ih + b_hh,),
+        lambda bias: (np.zeros_like(bias), bias),
+    )
+    return _packed_pieces(prefix, suffix, bias)
+
+
+def _gru_pieces(cell: GRUCell, prefix: str, suffix: str) -> tuple[Piece, ...]:
+    def one_bias(b_ih: np.ndarray, b_hh: np.ndarray) -> Arrays:
+        gates, candidate = b_hh[: 2 * cell.hidden_features], b_hh[2 * cell.hidden_features :]
+        if np.any(candidate):
+            raise DoesNotFit(
+                "torch's GRU multiplies a bias of the candidate by the reset gate, and plait's GRUCell has no such "
+                f"bias: the last third of bias_hh{suffix} must be zero"
+            )
+        return (b_ih + np.concatenate([gates, candidate]),)
+
+    bias = Piece(
+        f"{prefix}dense_i.bias",
+        (f"bias_ih{suffix}", f"bias_hh{suffix}"),
+        one_bias,
+        lambda bias: (bias, np.zeros_like(bias)),
+    )
+    return _packed_pieces(prefix, suffix, bias)
+
+
+def _simple_pieces(cell: SimpleCell, prefix: str, suffix: str) -> tuple[Piece, ...]:
+    bias = Piece(
+        f"{prefix}dense_i.bias",
+        (f"bias_ih{suffix}", f"bias_hh{suffix}"),
+        lambda b_ih, b_hh: (b_ih + b_hh,),
+        lambda bias: (bias, np.zeros_like(bias)),
+    )
+    return _packed_pieces(prefix, suffix, bias)
+
+
+_CELLS: dict[type, Callable[[Any, str, str], tuple[Piece, ...]]] = {
+    LSTMCell: _lstm_pieces,
+    OptimizedLSTMCell: _optimized_lstm_pieces,
+    GRUCell: _gru_pieces,
+    SimpleCell: _simple_pieces,
+}
+
+
+def _cell_pieces(cell: Any, prefix: str, suffix: str) -> tuple[Piece, ...]:
+    for cls in type(cell).__mro__:
+        if cls in _CELLS:
+            return _CELLS[cls](cell, prefix, suffix)
+    return ()
+
+
+def _cell(cell: Any) -> Sequence[Layout]:
+    return (Layout(_cell_pieces(cell, "", "")),)
+
+
+def _rnn(layer: RNN) -> Sequence[Layout]:
+    pieces = _cell_pieces(layer.cell, "cell.", "_l0")
+    return (Layout(pieces),) if pieces else ()
+
+
+def _bidirectional(layer: Bidirectional) -> Sequence[Layout]:
+    sides = (("forward_rnn", "_l0"), ("backward_rnn", "_l0_reverse"))
+    pieces = [_cell_pieces(getattr(layer, side).cell, f"{side}.cell.", suffix) for side, suffix in sides]
+    return (Layout((*pieces[0], *pieces[1])),) if all(pieces) else ()
+
+
+for _cls, _layout in {
+    Linear: _linear,
+    LinearGeneral: _linear_general,
+    Conv: _conv,
+    ConvTranspose: _conv_transpose,
+    BatchNorm: _batch_norm,
+    LayerNorm: _norm,
+    RMSNorm: _norm,
+    GroupNorm: _norm,
+    InstanceNorm: _norm,
+    Embed: lambda layer: (Layout((Piece("embedding", "weight"),)),),
+    PReLU: _prelu,
+    LoRA: _lora,
+    MultiHeadAttention: _attention,
+    **dict.fromkeys(_CELLS, _cell),
+    RNN: _rnn,
+    Bidirectional: _bidirectional,
+}.items():
+    add_layout("torch", _cls, _layout)

@@ -1,0 +1,64 @@
+"""Folders that Orbax wrote, whoever asked it to: a tree of arrays, read onto the host as it lies there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..errors import CheckpointError
+
+METADATA = "_METADATA"
+
+
+def is_orbax(path: Path) -> bool:
+    """Whether a folder holds a tree of Orbax, or a step of its ``CheckpointManager``."""
+    return (path / METADATA).is_file() or any(path.glob(f"*/{METADATA}"))
+
+
+def load_orbax_tree(path: Path) -> Mapping[str, Any]:
+    """The tree of an Orbax folder as nested dicts and lists of NumPy arrays.
+
+    Args:
+        path: a folder that Orbax wrote, or one step of a ``CheckpointManager`` that has one item.
+
+    Raises:
+        CheckpointError: the folder holds several items, or cannot be read.
+    """
+    import orbax.checkpoint as ocp
+
+    place = _item(path.absolute())
+    try:
+        with ocp.PyTreeCheckpointer() as checkpointer:
+            described: Any = checkpointer.metadata(place)
+            tree = described.item_metadata.tree
+            wanted = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+            return checkpointer.restore(place, args=ocp.args.PyTreeRestore(restore_args=wanted))
+    except Exception as error:  # Orbax and TensorStore raise many kinds, none of their own
+        logging.getLogger(__name__).debug("Orbax could not read %s", place, exc_info=True)
+        raise CheckpointError(
+            "the Orbax checkpoint is incomplete or damaged",
+            at=str(place),
+            found=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300],
+            expected="a folder as Orbax wrote it",
+            do="take another step, or write it again",
+        ) from error
+
+
+def _item(path: Path) -> Path:
+    if (path / METADATA).is_file():
+        return path
+    items = sorted(file.parent for file in path.glob(f"*/{METADATA}"))
+    if len(items) != 1:
+        raise CheckpointError(
+            "the folder holds several Orbax items",
+            at=str(path),
+            found=", ".join(item.name for item in items),
+            expected="the folder of one item",
+            do=f"give one of them: {str(items[0])!r}",
+        )
+    return items[0]

@@ -1,0 +1,166 @@
+"""Safetensors files: round trips of every dtype, shards with an index, and refusal of damaged ones."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from plait import checkpoint
+from plait.checkpoint.safetensors import _DTYPES, INDEX
+from plait.errors import ArgumentTypeError, CheckpointError
+
+ARRAYS = {"a.weight": jnp.ones((4, 3)), "a.bias": jnp.zeros(3), "b.weight": jnp.full((2, 8), 2, jnp.bfloat16)}
+
+
+def read(arrays):
+    return {name: array.read() for name, array in arrays.items()}
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, array in found.items():
+        assert (array.dtype, array.shape) == (expected[name].dtype, expected[name].shape)
+        np.testing.assert_array_equal(array.astype(np.complex64), np.asarray(expected[name]).astype(np.complex64))
+
+
+@given(
+    st.dictionaries(
+        st.text(min_size=1, max_size=8).filter(lambda name: name.isprintable() and name != "__metadata__"),
+        st.tuples(st.sampled_from(sorted(_DTYPES)), st.lists(st.integers(0, 3), max_size=3)),
+        max_size=5,
+    ),
+    st.integers(1, 100),
+)
+def test_what_is_saved_is_loaded(tmp_path_factory, shapes, shard_bytes):
+    expected = {
+        name: np.arange(int(np.prod(shape, dtype=int))).reshape(shape).astype(_DTYPES[dtype])
+        for name, (dtype, shape) in shapes.items()
+    }
+    folder = tmp_path_factory.mktemp("weights")
+    for path in (folder / "one.safetensors", folder / "several"):
+        checkpoint.save_safetensors(path, expected, shard_bytes=shard_bytes)
+        found = checkpoint.load_safetensors(path)
+        assert {name: (array.shape, array.dtype) for name, array in found.items()} == {
+            name: (array.shape, array.dtype) for name, array in expected.items()
+        }
+        assert_same(read(found), expected)
+
+
+def test_shards_are_as_large_as_allowed_and_the_index_says_where(tmp_path):
+    path = checkpoint.save_safetensors(tmp_path / "w", ARRAYS, shard_bytes=60)
+    index = json.loads((path / INDEX).read_text())
+    assert index == {
+        "metadata": {"total_size": 92},
+        "weight_map": {
+            "a.bias": "model-00001-of-00002.safetensors",
+            "a.weight": "model-00001-of-00002.safetensors",
+            "b.weight": "model-00002-of-00002.safetensors",
+        },
+    }
+    assert_same(read(checkpoint.load_safetensors(path / INDEX)), ARRAYS)
+
+
+def test_other_tools_read_it(tmp_path):
+    from safetensors.numpy import load_file
+
+    path = checkpoint.save_safetensors(tmp_path / "w.safetensors", {"x": np.arange(6).reshape(2, 3).T})
+    np.testing.assert_array_equal(load_file(str(path))["x"], np.arange(6).reshape(2, 3).T)
+
+
+def test_metadata_are_in_each_file(tmp_path):
+    import safetensors
+
+    path = checkpoint.save_safetensors(tmp_path / "w", ARRAYS, shard_bytes=60, metadata={"format": "pt"})
+    for file in path.glob("*.safetensors"):
+        with safetensors.safe_open(str(file), framework="numpy") as opened:
+            assert opened.metadata() == {"format": "pt"}
+    assert_same(read(checkpoint.load_safetensors(path)), ARRAYS)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 30, -1])
+def test_a_truncated_file_is_refused(tmp_path, keep):
+    path = checkpoint.save_safetensors(tmp_path / "w.safetensors", ARRAYS)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(CheckpointError, match=r"at +.*w\.safetensors"):
+        checkpoint.load_safetensors(path)
+
+
+def test_a_file_that_shrinks_after_it_was_opened_is_refused(tmp_path):
+    path = checkpoint.save_safetensors(tmp_path / "w.safetensors", ARRAYS)
+    arrays = checkpoint.load_safetensors(path)
+    path.write_bytes(path.read_bytes()[:-60])
+    with pytest.raises(CheckpointError, match="has changed since it was opened"):
+        read(arrays)
+
+
+def _lose_a_shard(path, index):
+    (path / "model-00002-of-00002.safetensors").unlink()
+
+
+def _misplace(path, index):
+    index["weight_map"]["a.bias"] = "model-00002-of-00002.safetensors"
+
+
+def _promise_too_much(path, index):
+    index["weight_map"]["c"] = "model-00002-of-00002.safetensors"
+
+
+def _point_outside(path, index):
+    index["weight_map"]["c"] = "../model.safetensors"
+
+
+def _be_a_list(path, index):
+    index.clear()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_lose_a_shard, "found +nothing"),
+        (_misplace, r"a\.bias in model-00001"),
+        (_promise_too_much, "no c in model-00002"),
+        (_point_outside, "outside its own folder"),
+        (_be_a_list, "an index that cannot be read"),
+    ],
+)
+def test_an_index_that_disagrees_with_its_files_is_refused(tmp_path, damage, words):
+    path = checkpoint.save_safetensors(tmp_path / "w", ARRAYS, shard_bytes=60)
+    index = json.loads((path / INDEX).read_text())
+    damage(path, index)
+    (path / INDEX).write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=words):
+        checkpoint.load_safetensors(path)
+
+
+def test_a_folder_without_weights_says_what_is_in_it(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"found +config\.json"):
+        checkpoint.load_safetensors(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["w", "w.safetensors"])
+def test_what_is_there_is_replaced_only_when_asked(tmp_path, name):
+    path = checkpoint.save_safetensors(tmp_path / name, {"x": np.ones(2)})
+    with pytest.raises(CheckpointError, match="already"):
+        checkpoint.save_safetensors(path, ARRAYS)
+    assert_same(read(checkpoint.load_safetensors(path)), {"x": np.ones(2)})
+    checkpoint.save_safetensors(path, ARRAYS, shard_bytes=60, overwrite=True)
+    assert_same(read(checkpoint.load_safetensors(path)), ARRAYS)
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
+def test_a_folder_of_something_else_is_never_replaced(tmp_path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "thesis.tex").write_text("x")
+    with pytest.raises(CheckpointError, match="a folder of something else"):
+        checkpoint.save_safetensors(tmp_path / "work", ARRAYS, overwrite=True)
+    assert (tmp_path / "work" / "thesis.tex").read_text() == "x"
+
+
+@pytest.mark.parametrize("arrays", [{"x": np.array(["text"])}, {3: np.ones(2)}])
+def test_only_numbers_under_names_are_saved(tmp_path, arrays):
+    with pytest.raises(ArgumentTypeError, match="safetensors hold arrays of numbers under names"):
+        checkpoint.save_safetensors(tmp_path / "w.safetensors", arrays)
+    assert not list(tmp_path.iterdir())
