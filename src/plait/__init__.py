@@ -234,6 +234,7 @@ from .transforms.tree_states import from_tree as from_tree
 from .transforms.tree_states import to_tree as to_tree
 
 if TYPE_CHECKING:
+    from . import bridge as bridge
     from . import checkpoint as checkpoint
     from . import export as export
     from .inspect.retrace import explain_retraces as explain_retraces

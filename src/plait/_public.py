@@ -105,6 +105,7 @@ _LAZY_NAMES: dict[str, str] = {
     "training.optimizer": "ModelAndOptimizer OptArray OptState OptVariable Optimizer",
 }
 LAZY_MODULES: dict[str, str] = {
+    "bridge": "bridge",
     "checkpoint": "checkpoint",
     "export": "export",
     "metrics": "training.metrics",

@@ -27,7 +27,10 @@ FILES: dict[str, tuple[str, ...]] = {
         "kv_cache", "attention", "cells", "recurrent", "pooling", "lora", "sequential",
     ),
     "checkpoint": ("layout", "leaves", "orbax", "safetensors", "abstract", "compare"),
-    "bridge": ("collections", "kinds", "variables", "to_nnx", "to_linen", "rngs"),
+    "bridge": (
+        "linen", "kinds", "nnx_meta", "leaves", "collections", "variables", "rngs", "lazy", "init_apply", "filling",
+        "scope", "to_nnx", "linen_wrapper", "wrappers", "module", "interop",
+    ),
     "export": (
         "dependencies", "whole_write", "weights", "input_spec", "lowering", "portable", "stablehlo_loader",
         "onnx_pooling", "runners", "jax_module", "serving", "signatures", "saved_model", "stablehlo", "onnx", "litert",

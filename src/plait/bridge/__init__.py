@@ -1,0 +1,81 @@
+"""Linen interoperation: modules and variables of plait inside Linen code, and the other way round.
+
+Importing this package does not import flax; what wraps a Linen module, or becomes one, does. (rule B1)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .collections import (
+        from_collections as from_collections,
+        linen_vars_to_nnx_attrs as linen_vars_to_nnx_attrs,
+        nnx_attrs_to_linen_vars as nnx_attrs_to_linen_vars,
+        to_collections as to_collections,
+    )
+    from .init_apply import Functional as Functional, functional as functional
+    from .kinds import (
+        register_variable_name_type_pair as register_variable_name_type_pair,
+        sort_variable_types as sort_variable_types,
+        variable_type as variable_type,
+        variable_type_name as variable_type_name,
+    )
+    from .lazy import lazy_init as lazy_init
+    from .leaves import (
+        get_col_name as get_col_name,
+        is_vanilla_variable as is_vanilla_variable,
+        to_linen_var as to_linen_var,
+        to_nnx_var as to_nnx_var,
+        with_partitioning as with_partitioning,
+    )
+    from .nnx_meta import NNXMeta as NNXMeta
+    from .scope import (
+        AttrPriority as AttrPriority,
+        Scope as Scope,
+        current_context as current_context,
+        current_module as current_module,
+    )
+    from .to_nnx import ToNNX as ToNNX
+
+_PLACES = {
+    "ToNNX": "to_nnx",
+    "current_module": "scope",
+    "current_context": "scope",
+    "Scope": "scope",
+    "AttrPriority": "scope",
+    "lazy_init": "lazy",
+    "functional": "init_apply",
+    "Functional": "init_apply",
+    "NNXMeta": "nnx_meta",
+    "VariableTypeCache": "kinds",
+    "from_collections": "collections",
+    "get_col_name": "leaves",
+    "is_vanilla_variable": "leaves",
+    "linen_vars_to_nnx_attrs": "collections",
+    "nnx_attrs_to_linen_vars": "collections",
+    "register_variable_name_type_pair": "kinds",
+    "sort_variable_types": "kinds",
+    "to_collections": "collections",
+    "to_linen_var": "leaves",
+    "to_nnx_var": "leaves",
+    "variable_type": "kinds",
+    "variable_type_name": "kinds",
+    "with_partitioning": "leaves",
+}
+_MODULES = {"variables": ".variables", "initializers": "..nn.initializers"}
+
+__all__ = sorted({*_PLACES, *_MODULES})
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name], __name__)
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
