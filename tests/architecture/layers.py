@@ -29,7 +29,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "checkpoint": ("layout", "leaves", "orbax", "safetensors", "abstract", "compare"),
     "bridge": (
         "linen", "kinds", "nnx_meta", "leaves", "collections", "variables", "rngs", "lazy", "init_apply", "filling",
-        "scope", "to_nnx", "linen_wrapper", "wrappers", "module", "interop",
+        "scope", "to_nnx", "linen_wrapper", "wrappers", "children", "module", "interop",
     ),
     "export": (
         "dependencies", "whole_write", "weights", "input_spec", "lowering", "portable", "stablehlo_loader",

@@ -56,7 +56,7 @@ def test_a_pair_is_registered_and_only_overwritten_on_demand():
         pass
 
     bridge.register_variable_name_type_pair("kinds_pair", plait.OptState)
-    with pytest.raises(ValueError, match="'kinds_pair'(.|\n)*OptState(.|\n)*overwrite=True"):
+    with pytest.raises(ValueError, match=r"'kinds_pair'(.|\n)*OptState(.|\n)*overwrite=True"):
         bridge.register_variable_name_type_pair("kinds_pair", KindsNew)
     assert bridge.variable_type("kinds_pair") is plait.OptState
     bridge.register_variable_name_type_pair("kinds_pair", KindsNew, overwrite=True)

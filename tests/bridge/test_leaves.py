@@ -90,7 +90,7 @@ def test_a_box_without_a_value_is_refused():
         def to_nnx_metadata(self):
             return {"names": ()}
 
-    with pytest.raises(ArgumentError, match="(.|\n)*Empty"):
+    with pytest.raises(ArgumentError, match=r"(.|\n)*Empty"):
         bv.to_nnx_var("params", Empty())
 
 

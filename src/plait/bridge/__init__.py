@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         to_collections as to_collections,
     )
     from .init_apply import Functional as Functional, functional as functional
+    from .interop import linen_in_bridge_mdl as linen_in_bridge_mdl, nnx_in_bridge_mdl as nnx_in_bridge_mdl
     from .kinds import (
         register_variable_name_type_pair as register_variable_name_type_pair,
         sort_variable_types as sort_variable_types,
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
         to_nnx_var as to_nnx_var,
         with_partitioning as with_partitioning,
     )
+    from .linen import current_linen_module as current_linen_module
+    from .linen_wrapper import ToLinen as ToLinen
+    from .module import Module as Module, compact as compact
     from .nnx_meta import NNXMeta as NNXMeta
+    from .rngs import linen_rngs_dict as linen_rngs_dict
     from .scope import (
         AttrPriority as AttrPriority,
         Scope as Scope,
@@ -38,33 +43,43 @@ if TYPE_CHECKING:
         current_module as current_module,
     )
     from .to_nnx import ToNNX as ToNNX
+    from .wrappers import to_linen as to_linen, to_linen_class as to_linen_class
 
 _PLACES = {
-    "ToNNX": "to_nnx",
-    "current_module": "scope",
-    "current_context": "scope",
-    "Scope": "scope",
     "AttrPriority": "scope",
-    "lazy_init": "lazy",
-    "functional": "init_apply",
     "Functional": "init_apply",
+    "Module": "module",
     "NNXMeta": "nnx_meta",
+    "Scope": "scope",
+    "ToLinen": "wrappers",
+    "ToNNX": "to_nnx",
     "VariableTypeCache": "kinds",
+    "compact": "module",
+    "current_context": "scope",
+    "current_linen_module": "linen",
+    "current_module": "scope",
     "from_collections": "collections",
+    "functional": "init_apply",
     "get_col_name": "leaves",
     "is_vanilla_variable": "leaves",
+    "lazy_init": "lazy",
+    "linen_in_bridge_mdl": "interop",
+    "linen_rngs_dict": "rngs",
     "linen_vars_to_nnx_attrs": "collections",
     "nnx_attrs_to_linen_vars": "collections",
+    "nnx_in_bridge_mdl": "interop",
     "register_variable_name_type_pair": "kinds",
     "sort_variable_types": "kinds",
     "to_collections": "collections",
+    "to_linen": "wrappers",
+    "to_linen_class": "wrappers",
     "to_linen_var": "leaves",
     "to_nnx_var": "leaves",
     "variable_type": "kinds",
     "variable_type_name": "kinds",
     "with_partitioning": "leaves",
 }
-_MODULES = {"variables": ".variables", "initializers": "..nn.initializers"}
+_MODULES = {"variables": ".variables", "wrappers": ".wrappers", "initializers": "..nn.initializers"}
 
 __all__ = sorted({*_PLACES, *_MODULES})
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from ..core.module import Pytree
@@ -74,6 +76,17 @@ class _Stack(threading.local):
 
 
 stack = _Stack()
+
+
+@contextlib.contextmanager
+def running(module: Any, *, in_compact: bool = False) -> Iterator[ModuleStackEntry]:
+    """``setup`` or a compact method of a module runs in this thread, until the end."""
+    entry = ModuleStackEntry(module, in_compact)
+    stack.entries.append(entry)
+    try:
+        yield entry
+    finally:
+        stack.entries.pop()
 
 
 def current_context() -> ModuleStackEntry | None:
