@@ -59,7 +59,7 @@ class LayerCase:
 LAYERS = {
     "Dense": LayerCase(nn.Dense(3), X),
     "Dense in bfloat16": LayerCase(nn.Dense(3, param_dtype=jax.numpy.bfloat16, dtype=jax.numpy.float32), X),
-    "Dense in float8": LayerCase(nn.Dense(3, dot_general_cls=nn.Fp8DotGeneralOp), X),
+    "Dense in float8": LayerCase(nn.Dense(3, dot_general_cls=nn.Fp8DirectDotGeneralOp), X),
     "DenseGeneral": LayerCase(nn.DenseGeneral((2, 3), axis=-1), SEQUENCE),
     "Einsum": LayerCase(nn.Einsum((4, 5), "abc,cd->abd"), SEQUENCE),
     "Conv": LayerCase(nn.Conv(2, (3, 3)), IMAGE),

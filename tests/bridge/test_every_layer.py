@@ -4,11 +4,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
-from tests.bridge.flaxes import LAYERS, plain, same_trees
 
 import plait
 from plait import bridge
 from plait.bridge import variables as bv
+from tests.bridge.flaxes import LAYERS, plain, same_trees
 
 KEYS = {"params": 0, "dropout": 1}
 NO_LAYERS = {

@@ -17,7 +17,7 @@ from ..core.rngs import RngState
 from ..core.variables import Variable
 from ..errors import ArgumentError
 from .collections import MISSING, Collections, put_leaf
-from .filling import fill
+from .filling import check_no_parameter, fill
 from .kinds import variable_type_name
 from .leaves import raw_value, to_linen_var
 from .scope import AttrPriority, ModuleStackEntry, Scope, running
@@ -106,7 +106,14 @@ def take_in(entry: ModuleStackEntry, module: Module, waiting: Any) -> None:
     unfilled = entry.unfilled.pop(id(module), None)
     if unfilled is not None:
         _, construct, keys = unfilled
-        fill(module, construct, keys, lambda path, _: _value_at(variables, path))
+
+        def supply(path: Any, variable: Variable[Any]) -> Any:
+            value, collection = _value_at(variables, path), variable_type_name(type(variable))
+            if value is MISSING and not entry.module.scope.is_mutable(collection):
+                check_no_parameter(collection, path, f"{type(entry.module).__name__}, a {type(module).__name__}")
+            return value
+
+        fill(module, construct, keys, supply)
     receive(module, variables)
 
 

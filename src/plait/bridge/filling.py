@@ -16,9 +16,11 @@ from ..core.functional import state, update
 from ..core.rngs import Rngs, RngState, as_key
 from ..core.state import from_flat_state, to_flat_state
 from ..core.variables import Variable
-from ..paths import Path
+from ..errors import ArgumentError
+from ..paths import Path, describe_path
 from ..transforms.shapes import eval_shape
 from .collections import MISSING
+from .rngs import PARAMS
 
 # Makes the module from its streams.
 Construct = Callable[[Rngs], Any]
@@ -53,6 +55,22 @@ def fill(module: Any, construct: Construct, keys: Mapping[str, Any], supply: Sup
         given.update(zip(missing, _computed(construct, _typed(keys), tuple(missing), identity), strict=True))
     if given:
         update(module, from_flat_state(given.items()))
+
+
+def check_no_parameter(collection: str, path: Path, owner: str) -> None:
+    """Refuse to make up a parameter that ``apply`` was not given; other variables start anew.
+
+    Raises:
+        ArgumentError: names module, collection and leaf.
+    """
+    if collection == PARAMS:
+        raise ArgumentError(
+            "a parameter is not among the variables that apply was given",
+            at=f"{owner}, {describe_path(path)}",
+            found=f"no value there in the collection {collection!r}",
+            expected="the variables that init() returned",
+            do="variables = module.init(key, x), then module.apply(variables, x)",
+        )
 
 
 def _typed(keys: Mapping[str, Any]) -> dict[str, jax.Array]:

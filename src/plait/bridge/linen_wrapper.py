@@ -15,13 +15,14 @@ from ..core.filters import Not
 from ..core.functional import state
 from ..core.module import Module
 from ..core.rngs import Rngs, RngState
+from ..core.sowing import keeping_sown
 from ..core.state import to_flat_state
 from ..core.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..partitioning.boxes import AxisMetadata, unbox
 from ..paths import Path, describe_path
 from .collections import MISSING, find_leaf, iter_leaves, put_leaf
-from .filling import abstract_module, fill
+from .filling import abstract_module, check_no_parameter, fill
 from .kinds import variable_type_name
 from .lazy import initializing
 from .leaves import raw_value, to_linen_var, to_nnx_var
@@ -97,7 +98,7 @@ class ToLinen(linen.Module):
         module = self._construct(Rngs(keys))
         born = self._stored_leaves(module, {})
         self._put({}, born)
-        with initializing(module):
+        with initializing(module), keeping_sown():
             out = method(module, *args, **kwargs)
         every = self._stored_leaves(module, {})
         late = {place: leaf for place, leaf in every.items() if place not in born}
@@ -114,6 +115,8 @@ class ToLinen(linen.Module):
             if isinstance(found, Mapping) and not isinstance(variable.get_raw_value(), Mapping):
                 found = MISSING
             if found is MISSING:
+                if not self.is_mutable_collection(collection):
+                    check_no_parameter(collection, path, "/".join(self.path) or type(module).__name__)
                 return MISSING
             value = unbox(found)
             used[collection, path] = (found, value)
@@ -127,16 +130,19 @@ class ToLinen(linen.Module):
         fill(module, self._construct, keys, supply, identity)
         _attach(module, stored, used)
         before = {place: variable.get_raw_value() for place, variable in _variables_of(module)}
-        out = method(module, *args, **kwargs)
+        with keeping_sown():
+            out = method(module, *args, **kwargs)
         after = self._stored_leaves(module, used)
         self._check_immutable(before, module)
         self._put(stored, after)
         return out
 
     def _stored_leaves(self, module: Any, used: Leaves) -> Leaves:
-        """What Linen stores of a module: boxes and values that came in and did not change are the same objects."""
+        """What Linen stores in mutable collections; what came in and did not change is the same object."""
         leaves: Leaves = {}
         for (collection, path), variable in _variables_of(module):
+            if not self.is_mutable_collection(collection):
+                continue
             found, value = used.get((collection, path), (None, MISSING))
             raw = raw_value(variable)
             if raw is value:
@@ -148,12 +154,11 @@ class ToLinen(linen.Module):
         return leaves
 
     def _put(self, stored: dict[str, Any], leaves: Leaves) -> None:
-        """Store leaves in the collections that are mutable, beside what is there."""
+        """Store leaves beside what is there."""
         changed: set[tuple[str, Any]] = set()
         for (collection, path), leaf in leaves.items():
-            if self.is_mutable_collection(collection):
-                put_leaf(stored, (collection, *path), leaf)
-                changed.add((collection, path[0]))
+            put_leaf(stored, (collection, *path), leaf)
+            changed.add((collection, path[0]))
         for collection, name in sorted(changed, key=str):
             self.put_variable(collection, name, stored[collection][name])
 

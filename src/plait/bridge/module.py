@@ -16,6 +16,7 @@ import jax
 from ..core.functional import clone
 from ..core.module import Module as PlaitModule, dataclass as plait_dataclass
 from ..core.rngs import Rngs
+from ..core.sowing import keeping_sown
 from ..core.variable_metadata import VariableMetadata
 from ..core.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError, ScopeParamShapeError
@@ -25,7 +26,7 @@ from .children import OWN, Hybrid, attach, bind, bind_children, collect, set_pla
 from .collections import MISSING, Collections, iter_leaves, linen_vars_to_nnx_attrs
 from .kinds import variable_type, variable_type_name
 from .leaves import to_linen_var, to_nnx_var
-from .scope import AttrPriority, ModuleStackEntry, Scope, current_context, running, stack
+from .scope import AttrPriority, ModuleStackEntry, Scope, current_context, entered, running, stack
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -96,9 +97,7 @@ class Module(Hybrid, metaclass=_ModuleType):
 
     # While a method runs ----------------------------------------------------------------------------------------------
 
-    def param(
-        self, name: str, init_fn: Callable[..., Any], *args: Any, unbox: bool = True, **kwargs: Any
-    ) -> Param[Any]:
+    def param(self, name: str, init_fn: Callable[..., Any], *args: Any, unbox: bool = True, **kwargs: Any) -> Any:
         """The ``Param`` of a name; ``init_fn(key, *args, **kwargs)`` makes it during ``init``.
 
         Args:
@@ -287,8 +286,9 @@ class Module(Hybrid, metaclass=_ModuleType):
         function = _method_of(module, method)
         attrs = linen_vars_to_nnx_attrs(variables)
         before = [(path, leaf, leaf.get_raw_value()) for path, leaf in iter_leaves(attrs)]
-        bind(module, scope, attrs)
-        out = function(module, *args, **kwargs)
+        with keeping_sown(), entered(scope):
+            bind(module, scope, attrs)
+            out = function(module, *args, **kwargs)
         if scope.mutable is not False:
             _check_immutable(scope, before, type(self).__name__)
         return out, {name: tree for name, tree in collect(module).items() if scope.is_mutable(name)}

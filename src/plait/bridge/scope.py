@@ -1,4 +1,4 @@
-"""What a ``bridge.Module`` knows while it runs: its scope, and the stack of modules that are running. (rules B35, B36)"""
+"""What a ``bridge.Module`` knows while it runs: its scope, and the stack of running modules. (rules B35, B36)"""
 
 from __future__ import annotations
 
@@ -73,9 +73,25 @@ class ModuleStackEntry:
 class _Stack(threading.local):
     def __init__(self) -> None:
         self.entries: list[ModuleStackEntry] = []
+        self.scopes: list[Scope] = []
 
 
 stack = _Stack()
+
+
+@contextlib.contextmanager
+def entered(scope: Scope) -> Iterator[None]:
+    """``init`` or ``apply`` runs in this scope and thread, until the end."""
+    stack.scopes.append(scope)
+    try:
+        yield
+    finally:
+        stack.scopes.pop()
+
+
+def current_scope() -> Scope | None:
+    """The scope of the innermost ``init`` or ``apply`` of this thread."""
+    return stack.scopes[-1] if stack.scopes else None
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""``ToNNX``: a Linen module as a plait module. Its variables are attributes, born in ``lazy_init``. (rules B21 to B26)"""
+"""``ToNNX``: a Linen module as a plait module. Its variables are attributes, born in lazy_init. (rules B21 to B26)"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .collections import linen_vars_to_nnx_attrs, nnx_attrs_to_linen_vars
 from .lazy import Initialization, initialization_of, lazy_init
 from .linen import current_linen_module, need_linen
 from .rngs import linen_keys
-from .scope import current_context
+from .scope import current_scope
 
 OWN = ("to_nnx__module", "to_nnx__rngs")
 
@@ -78,8 +78,8 @@ class ToNNX(Module):
         """
         own = self.to_nnx__rngs if rngs is None else rngs
         run = initialization_of(self)
-        entry = current_context()
-        if run is None and entry is not None and entry.module.scope.initializing and not self._has_variables():
+        scope = current_scope()
+        if run is None and scope is not None and scope.initializing and not self._has_variables():
             run = Initialization(self)
         keys = linen_keys(own)
         if run is not None:
@@ -156,10 +156,9 @@ class ToNNX(Module):
 
 def _mutable_around() -> Any:
     """The mutable collections of the module around: of a ``bridge.Module``, or of a Linen module. (rule B24)"""
-    entry = current_context()
-    if entry is not None and entry.module.scope is not None:
-        mutable = entry.module.scope.mutable
-        return list(mutable) if isinstance(mutable, tuple) else mutable
+    scope = current_scope()
+    if scope is not None:
+        return list(scope.mutable) if isinstance(scope.mutable, tuple) else scope.mutable
     around = current_linen_module()
     return around.scope.mutable if around is not None and around.scope is not None else False
 
