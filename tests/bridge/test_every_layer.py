@@ -1,4 +1,4 @@
-"""Every layer of flax.linen in a ToNNX: the same numbers as by itself, to the last bit, and nothing lost."""
+"""Every layer of either library inside the other: the same numbers as by itself, to the last bit, and nothing lost."""
 
 import flax.linen as nn
 import jax
@@ -9,6 +9,7 @@ import plait
 from plait import bridge
 from plait.bridge import variables as bv
 from tests.bridge.flaxes import LAYERS, plain, same_trees
+from tests.nn.cases import CASES
 
 KEYS = {"params": 0, "dropout": 1}
 NO_LAYERS = {
@@ -62,3 +63,22 @@ def attributes(model):
 def test_every_layer_of_linen_has_a_case():
     layers = {name for name, value in vars(nn).items() if isinstance(value, type) and issubclass(value, nn.Module)}
     assert layers - NO_LAYERS - {type(case.module).__name__ for case in LAYERS.values()} == set()
+
+
+def positional(make):
+    return lambda rngs: make(rngs)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_layer_of_plait_in_linen_is_the_layer(case):
+    """B29, B30, and there and back: with the same keys both sides begin, answer and change alike."""
+    seeds = {name: jax.random.key(seed) for name, seed in {"params": 0, "dropout": 1, "default": 2}.items()}
+    module = bridge.ToLinen(positional(case.make), same_keys=True)
+    model = case.make(plait.Rngs(seeds))
+    variables = module.init(seeds, case.x)
+    same_trees(variables, bridge.to_collections(model))
+    like = plait.eval_shape(lambda: case.make(plait.Rngs(seeds)))
+    same_trees(bridge.to_collections(bridge.from_collections(variables, like)), variables)
+    out, updates = module.apply(variables, case.x, rngs=seeds, mutable=list(variables))
+    same_trees(out, model(case.x))
+    same_trees(plain(updates), bridge.to_collections(model))

@@ -54,7 +54,7 @@ class Outer(nn.Module):
 
 
 def test_linen_in_plait_in_linen_is_the_pure_model_to_the_last_bit():
-    """Outputs, gradients and statistics; the same paths, boxes and dtypes; random draws differ, so values are shared."""
+    """Outputs, gradients and statistics; the same paths, boxes and dtypes."""
     variables = plain(Outer(PlaitMiddle).init(KEYS, X))
     pure = plain(Outer(LinenMiddle).init(KEYS, X))
     assert jax.tree.structure(variables) == jax.tree.structure(pure)
@@ -161,6 +161,10 @@ class PlaitStack(plait.Module):
 def plait_kernel(rngs):
     init = plait.with_partitioning(plait.initializers.lecun_normal(), ("in", "out"))
     return plait.Linear(2, 2, use_bias=False, kernel_init=init, rngs=rngs)
+
+
+def born(make, rngs):
+    return bridge.ToNNX(make(), rngs).lazy_init(X)
 
 
 def composed(steps, side):

@@ -107,8 +107,10 @@ def test_initialization_makes_typed_attributes():
         "mean": plait.BatchStat,
         "var": plait.BatchStat,
     }
-    first = model.Dense_0["kernel"][...]
+    variable = model.Dense_0["kernel"]
+    first = variable[...]
     model.lazy_init(X)
+    assert model.Dense_0["kernel"] is variable
     assert not np.array_equal(model.Dense_0["kernel"][...], first)
 
 

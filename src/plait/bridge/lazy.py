@@ -19,7 +19,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Initialization:
     """One run of ``lazy_init``: what is marked, and what has made its variables already."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, *, again: bool = True) -> None:
+        self.again = again
         # Objects, not ids alone: an id is reused once its object is gone.
         self.marked = {id(node): node for _, node in iter_graph_nodes(module)}
         self.done: dict[int, Any] = {}
@@ -44,9 +45,13 @@ def initialization_of(node: Pytree) -> Initialization | None:
 
 
 @contextlib.contextmanager
-def initializing(module: Any) -> Iterator[Initialization]:
-    """Everything that is reachable from a module initializes, until the end."""
-    run = Initialization(module)
+def initializing(module: Any, *, again: bool = True) -> Iterator[Initialization]:
+    """Everything that is reachable from a module initializes, until the end.
+
+    Args:
+        again: whether what has variables makes new ones.
+    """
+    run = Initialization(module, again=again)
     _runs.stack.append(run)
     try:
         yield run

@@ -98,7 +98,7 @@ class ToLinen(linen.Module):
         module = self._construct(Rngs(keys))
         born = self._stored_leaves(module, {})
         self._put({}, born)
-        with initializing(module), keeping_sown():
+        with initializing(module, again=False), keeping_sown():
             out = method(module, *args, **kwargs)
         every = self._stored_leaves(module, {})
         late = {place: leaf for place, leaf in every.items() if place not in born}

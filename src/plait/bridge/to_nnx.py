@@ -78,6 +78,8 @@ class ToNNX(Module):
         """
         own = self.to_nnx__rngs if rngs is None else rngs
         run = initialization_of(self)
+        if run is not None and not run.again and self._has_variables() and id(self) not in run.done:
+            run = None
         scope = current_scope()
         if run is None and scope is not None and scope.initializing and not self._has_variables():
             run = Initialization(self)
@@ -93,13 +95,11 @@ class ToNNX(Module):
         _check_names(made, type(module))
         if id(self) not in run.done:
             run.done[id(self)] = self
-            for name, value in made.items():
-                setattr(self, name, value)
+            self._set(made)
             return out
         # A shared module called again: what the first call made stays, and the output is that of these variables.
         kept = self._attributes()
-        for name, value in _merged(made, kept).items():
-            setattr(self, name, value)
+        self._set(_merged(made, kept))
         linen = need_linen("ToNNX")
         every = linen.DenyList("intermediates")
         return module.apply(self._collections(), *args, rngs=keys, method=method, mutable=every, **kwargs)[0]
@@ -129,9 +129,13 @@ class ToNNX(Module):
         return nnx_attrs_to_linen_vars(self._attributes())
 
     def _write(self, updates: Any) -> None:
-        """Write updated collections to the attributes; variables that exist stay the same objects."""
+        """Write updated collections to the attributes."""
         made = linen_vars_to_nnx_attrs(updates)
         _check_names(made, type(self.to_nnx__module))
+        self._set(made)
+
+    def _set(self, made: dict[str, Any]) -> None:
+        """Set attributes; variables that exist stay the same objects, with new values."""
         for name, value in made.items():
             current = self.__dict__.get(name)
             written = _written(current, value)
