@@ -109,3 +109,12 @@ def test_a_reference_comes_back_as_a_new_reference():
     back[...] = jnp.zeros(2)
     assert variable[...].tolist() == [1.0, 1.0]
     assert back.get_metadata("ref") is True
+
+
+def test_a_box_made_by_hand_needs_no_flags():
+    """B10."""
+    box = bridge.NNXMeta(plait.Param, jnp.ones(2), {"out_sharding": ("a",)})
+    assert box.add_axis(0, NAMED).metadata == {"out_sharding": ("layers", "a")}
+    assert box.add_axis(0, NAMED).remove_axis(0, NAMED) == box
+    assert box.get_partition_spec() == P("a")
+    assert box.to_nnx_variable().get_metadata("ref") is False

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import variables as variables, wrappers as wrappers
     from .collections import (
         from_collections as from_collections,
         linen_vars_to_nnx_attrs as linen_vars_to_nnx_attrs,
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from .init_apply import Functional as Functional, functional as functional
     from .interop import linen_in_bridge_mdl as linen_in_bridge_mdl, nnx_in_bridge_mdl as nnx_in_bridge_mdl
     from .kinds import (
+        VariableTypeCache as VariableTypeCache,
         register_variable_name_type_pair as register_variable_name_type_pair,
         sort_variable_types as sort_variable_types,
         variable_type as variable_type,
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     )
     from .to_nnx import ToNNX as ToNNX
     from .wrappers import to_linen as to_linen, to_linen_class as to_linen_class
+
+    initializers: Any  # those of plait.nn, of which the bridge itself uses nothing
 
 _PLACES = {
     "AttrPriority": "scope",
@@ -81,7 +85,43 @@ _PLACES = {
 }
 _MODULES = {"variables": ".variables", "wrappers": ".wrappers", "initializers": "..nn.initializers"}
 
-__all__ = sorted({*_PLACES, *_MODULES})
+__all__ = [
+    "AttrPriority",
+    "Functional",
+    "Module",
+    "NNXMeta",
+    "Scope",
+    "ToLinen",
+    "ToNNX",
+    "VariableTypeCache",
+    "compact",
+    "current_context",
+    "current_linen_module",
+    "current_module",
+    "from_collections",
+    "functional",
+    "get_col_name",
+    "initializers",
+    "is_vanilla_variable",
+    "lazy_init",
+    "linen_in_bridge_mdl",
+    "linen_rngs_dict",
+    "linen_vars_to_nnx_attrs",
+    "nnx_attrs_to_linen_vars",
+    "nnx_in_bridge_mdl",
+    "register_variable_name_type_pair",
+    "sort_variable_types",
+    "to_collections",
+    "to_linen",
+    "to_linen_class",
+    "to_linen_var",
+    "to_nnx_var",
+    "variable_type",
+    "variable_type_name",
+    "variables",
+    "with_partitioning",
+    "wrappers",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -198,7 +198,7 @@ def _free_name(entry: ModuleStackEntry, kind: str, name: str | None) -> str:
     return name
 
 
-def _same_fields(module: Hybrid, present: Hybrid) -> bool:
+def _same_fields(module: Hybrid, present: Any) -> bool:
     names = [field.name for field in dataclasses.fields(module)]  # type: ignore[arg-type]
     pairs = [(module.__dict__.get(name), present.__dict__.get(name)) for name in names]
     return all(one is other or (type(one) is type(other) and _equal(one, other)) for one, other in pairs)

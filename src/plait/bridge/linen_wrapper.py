@@ -77,11 +77,15 @@ class ToLinen(linen.Module):
             nnx_method: a method of the class, or its name; by default ``__call__``.
         """
         method = _method_of(self.nnx_class, nnx_method)
-        stored = unfreeze(self.variables)
+        stored = self._stored()
         keys = self._keys()
         if self.is_initializing() and not any(stored.values()):
             return self._initialize(keys, method, args, kwargs)
         return self._apply(stored, keys, method, args, kwargs)
+
+    def _stored(self) -> dict[str, Any]:
+        variables: Any = self.variables
+        return unfreeze(variables)
 
     def _keys(self) -> dict[str, Any]:
         if self.same_keys and not self.path:
@@ -103,7 +107,7 @@ class ToLinen(linen.Module):
         every = self._stored_leaves(module, {})
         late = {place: leaf for place, leaf in every.items() if place not in born}
         if late:
-            self._put(unfreeze(self.variables), late)
+            self._put(self._stored(), late)
         return out
 
     def _apply(self, stored: dict[str, Any], keys: Any, method: Any, args: Any, kwargs: Any) -> Any:
@@ -164,7 +168,8 @@ class ToLinen(linen.Module):
 
     def _check_immutable(self, before: Mapping[Any, Any], module: Any) -> None:
         """Refuse changes that a list of mutable collections leaves out; with ``mutable=False`` they are dropped."""
-        if self.scope.mutable is False:
+        mutable = None if self.scope is None else self.scope.mutable
+        if mutable is False:
             return
         for (collection, path), variable in _variables_of(module):
             old = before.get((collection, path), MISSING)
@@ -176,7 +181,7 @@ class ToLinen(linen.Module):
                 raise ArgumentError(
                     f"a variable of the immutable collection {collection!r} was changed",
                     at=f"{'/'.join(self.path) or type(self).__name__}, {describe_path(path)}",
-                    found=f"a new value of a {type(variable).__name__}, with mutable={self.scope.mutable!r}",
+                    found=f"a new value of a {type(variable).__name__}, with mutable={mutable!r}",
                     expected=f"{collection!r} among the mutable collections, or mutable=False to drop changes",
                     do=f"apply(..., mutable=[{collection!r}])",
                 )
@@ -248,13 +253,14 @@ def _attach(module: Any, stored: Mapping[str, Any], used: Leaves) -> None:
 
 def _owner(module: Any, path: Path) -> tuple[Any, Path]:
     """The deepest node on a path, and the rest of the path below it."""
-    node = module
+    node: Any = module
     for place, key in enumerate(path):
         if isinstance(node, Module) and isinstance(key, str):
             child = node.__dict__.get(key, MISSING)
         else:
+            container: Any = node
             try:
-                child = node[key]
+                child = container[key]
             except (KeyError, IndexError, TypeError):
                 child = MISSING
         if child is MISSING or isinstance(child, Variable):

@@ -10,10 +10,11 @@ import jax
 from jax.sharding import PartitionSpec
 from jax.tree_util import GetAttrKey
 
+from .._compat import current_trace
 from ..core.axes import drop_axis, has_axis_metadata, put_axis
 from ..core.statics import HashableMapping
 from ..core.variable_metadata import HOOKS
-from ..core.variables import Variable
+from ..core.variables import PLAIN_METADATA, Variable, make_variable
 from ..partitioning.boxes import AxisMetadata, same_value
 from ..partitioning.specs import get_var_pspec
 
@@ -26,8 +27,11 @@ def new_variable(kind: type[Variable[Any]], value: Any, metadata: Mapping[str, A
     The hooks of the class are in its metadata, as if its constructor had run; ``ref=True`` gets a new reference.
     """
     own = {name: (getattr(kind, name),) for name in HOOKS if hasattr(kind, name) and not metadata.get(name)}
-    made = kind.from_metadata(value, {**metadata, **own})
-    return made.copy() if metadata.get("ref") else made
+    entries = {**PLAIN_METADATA, **metadata, **own}
+    if len(entries) == len(PLAIN_METADATA) and entries == PLAIN_METADATA:
+        entries = PLAIN_METADATA
+    made = make_variable(kind, value, entries, current_trace())
+    return made.copy() if entries["ref"] else made
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,15 +74,17 @@ class NNXMeta(AxisMetadata[A]):
         return self._with_axes(drop_axis, index, params)
 
     def _with_axes(self, change: Any, index: int, params: Mapping[Any, Any]) -> NNXMeta[A]:
-        variable = self.var_type.from_metadata(self.value, self.metadata)
+        variable = new_variable(self.var_type, self.value, self.metadata)
         if not has_axis_metadata(variable, params):
             return self
+        implied = variable.get_metadata().keys() - self.metadata.keys()
         change(variable, index, params)
-        return dataclasses.replace(self, metadata=variable.get_metadata())
+        metadata = {name: entry for name, entry in variable.get_metadata().items() if name not in implied}
+        return dataclasses.replace(self, metadata=metadata)
 
     def get_partition_spec(self) -> PartitionSpec | None:
         """The spec of the variable."""
-        return get_var_pspec(self.var_type.from_metadata(self.value, self.metadata))
+        return get_var_pspec(self.to_nnx_variable())
 
     def to_nnx_variable(self) -> Variable[A]:
         """The variable, with the value as it is: create hooks have run before."""
