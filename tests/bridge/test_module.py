@@ -224,6 +224,24 @@ def test_a_shared_submodule_has_one_set_of_variables():
     assert fields.apply(fields.init(0, X), X).shape == (4, 3)
 
 
+def test_what_a_compact_method_assigns_is_a_submodule():
+    """B35: modules without a parent, and modules of plait, take the variables that are stored under the attribute."""
+
+    class Assigns(bridge.Module):
+        @bridge.compact
+        def __call__(self, x):
+            alone = Dense(2, parent=None)
+            assert alone.scope is None
+            self.dense = alone
+            self.linear = plait.Linear(2, 3, rngs=plait.Rngs(len(x)))
+            return self.linear(self.dense(x))
+
+    out, variables = Assigns().init_with_output(0, X)
+    assert sorted(variables["params"]) == ["dense", "linear"]
+    same_trees(Assigns().apply(variables, X), out)
+    same_trees(Assigns().apply(variables, X[:1]), out[:1])
+
+
 def test_the_stronger_attribute_names_a_variable():
     """B36: AttrPriority."""
 

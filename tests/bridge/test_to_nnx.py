@@ -344,3 +344,24 @@ def test_remat_and_cond_carry_updates_out():
     plait.cond(True, loss, lambda model: 0.0, model)
     loss(twin)
     same_trees(variables_of(model), variables_of(twin))
+
+
+def sharded_dense(*names):
+    init = nn.with_logical_partitioning(nn.initializers.ones, names)
+    return bridge.ToNNX(nn.Dense(8, kernel_init=init), plait.Rngs(0))
+
+
+def test_new_variables_lie_where_their_names_say():
+    """B23, V39: on the mesh that is known, under the rules in force; a name that nobody knows leaves nothing behind."""
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    assert sharded_dense(None, "embed").lazy_init(X).kernel.out_sharding == (None, "embed")
+    with jax.set_mesh(mesh):
+        with plait.logical_axis_rules([("embed", "data")]):
+            kernel = sharded_dense(None, "embed").lazy_init(X).kernel
+        assert kernel.get_value().sharding.spec == jax.sharding.PartitionSpec(None, "data")
+        model = sharded_dense(None, "embed")
+        with pytest.raises(ArgumentError, match=r"'embed'"):
+            model.lazy_init(X)
+        assert sorted(vars(model)) == ["to_nnx__module", "to_nnx__rngs"]
+        with plait.use_eager_sharding(False):
+            assert sharded_dense(None, "embed").lazy_init(X).kernel.shape == (2, 8)

@@ -1,7 +1,7 @@
 """The tree of a ``bridge.Module`` while it runs: how submodules get their names and variables, and how they are read.
 
 A child that is not made yet is represented by what waits for it: a plain dictionary of variables under its name. It is
-bound when it is made (in a compact method), assigned (in ``setup``), or found in a field.
+bound when it is made (in a compact method), assigned to an attribute, or found in a field.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def bind(module: Hybrid, scope: Scope, waiting: Mapping[str, Any]) -> None:
 
 
 def bind_children(entry: ModuleStackEntry, value: Any, waiting: Any) -> Any:
-    """Bind the modules in a value that is assigned in ``setup``.
+    """Bind the modules in a value that is assigned in ``setup`` or a compact method.
 
     Args:
         waiting: what stood under the same name: variables, or a module of an earlier run.

@@ -10,9 +10,10 @@ from typing import Any
 
 from ..core.module import RESERVED, Module
 from ..core.rngs import Rngs
-from ..core.variables import Variable
+from ..core.settings import using_eager_sharding
+from ..core.variables import Variable, eager_sharding_hooks
 from ..errors import ArgumentError, ArgumentTypeError
-from .collections import linen_vars_to_nnx_attrs, nnx_attrs_to_linen_vars
+from .collections import iter_leaves, linen_vars_to_nnx_attrs, nnx_attrs_to_linen_vars
 from .lazy import Initialization, initialization_of, lazy_init
 from .linen import current_linen_module, need_linen
 from .rngs import linen_keys
@@ -93,6 +94,8 @@ class ToNNX(Module):
         out, variables = module.init_with_output(keys, *args, method=method, **kwargs)
         made = linen_vars_to_nnx_attrs(variables)
         _check_names(made, type(module))
+        for _, variable in iter_leaves(made):
+            _place(variable)
         if id(self) not in run.done:
             run.done[id(self)] = self
             self._set(made)
@@ -156,6 +159,13 @@ class ToNNX(Module):
                 f"{sorted(self._attributes())}"
             )
         return functools.partial(self.__call__, method=getattr(type(module), name))
+
+
+def _place(variable: Variable[Any]) -> None:
+    """Lay out a new variable as its names say, where a mesh is known; as a variable's constructor does. (rule V39)"""
+    if using_eager_sharding() and variable.get_metadata("out_sharding", None):
+        for place in eager_sharding_hooks:
+            variable.set_raw_value(place(variable, variable.get_raw_value()))
 
 
 def _mutable_around() -> Any:
