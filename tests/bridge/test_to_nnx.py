@@ -365,3 +365,38 @@ def test_new_variables_lie_where_their_names_say():
         assert sorted(vars(model)) == ["to_nnx__module", "to_nnx__rngs"]
         with plait.use_eager_sharding(False):
             assert sharded_dense(None, "embed").lazy_init(X).kernel.shape == (2, 8)
+
+
+@pytest.mark.parametrize("value", [1, {"below": 1}])
+def test_a_late_variable_does_not_displace_another_one(value):
+    """B16: as in initialization, one path holds one variable; nothing is changed."""
+
+    class LateClash(nn.Module):
+        value: object
+
+        @nn.compact
+        def __call__(self, x):
+            if self.is_mutable_collection("counter") and not self.is_initializing():
+                self.variable("counter", "w", lambda: self.value)
+            return x * self.param("w", nn.initializers.ones, x.shape)
+
+    model = bridge.ToNNX(LateClash(value), plait.Rngs(0)).lazy_init(X)
+    with pytest.raises(ArgumentError, match=r"at +w(\.below)?\n +found +a counter, where there is a Param"):
+        model(X, mutable=["counter"])
+    assert type(model.w) is plait.Param
+
+
+def test_a_captured_model_is_not_written_from_another_trace():
+    """V42: a closure of jax.jit; the model stays as it was."""
+    model = block()
+    before = variables_of(model)
+    with pytest.raises(plait.errors.TraceContextError):
+        jax.jit(lambda x: model(x, True, rngs={"dropout": 0}, mutable=["batch_stats"]))(X)
+    same_trees(variables_of(model), before)
+
+
+def test_advice_about_lazy_init_is_given_only_where_it_helps():
+    model = bridge.ToNNX(nn.Dropout(0.5, deterministic=False))
+    with pytest.raises(flax.errors.InvalidRngError) as caught:
+        model(X)
+    assert "lazy_init" not in "".join(getattr(caught.value, "__notes__", []))

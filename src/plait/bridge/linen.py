@@ -33,6 +33,14 @@ def need_linen(name: str) -> Any:
     return linen
 
 
+def is_missing_variable(error: Exception) -> bool:
+    """Whether Linen says that a variable is not there."""
+    from flax import errors
+
+    missing = (errors.ScopeCollectionNotFound, errors.ScopeParamNotFoundError, errors.ScopeVariableNotFoundError)
+    return isinstance(error, missing)
+
+
 def link_boxes() -> None:
     """Make every box of plait one of Linen's too, if Flax is loaded. (rule B3)
 

@@ -11,11 +11,14 @@ from typing import Any
 from ..core.module import RESERVED, Module
 from ..core.rngs import Rngs
 from ..core.settings import using_eager_sharding
+from ..core.trace_guard import check_trace
 from ..core.variables import Variable, eager_sharding_hooks
 from ..errors import ArgumentError, ArgumentTypeError
+from ..paths import Path, describe_path
+from ..words import describe_type
 from .collections import iter_leaves, linen_vars_to_nnx_attrs, nnx_attrs_to_linen_vars
 from .lazy import Initialization, initialization_of, lazy_init
-from .linen import current_linen_module, need_linen
+from .linen import current_linen_module, is_missing_variable, need_linen
 from .rngs import linen_keys
 from .scope import current_scope
 
@@ -113,7 +116,7 @@ class ToNNX(Module):
         try:
             out = module.apply(variables, *args, rngs=keys, method=method, mutable=mutable, **kwargs)
         except Exception as error:
-            if not variables:
+            if not variables and is_missing_variable(error):
                 error.add_note(f"  do        call lazy_init first: this ToNNX of {_name(module)} has no variables yet")
             raise
         if mutable is False:
@@ -135,6 +138,8 @@ class ToNNX(Module):
         """Write updated collections to the attributes."""
         made = linen_vars_to_nnx_attrs(updates)
         _check_names(made, type(self.to_nnx__module))
+        for path, variable in iter_leaves(made):
+            _check_place(self._attributes(), path, variable)
         self._set(made)
 
     def _set(self, made: dict[str, Any]) -> None:
@@ -180,6 +185,7 @@ def _mutable_around() -> Any:
 def _written(current: Any, value: Any) -> Any:
     """An attribute with an update in it: the variables that are there, changed, or new ones in their place."""
     if isinstance(current, Variable) and type(current) is type(value):
+        check_trace(current._cell.trace, current, "update")
         current.update_from_state(value)
         return current
     if isinstance(current, Mapping) and isinstance(value, dict):
@@ -208,6 +214,23 @@ def _check_names(attrs: dict[str, Any], kind: type) -> None:
                 expected=f"a name other than {sorted({*OWN, *RESERVED})}",
                 do="rename the variable or submodule in the Linen module",
             )
+
+
+def _check_place(attrs: Any, path: Path, variable: Variable[Any]) -> None:
+    """Refuse an update of one collection at a path where another one has something."""
+    present: Any = attrs
+    above = False
+    for key in path:
+        above = isinstance(present, Variable)
+        present = present if above or present is None else present.get(key)
+    if above or (present is not None and type(present) is not type(variable)):
+        raise ArgumentError(
+            "a new variable has the path of another one, and an attribute holds one variable",
+            at=describe_path(path),
+            found=f"a {type(variable).__name__}, where there is {describe_type(present)}",
+            expected=f"a {type(present).__name__}, or another path",
+            do="rename one of the two in the Linen module",
+        )
 
 
 def _name(module: Any) -> str:
