@@ -153,3 +153,16 @@ def test_with_partitioning_annotates_a_variable_that_becomes_partitioned():
     variable = plait.Param(init(jax.random.key(0), (2, 3), jnp.float32))
     assert variable.get_metadata("linen_meta_type") is meta.Partitioned
     assert bv.to_linen_var(variable) == meta.Partitioned(jnp.ones((2, 3)), ("a", None))
+
+
+def test_two_collections_of_one_class_are_told_before_anything_is_lost():
+    """B4: the variables of the second would come back in the first."""
+
+    class Twofold(plait.Variable):
+        pass
+
+    plait.register_variable_name("leaves_first", Twofold)
+    plait.register_variable_name("leaves_second", Twofold)
+    assert type(bv.to_nnx_var("leaves_first", 1)) is Twofold
+    with pytest.raises(CollectionTypeError, match=r"'leaves_second'\n +found +Twofold, the class of .* 'leaves_first'"):
+        bv.to_nnx_var("leaves_second", 1)

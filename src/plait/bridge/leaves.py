@@ -14,7 +14,7 @@ from ..core.variable_metadata import HOOKS, with_partitioning as with_partitioni
 from ..core.variables import REQUIRED_METADATA, Variable
 from ..errors import ArgumentError, CollectionTypeError
 from ..partitioning.boxes import AxisMetadata, Partitioned
-from .kinds import variable_type
+from .kinds import variable_type, variable_type_name
 from .linen import link_boxes
 from .nnx_meta import NNXMeta, new_variable
 
@@ -78,7 +78,7 @@ def to_nnx_var(collection: str, x: Any) -> Variable[Any]:
         x: a box, whose fields become metadata, or any value. It is not changed.
 
     Raises:
-        CollectionTypeError: an ``NNXMeta`` of another class.
+        CollectionTypeError: an ``NNXMeta`` of another class; or another collection has the same class.
         ArgumentError: a box without a value.
 
     Example:
@@ -87,6 +87,14 @@ def to_nnx_var(collection: str, x: Any) -> Variable[Any]:
         ('Param', ('embed',))
     """
     kind = variable_type(collection)
+    if variable_type_name(kind) != collection:
+        raise CollectionTypeError(
+            "two collections have the same class of variables, so that a variable could not find its way back",
+            at=f"collection {collection!r}",
+            found=f"{kind.__name__}, the class of collection {variable_type_name(kind)!r}",
+            expected="a class for each collection",
+            do=f"plait.register_variable_name({collection!r}, a subclass of {kind.__name__}, overwrite=True)",
+        )
     if isinstance(x, NNXMeta):
         if x.var_type is not kind:
             raise CollectionTypeError(
