@@ -35,7 +35,8 @@ builtin exception that a user would catch::
     ├── DispatchError                (AssertionError) the fast path disagreed with a fresh walk (checking mode)
     ├── PartitioningUnspecifiedError (ValueError)     an axis operation without the name of the axis
     ├── AxisNameMismatchError        (ValueError, AssertionError)
-    └── ScopeParamShapeError         (ValueError)
+    ├── ScopeParamShapeError         (ValueError)
+    └── CollectionTypeError          (ValueError, AssertionError)  a box of another kind than its collection
 
 Three warnings stand beside them: ``CapturedModelWarning``, for a model that a jitted function captures,
 ``LostUpdateWarning``, for a change inside one of JAX's own transforms that reaches no one, and ``SingleValueWarning``,
@@ -212,6 +213,10 @@ class AxisNameMismatchError(PlaitError, ValueError, AssertionError):
 
 class ScopeParamShapeError(PlaitError, ValueError):
     """A stored parameter has another shape than the one asked for."""
+
+
+class CollectionTypeError(PlaitError, ValueError, AssertionError):
+    """A box holds another kind of variable than the collection that it stands in."""
 
 
 class CapturedModelWarning(UserWarning):

@@ -30,7 +30,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "layout", "leaves", "orbax", "stored", "safetensors", "orbax_trees", "abstract", "compare",
     ),
     "bridge": (
-        "collections", "kinds", "variables", "to_nnx", "to_linen", "rngs",
+        "linen", "kinds", "nnx_meta", "leaves", "collections", "variables", "rngs", "lazy", "init_apply", "filling",
+        "scope", "to_nnx", "linen_wrapper", "wrappers", "children", "module", "interop",
         "linen_bytes", "sources", "name_map", "layouts", "torch_layouts", "linen_layouts", "wanted",
         "conversion_report", "convert", "torch_weights",
     ),

@@ -6,8 +6,10 @@ far. It is an ordinary attribute, so transforms carry it like any other. Without
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -23,6 +25,23 @@ RECORD = "_sown"
 
 def _append(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     return (*values, value)
+
+
+class _Keeping(threading.local):
+    wanted = False
+
+
+_keeping = _Keeping()
+
+
+@contextlib.contextmanager
+def keeping_sown() -> Iterator[None]:
+    """Sown values are wanted as attributes, so that nothing warns of them: collections of Linen are made of them."""
+    before, _keeping.wanted = _keeping.wanted, True
+    try:
+        yield
+    finally:
+        _keeping.wanted = before
 
 
 def new_record(kinds: tuple[type, ...], values: dict[str, Any], method_outputs: type | None) -> dict[str, Any]:
@@ -78,12 +97,8 @@ class Sowing:
             check_trace(self._info.trace, self, "sow a value in a")  # type: ignore[attr-defined]
             kept = record["values"]
         else:
-            warnings.warn(
-                "sow outside of plait.capture keeps values in attributes of the module; wrap the call: "
-                f"plait.capture(model, plait.{kind.__name__})(...)",
-                DeprecationWarning,
-                stacklevel=2,
-            )
+            if not _keeping.wanted:
+                _warn_about_attributes(kind)
             kept = None
         variable = _kept(self, kept, kind, name)
         if variable is None:
@@ -138,6 +153,15 @@ class Sowing:
                 do="give two places, or two calls with inputs of different shapes, different names",
             )
         return value + stored
+
+
+def _warn_about_attributes(kind: type) -> None:
+    warnings.warn(
+        "sow outside of plait.capture keeps values in attributes of the module; wrap the call: "
+        f"plait.capture(model, plait.{kind.__name__})(...)",
+        DeprecationWarning,
+        stacklevel=3,
+    )
 
 
 def _kept(module: Any, kept: dict[str, Any] | None, kind: type, name: str) -> Variable[Any] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -30,7 +31,19 @@ A = TypeVar("A")
 
 
 class AxisMetadata(abc.ABC, Generic[A]):
-    """A value with metadata about its axes. Subclasses are pytrees whose leaves are those of the value."""
+    """A value with metadata about its axes. Subclasses are pytrees whose leaves are those of the value.
+
+    The boxes of Linen count as subclasses wherever Flax is loaded. (rule B3)
+    """
+
+    @classmethod
+    def __subclasshook__(cls, subclass: type, /) -> Any:
+        # Nobody can hold a box of Linen before its module is loaded, so nothing is imported to ask.
+        foreign = getattr(sys.modules.get("flax.core.meta"), "AxisMetadata", None)
+        if cls is not AxisMetadata or foreign is None or foreign not in subclass.__mro__:
+            return NotImplemented
+        # Python refuses to make two classes subclasses of each other, so Linen's base waits until it knows ours.
+        return subclass is not foreign or issubclass(cls, foreign)
 
     @abc.abstractmethod
     def unbox(self) -> Any:
@@ -172,7 +185,7 @@ class Partitioned(AxisMetadata[A]):
         return NamedSharding(mesh, self.get_partition_spec())
 
     def to_nnx_metadata(self) -> dict[str, Any]:
-        """The fields as metadata of a variable, ``names`` as ``out_sharding``; without the value."""
+        """All fields, the value too, by the names that a variable's metadata has: ``names`` as ``out_sharding``."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {self._renamed().get(name, name): value for name, value in fields.items()}
 
@@ -192,12 +205,13 @@ class Partitioned(AxisMetadata[A]):
         mine, others = (
             [getattr(box, f.name) for f in dataclasses.fields(self) if f.name != "value"] for box in (self, other)
         )
-        return mine == others and _same(self.value, other.value)  # type: ignore[attr-defined]
+        return mine == others and same_value(self.value, other.value)  # type: ignore[attr-defined]
 
     __hash__ = None  # type: ignore[assignment]
 
 
-def _same(first: Any, second: Any) -> bool:
+def same_value(first: Any, second: Any) -> bool:
+    """Whether two values are the same object, or trees of equal arrays. (rule M19)"""
     if first is second:
         return True
     leaves, tree = jax.tree_util.tree_flatten(first)

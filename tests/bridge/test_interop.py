@@ -1,0 +1,127 @@
+"""Plait and Linen modules inside a ``bridge.Module``."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import plait
+from plait import bridge
+from plait.errors import ArgumentError
+from tests.bridge.flaxes import same_trees
+
+X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(4, 2)
+
+
+def block(rngs):
+    named = plait.with_partitioning(plait.initializers.lecun_normal(), ("in", "out"))
+    return plait.Dict(
+        dense=plait.Linear(2, 2, rngs=rngs, kernel_init=named),
+        norm=plait.BatchNorm(2, rngs=rngs),
+        drop=plait.Dropout(0.5, rngs=rngs),
+    )
+
+
+class Compact(bridge.Module):
+    @bridge.compact
+    def __call__(self, x, train=False):
+        parts = bridge.nnx_in_bridge_mdl(block, name="block")
+        if not train:
+            parts.eval()
+        x = parts.drop(parts.norm(parts.dense(x)))
+        x = bridge.nnx_in_bridge_mdl(lambda rngs: plait.Linear(2, 3, rngs=rngs))(x)
+        x = bridge.linen_in_bridge_mdl(nn.Dense(4))(x)
+        return bridge.linen_in_bridge_mdl(nn.BatchNorm(use_running_average=not train), name="out")(x)
+
+
+class Setup(bridge.Module):
+    def setup(self):
+        self.block = bridge.nnx_in_bridge_mdl(block)
+        self.many = [bridge.nnx_in_bridge_mdl(lambda rngs: plait.Linear(2, 3, rngs=rngs))]
+        self.head = bridge.linen_in_bridge_mdl(nn.Dense(4))
+
+    def __call__(self, x):
+        return self.head(self.many[0](self.block.dense(x)))
+
+
+def test_children_of_both_kinds_are_made_at_init_and_filled_at_apply():
+    """B36: in a compact method; names by class or given, metadata and statistics included."""
+    out, variables = Compact().init_with_output({"params": 0, "default": 1}, X)
+    assert sorted(variables["params"]) == ["Dense_0", "Linear_0", "block", "out"]
+    assert variables["params"]["block"]["dense"]["kernel"].metadata["out_sharding"] == ("in", "out")
+    assert sorted(variables["batch_stats"]) == ["block", "out"]
+    same_trees(Compact().apply(variables, X), out)
+    _, updates = Compact().apply(variables, X, train=True, rngs={"dropout": 1}, mutable=["batch_stats"])
+    assert list(updates) == ["batch_stats"]
+    assert not np.array_equal(updates["batch_stats"]["out"]["mean"], np.zeros(4))
+    assert not np.array_equal(updates["batch_stats"]["block"]["norm"]["mean"], np.zeros(2))
+
+
+def test_a_linen_child_follows_the_mutable_collections_around_it():
+    """B24: those of the bridge.Module; without them its statistics are Linen's own error."""
+    variables = Compact().init({"params": 0, "default": 1}, X)
+    with pytest.raises(Exception, match='"batch_stats" is immutable'):
+        Compact().apply(variables, X, train=True, rngs={"dropout": 1})
+
+
+def test_children_are_made_in_setup_too():
+    """B36: the attribute names them, also inside containers."""
+    out, variables = Setup().init_with_output(0, X)
+    assert sorted(variables["params"]) == ["block", "head", "many"]
+    same_trees(Setup().apply(variables, X), out)
+    same_trees(jax.jit(Setup().apply)(variables, X).shape, out.shape)
+
+
+def test_apply_runs_factories_on_shapes_only():
+    """B36."""
+    concrete = []
+
+    def init(key, shape, dtype):
+        concrete.append(not isinstance(key, jax.core.Tracer))
+        return jnp.ones(shape, dtype)
+
+    class Model(bridge.Module):
+        @bridge.compact
+        def __call__(self, x):
+            return bridge.nnx_in_bridge_mdl(lambda rngs: plait.Linear(2, 3, rngs=rngs, kernel_init=init))(x)
+
+    Model().apply(Model().init(0, X), X)
+    assert concrete == [True, False]
+
+
+def test_initialization_reaches_linen_children_once():
+    """B23: a shared Linen child keeps what its first call made."""
+
+    class Twice(bridge.Module):
+        @bridge.compact
+        def __call__(self, x):
+            dense = bridge.linen_in_bridge_mdl(nn.Dense(2))
+            return dense(dense(x))
+
+    out, variables = Twice().init_with_output(0, X)
+    same_trees(Twice().apply(variables, X), out)
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: bridge.nnx_in_bridge_mdl(block), "nnx_in_bridge_mdl"),
+        (lambda: bridge.linen_in_bridge_mdl(nn.Dense(2)), "linen_in_bridge_mdl"),
+    ],
+)
+def test_children_are_made_while_a_bridge_module_runs(make, named):
+    with pytest.raises(ArgumentError, match=rf"{named} makes a submodule"):
+        make()
+
+
+def test_variables_that_do_not_fit_are_told():
+    variables = Setup().init(0, X)
+    for change, named in (
+        (lambda params: params.update(many={1: params["many"][0]}), r"Setup, a Linear, (bias|kernel)\n"),
+        (lambda params: params.update(block={"dense": 3}), r"do not fit the module\n +at +|Setup, a Dict, "),
+    ):
+        changed = {**variables, "params": dict(variables["params"])}
+        change(changed["params"])
+        with pytest.raises(ArgumentError, match=named):
+            Setup().apply(changed, X)

@@ -1,0 +1,373 @@
+"""``bridge.Module``: Linen's style without Linen."""
+
+import threading
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import plait
+from plait import bridge, meta
+from plait.errors import ArgumentError, ArgumentTypeError, ScopeParamShapeError, StreamKeyError
+from tests.bridge.flaxes import same_trees
+
+X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(4, 2)
+
+
+class Dense(bridge.Module):
+    features: int
+
+    @bridge.compact
+    def __call__(self, x):
+        kernel = self.param("kernel", plait.initializers.lecun_normal(), (x.shape[-1], self.features))
+        return x @ kernel[...]
+
+
+class Counts(bridge.Module):
+    @bridge.compact
+    def __call__(self, x):
+        calls = self.variable("calls", "n", jnp.zeros, ())
+        calls[...] = calls[...] + 1
+        return calls[...]
+
+
+class Block(bridge.Module):
+    features: int = 3
+
+    @bridge.compact
+    def __call__(self, x):
+        x = Dense(self.features)(x)
+        x = Dense(self.features)(x)
+        return Dense(2, name="last")(Setup(3)(x))
+
+
+class Setup(bridge.Module):
+    features: int
+
+    def setup(self):
+        self.first = Dense(self.features)
+        self.rest = [Dense(2), {"deep": Dense(3)}]
+        self.scale = self.param("scale", plait.initializers.ones, (3,))
+        self.alias = self.first
+
+    def __call__(self, x):
+        x = self.rest[1]["deep"](self.rest[0](self.alias(x)))
+        return x * self.scale[None]
+
+    @bridge.compact
+    def other(self, x):
+        return Dense(4)(x)
+
+
+class Rated(bridge.Module):
+    rate: float = 0.5
+
+    @bridge.compact
+    def __call__(self, x, key_from="dropout"):
+        self.sow(plait.Intermediate, "initializing", self.is_initializing())
+        return x + jax.random.uniform(self.make_rng(key_from), x.shape)
+
+
+def shapes(tree):
+    return jax.tree.map(jnp.shape, tree)
+
+
+def test_fields_are_those_of_a_dataclass():
+    """B32."""
+    assert (Dense(3).features, Block().features, Dense(features=4).features) == (3, 3, 4)
+    assert repr(Dense(3)) == "Dense(features=3)"
+    with pytest.raises(TypeError, match="features"):
+        Dense()
+
+
+def test_init_gives_collections_and_apply_uses_them():
+    """B32, B33: neither changes the instance, and an output comes with them on demand."""
+    module = Block()
+    variables = module.init(0, X)
+    out, again = module.init_with_output(0, X)
+    same_trees(again, variables)
+    same_trees(module.apply(variables, X), out)
+    assert shapes(variables)["params"]["Setup_0"] == {
+        "first": {"kernel": (3, 3)},
+        "rest": {0: {"kernel": (3, 2)}, 1: {"deep": {"kernel": (2, 3)}}},
+        "scale": (3,),
+    }
+    assert vars(module) == {"features": 3}
+    assert module.scope is None
+    assert module.variables == {}
+
+
+@pytest.mark.parametrize("rngs", [0, jax.random.key(0), {"params": 0}, plait.Rngs(0)], ids=type)
+def test_any_source_of_keys_will_do(rngs):
+    """B32: parameters draw from the stream ``params``."""
+    expected = plait.initializers.lecun_normal()(plait.Rngs(0).params(), (2, 3))
+    same_trees(Dense(3).init(rngs, X)["params"]["kernel"], expected)
+
+
+def test_submodules_are_numbered_by_class_and_named_on_demand():
+    """B35."""
+    assert sorted(Block().init(0, X)["params"]) == ["Dense_0", "Dense_1", "Setup_0", "last"]
+
+
+def test_apply_returns_mutable_collections_alone():
+    """B33: False drops changes, and a list that leaves out a changed collection is an error."""
+    variables = Counts().init(0, X)
+    assert float(variables["calls"]["n"]) == 1
+    assert float(Counts().apply(variables, X)) == 2
+    out, updates = Counts().apply(variables, X, mutable=["calls"])
+    assert (float(out), float(updates["calls"]["n"])) == (2, 2)
+    assert float(variables["calls"]["n"]) == 1
+    assert list(Counts().apply(variables, X, mutable=nn.DenyList("params"))[1]) == ["calls"]
+    with pytest.raises(ArgumentError, match=r"'calls' was changed\n +at +Counts, n\n"):
+        Counts().apply(variables, X, mutable=["params"])
+    with pytest.raises(ArgumentError, match=r"at +Counts, calls/n(.|\n)*mutable=\['calls'\]"):
+        Counts().apply({}, X)
+    assert float(Counts().apply({}, X, mutable="calls")[0]) == 1
+
+
+def test_methods_are_chosen_by_name_or_callable():
+    """B32: compact methods beside setup see what setup made."""
+    for method in ("other", Setup.other, Setup(3).other):
+        variables = Setup(3).init(0, np.ones((1, 3), np.float32), method=method)
+        assert sorted(variables["params"]) == ["Dense_0", "scale"]
+    with pytest.raises(ArgumentTypeError, match=r"at +Setup\.nothing"):
+        Setup(3).init(0, X, method="nothing")
+
+
+def test_param_and_variable_return_variables():
+    """B34."""
+    seen = []
+
+    class Reads(bridge.Module):
+        @bridge.compact
+        def __call__(self):
+            seen.append(self.param("w", plait.initializers.ones, (2,)))
+            seen.append(self.variable("batch_stats", "mean", jnp.zeros, 2))
+            seen.append(self.variables)
+
+    Reads().init(0)
+    assert [type(each) for each in seen[:2]] == [plait.Param, plait.BatchStat]
+    assert shapes(seen[2]) == {"params": {"w": (2,)}, "batch_stats": {"mean": (2,)}}
+
+
+def test_boxes_become_metadata_and_come_back():
+    """B34: unbox=False gives the box itself; both are stored as the box."""
+    seen = []
+
+    class Named(bridge.Module):
+        @bridge.compact
+        def __call__(self):
+            boxed = meta.with_partitioning(plait.initializers.ones, ("a",))
+            seen.append(self.param("boxed", boxed, (2,)).out_sharding)
+            seen.append(self.param("annotated", bridge.with_partitioning(plait.initializers.ones, ("b",)), (2,)).shape)
+            seen.append(self.param("kept", boxed, (2,), unbox=False).value.names)
+
+    variables = Named().init(0)
+    assert {name: box.names for name, box in variables["params"].items()} == {
+        "boxed": ("a",),
+        "annotated": ("b",),
+        "kept": ("a",),
+    }
+    Named().apply(variables)
+    assert seen == [("a",), (2,), ("a",)] * 2
+
+
+def test_a_stored_shape_that_differs_is_an_error():
+    """B34: it names the parameter and both shapes."""
+    with pytest.raises(ScopeParamShapeError, match=r"'kernel'(.|\n)*\(2, 4\)(.|\n)*\(2, 3\)"):
+        Dense(3).apply(Dense(4).init(0, X), X)
+
+
+def test_keys_come_from_named_streams():
+    """B32: and initialization is known."""
+    variables = Rated().init({"params": 0, "dropout": 1}, X)
+    assert variables["intermediates"]["initializing"] == (True,)
+    apply = lambda seed: Rated().apply({}, X, rngs={"dropout": seed})
+    same_trees(apply(1), apply(1))
+    assert not np.array_equal(apply(1), apply(2))
+    with pytest.raises(StreamKeyError, match="'dropout'"):
+        Rated().apply({}, X)
+
+
+def test_a_shared_submodule_has_one_set_of_variables():
+    """B35: calling it twice, holding it twice, and calling the parent's method twice."""
+
+    class Tied(bridge.Module):
+        @bridge.compact
+        def __call__(self, x):
+            dense = Dense(2)
+            self.held = dense
+            return dense(dense(x))
+
+    class Outer(bridge.Module):
+        @bridge.compact
+        def __call__(self, x):
+            tied = Tied(name="tied")
+            return tied(tied(x)), Holder(tied, name="holder")(x)
+
+    class Holder(bridge.Module):
+        inner: bridge.Module
+
+        def __call__(self, x):
+            return self.inner(x)
+
+    variables = Outer().init(0, X)
+    assert shapes(variables) == {"params": {"tied": {"Dense_0": {"kernel": (2, 2)}}}}
+    twice, once = Outer().apply(variables, X)
+    kernel = variables["params"]["tied"]["Dense_0"]["kernel"]
+    np.testing.assert_allclose(once, X @ kernel @ kernel, rtol=1e-5)
+    np.testing.assert_allclose(twice, X @ kernel @ kernel @ kernel @ kernel, rtol=1e-5)
+    fields = Holder(Dense(3))
+    assert shapes(fields.init(0, X)) == {"params": {"inner": {"kernel": (2, 3)}}}
+    assert fields.apply(fields.init(0, X), X).shape == (4, 3)
+
+
+def test_what_a_compact_method_assigns_is_a_submodule():
+    """B35: modules without a parent, and modules of plait, take the variables that are stored under the attribute."""
+
+    class Assigns(bridge.Module):
+        @bridge.compact
+        def __call__(self, x):
+            alone = Dense(2, parent=None)
+            assert alone.scope is None
+            self.dense = alone
+            self.linear = plait.Linear(2, 3, rngs=plait.Rngs(len(x)))
+            return self.linear(self.dense(x))
+
+    out, variables = Assigns().init_with_output(0, X)
+    assert sorted(variables["params"]) == ["dense", "linear"]
+    same_trees(Assigns().apply(variables, X), out)
+    same_trees(Assigns().apply(variables, X[:1]), out[:1])
+
+
+def test_the_stronger_attribute_names_a_variable():
+    """B36: AttrPriority."""
+
+    class Aliased(bridge.Module):
+        def setup(self):
+            self.weak = Dense(2)
+            self.strong = self.weak
+            self.set_attr_priority("weak", bridge.AttrPriority.LOW)
+
+        def __call__(self, x):
+            return self.strong(x)
+
+    assert list(Aliased().init(0, X)["params"]) == ["strong"]
+    assert list(bridge.AttrPriority) == sorted(bridge.AttrPriority)
+    assert bridge.AttrPriority.HIGH < bridge.AttrPriority.INIT_PARENT < bridge.AttrPriority.DEFAULT
+
+
+class Misnamed(bridge.Module):
+    keywords: dict
+
+    @bridge.compact
+    def __call__(self, x):
+        Dense(2, name="taken")(x)
+        return Dense(2, **(self.keywords or {"parent": self}))(x)
+
+
+class Collides(bridge.Module):
+    w: int = 3
+
+    @bridge.compact
+    def __call__(self, first, second):
+        for name, collection in (first, second):
+            self.variable(collection, name, jnp.zeros, ()) if collection else Dense(2, name=name)(X)
+
+
+BAD_NAMES = {
+    "name": (Misnamed({"name": 3}), (X,), r"at +Dense\(name=...\)(.|\n)*3 of type int"),
+    "parent": (Misnamed({}), (X,), r"at +Dense\(parent=...\)(.|\n)*Misnamed"),
+    "a name twice": (Misnamed({"name": "taken"}), (X,), r"'taken' is given to two(.|\n)*Misnamed\.taken"),
+    "two types": (Collides(), (("v", "params"), ("v", "calls")), r"Collides\.v(.|\n)*Param(.|\n)*'calls'"),
+    "a field": (Collides(), (("w", "params"), ("v", "calls")), r"Collides\.w(.|\n)*'params'"),
+    "a method": (Collides(), (("setup", "params"), ("v", "calls")), r"Collides\.setup(.|\n)*'params'"),
+    "a submodule": (Collides(), (("v", "params"), ("v", "")), r"Collides\.v(.|\n)*Param"),
+    "a variable": (Collides(), (("v", ""), ("v", "params")), r"Collides\.v(.|\n)*submodule(.|\n)*'params'"),
+}
+
+
+@pytest.mark.parametrize(("module", "args", "named"), BAD_NAMES.values(), ids=BAD_NAMES)
+def test_names_that_collide_are_told(module, args, named):
+    """B35, section 9: ValueErrors that name module, name and both kinds."""
+    with pytest.raises(ArgumentError, match=rf"(.|\n)*{named}"):
+        module.init(0, *args)
+
+
+def test_stored_variables_under_the_name_of_a_field_are_told():
+    with pytest.raises(ArgumentError, match=r"at +Dense\.features"):
+        Dense(3).apply({"params": {"features": jnp.ones(2)}}, X)
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda m: m.param("w", plait.initializers.ones, ()), r"param\(\)"),
+        (lambda m: m.variable("calls", "w", lambda: 1), r"variable\(\)"),
+        (lambda m: m.make_rng(), r"make_rng\(\)"),
+    ],
+    ids=["param", "variable", "make_rng"],
+)
+def test_variables_and_keys_are_made_in_setup_and_compact_methods(call, named):
+    """Section 9: the message names the allowed places."""
+
+    class Plain(bridge.Module):
+        def __call__(self):
+            return call(self)
+
+    for run in (lambda: call(Dense(3)), lambda: Plain().init(0)):
+        with pytest.raises(ArgumentError, match=rf"{named}(.|\n)*`setup\(\)`(.|\n)*`@compact`"):
+            run()
+
+
+def test_compact_methods_need_a_bridge_module_that_is_bound():
+    """Section 9."""
+
+    class Foreign(plait.Module):
+        __call__ = bridge.compact(lambda self: 1)
+
+    with pytest.raises(ArgumentError, match=r"at +Foreign\."):
+        Foreign()()
+    with pytest.raises(ArgumentError, match=r"outside of init and apply\n +at +Dense\.__call__"):
+        Dense(3)(X)
+
+
+def test_the_stack_of_modules_belongs_to_a_thread():
+    """B35, B36: and is empty again after an error."""
+    seen = []
+
+    class Looks(bridge.Module):
+        @bridge.compact
+        def __call__(self):
+            thread = threading.Thread(target=lambda: seen.append(bridge.current_module()))
+            thread.start()
+            thread.join()
+            seen.append(bridge.current_module() is self)
+            seen.append(bridge.current_context().in_compact)
+            seen.append(isinstance(self.scope, bridge.Scope) and self.scope.mutable)
+            raise RuntimeError("on purpose")
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        Looks().init(0)
+    assert seen == [None, True, True, True]
+    assert bridge.current_context() is None
+
+
+def test_plaits_transforms_work_inside_and_outside():
+    """B26's like: jit and grad over apply, and vmap inside a compact method."""
+
+    class Mapped(bridge.Module):
+        @bridge.compact
+        def __call__(self, x):
+            dense = Dense(3)
+            dense(x[0])
+            return plait.vmap(lambda dense, x: dense(x), in_axes=(None, 0))(dense, x)
+
+    variables = Mapped().init(0, X[:, None])
+    assert shapes(variables) == {"params": {"Dense_0": {"kernel": (2, 3)}}}
+    expected = X[:, None] @ variables["params"]["Dense_0"]["kernel"]
+    np.testing.assert_allclose(jax.jit(Mapped().apply)(variables, X[:, None]), expected, rtol=1e-5)
+    grads = jax.grad(lambda v: Mapped().apply(v, X[:, None]).sum())(variables)
+    assert shapes(grads) == shapes(variables)
