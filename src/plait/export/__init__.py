@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     from .input_spec import InputSpec as InputSpec
     from .onnx import save_onnx as save_onnx
     from .saved_model import save_saved_model as save_saved_model
+    from .saving import load as load, save as save
     from .stablehlo import load_stablehlo as load_stablehlo, save_stablehlo as save_stablehlo
     from .validate import ExportReport as ExportReport, validate_export as validate_export
 
 _PLACES = {
     "ExportReport": "validate",
     "InputSpec": "input_spec",
+    "load": "saving",
     "load_stablehlo": "stablehlo",
+    "save": "saving",
     "save_onnx": "onnx",
     "save_saved_model": "saved_model",
     "save_stablehlo": "stablehlo",
@@ -28,7 +31,9 @@ _PLACES = {
 __all__ = [
     "ExportReport",
     "InputSpec",
+    "load",
     "load_stablehlo",
+    "save",
     "save_onnx",
     "save_saved_model",
     "save_stablehlo",
