@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import cli_export
 from .errors import PlaitError
 
 MAX_SEED = 2**31 - 1
@@ -70,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="train and look at a small model", allow_abbrev=False)
     demos = demo.add_subparsers(metavar="NAME", required=True)
     _add_digits(demos.add_parser("digits", help="handwritten digits, with figures and exports", allow_abbrev=False))
+    cli_export.add_commands(commands)
     return parser
 
 

@@ -127,8 +127,8 @@ def test_several_inputs_and_outputs_have_names(tmp_path):
     save_stablehlo(both, np.float32(3), tmp_path / "m", input_spec=specs)
     apply = load_stablehlo(tmp_path / "m")
     a, b = np.float32([1, 2]), np.float32([3, 4])
-    for outputs in (apply(a, b), apply(b=b, a=a), apply(a, b=b)):
-        assert {name: y.tolist() for name, y in outputs.items()} == {
+    for found in (apply(a, b), apply(b=b, a=a), apply(a, b=b)):
+        assert {name: y.tolist() for name, y in found.items()} == {
             "sum": [4, 6],
             "pair_0": [3, 6],
             "pair_1": [3, 4],

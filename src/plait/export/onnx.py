@@ -14,13 +14,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..errors import ExportError
 from .dependencies import require
 from .input_spec import InputSpec, symbolic
 from .onnx_pooling import narrow_pools
-from .program import Program, export_program, program_of
+from .program import Program, program_of, traced_program
 from .weights import Function
 from .whole_write import written_whole
 
@@ -62,8 +63,7 @@ def write_onnx(program: Program, path: str | os.PathLike[str], *, overwrite: boo
     onnx = require("onnx", extra="onnx", purpose="to write an ONNX file")
     jax2onnx = require("jax2onnx", extra="onnx", purpose="to write an ONNX file")
     with written_whole(path, overwrite=overwrite) as draft:
-        traced, program = export_program(program, ("cpu",))
-        outputs = list(jax.tree_util.tree_unflatten(traced.out_tree, traced.out_avals))
+        program, outputs = traced_program(program)
         _check_fits(program, outputs)
         model = _convert(jax2onnx, program, outputs)
         _store_weights(model, program.weights, onnx)
@@ -104,7 +104,11 @@ def _convert(jax2onnx: Any, program: Program, outputs: list[str]) -> Any:
     def of_arrays(*arrays: jax.Array) -> Any:
         weights = dict(zip(program.weights, arrays, strict=False))
         found = program.call(weights, dict(zip(names, arrays[len(weights) :], strict=True)))
-        return tuple(found[name] for name in outputs) if len(outputs) > 1 else found[outputs[0]]
+        results = [found[name] for name in outputs]
+        for index, result in enumerate(results):  # ONNX has one name for one value
+            if any(result is other for other in (*arrays, *results[:index])):
+                results[index] = jnp.copy(result)
+        return tuple(results) if len(results) > 1 else results[0]
 
     shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in program.weights.values()]
     shown = [f"{name}{NEXT}" if name in program.state else name for name in outputs]

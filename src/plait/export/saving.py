@@ -1,4 +1,4 @@
-"""The one door: a model in, files in the formats asked for out, each whole; and back in, for the one that plait runs."""
+"""The one door: a model in, files in the formats asked for out; and back in, for the format that plait runs."""
 
 from __future__ import annotations
 

@@ -82,6 +82,8 @@ def write_bundle(
     with written_whole(path, overwrite=overwrite) as draft:
         exported = {name: export_program(program, platforms) for name, program in programs.items()}
         weights = shared_weights({name: program for name, (_, program) in exported.items()})
+        for _, program in exported.values():
+            weights |= {f"state:{name}": array for name, array in program.state.items()}
         draft.mkdir()
         for name, (function, _) in exported.items():
             (draft / f"{name}.jax_export").write_bytes(function.serialize())
@@ -109,7 +111,8 @@ def load_stablehlo(path: str | os.PathLike[str], signature: str | None = None) -
 
     Returns:
         A function of the inputs, in the order of the manifest or by name. It returns an array if the only output is
-        ``y``, otherwise a dictionary. Its attribute ``signature`` is the part of the manifest that describes it.
+        ``y``, otherwise a dictionary. Its attribute ``signature`` is the part of the manifest that describes it, and
+        ``state`` has the first values of the inputs that are state.
 
     Raises:
         ExportError: the folder is not a bundle, or one of its files is missing or was changed.
@@ -149,15 +152,9 @@ def _signature(name: str, exported: jax.export.Exported, program: Program) -> di
     return {
         "file": f"{name}.jax_export",
         "calling_convention": exported.calling_convention_version,
-        "inputs": [
-            {
-                **_described(spec.name, spec.shape, np.dtype(spec.dtype)),
-                **({"state": True} if spec.name in program.state else {}),
-            }
-            for spec in program.inputs
-        ],
+        "inputs": [_described(spec.name, spec.shape, np.dtype(spec.dtype)) for spec in program.inputs],
         "outputs": [_described(key, y.shape, y.dtype) for key, y in outputs.items()],
-        "state": {key: _described(key, array.shape, array.dtype) for key, array in program.state.items()},
+        "state": list(program.state),  # inputs that are outputs too; the first value is the tensor "state:" + name
         "weights": list(program.weights),
     }
 

@@ -4,9 +4,10 @@
     apply = load("path/of/the/bundle")
     y = apply(x)
 
-``manifest.json`` names everything else: for each signature a ``jax.export`` artifact of ``(weights, inputs) -> outputs``
-(three dictionaries of arrays), and safetensors files (an 8-byte little-endian length, that many bytes of JSON which say
+``manifest.json`` names the rest: for each signature a ``jax.export`` artifact of ``(weights, inputs) -> outputs``,
+three dictionaries of arrays, and safetensors files (an 8-byte little-endian length, that many bytes of JSON which say
 each tensor's dtype, shape and byte range, then the bytes). Each file's SHA-256 is compared before the file is used.
+State goes in and comes out under one name; ``apply.state`` has its first values.
 """
 
 import hashlib
@@ -37,14 +38,16 @@ def need(condition, what, place):
 
 
 def load(path, signature=None):
-    """One function of the bundle, by default its first, with its weights: ``load(path)(x)``, or by the inputs' names."""
+    """One function of the bundle, by default its first, with its weights: ``load(path)(x)``, or inputs by name."""
     folder, manifest = Path(path), read_manifest(path)
     name = next(iter(manifest["signatures"])) if signature is None else signature
     need(name in manifest["signatures"], f"signatures {list(manifest['signatures'])}, and no {name!r}", folder)
     chosen, tensors = manifest["signatures"][name], {}
     for file in manifest["weight_files"]:
         tensors.update(read_safetensors(checked(folder, manifest, file), file))
-    need(set(chosen["weights"]) <= set(tensors), f"no weights {set(chosen['weights']) - set(tensors)}", folder)
+    states = {key: f"state:{key}" for key in chosen["state"]}
+    needed = {*chosen["weights"], *states.values()}
+    need(needed <= set(tensors), f"no weights {needed - set(tensors)}", folder)
     weights = {key: jax.device_put(tensors[key]) for key in chosen["weights"]}
     call = jax.jit(jax.export.deserialize(bytearray(checked(folder, manifest, chosen["file"]))).call)
     names = [entry["name"] for entry in chosen["inputs"]]
@@ -56,7 +59,7 @@ def load(path, signature=None):
         outputs = call(weights, inputs)
         return outputs["y"] if list(outputs) == ["y"] else outputs
 
-    apply.signature = chosen
+    apply.signature, apply.state = chosen, {key: jax.device_put(tensors[place]) for key, place in states.items()}
     return apply
 
 
@@ -68,15 +71,16 @@ def read_manifest(path):
         found = manifest["format"], manifest["format_version"]
         need(found == (FORMAT, FORMAT_VERSION), f"format {found}, not {(FORMAT, FORMAT_VERSION)}", place)
         need(manifest["signatures"], "a manifest without signatures", place)
-        for name in (
-            *manifest["files"],
-            *manifest["weight_files"],
-            *(s["file"] for s in manifest["signatures"].values()),
-        ):
+        functions = [chosen["file"] for chosen in manifest["signatures"].values()]
+        for name in (*manifest["files"], *manifest["weight_files"], *functions):
             need(Path(name).name == name not in ("", ".", ".."), f"{name!r} is no file of this folder", place)
             need(len(bytes.fromhex(manifest["files"][name]["sha256"])) == 32, f"no SHA-256 of {name!r}", place)
         for chosen in manifest["signatures"].values():
-            texts = [*chosen["weights"], *(entry["name"] for entry in [*chosen["inputs"], *chosen["outputs"]])]
+            texts = [
+                *chosen["weights"],
+                *chosen["state"],
+                *(entry["name"] for entry in [*chosen["inputs"], *chosen["outputs"]]),
+            ]
             need(all(isinstance(text, str) for text in texts), "a name that is no text", place)
     except DAMAGED as error:
         need(isinstance(error, ArtifactError), f"no whole manifest: {type(error).__name__}: {error}"[:300], place)
@@ -102,12 +106,8 @@ def read_safetensors(content, name):
         for key, entry in json.loads(bytes(content[8 : 8 + length])).items():
             if key != "__metadata__":
                 (start, end), dtype = entry["data_offsets"], jax.numpy.dtype(DTYPES[entry["dtype"]])
-                size = math.prod(entry["shape"]) * dtype.itemsize
-                need(
-                    0 <= start <= end <= len(data) and size == end - start >= 0 <= min(entry["shape"], default=0),
-                    key,
-                    name,
-                )
+                need(0 <= start <= end <= len(data) and min(entry["shape"], default=0) >= 0, key, name)
+                need(math.prod(entry["shape"]) * dtype.itemsize == end - start, key, name)
                 tensors[key] = data[start:end].view(dtype).reshape(entry["shape"])
         return tensors
     except DAMAGED as error:

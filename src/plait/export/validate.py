@@ -166,12 +166,8 @@ def run_apart(
 def _examples(given: Any, name: str) -> list[Arrays]:
     """A list or tuple is a list of examples; anything else is one example. A bare array has the usual name."""
     examples = given if isinstance(given, (list, tuple)) else [given]
-    return [
-        {key: np.asarray(array) for key, array in each.items()}
-        if isinstance(each, Mapping)
-        else {name: np.asarray(each)}
-        for each in examples
-    ]
+    named = [each if isinstance(each, Mapping) else {name: each} for each in examples]
+    return [{key: np.asarray(array) for key, array in each.items()} for each in named]
 
 
 def _compare(
@@ -185,11 +181,7 @@ def _compare(
         (dict.fromkeys(output, *result.values()) if len(result) == 1 and list(output) == ["y"] else result, output)
         for result, output in zip(results, outputs, strict=True)
     ]
-    problems = [
-        problem
-        for index, (result, output) in enumerate(pairs)
-        for problem in _unlike(f"example {index}", result, output)
-    ]
+    problems = [text for index, pair in enumerate(pairs) for text in _unlike(f"example {index}", *pair)]
     if problems:
         return ExportReport(kind, os.fspath(path), float("inf"), float("inf"), False, "; ".join(problems))
     found = [(_difference(r[key], o[key]), _tolerance(o[key], tolerance)) for r, o in pairs for key in o]
