@@ -95,7 +95,7 @@ def resolve_input_specs(specs: Any) -> tuple[InputSpec, ...]:
 
     Example:
         >>> from plait.export.input_spec import resolve_input_specs
-        >>> [spec.name for spec in resolve_input_specs([InputSpec(("batch", 4)), InputSpec((2,), name="scale")])]
+        >>> [spec.name for spec in resolve_input_specs({"x": ("batch", 4), "scale": (2,)})]
         ['x', 'scale']
     """
     if isinstance(specs, Mapping):
