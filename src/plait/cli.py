@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import cli_export
 from .errors import PlaitError
 
 MAX_SEED = 2**31 - 1
@@ -72,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     demos = demo.add_subparsers(metavar="NAME", required=True)
     _add_digits(demos.add_parser("digits", help="handwritten digits, with figures and exports", allow_abbrev=False))
     _add_migrate(commands.add_parser("migrate", help="rewrite Flax NNX imports to plait", allow_abbrev=False))
+    cli_export.add_commands(commands)
     return parser
 
 

@@ -9,6 +9,7 @@ for this.
 from __future__ import annotations
 
 import sys
+from types import TracebackType
 from typing import Any
 
 from .._compat import frame_locals
@@ -85,6 +86,29 @@ def describe_place(target: Any) -> str:
     path = find_path(target)
     kind = type(target).__name__
     return f"{path} ({with_article(kind)})" if path else with_article(kind)
+
+
+def modules_of_traceback(traceback: TracebackType | None) -> list[tuple[Any, str]]:
+    """The modules whose methods were running, outermost first, with the name of the method."""
+    found = []
+    while traceback is not None:
+        frame, traceback = traceback.tb_frame, traceback.tb_next
+        code = frame.f_code
+        owner = next(iter(frame_locals(frame).values()), None) if code.co_argcount else None
+        if isinstance(owner, Pytree) and hasattr(type(owner), code.co_name):
+            found.append((owner, code.co_name))
+    return found
+
+
+def place_of(traceback: TracebackType | None) -> str | None:
+    """Where an error came from: ``layers[1] (a Linear), in __call__``; ``None`` if no method of a module ran."""
+    running = modules_of_traceback(traceback)
+    if not running:
+        return None
+    (root, _), (module, method) = running[0], running[-1]
+    path = path_within(root, module)
+    kind = with_article(type(module).__name__)
+    return f"{format_path(path)} ({kind}), in {method}" if path else f"{kind}, in {method}"
 
 
 find_paths.append(find_path)

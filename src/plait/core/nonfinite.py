@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from .._compat import frame_locals
 from ..errors import NonFiniteError
-from ..paths import describe_path, format_path
+from ..paths import describe_path
 from ..typing import FilterLiteral
-from ..words import with_article
 from .functional import variables
-from .locate import path_within
-from .module import Pytree
+from .locate import modules_of_traceback, place_of
 from .state import to_flat_state
 
 
@@ -90,17 +86,10 @@ def debug_nans(*, infs: bool = False) -> Iterator[None]:
 
 
 def _described(error: FloatingPointError) -> NonFiniteError:
-    running = _running(error.__traceback__)
+    running = modules_of_traceback(error.__traceback__)
     what = str(error).removesuffix(".")
-    held: dict[str, int] = {}
-    place = "outside of the methods of modules"
-    if running:
-        (root, _), (module, method) = running[0], running[-1]
-        path = path_within(root, module)
-        kind = type(module).__name__
-        where = f"{format_path(path)} ({with_article(kind)})" if path else with_article(kind)
-        place = f"{where}, in {method}"
-        held = _held(root)
+    held = _held(running[0][0]) if running else {}
+    place = place_of(error.__traceback__) or "outside of the methods of modules"
     if held:
         before = ", ".join(list(held)[:4]) + (f" and {len(held) - 4} more" if len(held) > 4 else "")
         do = f"make these anew, or go back to a checkpoint: {before} of {type(running[0][0]).__name__} held some before"
@@ -113,15 +102,3 @@ def _described(error: FloatingPointError) -> NonFiniteError:
 def _held(root: Any) -> dict[str, int]:
     with jax.debug_nans(False), jax.debug_infs(False):
         return find_nonfinite(root)
-
-
-def _running(traceback: TracebackType | None) -> list[tuple[Any, str]]:
-    """The modules whose methods were running, outermost first, with the name of the method."""
-    found = []
-    while traceback is not None:
-        frame, traceback = traceback.tb_frame, traceback.tb_next
-        code = frame.f_code
-        owner = next(iter(frame_locals(frame).values()), None) if code.co_argcount else None
-        if isinstance(owner, Pytree) and hasattr(type(owner), code.co_name):
-            found.append((owner, code.co_name))
-    return found

@@ -7,6 +7,8 @@ is a number is fixed in the file.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.export
@@ -15,6 +17,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ..errors import ArgumentError, ArgumentTypeError
+from ..words import describe_type
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,3 +84,67 @@ class InputSpec:
 def resolve_input_spec(spec: InputSpec | tuple[int | str, ...]) -> InputSpec:
     """An ``InputSpec`` as it is; a bare shape becomes the float32 input ``x``."""
     return spec if isinstance(spec, InputSpec) else InputSpec(spec)
+
+
+def resolve_input_specs(specs: Any) -> tuple[InputSpec, ...]:
+    """One input or several, in order; each an ``InputSpec``, a shape, or an example array.
+
+    Raises:
+        ArgumentTypeError: something else.
+        ArgumentError: two inputs have one name.
+
+    Example:
+        >>> from plait.export.input_spec import resolve_input_specs
+        >>> [spec.name for spec in resolve_input_specs({"x": ("batch", 4), "scale": (2,)})]
+        ['x', 'scale']
+    """
+    if isinstance(specs, Mapping):
+        found = tuple(_named(name, spec) for name, spec in specs.items())
+    elif isinstance(specs, InputSpec) or _is_shape(specs) or hasattr(specs, "dtype"):
+        found = (_named("x", specs),)
+    elif isinstance(specs, (list, tuple)):
+        found = tuple(_named("x" if len(specs) == 1 else f"x_{i}", spec) for i, spec in enumerate(specs))
+    else:
+        found = (_named("x", specs),)
+    names = [spec.name for spec in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ArgumentError(
+                "two inputs have the same name",
+                at=name,
+                found=f"inputs {', '.join(names)}",
+                expected="names that differ",
+                do="InputSpec(shape, name='tokens')",
+            )
+    return found
+
+
+def _named(name: str, spec: Any) -> InputSpec:
+    if isinstance(spec, InputSpec):
+        return spec
+    if _is_shape(spec):
+        return InputSpec(tuple(spec), name=name)
+    if hasattr(spec, "shape") and hasattr(spec, "dtype"):
+        return InputSpec(tuple(spec.shape), spec.dtype, name)
+    raise ArgumentTypeError(
+        "an input of an export is described by its shape and dtype",
+        at=name,
+        found=describe_type(spec),
+        expected="an InputSpec, a tuple of sizes (float32), or an example array",
+        do='InputSpec(("batch", 128), dtype="int32", name="tokens")',
+    )
+
+
+def _is_shape(spec: Any) -> bool:
+    return isinstance(spec, tuple) and all(isinstance(size, (int, np.integer, str)) for size in spec)
+
+
+def symbolic(specs: Sequence[InputSpec]) -> dict[str, jax.ShapeDtypeStruct]:
+    """The inputs as JAX traces them, by name; a free size is the same in all of them."""
+    scope = jax.export.SymbolicScope()
+    return {
+        spec.name: jax.ShapeDtypeStruct(
+            jax.export.symbolic_shape(", ".join(map(str, spec.shape)), scope=scope), np.dtype(spec.dtype)
+        )
+        for spec in specs
+    }

@@ -10,20 +10,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..errors import ExportError
 from .dependencies import require
-from .input_spec import InputSpec, resolve_input_spec
+from .input_spec import InputSpec, symbolic
 from .onnx_pooling import narrow_pools
-from .weights import Function, by_name, named_weights
+from .program import Program, program_of, traced_program
+from .weights import Function
 from .whole_write import written_whole
 
-OUTPUT = "y"
+NEXT = "_next"
 MOST_BYTES = 2**31 - 2**24  # a protobuf message ends at 2 GiB; 16 MiB are left for the graph
 
 
@@ -32,16 +34,16 @@ def save_onnx(
     params: Any,
     path: str | os.PathLike[str],
     *,
-    input_spec: InputSpec | tuple[int | str, ...],
+    input_spec: InputSpec | tuple[int | str, ...] | Sequence[InputSpec],
     overwrite: bool = False,
 ) -> None:
     """Write ``function(params, x)`` as one ONNX file with the input ``x`` and the output ``y``.
 
     Args:
-        function: a pure JAX function of the parameters and one array, which returns one array.
+        function: a pure JAX function of the parameters and the inputs.
         params: a pytree of arrays. Each becomes an initializer, named by its key path.
         path: the file to be made.
-        input_spec: shape, dtype and name of ``x``; free sizes are names, as in ``("batch", 8, 8, 1)``.
+        input_spec: shape, dtype and name of the input, or of each; free sizes are names: ``("batch", 8, 8, 1)``.
         overwrite: whether to replace what is at ``path``.
 
     Raises:
@@ -49,21 +51,29 @@ def save_onnx(
         ExportPathError: the file cannot be written, or ``path`` exists.
         ExportError: the weights do not fit into one file, or the function has an operation that jax2onnx cannot write.
     """
+    write_onnx(program_of((params, function), input_spec), path, overwrite=overwrite)
+
+
+def write_onnx(program: Program, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Write one program as an ONNX file whose inputs and outputs have the program's names.
+
+    Args:
+        program, path, overwrite: as in ``save_onnx``.
+    """
     onnx = require("onnx", extra="onnx", purpose="to write an ONNX file")
     jax2onnx = require("jax2onnx", extra="onnx", purpose="to write an ONNX file")
-    spec = resolve_input_spec(input_spec)
-    weights = named_weights(params)
-    _check_fits(weights, spec)
     with written_whole(path, overwrite=overwrite) as draft:
-        model = _convert(jax2onnx, function, params, weights, spec)
-        _store_weights(model, weights, onnx)
+        program, outputs = traced_program(program)
+        _check_fits(program, outputs)
+        model = _convert(jax2onnx, program, outputs)
+        _store_weights(model, program.weights, onnx)
         narrow_pools(model, onnx)
         onnx.checker.check_model(model)
         onnx.save_model(model, os.fspath(draft))
 
 
-def _check_fits(weights: dict[str, np.ndarray], spec: InputSpec) -> None:
-    size = sum(array.nbytes for array in weights.values())
+def _check_fits(program: Program, outputs: list[str]) -> None:
+    size = sum(array.nbytes for array in program.weights.values())
     if size > MOST_BYTES:
         raise ExportError(
             "the weights do not fit into one ONNX file",
@@ -71,36 +81,48 @@ def _check_fits(weights: dict[str, np.ndarray], spec: InputSpec) -> None:
             expected=f"at most {MOST_BYTES:,} bytes",
             do="store them in a smaller dtype, or export with save_stablehlo, which has no limit",
         )
-    taken = {spec.name, OUTPUT} & set(weights)
+    inputs = [spec.name for spec in program.inputs]
+    taken = {*inputs, *outputs} & set(program.weights)
     if taken:
         raise ExportError(
             "a parameter has the name of the input or of the output",
             at=min(taken),
-            found=f"the input {spec.name!r}, the output {OUTPUT!r} and a parameter of that name",
+            found=f"inputs {', '.join(inputs)}, outputs {', '.join(outputs)}, and a parameter of that name",
             expected="names that differ",
             do="give the input another name: InputSpec(shape, name=...), or rename the parameter",
         )
 
 
-def _convert(jax2onnx: Any, function: Function, params: Any, weights: dict[str, np.ndarray], spec: InputSpec) -> Any:
-    """The ``ModelProto`` of the function, with weights and ``x`` as its inputs."""
-    apply = by_name(function, params)
+def _convert(jax2onnx: Any, program: Program, outputs: list[str]) -> Any:
+    """The ``ModelProto`` of the program, with weights and inputs as its inputs.
 
-    def of_arrays(*arrays: jax.Array) -> jax.Array:
-        *values, x = arrays
-        return apply(dict(zip(weights, values, strict=True)), x)
+    ONNX wants names that differ, but a state has one name as an input and as an output: the new value of ``cache`` is
+    ``cache_next``.
+    """
+    names = [spec.name for spec in program.inputs]
 
-    shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in weights.values()]
+    def of_arrays(*arrays: jax.Array) -> Any:
+        weights = dict(zip(program.weights, arrays, strict=False))
+        found = program.call(weights, dict(zip(names, arrays[len(weights) :], strict=True)))
+        results = [found[name] for name in outputs]
+        for index, result in enumerate(results):  # ONNX has one name for one value
+            if any(result is other for other in (*arrays, *results[:index])):
+                results[index] = jnp.copy(result)
+        return tuple(results) if len(results) > 1 else results[0]
+
+    shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in program.weights.values()]
+    shown = [f"{name}{NEXT}" if name in program.state else name for name in outputs]
     try:
         with _quiet_converter():
             return jax2onnx.to_onnx(
-                of_arrays, [*shapes, spec.abstract()], input_names=[*weights, spec.name], output_names=[OUTPUT]
-            )
+                of_arrays, [*shapes, *symbolic(program.inputs).values()],
+                input_names=[*program.weights, *names], output_names=shown,
+            )  # fmt: skip
     except Exception as error:  # jax2onnx raises whatever its converter of one operation happens to raise
         raise ExportError(
             "jax2onnx cannot convert the function",
             found=f"{type(error).__name__}: {error}",
-            expected="operations that jax2onnx knows, and one array as the result",
+            expected="operations that jax2onnx knows",
             do="replace the operation that the message names, or export with save_stablehlo or save_saved_model",
         ) from error
 

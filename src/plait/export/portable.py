@@ -25,7 +25,7 @@ from typing import Any
 from jax.extend.mlir import ir, passmanager
 from jax.extend.mlir.dialects import stablehlo as _dialect
 
-from ..errors import ExportError
+from ..errors import ArgumentError, ExportError
 from .dependencies import require
 
 # Rejected: patching the version that jax.export asks for. The constant is private and is chosen in compiled code, and
@@ -50,6 +50,24 @@ def tensorflow_version() -> str:
             expected="a TensorFlow with tensorflow.compiler.mlir.stablehlo",
             do="pip install 'plait[tensorflow]'",
         ) from error
+
+
+def checked_version(target: str) -> str:
+    """A StableHLO version that was named, if JAX can write it.
+
+    Raises:
+        ArgumentError: it is no version, or newer than what this JAX writes.
+    """
+    current = _dialect.get_current_version()
+    is_version = target.count(".") == 2 and all(part.isdecimal() for part in target.split("."))
+    if is_version and _dialect.get_smaller_version(target, current) == target:
+        return target
+    raise ArgumentError(
+        "this target is no StableHLO version that can be written",
+        found=f"target={target!r}",
+        expected=f"'major.minor.patch', at most {current}",
+        do="ask the reader: in TensorFlow, tensorflow.compiler.mlir.stablehlo.stablehlo.get_current_version()",
+    )
 
 
 def serialize_for(version: str, artifact: bytes) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,14 +20,14 @@ import numpy as np
 
 from ..errors import ExportError
 from .dependencies import require
-from .input_spec import InputSpec, resolve_input_spec
-from .lowering import PLATFORMS, lower, open_shape
-from .portable import serialize_for, tensorflow_version
-from .weights import Function, by_name, named_weights
+from .input_spec import InputSpec
+from .lowering import PLATFORMS, open_shape
+from .portable import checked_version, serialize_for, tensorflow_version
+from .program import Program, export_program, program_of, shared_weights
+from .weights import Function
 from .whole_write import written_whole
 
 SIGNATURE = "serving_default"
-OUTPUT = "y"
 
 _SAVABLE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 
@@ -37,18 +37,21 @@ def save_saved_model(
     params: Any,
     path: str | os.PathLike[str],
     *,
-    input_spec: InputSpec | tuple[int | str, ...],
+    input_spec: InputSpec | tuple[int | str, ...] | Sequence[InputSpec],
     platforms: Sequence[str] = PLATFORMS,
+    target: str | None = None,
     overwrite: bool = False,
 ) -> None:
     """Write ``function(params, x)`` as a SavedModel with the signature ``serving_default(x) -> {"y": …}``.
 
     Args:
-        function: a pure JAX function of the parameters and one array, which returns one array.
+        function: a pure JAX function of the parameters and the inputs.
         params: a pytree of arrays. Each becomes a variable, named by its key path (``~`` is replaced by ``_``).
         path: the folder to be made.
-        input_spec: shape, dtype and name of ``x``; free sizes are names, as in ``("batch", 8, 8, 1)``.
+        input_spec: shape, dtype and name of the input, or of each; free sizes are names: ``("batch", 8, 8, 1)``.
         platforms: where the file can run: some of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``.
+        target: the StableHLO version that the reader understands, such as ``"1.9.0"``; by default that of the
+            installed TensorFlow. Newer readers understand older versions.
         overwrite: whether to replace what is at ``path``.
 
     Raises:
@@ -60,43 +63,70 @@ def save_saved_model(
         >>> save_saved_model(f, params, "digits", input_spec=InputSpec(("batch", 8, 8, 1)))  # doctest: +SKIP
         >>> tf.saved_model.load("digits").signatures["serving_default"](x=images)["y"]  # doctest: +SKIP
     """
+    program = program_of((params, function), input_spec)
+    write_saved_model({SIGNATURE: program}, path, platforms=platforms, target=target, overwrite=overwrite)
+
+
+def write_saved_model(
+    programs: Mapping[str, Program],
+    path: str | os.PathLike[str],
+    *,
+    platforms: Sequence[str] = PLATFORMS,
+    target: str | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write several functions that share their weights, each as one signature.
+
+    Args:
+        programs: by the name of the signature.
+        path, platforms, target, overwrite: as in ``save_saved_model``.
+
+    Raises:
+        ArgumentError: two programs have different weights under one name, or ``target`` is no version.
+    """
     tf = require("tensorflow", extra="tensorflow", purpose="to write a SavedModel")
-    spec = resolve_input_spec(input_spec)
-    weights = named_weights(params)
-    names = {name: _variable_name(name) for name in weights}
+    version = tensorflow_version() if target is None else checked_version(target)
     with written_whole(path, overwrite=overwrite) as draft:
-        exported = lower(by_name(function, params), weights, spec, platforms)
+        exported = {name: export_program(program, platforms) for name, program in programs.items()}
+        weights = shared_weights({name: program for name, (_, program) in exported.items()})
+        names = {name: _variable_name(name) for name in weights}
         module = tf.Module()
         with tf.device("CPU:0"):  # a copy of every weight on the accelerator would double its memory
             variables = {name: tf.Variable(array, trainable=False, name=names[name]) for name, array in weights.items()}
         module.weights = list(variables.values())  # a list keeps the variables' own names; a dict is rewrapped
-        module.serve = _tf_function(tf, exported, variables, spec)
-        tf.saved_model.save(module, os.fspath(draft), signatures={SIGNATURE: module.serve})
+        signatures = {
+            name: _tf_function(tf, function, variables, program, version)
+            for name, (function, program) in exported.items()
+        }
+        module.functions = list(signatures.values())
+        tf.saved_model.save(module, os.fspath(draft), signatures=signatures)
 
 
-def _tf_function(tf: Any, exported: jax.export.Exported, variables: dict[str, Any], spec: InputSpec) -> Any:
-    """A TensorFlow function of ``x`` that reads the variables at each call and runs the exported program on them."""
-    attributes = _operation_attributes(tf, exported)
+def _tf_function(
+    tf: Any, exported: jax.export.Exported, variables: dict[str, Any], program: Program, version: str
+) -> Any:
+    """A TensorFlow function of the inputs that reads the variables at each call and runs the exported program."""
+    attributes = _operation_attributes(tf, exported, version)
     xla = importlib.import_module("tensorflow.compiler.tf2xla.python.xla")
+    own = {name: variables[name] for name in program.weights}
 
-    def serve(x: Any) -> dict[str, Any]:
+    def serve(**inputs: Any) -> dict[str, Any]:
         # The exported function's own flattening says in which order its arguments come.
-        arguments = jax.tree_util.tree_leaves(((dict(variables), x), {}))
+        arguments = jax.tree_util.tree_leaves(((dict(own), inputs), {}))
         kept = [arguments[index] for index in exported.module_kept_var_idx]
-        return {OUTPUT: xla.call_module(kept, **attributes)[0]}
+        return jax.tree_util.tree_unflatten(exported.out_tree, xla.call_module(kept, **attributes))
 
-    signature = [tf.TensorSpec(spec.open_shape, np.dtype(spec.dtype), name=spec.name)]
-    return tf.function(serve, input_signature=signature, autograph=False)
+    specs = {spec.name: tf.TensorSpec(spec.open_shape, np.dtype(spec.dtype), name=spec.name) for spec in program.inputs}
+    return tf.function(serve, autograph=False).get_concrete_function(**specs)
 
 
-def _operation_attributes(tf: Any, exported: jax.export.Exported) -> dict[str, Any]:
+def _operation_attributes(tf: Any, exported: jax.export.Exported, version: str) -> dict[str, Any]:
     """The attributes of ``XlaCallModule``; TensorFlow writes platforms in capitals."""
-    (y,) = exported.out_avals
     return {
         "version": exported.calling_convention_version,
-        "module": serialize_for(tensorflow_version(), exported.mlir_module_serialized),
-        "Tout": [tf.as_dtype(y.dtype)],
-        "Sout": [open_shape(y)],
+        "module": serialize_for(version, exported.mlir_module_serialized),
+        "Tout": [tf.as_dtype(y.dtype) for y in exported.out_avals],
+        "Sout": [open_shape(y) for y in exported.out_avals],
         "platforms": [platform.upper() for platform in exported.platforms],
         "disabled_checks": [str(check) for check in exported.disabled_safety_checks],
     }

@@ -1,114 +1,114 @@
-"""Load a StableHLO folder without plait: needs JAX and NumPy, nothing else.
-
-A copy of this file lies in each exported folder as ``load.py``, so that the folder explains and loads itself:
+"""Load a StableHLO bundle without plait: needs JAX and NumPy. A copy of this file lies in each bundle as ``load.py``.
 
     from load import load
-    apply = load("path/of/the/folder")
+    apply = load("path/of/the/bundle")
     y = apply(x)
 
-The folder holds ``function.jax_export`` (a ``jax.export`` artifact: ``(weights, x) -> y``), ``weights.safetensors`` (an
-8-byte little-endian length, that many bytes of JSON which say each tensor's dtype, shape and byte range, and then the
-bytes) and ``manifest.json``. Every file's SHA-256 is compared with the manifest before the file is used.
+``manifest.json`` names the rest: for each signature a ``jax.export`` artifact of ``(weights, inputs) -> outputs``,
+three dictionaries of arrays, and safetensors files (an 8-byte little-endian length, that many bytes of JSON which say
+each tensor's dtype, shape and byte range, then the bytes). Each file's SHA-256 is compared before the file is used.
+State goes in and comes out under one name; ``apply.state`` has its first values.
 """
 
 import hashlib
 import json
+import math
 from pathlib import Path
 
 import jax
 import jax.export
 import numpy as np
 
-FORMAT = "plait-stablehlo"
-FORMAT_VERSION = 1
-MANIFEST, FUNCTION, WEIGHTS = "manifest.json", "function.jax_export", "weights.safetensors"
-
+FORMAT, FORMAT_VERSION, MANIFEST = "plait-stablehlo", 2, "manifest.json"
 # The names that the safetensors format gives to dtypes, and NumPy's (with ml_dtypes, which JAX brings).
-DTYPES = {
-    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32",
-    "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
-    "C64": "complex64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
-}  # fmt: skip
+DTYPES = {f"{a}{bits}": f"{b}{bits}" for a, b in (("U", "uint"), ("I", "int")) for bits in (8, 16, 32, 64)}
+DTYPES |= {"BOOL": "bool", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+DTYPES |= {"C64": "complex64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 class ArtifactError(ValueError):
-    """A folder that is no whole, unchanged StableHLO export."""
-
-    def __init__(self, message, **parts):
-        super().__init__("\n".join([message, *(f"  {name:<9} {text}" for name, text in parts.items())]))
-        self.message, self.parts = message, parts
+    """A folder that is no whole, unchanged bundle."""
 
 
-def load(path):
-    """Check the folder at ``path`` and return its function of one array, with the weights on the default device."""
-    folder = Path(path)
-    manifest = read_manifest(folder)
-    checked = {name: _read_checked(folder, name, entry["sha256"]) for name, entry in manifest["files"].items()}
-    weights = jax.device_put(read_safetensors(checked[WEIGHTS]))
-    call = jax.jit(jax.export.deserialize(bytearray(checked[FUNCTION])).call)
+def need(condition, what, place):
+    """Refuse a file: ``place`` is its path or name."""
+    if not condition:
+        raise ArtifactError(f"{what}\n  at        {place}\n  do        copy the folder again, or export again")
 
-    def apply(x):
-        return call(weights, x)
 
-    apply.__doc__ = f"{json.dumps(manifest['signature'])}, exported for {', '.join(manifest['platforms'])}."
+def load(path, signature=None):
+    """One function of the bundle, by default its first, with its weights: ``load(path)(x)``, or inputs by name."""
+    folder, manifest = Path(path), read_manifest(path)
+    name = next(iter(manifest["signatures"])) if signature is None else signature
+    need(name in manifest["signatures"], f"signatures {list(manifest['signatures'])}, and no {name!r}", folder)
+    chosen, tensors = manifest["signatures"][name], {}
+    for file in manifest["weight_files"]:
+        tensors.update(read_safetensors(checked(folder, manifest, file), file))
+    states = {key: f"state:{key}" for key in chosen["state"]}
+    needed = {*chosen["weights"], *states.values()}
+    need(needed <= set(tensors), f"no weights {needed - set(tensors)}", folder)
+    weights = {key: jax.device_put(tensors[key]) for key in chosen["weights"]}
+    call = jax.jit(jax.export.deserialize(bytearray(checked(folder, manifest, chosen["file"]))).call)
+    names = [entry["name"] for entry in chosen["inputs"]]
+
+    def apply(*args, **inputs):
+        inputs.update(zip(names, args, strict=False))
+        if set(inputs) != set(names) or len(args) > len(names):
+            raise TypeError(f"{name} takes the inputs {', '.join(names)}, not {', '.join(inputs) or 'nothing'}")
+        outputs = call(weights, inputs)
+        return outputs["y"] if list(outputs) == ["y"] else outputs
+
+    apply.signature, apply.state = chosen, {key: jax.device_put(tensors[place]) for key, place in states.items()}
     return apply
 
 
-def read_manifest(folder):
-    """The manifest as a dictionary; refuses other formats and versions that this file does not know."""
+def read_manifest(path):
+    """The manifest as a dictionary; anything but a complete manifest of this version is refused."""
+    place = Path(path) / MANIFEST
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            "the folder has no readable manifest",
-            at=str(folder / MANIFEST),
-            found=str(error),
-            expected="a folder written by save_stablehlo",
-            do="check the path, or export the model again",
-        ) from error
-    found = (manifest.get("format"), manifest.get("format_version"))
-    if found != (FORMAT, FORMAT_VERSION) or not {FUNCTION, WEIGHTS} <= set(manifest.get("files", ())):
-        raise ArtifactError(
-            "the manifest is of a format that this loader does not read",
-            at=str(folder / MANIFEST),
-            found=f"format {found[0]!r}, version {found[1]!r}, files {sorted(manifest.get('files', ()))}",
-            expected=f"format {FORMAT!r}, version {FORMAT_VERSION}, with {FUNCTION} and {WEIGHTS}",
-            do="load it with the version of plait that wrote it, or export the model again",
-        )
+        manifest = json.loads(place.read_text(encoding="utf-8"))
+        found = manifest["format"], manifest["format_version"]
+        need(found == (FORMAT, FORMAT_VERSION), f"format {found}, not {(FORMAT, FORMAT_VERSION)}", place)
+        need(manifest["signatures"], "a manifest without signatures", place)
+        functions = [chosen["file"] for chosen in manifest["signatures"].values()]
+        for name in (*manifest["files"], *manifest["weight_files"], *functions):
+            need(Path(name).name == name not in ("", ".", ".."), f"{name!r} is no file of this folder", place)
+            need(len(bytes.fromhex(manifest["files"][name]["sha256"])) == 32, f"no SHA-256 of {name!r}", place)
+        for chosen in manifest["signatures"].values():
+            texts = [
+                *chosen["weights"],
+                *chosen["state"],
+                *(entry["name"] for entry in [*chosen["inputs"], *chosen["outputs"]]),
+            ]
+            need(all(isinstance(text, str) for text in texts), "a name that is no text", place)
+    except DAMAGED as error:
+        need(isinstance(error, ArtifactError), f"no whole manifest: {type(error).__name__}: {error}"[:300], place)
+        raise
     return manifest
 
 
-def _read_checked(folder, name, expected):
-    """The bytes of one file of the folder; a missing or changed file is refused by name."""
-    path = folder / name
-    advice = {"do": "copy the folder again from where it was exported, or export the model again"}
+def checked(folder, manifest, name):
+    """The bytes of one file, mapped into memory; a missing or changed file is refused by name."""
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ArtifactError(
-            f"{name} cannot be read", at=str(path), found=str(error), expected="a readable file", **advice
-        ) from error
-    found = hashlib.sha256(content).hexdigest()
-    if found != expected:
-        raise ArtifactError(
-            f"{name} is not the file that was exported",
-            at=str(path),
-            found=f"SHA-256 {found}",
-            expected=f"SHA-256 {expected}, as manifest.json says",
-            **advice,
-        )
+        content = np.memmap(folder / name, np.uint8, "r")
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{name} cannot be read: {error}") from error
+    need(hashlib.sha256(content).hexdigest() == manifest["files"][name]["sha256"], f"{name} was changed", folder / name)
     return content
 
 
-def read_safetensors(content):
-    """The tensors of a safetensors file, by name."""
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length])
-    data = memoryview(content)[8 + length :]
-    tensors = {}
-    for name, entry in header.items():
-        if name != "__metadata__":
-            start, end = entry["data_offsets"]
-            dtype = jax.numpy.dtype(DTYPES[entry["dtype"]])
-            tensors[name] = np.frombuffer(data[start:end], dtype).reshape(entry["shape"])
-    return tensors
+def read_safetensors(content, name):
+    """The tensors of a safetensors file, by name, without a copy; whatever does not fit the file is refused."""
+    try:
+        length, tensors = int.from_bytes(bytes(content[:8]), "little"), {}
+        data = content[8 + length :]
+        for key, entry in json.loads(bytes(content[8 : 8 + length])).items():
+            if key != "__metadata__":
+                (start, end), dtype = entry["data_offsets"], jax.numpy.dtype(DTYPES[entry["dtype"]])
+                need(0 <= start <= end <= len(data) and min(entry["shape"], default=0) >= 0, key, name)
+                need(math.prod(entry["shape"]) * dtype.itemsize == end - start, key, name)
+                tensors[key] = data[start:end].view(dtype).reshape(entry["shape"])
+        return tensors
+    except DAMAGED as error:
+        raise ArtifactError(f"{name} is damaged: {type(error).__name__}: {error}"[:300]) from error

@@ -5,8 +5,9 @@ Each kind of file is loaded in a fresh Python process which cannot import what i
     saved_model   TensorFlow; not JAX, not plait
     stablehlo     JAX; not plait, not TensorFlow
     onnx          ONNX Runtime; not JAX, not plait, not TensorFlow
+    litert        its interpreter (that of TensorFlow where there is no other); not JAX, not plait
 
-The process runs one of the scripts in ``runners/``; arrays travel as ``.npy`` files. The comparison is made here, in
+The process runs one of the scripts in ``runners/``; arrays travel as ``.npz`` files. The comparison is made here, in
 float64.
 """
 
@@ -17,14 +18,18 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
 from ..errors import ArgumentError, ExportError
 from ..words import with_article
+from .runners import exchange
+
+Arrays = dict[str, np.ndarray]
 
 RUNNERS = Path(__file__).parent / "runners"
 TIME_LIMIT = 900  # seconds
@@ -43,15 +48,19 @@ KINDS = {
     "saved_model": Runner("run_saved_model.py", ("jax", "jaxlib", "flax", "plait")),
     "stablehlo": Runner("run_stablehlo.py", ("plait", "tensorflow", "flax", "safetensors")),
     "onnx": Runner("run_onnx.py", ("jax", "jaxlib", "jax2onnx", "tensorflow", "flax", "plait")),
+    "litert": Runner("run_litert.py", ("jax", "jaxlib", "flax", "plait")),
 }
+# What passes by default, relative to the largest value: some hundred roundings of the dtype.
+ROUNDINGS = 256
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportReport:
     """What a fresh process made of an exported file.
 
-    ``passed`` says whether shapes and dtypes agree and every value is within the tolerance; ``detail`` says in words
-    what was compared, or what differs. The differences are over all examples; infinite where they have no meaning.
+    ``passed`` says whether names, shapes and dtypes agree and every value is within the tolerance; ``detail`` says in
+    words what was compared, or what differs. The differences are over all examples; infinite where they have no
+    meaning. ``milliseconds`` is the median time of a call there, for each example.
     """
 
     kind: str
@@ -60,24 +69,34 @@ class ExportReport:
     mean_abs_difference: float
     passed: bool
     detail: str
+    milliseconds: tuple[float, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON has it; an infinite difference is the text ``"inf"``."""
+        found = dataclasses.asdict(self)
+        return {key: str(value) if value == float("inf") else value for key, value in found.items()}
 
 
 def validate_export(
     kind: str,
     path: str | os.PathLike[str],
-    x: ArrayLike | Sequence[ArrayLike],
-    expected: ArrayLike | Sequence[ArrayLike],
+    x: Any,
+    expected: Any,
     *,
-    tolerance: float = 1e-4,
+    tolerance: float | None = None,
+    signature: str | None = None,
 ) -> ExportReport:
     """Run the file at ``path`` in a fresh process and compare what it returns with ``expected``.
 
     Args:
-        kind: ``"saved_model"``, ``"stablehlo"`` or ``"onnx"``.
+        kind: ``"saved_model"``, ``"stablehlo"``, ``"onnx"`` or ``"litert"``.
         path: what the ``save_`` function of that kind wrote.
-        x: an input, or a list of inputs (of several batch sizes, say), which are run in the same process.
-        expected: the output for ``x``, or the list of outputs.
-        tolerance: the largest absolute difference that passes.
+        x: an input, or a list of inputs (of several batch sizes, say), which are run in the same process. Where the
+            file has several inputs, or one of another name than ``x``, a dictionary, or a list of them.
+        expected: the output for ``x``, or the list of outputs; dictionaries where there are several outputs.
+        tolerance: the largest absolute difference that passes; by default it follows from dtype and size of the values:
+            integers must be equal, and floating-point numbers may be 256 roundings of the largest value apart.
+        signature: which function of the file; by default its first.
 
     Raises:
         ArgumentError: an unknown kind, or lists of different lengths.
@@ -90,7 +109,7 @@ def validate_export(
             expected=f"one of {', '.join(map(repr, KINDS))}",
             do="validate_export('stablehlo', path, x, y)",
         )
-    inputs, outputs = _examples(x), _examples(expected)
+    inputs, outputs = _examples(x, "x"), _examples(expected, "y")
     if len(inputs) != len(outputs):
         raise ArgumentError(
             "each input needs its expected output",
@@ -98,24 +117,29 @@ def validate_export(
             expected="two lists of one length, or two arrays",
             do="validate_export(kind, path, [x1, x2], [y1, y2])",
         )
-    results = run_apart(kind, path, inputs)
-    return _compare(kind, path, results, outputs, tolerance)
+    results = run_apart(kind, path, inputs, signature=signature)
+    times = tuple(float(np.median(result.pop("milliseconds"))) for result in results)
+    return dataclasses.replace(_compare(kind, path, results, outputs, tolerance), milliseconds=times)
 
 
-def run_apart(kind: str, path: str | os.PathLike[str], inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+def run_apart(
+    kind: str, path: str | os.PathLike[str], inputs: Sequence[Arrays], *, signature: str | None = None
+) -> list[Arrays]:
     """The outputs of the file at ``path`` for each input, computed in a fresh process without ``KINDS[kind].blocked``.
+
+    Each also has the entry ``milliseconds``, the times of a few calls.
 
     Raises:
         ExportError: the process failed or took longer than the time limit.
     """
     runner = KINDS[kind]
-    with tempfile.TemporaryDirectory(prefix="plait-validate-") as exchange:
-        for index, array in enumerate(inputs):
-            np.save(Path(exchange, f"x_{index}.npy"), array)
+    with tempfile.TemporaryDirectory(prefix="plait-validate-") as exchanged:
+        for index, arrays in enumerate(inputs):
+            exchange.write(Path(exchanged, f"x_{index:04d}.npz"), arrays)
         command = [
             sys.executable, "-I",
             str(RUNNERS / "isolated.py"), ",".join(runner.blocked), str(RUNNERS / runner.script),
-            os.fspath(Path(path).absolute()), exchange,
+            os.fspath(Path(path).absolute()), exchanged, signature or "",
         ]  # fmt: skip
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIME_LIMIT)
@@ -134,37 +158,66 @@ def run_apart(kind: str, path: str | os.PathLike[str], inputs: Sequence[np.ndarr
                 at=os.fspath(path),
                 found="\n            ".join([f"exit status {done.returncode}, after", *lines]),
                 expected=f"{with_article(kind)} file that runs without {', '.join(runner.blocked)}",
-                do=f"run it yourself: {' '.join(command[:-1])} FOLDER_WITH_x_0.npy",
+                do=f"run it yourself: {' '.join(command[:-2])} FOLDER_WITH_x_0000.npz",
             )
-        return [np.load(Path(exchange, f"y_{index}.npy")) for index in range(len(inputs))]
+        return [exchange.read(Path(exchanged, f"y_{index:04d}.npz")) for index in range(len(inputs))]
 
 
-def _examples(arrays: ArrayLike | Sequence[ArrayLike]) -> list[np.ndarray]:
-    """A list or tuple is a list of examples; anything else is one example."""
-    return [np.asarray(array) for array in (arrays if isinstance(arrays, (list, tuple)) else [arrays])]
+def _examples(given: Any, name: str) -> list[Arrays]:
+    """A list or tuple is a list of examples; anything else is one example. A bare array has the usual name."""
+    examples = given if isinstance(given, (list, tuple)) else [given]
+    named = [each if isinstance(each, Mapping) else {name: each} for each in examples]
+    return [{key: np.asarray(array) for key, array in each.items()} for each in named]
 
 
 def _compare(
     kind: str,
     path: str | os.PathLike[str],
-    results: Sequence[np.ndarray],
-    outputs: Sequence[np.ndarray],
-    tolerance: float,
+    results: Sequence[Arrays],
+    outputs: Sequence[Arrays],
+    tolerance: float | None,
 ) -> ExportReport:
-    problems = [
-        f"example {index}: {result.dtype}{list(result.shape)} instead of {output.dtype}{list(output.shape)}"
-        for index, (result, output) in enumerate(zip(results, outputs, strict=True))
-        if (result.shape, result.dtype) != (output.shape, output.dtype)
+    pairs = [
+        (dict.fromkeys(output, *result.values()) if len(result) == 1 and list(output) == ["y"] else result, output)
+        for result, output in zip(results, outputs, strict=True)
     ]
+    problems = [text for index, pair in enumerate(pairs) for text in _unlike(f"example {index}", *pair)]
     if problems:
         return ExportReport(kind, os.fspath(path), float("inf"), float("inf"), False, "; ".join(problems))
-    differences = np.concatenate([_difference(result, output) for result, output in zip(results, outputs, strict=True)])
+    found = [(_difference(r[key], o[key]), _tolerance(o[key], tolerance)) for r, o in pairs for key in o]
+    differences = np.concatenate([difference for difference, _ in found] or [np.zeros(0)])
     largest = float(differences.max(initial=0.0))
     mean = float(differences.mean()) if differences.size else 0.0
-    passed = largest <= tolerance
+    passed = all(difference.max(initial=0.0) <= limit for difference, limit in found)
+    limit = max((limit for _, limit in found), default=0.0)
     verdict = "within" if passed else "beyond"
-    detail = f"{len(outputs)} examples, {differences.size} values, {verdict} {tolerance:g}"
+    detail = f"{len(outputs)} examples, {differences.size} values, {verdict} {limit:.3g}"
     return ExportReport(kind, os.fspath(path), largest, mean, passed, detail)
+
+
+def _unlike(where: str, result: Arrays, output: Arrays) -> list[str]:
+    """How the names, shapes and dtypes of outputs differ from what was expected."""
+    if set(result) != set(output):
+        return [f"{where}: outputs {', '.join(sorted(result))} instead of {', '.join(sorted(output))}"]
+    return [
+        f"{where}: {'' if key == 'y' else f'{key} is '}{_shown(result[key])} instead of {_shown(output[key])}"
+        for key in output
+        if (result[key].shape, result[key].dtype) != (output[key].shape, output[key].dtype)
+    ]
+
+
+def _shown(array: np.ndarray) -> str:
+    return f"{array.dtype.name}{list(array.shape)}"
+
+
+def _tolerance(output: np.ndarray, given: float | None) -> float:
+    if given is not None:
+        return given
+    if not jnp.issubdtype(output.dtype, jnp.inexact):
+        return 0.0
+    finite = np.abs(output.astype(np.complex128 if np.iscomplexobj(output) else np.float64))
+    largest = finite[np.isfinite(finite)].max(initial=1.0)
+    return float(ROUNDINGS * jnp.finfo(output.dtype).eps * largest)
 
 
 def _difference(result: np.ndarray, output: np.ndarray) -> np.ndarray:

@@ -15,8 +15,8 @@ import numpy as np
 from ..errors import ExportError
 from ..words import describe_type
 
-Function = Callable[[Any, jax.Array], jax.Array]
-NamedFunction = Callable[[dict[str, Any], Any], Any]
+Function = Callable[..., Any]  # of the parameters and the inputs
+NamedFunction = Callable[..., Any]  # of the parameters by name and the inputs
 
 WHOLE = "weights"  # the name of parameters that are one bare array
 
@@ -47,8 +47,8 @@ def by_name(function: Function, params: Any) -> NamedFunction:
     treedef = jax.tree_util.tree_structure(params)
     names = list(named_weights(params))
 
-    def apply(weights: dict[str, Any], x: Any) -> Any:
-        return function(jax.tree_util.tree_unflatten(treedef, [weights[name] for name in names]), x)
+    def apply(weights: dict[str, Any], *inputs: Any) -> Any:
+        return function(jax.tree_util.tree_unflatten(treedef, [weights[name] for name in names]), *inputs)
 
     apply.__name__ = getattr(function, "__name__", "apply")
     return apply

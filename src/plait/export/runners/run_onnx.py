@@ -1,14 +1,18 @@
-"""Run an ONNX file on ``x_*.npy`` of a folder, with ONNX Runtime alone: MODEL FOLDER."""
+"""Run an ONNX file on the inputs of a folder, with ONNX Runtime alone: MODEL FOLDER SIGNATURE."""
 
 import sys
 from pathlib import Path
 
-import numpy as np
 import onnxruntime
 
-path, exchange = sys.argv[1], Path(sys.argv[2])
+sys.path.insert(0, str(Path(__file__).parent))
+from exchange import run_all
+
+path, folder = sys.argv[1:3]
 session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-(argument,) = session.get_inputs()
-for file in sorted(exchange.glob("x_*.npy")):
-    (y,) = session.run(None, {argument.name: np.load(file)})
-    np.save(exchange / file.name.replace("x_", "y_", 1), np.asarray(y))
+names = [output.name.removesuffix("_next") for output in session.get_outputs()]
+run_all(
+    folder,
+    lambda inputs: dict(zip(names, session.run(None, inputs), strict=True)),
+    [each.name for each in session.get_inputs()],
+)

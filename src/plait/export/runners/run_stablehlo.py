@@ -1,18 +1,23 @@
-"""Run a StableHLO folder on ``x_*.npy`` of a folder, with JAX and the stand-alone loader alone: MODEL FOLDER."""
+"""Run a StableHLO bundle on the inputs of a folder, with JAX and the bundle's loader alone: MODEL FOLDER SIGNATURE."""
 
 import runpy
 import sys
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 
-path, exchange = Path(sys.argv[1]), Path(sys.argv[2])
+sys.path.insert(0, str(Path(__file__).parent))
+from exchange import run_all
+
+path, folder, name = sys.argv[1:4]
 loader = runpy.run_path(str(Path(__file__).parent.parent / "stablehlo_loader.py"))
-apply = loader["load"](path)
-(signature,) = loader["read_manifest"](path)["signature"]["inputs"]
-for file in sorted(exchange.glob("x_*.npy")):
-    x = np.load(file)
-    if x.dtype.kind == "V":  # .npy files forget the name of bfloat16 and its like
-        x = x.view(jnp.dtype(signature["dtype"]))
-    np.save(exchange / file.name.replace("x_", "y_", 1), np.asarray(apply(x)))
+apply = loader["load"](path, name or None)
+
+
+def call(inputs):
+    outputs = apply(**inputs)
+    outputs = outputs if isinstance(outputs, dict) else {"y": outputs}
+    return {key: np.asarray(y) for key, y in outputs.items()}
+
+
+run_all(folder, call, [entry["name"] for entry in apply.signature["inputs"]])

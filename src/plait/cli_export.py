@@ -1,0 +1,190 @@
+"""The commands for exported files: ``plait export``, ``plait inspect`` and ``plait validate``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .errors import ArgumentError, ExportError
+
+FORMATS = ("stablehlo", "saved_model", "onnx", "litert")
+
+
+def add_commands(commands: Any) -> None:
+    """Add the three commands to those of the program."""
+    export = commands.add_parser("export", help="write a model in one or several formats", allow_abbrev=False)
+    export.description = (
+        "Make a model by calling a function of yours, and write it into a folder, once for each format. The model is "
+        "exported in evaluation mode."
+    )
+    export.add_argument("factory", metavar="MODULE:FUNCTION", help="what returns the model, such as my_model:make")
+    export.add_argument("output", type=Path, metavar="FOLDER", help="the folder to be made")
+    export.add_argument(
+        "--input", action="append", required=True, dest="inputs", metavar="NAME:DTYPE[SIZES]", type=_input,
+        help="an input, such as x:float32[batch,28,28,1]; sizes that are names are free; once for each input",
+    )  # fmt: skip
+    export.add_argument(
+        "--formats", default="stablehlo", type=_formats, help=f"some of {', '.join(FORMATS)} (default: %(default)s)"
+    )
+    export.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="restore the model from here first")
+    export.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
+    export.set_defaults(run=_export)
+
+    inspect = commands.add_parser("inspect", help="what an exported file holds", allow_abbrev=False)
+    inspect.add_argument("path", type=Path, metavar="PATH")
+    inspect.add_argument("--json", action="store_true", help="as JSON")
+    inspect.set_defaults(run=_inspect)
+
+    validate = commands.add_parser("validate", help="run exported files apart and compare", allow_abbrev=False)
+    validate.description = (
+        "Run each export in a process that holds nothing but the packages of its format, and compare what it returns "
+        "with the StableHLO bundle beside it. Exit status 1 if one differs."
+    )
+    validate.add_argument("path", type=Path, metavar="PATH")
+    validate.add_argument("--inputs", type=Path, metavar="FILE.npz", help="arrays by name (default: made up)")
+    validate.add_argument("--signature", help="which function (default: the first)")
+    validate.add_argument("--tolerance", type=float, help="largest difference that passes (default: by dtype)")
+    validate.add_argument("--json", type=Path, metavar="FILE", help="also write the report here")
+    validate.set_defaults(run=_validate)
+
+
+def _input(text: str) -> Any:
+    from .export.input_spec import InputSpec
+
+    head, bracket, sizes = text.partition("[")
+    name, colon, dtype = head.partition(":")
+    if not (colon and bracket and sizes.endswith("]")):
+        raise argparse.ArgumentTypeError(f"{text!r} is no input; write it as x:float32[batch,28,28,1]")
+    parts = [part.strip() for part in sizes[:-1].split(",") if part.strip()]
+    try:
+        return InputSpec(tuple(int(part) if part.isdecimal() else part for part in parts), np.dtype(dtype), name)
+    except (TypeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}".replace("\n", " ")) from error
+
+
+def _formats(text: str) -> list[str]:
+    wanted = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [name for name in wanted if name not in FORMATS]
+    if unknown or not wanted:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of formats; there are {', '.join(FORMATS)}")
+    return wanted
+
+
+def _export(options: argparse.Namespace) -> int:
+    from .core.module import Module
+    from .export.saving import save
+
+    model = _made(options.factory)
+    if not isinstance(model, Module):
+        raise ArgumentError(
+            "the factory returned no model",
+            at=options.factory,
+            found=type(model).__name__,
+            expected="a plait.Module",
+            do="return the model from the function",
+        )
+    if options.checkpoint is not None:
+        from .checkpoint.orbax import load
+
+        load(options.checkpoint, model)
+    model.eval()
+    written = save(model, options.output, inputs=options.inputs, formats=options.formats, overwrite=options.overwrite)
+    for kind, place in written.items():
+        print(f"{kind}: {place}")
+    return 0
+
+
+def _made(text: str) -> Any:
+    """What the user's function returns."""
+    module, _, function = text.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(importlib.import_module(module), function or "make_model")()
+    except (ImportError, AttributeError) as error:
+        raise ArgumentError(
+            "the model's factory cannot be found",
+            at=text,
+            found=str(error),
+            expected="MODULE:FUNCTION, a function without arguments in a module that can be imported from here",
+            do="plait export my_model:make FOLDER --input 'x:float32[batch,8]'",
+        ) from error
+    finally:
+        sys.path.pop(0)
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from .export.describe import describe_exports, to_json
+
+    found = describe_exports(options.path)
+    if options.json:
+        print(to_json(found))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    for each in found:
+        versions = ", ".join(f"{name} {version}" for name, version in each.versions.items())
+        console.print(f"[bold]{each.kind}[/bold] {each.path}  {each.size:,} bytes  {versions}", highlight=False)
+        for name, (inputs, outputs) in each.signatures.items():
+            table = Table("", "name", "dtype", "shape", title=name, title_justify="left")
+            for title, tensors in (("input", inputs), ("output", outputs)):
+                for tensor in tensors:
+                    table.add_row(title, tensor.name, tensor.dtype, _shape(tensor.shape))
+            console.print(table)
+        if each.weights:
+            table = Table("name", "dtype", "shape", title=f"{len(each.weights)} weights", title_justify="left")
+            for tensor in each.weights:
+                table.add_row(tensor.name, tensor.dtype, _shape(tensor.shape))
+            console.print(table)
+    return 0
+
+
+def _shape(shape: tuple[int | str, ...]) -> str:
+    return "\\[" + ", ".join(map(str, shape)) + "]"  # a bracket alone would begin rich's markup
+
+
+def _validate(options: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from .export.proof import prove
+
+    inputs = _read(options.inputs) if options.inputs is not None else None
+    reports, times = prove(options.path, inputs=inputs, signature=options.signature, tolerance=options.tolerance)
+    table = Table("format", "passed", "largest difference", "mean difference", "ms", "ms of the model, jitted")
+    for report in reports:
+        shown = [", ".join(f"{one:.3f}" for one in values) for values in (report.milliseconds, times)]
+        passed = "yes" if report.passed else "NO"
+        table.add_row(
+            report.kind, passed, f"{report.max_abs_difference:.3g}", f"{report.mean_abs_difference:.3g}", *shown
+        )
+    console = Console()
+    console.print(table)
+    for report in reports:
+        console.print(f"{report.kind}: {report.detail}", highlight=False)
+    if options.json is not None:
+        content = {"reports": [report.to_dict() for report in reports], "model_milliseconds": times}
+        options.json.write_text(json.dumps(content, indent=2) + "\n")
+    return 0 if all(report.passed for report in reports) else 1
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError) as error:
+        raise ExportError(
+            "the inputs cannot be read",
+            at=str(path),
+            found=str(error),
+            expected="a file that np.savez wrote",
+            do="np.savez('data.npz', x=x)",
+        ) from error

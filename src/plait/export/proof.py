@@ -1,0 +1,147 @@
+"""Proof for all formats at once: every export at a path, run apart, beside the model or the bundle that plait runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import ArgumentError, ExportError
+from .describe import find_exports
+from .program import Program
+from .stablehlo import load_stablehlo
+from .validate import Arrays, ExportReport, validate_export
+
+SIZES = (1, 3)  # what free sizes are, in the inputs that are made up
+
+
+def prove(
+    path: str | os.PathLike[str],
+    *,
+    inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    reference: Program | Callable[..., Any] | None = None,
+    signature: str | None = None,
+    tolerance: float | None = None,
+    seed: int = 0,
+) -> tuple[list[ExportReport], list[float]]:
+    """Run every export at ``path`` in a process of its own and compare the numbers.
+
+    Args:
+        path: one export, or a folder that ``save`` made.
+        inputs: arrays by name, or a list of such examples; made up from the signature if left out, which needs a
+            StableHLO bundle.
+        reference: what gives the expected outputs for inputs by name; by default the StableHLO bundle at ``path``.
+        signature: which function; by default the first.
+        tolerance: as in ``validate_export``.
+        seed: of the inputs that are made up.
+
+    Returns:
+        A report for each export, and the milliseconds of the reference, jitted, on each example.
+
+    Raises:
+        ExportError: nothing is there, or an export does not run.
+        ArgumentError: there is nothing to compare with, or to make inputs from.
+    """
+    exports = find_exports(path)
+    bundles = [place for kind, place in exports if kind == "stablehlo"]
+    loaded = load_stablehlo(bundles[0], signature) if bundles else None
+    if reference is None and loaded is None:
+        raise ArgumentError(
+            "there is nothing to compare the exports with",
+            at=os.fspath(path),
+            found=f"{', '.join(kind for kind, _ in exports)}, and no model",
+            expected="a StableHLO bundle beside them, or the model",
+            do="pass reference=program_of(model, inputs), or export formats=['stablehlo', ...] too",
+        )
+    if isinstance(reference, Program):
+        call = _compiled(reference)
+    else:
+        call = _by_name(reference or loaded)
+    if inputs is None:
+        if loaded is None:
+            raise ArgumentError(
+                "there is nothing to make inputs from",
+                at=os.fspath(path),
+                found=", ".join(kind for kind, _ in exports),
+                expected="inputs, or a StableHLO bundle, whose manifest describes them",
+                do="pass inputs={'x': x}, or on the command line --inputs data.npz",
+            )
+        inputs = made_up(loaded, seed)
+    examples = [dict(each) for each in ([inputs] if isinstance(inputs, Mapping) else inputs)]
+    expected, times = [], []
+    for example in examples:
+        expected.append(call(example))
+        times.append(_milliseconds(lambda example=example: call(example)))
+    reports = [
+        validate_export(kind, place, examples, expected, tolerance=tolerance, signature=_of(kind, signature))
+        for kind, place in exports
+    ]
+    return reports, times
+
+
+def _of(kind: str, signature: str | None) -> str | None:
+    return None if kind == "onnx" else signature  # an ONNX file has one function
+
+
+def _compiled(program: Program) -> Callable[[Mapping[str, Any]], Arrays]:
+    compiled = jax.jit(program.call)
+    weights = jax.device_put(program.weights)
+    return lambda inputs: _on_host(compiled(weights, {name: jnp.asarray(array) for name, array in inputs.items()}))
+
+
+def _by_name(function: Any) -> Callable[[Mapping[str, Any]], Arrays]:
+    return lambda inputs: _on_host(function(**inputs))
+
+
+def _on_host(outputs: Any) -> Arrays:
+    found = outputs if isinstance(outputs, Mapping) else {"y": outputs}
+    return {name: np.asarray(array) for name, array in found.items()}
+
+
+def _milliseconds(call: Callable[[], Any]) -> float:
+    durations = []
+    for _ in range(5):
+        start = time.perf_counter()
+        call()
+        durations.append((time.perf_counter() - start) * 1_000)
+    return float(np.median(durations))
+
+
+def made_up(loaded: Any, seed: int) -> list[Arrays]:
+    """Random inputs for a loaded function: normal numbers, small whole ones; state starts as it is stored."""
+    draw = np.random.default_rng(seed)
+    examples = []
+    for size in SIZES:
+        example = {name: np.asarray(array) for name, array in loaded.state.items()}
+        for entry in loaded.signature["inputs"]:
+            if entry["name"] not in example:
+                shape = [one if isinstance(one, int) else size for one in entry["shape"]]
+                example[entry["name"]] = _random(draw, shape, jnp.dtype(entry["dtype"]))
+        examples.append(example)
+    return examples
+
+
+def _random(draw: np.random.Generator, shape: list[int], dtype: Any) -> np.ndarray:
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return draw.normal(size=shape).astype(dtype)
+    return draw.integers(0, 2, shape).astype(dtype)
+
+
+def check_examples(inputs: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
+    """Refuse a file of inputs with other names.
+
+    Raises:
+        ExportError: names what is missing and what is too much.
+    """
+    if set(inputs) != set(names):
+        raise ExportError(
+            "these are not the inputs of the export",
+            found=f"arrays {', '.join(sorted(inputs))}",
+            expected=f"arrays {', '.join(names)}",
+            do=f"np.savez('data.npz', {', '.join(f'{name}=...' for name in names)})",
+        )

@@ -1,0 +1,53 @@
+"""Arrays by name, between processes, as ``.npz`` files; and the time that a call takes. Needs NumPy alone.
+
+``.npz`` forgets the names of bfloat16 and its like, so those travel as integers of their width, with the name of the
+dtype behind the array's own: ``x|bfloat16``.
+"""
+
+import importlib
+import time
+from pathlib import Path
+
+import numpy as np
+
+
+def write(path, arrays):
+    """Write a dictionary of arrays."""
+    stored = {}
+    for name, array in arrays.items():
+        array = np.asarray(array)
+        if array.dtype.kind == "V":  # an extension dtype
+            stored[f"{name}|{array.dtype.name}"] = array.view(f"u{array.dtype.itemsize}")
+        else:
+            stored[name] = array
+    np.savez(path, **stored)
+
+
+def read(path):
+    """What ``write`` wrote; extension dtypes come from the package ``ml_dtypes``."""
+    with np.load(path, allow_pickle=False) as file:
+        return dict(_restored(name, file[name]) for name in file.files)
+
+
+def _restored(name, array):
+    name, _, dtype = name.partition("|")
+    return name, array.view(getattr(importlib.import_module("ml_dtypes"), dtype)) if dtype else array
+
+
+def run_all(folder, call, names):
+    """Run ``call`` on the inputs ``x_*.npz`` of a folder, and write its outputs and the milliseconds of each call.
+
+    ``names`` are those of the file's inputs; the only input may come under any name.
+    """
+    folder = Path(folder)
+    for file in sorted(folder.glob("x_*.npz")):
+        inputs = read(file)
+        if len(inputs) == len(names) == 1:
+            inputs = dict(zip(names, inputs.values(), strict=True))
+        outputs = call(inputs)
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            call(inputs)
+            times.append((time.perf_counter() - start) * 1_000)
+        write(folder / file.name.replace("x_", "y_", 1), {**outputs, "milliseconds": np.asarray(sorted(times))})

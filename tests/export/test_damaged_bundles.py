@@ -1,0 +1,131 @@
+"""Bundles that were cut, swapped or edited: refused by name, never run, never a crash or a large allocation."""
+
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+from plait.errors import ExportError
+from plait.export import load, save, stablehlo_loader
+from tests.export.models import batch, trained
+
+RUNS = 10_000
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    path = tmp_path_factory.mktemp("damaged") / "net"
+    save(trained(), path, inputs=("batch", 4))
+    return path / "stablehlo"
+
+
+@pytest.fixture
+def copy(bundle, tmp_path):
+    return shutil.copytree(bundle, tmp_path / "copy")
+
+
+def edit(copy, change):
+    place = copy / "manifest.json"
+    manifest = json.loads(place.read_text())
+    change(manifest)
+    place.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "serving_default.jax_export", "manifest.json"])
+@pytest.mark.parametrize("how", ["cut", "empty", "missing", "other"])
+def test_a_damaged_file_is_refused_by_name(copy, name, how):
+    place = copy / name
+    content = place.read_bytes()
+    if how == "missing":
+        place.unlink()
+    else:
+        place.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "other": content[::-1]}[how])
+    with pytest.raises(ExportError, match=name.replace(".", r"\.")):
+        load(copy)
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../net/weights.safetensors", "a/b", "..", ""])
+def test_paths_do_not_leave_the_folder(copy, target):
+    def point_elsewhere(manifest):
+        manifest["files"][target] = manifest["files"]["weights.safetensors"]
+        manifest["weight_files"] = [target]
+
+    edit(copy, point_elsewhere)
+    with pytest.raises(ExportError, match="is no file of this folder"):
+        load(copy)
+
+
+def test_swapped_weights_are_refused(copy, tmp_path):
+    save(trained(1), tmp_path / "other", inputs=("batch", 4))
+    shutil.copy(tmp_path / "other" / "stablehlo" / "weights.safetensors", copy)
+    with pytest.raises(ExportError, match=r"weights\.safetensors was changed"):
+        load(copy)
+
+
+def test_a_bundle_that_names_weights_that_are_not_there(copy):
+    edit(copy, lambda manifest: manifest["signatures"]["serving_default"]["weights"].append("more"))
+    with pytest.raises(ExportError, match=r"no weights.*more"):
+        load(copy)
+
+
+def mutated(content: bytes, draw: random.Random) -> bytes:
+    """A few random edits: bytes flipped, cut out, doubled, or numbers made huge."""
+    data = bytearray(content)
+    for _ in range(draw.randint(1, 4)):
+        place = draw.randrange(len(data) or 1)
+        kind = draw.randrange(5)
+        if kind == 0 and data:
+            data[place] = draw.randrange(256)
+        elif kind == 1:
+            del data[place : place + draw.randint(1, 30)]
+        elif kind == 2:
+            data[place:place] = data[place : place + draw.randint(1, 30)]
+        elif kind == 3:
+            data[place:place] = draw.choice([b"9" * 18, b"-1", b"null", b"{", b"[" * 300, b'"..', b"\\u0000", b"1e999"])
+        else:
+            data = data[: draw.randrange(len(data) + 1)]
+    return bytes(data)
+
+
+def test_mutated_manifests_are_read_or_refused(bundle, tmp_path):
+    """Whatever is read stays a manifest whose files lie in the folder."""
+    content, place = (bundle / "manifest.json").read_bytes(), tmp_path / "manifest.json"
+    read, messages = 0, []
+    for seed in range(RUNS):
+        place.write_bytes(mutated(content, random.Random(seed)))
+        try:
+            manifest = stablehlo_loader.read_manifest(tmp_path)
+        except stablehlo_loader.ArtifactError as error:
+            messages.append(str(error))
+            continue
+        read += 1
+        assert all("/" not in name and name not in ("", ".", "..") for name in manifest["files"])
+    assert 0 < read < RUNS
+    assert all("manifest" in message and len(message) < 1_000 for message in messages)
+
+
+def test_mutated_headers_of_weights_are_read_or_refused(bundle):
+    """Whatever is read lies inside the file."""
+    content, read, messages = (bundle / "weights.safetensors").read_bytes(), 0, []
+    header = 8 + int.from_bytes(content[:8], "little")
+    for seed in range(RUNS):
+        damaged = mutated(content[:header], random.Random(seed)) + content[header:]
+        try:
+            tensors = stablehlo_loader.read_safetensors(np.frombuffer(damaged, np.uint8), "weights.safetensors")
+        except stablehlo_loader.ArtifactError as error:
+            messages.append(str(error))
+            continue
+        read += 1
+        assert sum(array.nbytes for array in tensors.values()) <= len(damaged) * max(1, len(tensors))
+    assert 0 < read < RUNS
+    assert all("weights.safetensors" in message and len(message) < 1_000 for message in messages)
+
+
+def test_the_loader_is_short_and_stands_alone(bundle):
+    text = (bundle / "load.py").read_text()
+    assert sum(bool(line.strip()) for line in text.splitlines()) < 100
+    assert not {"pickle", "eval(", "exec(", "plait."} & {*text.replace("``plait", "").split()}
+    apply = load(bundle)
+    assert apply(batch(2))["logits"].shape == (2, 2)

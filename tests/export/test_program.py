@@ -1,0 +1,123 @@
+"""A module as a pure function: what is a weight, what is state, and what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import plait
+from plait.errors import ArgumentError, ArgumentTypeError, ExportError
+from plait.export import InputSpec, program_of
+from plait.export.program import export_program, named_outputs, traced_program
+from tests.export.models import TOKEN, Decoder, Net, batch, decoded, expected_tokens, trained
+
+
+def test_a_module_is_its_method_as_a_pure_function():
+    model = trained()
+    program, outputs = traced_program(program_of(model, ("batch", 4)))
+    assert outputs == ["hidden", "logits"]
+    assert {name.partition(".")[0] for name in program.weights} == {"body", "norm", "head"}  # no stream of dropout
+    x = batch(3)
+    found = jax.jit(program.call)(program.weights, {"x": x})
+    np.testing.assert_allclose(found["logits"], model(jnp.asarray(x))["logits"], rtol=1e-6)
+    encode = program_of(model, ("batch", 4), method="encode")
+    np.testing.assert_allclose(encode.call(encode.weights, {"x": x})["y"], model.encode(jnp.asarray(x)), rtol=1e-6)
+
+
+def test_a_pair_of_parameters_and_function():
+    program = program_of(({"w": jnp.ones(2)}, lambda p, a, b: a * p["w"] + b), {"a": ("n", 2), "b": ("n", 2)})
+    assert [spec.name for spec in program.inputs] == ["a", "b"]
+    assert program.call(program.weights, {"a": 2.0, "b": 1.0})["y"].tolist() == [3.0, 3.0]
+
+
+def test_changes_of_variables_need_a_decision():
+    """Statistics and streams of a model in training: refused, or state, or frozen."""
+    model = Net()
+    before = plait.to_pure_dict(plait.state(model, plait.BatchStat))
+    with pytest.raises(
+        ExportError, match=r"(?s)norm\.mean, norm\.var.*BatchStat.*model\.eval\(\).*state=plait\.BatchStat"
+    ):
+        export_program(program_of(model, ("batch", 4)))
+    frozen = program_of(model, ("batch", 4), frozen=(plait.BatchStat, plait.RngState))
+    assert [spec.name for spec in traced_program(frozen)[0].inputs] == ["x"]
+    program = program_of(model, ("batch", 4), state=(plait.BatchStat, plait.RngState))
+    names = ["norm_mean", "norm_var", "drop_rngs_count", "drop_rngs_key"]
+    assert sorted(spec.name for spec in program.inputs[1:]) == sorted(names)
+    state = dict(program.state)
+    for seed in range(3):
+        x = batch(5, seed)
+        outputs = jax.jit(program.call)(program.weights, {"x": x, **state})
+        state = {name: outputs[name] for name in state}
+        np.testing.assert_allclose(outputs["logits"], model(jnp.asarray(x))["logits"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(state["norm_mean"], model.norm.mean[...], rtol=1e-5)
+    assert int(state["drop_rngs_count"]) == 3
+    assert not np.array_equal(before["norm"]["mean"], state["norm_mean"])
+
+
+def test_a_step_with_a_cache_is_a_pure_function():
+    program = program_of(Decoder(), TOKEN, state=plait.Cache)
+    step = jax.jit(lambda **inputs: program.call(program.weights, inputs))
+    assert decoded(step, dict(program.state)) == expected_tokens()
+
+
+def test_shared_variables_are_one_weight():
+    model = plait.Sequential(plait.Linear(4, 4, rngs=plait.Rngs(0)))
+    model.again = model.layers[0]
+    assert len(program_of(model, ("batch", 4)).weights) == 2
+
+
+@pytest.mark.parametrize(
+    ("tree", "names"),
+    [
+        (1, ["y"]),
+        ({"a": 1, "b": {"c": 2}}, ["a", "b_c"]),
+        ((1, [2, 3]), ["y_0", "y_1_0", "y_1_1"]),
+    ],
+)
+def test_outputs_have_names(tree, names):
+    assert list(named_outputs(jax.tree.map(jnp.asarray, tree))) == names
+
+
+def test_bad_input():
+    with pytest.raises(ArgumentTypeError, match="a module, or a pair"):
+        program_of("model", ("batch", 4))
+    with pytest.raises(ArgumentError, match=r"(?s)no such method.*method='encde'"):
+        program_of(Net(), ("batch", 4), method="encde")
+    with pytest.raises(ArgumentError, match=r"(?s)two inputs.*'x'|x, x"):
+        program_of(Net(), [InputSpec((4,)), InputSpec((4,))])
+    with pytest.raises(ArgumentError, match=r"(?s)same name.*y_0"):
+        named_outputs({"y_0": 1, "y": (2,)})
+    with pytest.raises(ArgumentTypeError, match=r"(?s)shape and dtype.*a str"):
+        program_of(Net(), "batch")
+
+
+class Choosing(plait.Module):
+    def __init__(self):
+        self.inner = plait.Sequential(plait.Linear(4, 4, rngs=plait.Rngs(0)), self.where)
+
+    @staticmethod
+    def where(x):
+        return x[x > 0]
+
+    def __call__(self, x):
+        return self.inner(x)
+
+
+def test_a_shape_that_depends_on_values_is_told_with_the_place():
+    with pytest.raises(ExportError, match=r"(?s)at +inner \(a Sequential\).*NonConcreteBooleanIndexError.*jnp\.where"):
+        export_program(program_of(Choosing(), ("batch", 4)))
+
+
+def test_a_layer_that_does_not_fit_names_itself():
+    with pytest.raises(plait.errors.ShapeError, match=r"body \(a Linear\)"):
+        export_program(program_of(trained(), ("batch", 5)))
+
+
+@pytest.mark.parametrize("call", [jax.debug.print, lambda text, x: jax.experimental.io_callback(print, None, x)])
+def test_python_inside_a_model_is_refused(call):
+    def noisy(params, x):
+        call("{}", x)
+        return x
+
+    with pytest.raises(ExportError, match=r"calls back into Python(.|\n)*jax\.debug\.print"):
+        export_program(program_of(({}, noisy), ("batch", 4)))

@@ -1,0 +1,184 @@
+"""One call for all formats, each run apart; and back in."""
+
+import json
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import plait
+from plait.errors import ArgumentError, ExportError
+from plait.export import InputSpec, describe_exports, load, prove, save, validate_export
+from plait.export.program import named_outputs
+from plait.export.whole_write import ExportPathError
+from tests.export.models import TOKEN, Decoder, Net, batch, decoded, expected_tokens, trained
+
+ALL = ["stablehlo", "saved_model", "onnx", "litert"]
+
+
+def expected(model, x):
+    return {name: np.asarray(y) for name, y in named_outputs(model(jnp.asarray(x))).items()}
+
+
+def test_a_bundle_comes_back_without_the_model_s_code(tmp_path):
+    model = trained()
+    written = save(model, tmp_path / "net", inputs=("batch", 4))
+    assert written == {"stablehlo": tmp_path / "net" / "stablehlo"}
+    code = (
+        "import sys, numpy as np\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "from load import load\n"
+        "apply = load(sys.argv[1])\n"
+        "np.savez(sys.argv[2], **apply(np.ones((5, 4), np.float32)))\n"
+        "assert 'plait' not in sys.modules and 'safetensors' not in sys.modules\n"
+    )
+    out = tmp_path / "out.npz"
+    subprocess.run([sys.executable, "-I", "-c", code, str(written["stablehlo"]), str(out)], check=True)
+    with np.load(out) as found:
+        for name, y in expected(model, np.ones((5, 4), np.float32)).items():
+            np.testing.assert_allclose(found[name], y, rtol=1e-5, atol=1e-6)
+    outputs = load(tmp_path / "net")(batch(2))
+    np.testing.assert_allclose(outputs["logits"], expected(model, batch(2))["logits"], rtol=1e-5, atol=1e-6)
+
+
+def test_several_methods_share_their_weights(tmp_path):
+    model = trained()
+    save(
+        model, tmp_path / "net", methods={"encode": "encode", "classify": "__call__"},
+        inputs={"encode": ("batch", 4), "classify": ("batch", 4)},
+    )  # fmt: skip
+    x = batch(3)
+    np.testing.assert_allclose(load(tmp_path / "net")(x), model.encode(jnp.asarray(x)), rtol=1e-5, atol=1e-6)
+    found = load(tmp_path / "net", "classify")(x)
+    np.testing.assert_allclose(found["logits"], model(jnp.asarray(x))["logits"], rtol=1e-5, atol=1e-6)
+    manifest = json.loads((tmp_path / "net" / "stablehlo" / "manifest.json").read_text())
+    assert [weight["name"] for weight in manifest["weights"]].count("body.kernel") == 1
+    assert "head.kernel" not in manifest["signatures"]["encode"]["weights"]
+    with pytest.raises(ExportError, match=r"(?s)'encode', 'classify'.*'clasify'"):
+        load(tmp_path / "net", "clasify")
+
+
+def test_state_starts_as_it_was_saved(tmp_path):
+    save(Decoder(), tmp_path / "step", inputs=TOKEN, state=plait.Cache)
+    step = load(tmp_path / "step")
+    assert decoded(step, dict(step.state)) == expected_tokens()
+
+
+def test_nothing_is_written_if_one_format_fails(tmp_path):
+    pytest.importorskip("jax2onnx")
+    pair = {"x": jnp.ones(())}, lambda params, x: x * params["x"]
+    with pytest.raises(ExportError, match="a parameter has the name of the input"):
+        save(pair, tmp_path / "model", inputs=("batch",), formats=["stablehlo", "onnx"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_there_is_kept_unless_asked(tmp_path):
+    save(trained(), tmp_path / "net", inputs=("batch", 4))
+    with pytest.raises(ExportPathError, match="overwrite=True"):
+        save(trained(1), tmp_path / "net", inputs=("batch", 4))
+    save(trained(1), tmp_path / "net", inputs=("batch", 4), overwrite=True)
+    np.testing.assert_allclose(
+        load(tmp_path / "net")(batch(1))["logits"], expected(trained(1), batch(1))["logits"], rtol=1e-5
+    )
+
+
+def test_bad_requests_are_named(tmp_path):
+    with pytest.raises(ArgumentError, match=r"'onx'(.|\n)*'stablehlo', 'saved_model', 'onnx', 'litert'"):
+        save(trained(), tmp_path / "net", inputs=("batch", 4), formats=["onx"])
+    with pytest.raises(ArgumentError, match="each signature needs a method and its inputs"):
+        save(trained(), tmp_path / "net", inputs=("batch", 4), methods={"a": "encode", "b": "__call__"})
+    with pytest.raises(ExportError, match="changes variables"):
+        save(Net(), tmp_path / "net", inputs=("batch", 4))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_report_of_a_bundle(tmp_path):
+    save(trained(), tmp_path / "net", inputs=("batch", 4))
+    (report,), times = prove(tmp_path / "net")
+    assert report.passed, report
+    assert len(times) == len(report.milliseconds) == 2
+    assert min(times) > 0
+    (description,) = describe_exports(tmp_path / "net")
+    assert description.kind == "stablehlo"
+    inputs, outputs = description.signatures["serving_default"]
+    assert [(t.name, t.dtype, t.shape) for t in inputs] == [("x", "float32", ("batch", 4))]
+    assert {t.name for t in outputs} == {"hidden", "logits"}
+    assert description.size > sum(4 * np.prod(t.shape) for t in description.weights)
+
+
+# All formats, with TensorFlow and ONNX ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    pytest.importorskip("tensorflow")
+    pytest.importorskip("jax2onnx")
+    path = tmp_path_factory.mktemp("all") / "net"
+    return path, save(trained(), path, inputs=("batch", 4), formats=ALL)
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+def test_each_runs_apart_with_the_same_numbers(written):
+    path, places = written
+    assert list(places) == ALL
+    reports, _ = prove(path)
+    assert [report.kind for report in reports] == ALL
+    for report in reports:
+        assert report.passed, report
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+def test_each_describes_itself(written):
+    path, _ = written
+    for description in describe_exports(path):
+        ((inputs, outputs),) = description.signatures.values()
+        assert [(t.name, t.dtype, t.shape[1:]) for t in inputs] == [("x", "float32", (4,))]
+        assert {t.name for t in outputs} == {"hidden", "logits"}
+        if description.kind != "litert":
+            assert {"body.kernel", "norm.mean"} <= {t.name for t in description.weights}
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+def test_a_step_with_a_cache_chooses_the_same_tokens(tmp_path):
+    places = save(Decoder(), tmp_path / "step", inputs=TOKEN, state=plait.Cache, formats=ALL)
+    model, start = Decoder(), load(tmp_path / "step").state
+    token, state, examples, outputs = jnp.zeros((1, 1), jnp.int32), start, [], []
+    for _ in range(4):
+        examples.append({"token": np.asarray(token), **{k: np.asarray(v) for k, v in state.items()}})
+        y = model(token)
+        state = {
+            "attention_cached_key": model.attention.cached_key[...],
+            "attention_cached_value": model.attention.cached_value[...],
+            "attention_cache_index": model.attention.cache_index[...],
+        }
+        outputs.append({"y": np.asarray(y), **{k: np.asarray(v) for k, v in state.items()}})
+        token = y.argmax(-1).astype(jnp.int32)
+    for kind, place in places.items():
+        report = validate_export(kind, place, examples, outputs)
+        assert report.passed, report
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+def test_an_older_reader_can_be_named(tmp_path):
+    places = save(trained(), tmp_path / "net", inputs=("batch", 4), formats=["saved_model"], target="1.9.0")
+    assert validate_export("saved_model", places["saved_model"], batch(2), expected(trained(), batch(2))).passed
+    for target in ("2.21", "99.0.0", "one"):
+        with pytest.raises(ArgumentError, match=f"target='{target}'"):
+            save(trained(), tmp_path / "m", inputs=("batch", 4), formats=["saved_model"], target=target)
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+def test_bfloat16_goes_through(tmp_path):
+    layer = plait.Linear(4, 2, param_dtype=jnp.bfloat16, rngs=plait.Rngs(0))
+    spec = InputSpec(("batch", 4), jnp.bfloat16)
+    places = save(layer, tmp_path / "m", inputs=spec, formats=["stablehlo", "saved_model"])
+    x = batch(3).astype(jnp.bfloat16)
+    for kind, place in places.items():
+        assert validate_export(kind, place, x, np.asarray(layer(jnp.asarray(x)))).passed

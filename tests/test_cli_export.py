@@ -1,0 +1,78 @@
+"""``plait export``, ``plait inspect`` and ``plait validate``, as a user runs them."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+SOURCE = """
+import plait
+
+
+def make():
+    rngs = plait.Rngs(0)
+    return plait.Sequential(plait.Linear(4, 8, rngs=rngs), plait.Dropout(0.5, rngs=rngs), plait.Linear(8, 2, rngs=rngs))
+
+
+def nothing():
+    return 3
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli")
+    (path / "my_model.py").write_text(SOURCE)
+    done = run(path, "export", "my_model:make", "out", "--input", "x:float32[batch,4]")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["stablehlo:", os.path.join("out", "stablehlo")]
+    return path
+
+
+def run(folder, *arguments):
+    source = pathlib.Path(__file__).parents[1] / "src"
+    environment = {**os.environ, "PYTHONPATH": str(source), "COLUMNS": "120"}
+    command = [sys.executable, "-m", "plait.cli", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
+
+
+def test_inspect_shows_signatures_and_weights(folder):
+    shown = run(folder, "inspect", "out").stdout
+    for text in ("stablehlo", "serving_default", "[batch, 4]", "layers.0.kernel", "[4, 8]", "jax"):
+        assert text in shown
+    (described,) = json.loads(run(folder, "inspect", "out", "--json").stdout)
+    assert described["kind"] == "stablehlo"
+    assert described["signatures"]["serving_default"][0] == [{"name": "x", "dtype": "float32", "shape": ["batch", 4]}]
+
+
+def test_validate_runs_it_apart_and_reports(folder):
+    np.savez(folder / "data.npz", x=np.ones((3, 4), np.float32))
+    done = run(folder, "validate", "out", "--inputs", "data.npz", "--json", "report.json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads((folder / "report.json").read_text())
+    assert [one["passed"] for one in report["reports"]] == [True]
+    assert "3 examples" not in done.stdout
+    assert "1 examples, 6 values" in done.stdout
+
+
+def test_what_cannot_be_done_is_said_in_words(folder):
+    (folder / "bad.npz").write_bytes(b"no archive")
+    for arguments, text in (
+        (["inspect", "nowhere"], "there is no export here"),
+        (["validate", "out", "--inputs", "bad.npz"], "the inputs cannot be read"),
+        (["export", "my_modl:make", "new", "--input", "x:float32[4]"], "No module named 'my_modl'"),
+        (["export", "my_model:mke", "new", "--input", "x:float32[4]"], "has no attribute 'mke'"),
+        (["export", "my_model:nothing", "new", "--input", "x:float32[4]"], "the factory returned no model"),
+        (["export", "my_model:make", "out", "--input", "x:float32[batch,4]"], "overwrite"),
+        (["export", "my_model:make", "new", "--input", "x:float[batch"], "is no input"),
+        (["export", "my_model:make", "new", "--input", "x:float32[4]", "--formats", "onx"], "no list of formats"),
+    ):
+        done = run(folder, *arguments)
+        assert done.returncode == 2, arguments
+        assert text in done.stderr, (arguments, done.stderr)
+        assert "Traceback" not in done.stderr
+    assert not (folder / "new").exists()
