@@ -186,6 +186,8 @@ from .nn.reparametrisation import SpectralNorm as SpectralNorm
 from .nn.reparametrisation import WeightNorm as WeightNorm
 from .nn.rotary import apply_rotary_embedding as apply_rotary_embedding
 from .nn.sequential import Sequential as Sequential
+from . import partitioning as partitioning
+from .partitioning.activations import with_sharding_constraint as with_sharding_constraint
 from .partitioning.axis_rules import logical_axis_rules as logical_axis_rules
 from .partitioning import boxes as meta
 from .partitioning.shardings import abstract_with_sharding as abstract_with_sharding

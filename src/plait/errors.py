@@ -26,6 +26,7 @@ builtin exception that a user would catch::
     │   └── OptimizerAttributeError  (AttributeError)
     ├── ConfigError                  (ValueError)     a structure that has no JSON form, or a damaged configuration
     ├── CheckpointError              (ValueError)     a folder that is no whole checkpoint, or one of another model
+    ├── ProcessError                 (RuntimeError)   processes that cannot be connected, or one that was lost
     ├── ExportError                  (RuntimeError)   an export that cannot be written, loaded or validated
     ├── MissingDependencyError       (ImportError)    an optional package that is not installed
     ├── RetraceError                 (RuntimeError)   a jitted function was traced more often than allowed
@@ -166,6 +167,10 @@ class OptimizerAttributeError(OptimizerError, AttributeError):
 
 class CheckpointError(PlaitError, ValueError):
     """A folder is not a whole checkpoint, or belongs to another model."""
+
+
+class ProcessError(PlaitError, RuntimeError):
+    """The processes of a run cannot be connected, or one of them was lost."""
 
 
 class ExportError(PlaitError, RuntimeError):

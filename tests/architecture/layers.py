@@ -20,26 +20,28 @@ FILES: dict[str, tuple[str, ...]] = {
         "tangents", "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "branches", "sharded",
         "remat", "tree_states", "rng_splits", "compat",
     ),
-    "partitioning": ("axis_rules", "mesh", "specs", "shardings", "boxes"),
+    "partitioning": (
+        "axis_rules", "mesh", "specs", "shardings", "activations", "recipes", "rule_checks", "processes", "boxes",
+    ),
     "nn": (
         "masks", "promotion", "checks", "initializers", "activations",
         "prelu", "linear", "conv", "embedding", "norm", "reparametrisation", "dropout", "rotary", "dot_product",
         "kv_cache", "attention", "cells", "recurrent", "pooling", "lora", "sequential",
     ),
-    "checkpoint": ("layout", "leaves", "orbax", "safetensors", "abstract", "compare"),
+    "checkpoint": ("layout", "leaves", "together", "orbax", "safetensors", "abstract", "compare"),
     "bridge": ("collections", "kinds", "variables", "to_nnx", "to_linen", "rngs"),
     "export": (
         "dependencies", "whole_write", "weights", "input_spec", "lowering", "portable", "stablehlo_loader",
         "onnx_pooling", "runners", "jax_module", "serving", "signatures", "saved_model", "stablehlo", "onnx", "litert",
         "validate",
     ),
-    "inspect": ("tabulate", "retrace", "treescope", "explorer"),
+    "inspect": ("tabulate", "sharding", "retrace", "treescope", "explorer"),
     "training": (
         "optimizer", "learning_rates", "loss_scaling", "train_state", "metric", "classification", "metrics",
         "ema", "loop", "progress", "resume",
     ),
     "demo": ("images", "figures", "exports", "runs", "table", "digits"),
-    "program": ("cli",),
+    "program": ("launch", "cli"),
 }  # fmt: skip
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
