@@ -238,6 +238,7 @@ from .transforms.tree_states import to_tree as to_tree
 if TYPE_CHECKING:
     from . import checkpoint as checkpoint
     from . import export as export
+    from . import inspect as inspect
     from .inspect.retrace import explain_retraces as explain_retraces
     from . import training as training
     from .training.ema import EMA as EMA

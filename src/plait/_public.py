@@ -109,6 +109,7 @@ _LAZY_NAMES: dict[str, str] = {
 LAZY_MODULES: dict[str, str] = {
     "checkpoint": "checkpoint",
     "export": "export",
+    "inspect": "inspect",
     "metrics": "training.metrics",
     "optimizer": "training.optimizer",
     "training": "training",

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 from .partitioning.processes import ADDRESS, COUNT, NUMBER
@@ -112,9 +112,10 @@ def _pass_on(child: subprocess.Popen[bytes], prefix: bytes) -> list[threading.Th
 
 
 def _copy_lines(source: IO[bytes], target: Any, prefix: bytes) -> None:
-    for line in source:
-        target.write((prefix + line.rstrip(b"\n") + b"\n").decode(errors="replace"))
-        target.flush()
+    with source:
+        for line in source:
+            target.write((prefix + line.rstrip(b"\n") + b"\n").decode(errors="replace"))
+            target.flush()
 
 
 def _wait(started: Sequence[subprocess.Popen[bytes]]) -> int | None:
@@ -136,20 +137,21 @@ def _say_who_failed(number: int, code: int, processes: int) -> None:
 
 
 def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End what still runs: politely, then not."""
+    """End what still runs, and what it started: politely, then not."""
+    _ask(started, signal.SIGTERM)
     deadline = time.monotonic() + PATIENCE
-    for request in (signal.SIGTERM, signal.SIGKILL):
-        for child in started:
-            if child.poll() is None:
-                try:
-                    os.killpg(child.pid, request)
-                except ProcessLookupError:
-                    continue  # it ended just now
-        for child in started:
-            try:
-                child.wait(max(0.0, deadline - time.monotonic()) if request is signal.SIGTERM else None)
-            except subprocess.TimeoutExpired:
-                continue
+    for child in started:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(max(0.0, deadline - time.monotonic()))
+    _ask(started, signal.SIGKILL)
+    for child in started:
+        child.wait()
+
+
+def _ask(started: Sequence[subprocess.Popen[bytes]], request: signal.Signals) -> None:
+    for child in started:
+        with suppress(ProcessLookupError):  # nobody is left in its session
+            os.killpg(child.pid, request)
 
 
 def _status(code: int) -> int:

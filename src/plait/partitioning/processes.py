@@ -1,8 +1,9 @@
 """Many processes as one run: connecting them, and ending clearly when one is lost.
 
 Every process of a run executes the same program; JAX's own distributed runtime joins their devices. A process learns of
-the end of another in one of two ways: a collective that both take part in fails at once, or the other's heartbeats stay
-away. Both end the process, with a message that says so.
+the end of another in one of two ways: a collective that both take part in fails, or the other's heartbeats stay away. The
+first is an error in Python, to which a message in words is added here; upon the second JAX itself ends the process,
+with a message that another task has most likely died.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import jax
 
+from .._compat import in_cluster
 from ..errors import ProcessError
 
 ADDRESS = "JAX_COORDINATOR_ADDRESS"
@@ -58,7 +60,7 @@ def connect_processes(
     if jax.distributed.is_initialized():
         return jax.process_count()
     found = _from_environment(os.environ)
-    if found and found["num_processes"] == 1:
+    if found.get("num_processes") == 1 or not (found or in_cluster()):
         return 1
     try:
         jax.distributed.initialize(
@@ -67,10 +69,6 @@ def connect_processes(
             initialization_timeout=initialization_timeout_seconds,
             shutdown_timeout_seconds=shutdown_timeout_seconds,
         )
-    except ValueError:
-        if found:
-            raise
-        return 1  # no cluster that JAX knows
     except RuntimeError as error:
         raise _not_connected(error, found) from error
     _end_at_once_on_errors()
