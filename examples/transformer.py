@@ -27,7 +27,7 @@ import optax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import plait
-from plait.partitioning import out_sharding, rules_for, with_sharding_constraint
+from plait.partitioning import create_sharded, out_sharding, rules_for, with_sharding_constraint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,12 +129,11 @@ def step(model: Transformer, optimizer: plait.Optimizer, tokens: jax.Array) -> j
 def make(config: Config) -> dict[str, Any]:
     """Model and optimizer, each part made on the devices where it is to be."""
 
-    @plait.jit
     def create() -> dict[str, Any]:
         model = Transformer(config, plait.Rngs(0))
         return {"model": model, "optimizer": plait.Optimizer(model, optax.adam(config.learning_rate), wrt=plait.Param)}
 
-    return create()
+    return create_sharded(create)
 
 
 class Sentences:

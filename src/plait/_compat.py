@@ -101,6 +101,11 @@ def refuses_shared_donation() -> bool:
     return jax.default_backend() == "cpu"
 
 
+def memory_saving_options() -> dict[str, Any] | None:
+    """Compiler options with which independent values are computed one after the other, as accelerators do anyway."""
+    return {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"} if jax.default_backend() == "cpu" else None
+
+
 def in_cluster() -> bool:
     """Whether JAX finds by itself which processes a run has: under Slurm, Open MPI, Kubernetes, on Cloud TPU."""
     kinds = _ClusterEnv._cluster_types
