@@ -9,7 +9,7 @@ import os
 import pathlib
 import sys
 
-NAMES = ("dispatch", "graph", "transitions", "tracing", "memory", "imports")
+NAMES = ("dispatch", "graph", "transitions", "tracing", "memory", "imports", "scaling")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -16,6 +16,7 @@ SHAPES = {
     "tracing": (5, 1),
     "memory": (4, 2),
     "imports": (3, 1),
+    "scaling": (7, 3),
 }
 
 
