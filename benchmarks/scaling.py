@@ -1,4 +1,4 @@
-"""Scaling: what each layout moves between devices, on paper and compiled, and what plait itself costs with many devices.
+"""Scaling: what each layout moves between devices, on paper and compiled, and what plait costs with many devices.
 
 The simulator takes the specs that the recipe of ``plait.partitioning`` gives to the transformer of the examples, on a
 mesh that need not exist, and adds up what a training step moves in and out of one device with ring algorithms:
@@ -62,6 +62,10 @@ class Chip:
     near: float
     far: float
 
+    def seconds_moving(self, parts: Mapping[str, float]) -> float:
+        """How long the bytes that ``moved`` counts take, one after the other."""
+        return parts["model"] / self.near + (parts["gradients"] + parts["fsdp"]) / self.far
+
 
 # TPU v5p: 459 TFLOP/s, 95 GB, 4,800 Gbit/s between chips, both directions together (Google Cloud, "TPU v5p").
 # H100 SXM: 989 TFLOP/s dense, 80 GB, NVLink 900 GB/s both directions together (NVIDIA data sheet), and one 400 Gbit/s
@@ -82,7 +86,14 @@ def run(*, quick: bool = False) -> Iterator[Table]:
 def on_paper() -> Table:
     table = Table(
         "70 billion parameters, 16.8 million tokens a step: what a chip holds, moves and computes",
-        ["mesh", "GB held", "GB moved: gradients", "fsdp", "model", *(f"{chip.name}: s computing, moving" for chip in CHIPS)],
+        [
+            "mesh",
+            "GB held",
+            "GB moved: gradients",
+            "fsdp",
+            "model",
+            *(f"{chip.name}: s computing, moving" for chip in CHIPS),
+        ],
     )
     for sizes in LARGE_LAYOUTS:
         rows, config = specs_of(LARGE, sizes)
@@ -92,7 +103,7 @@ def on_paper() -> Table:
         chips = math.prod(sizes.values())
         flops = 6 * sum(row.bytes // 4 for row in rows) * config.batch * config.length / chips
         times = [
-            f"{flops / chip.flops:.1f}, {parts['model'] / chip.near + (parts['gradients'] + parts['fsdp']) / chip.far:.1f}"
+            f"{flops / chip.flops:.1f}, {chip.seconds_moving(parts):.1f}"
             + ("" if held < chip.memory else " (does not fit)")
             for chip in CHIPS
         ]
@@ -149,12 +160,14 @@ def share(devices: int) -> float:
 def against_programs() -> Table:
     """The simulator beside the compiled step of the example, for eight devices."""
     table = Table(
-        "bytes moved into a device in a step of the example: simulated, and in the program that XLA makes for 8 CPU devices",
+        "bytes moved into a device in a step of the example: simulated, and in XLA's program for 8 CPU devices",
         ["layout", "simulated kB", "compiled kB", "compiled / simulated", "collectives"],
     )
     for name in LAYOUTS:
         found = _in_fresh_process("program", json.dumps(LAYOUTS[name]), devices=8)
-        table.rows.append([name, found["simulated"] / 1e3, found["compiled"] / 1e3, found["ratio"], found["collectives"]])
+        table.rows.append(
+            [name, found["simulated"] / 1e3, found["compiled"] / 1e3, found["ratio"], found["collectives"]]
+        )
     table.remarks.append("A loop's body counts once; the example has none.")
     return table
 
@@ -225,7 +238,9 @@ def own_cost(devices: tuple[int, ...], quick: bool) -> Table:
         found = _in_fresh_process("cost", str(int(quick)), devices=count)
         own = found["plait"] - found["jax"]
         table.rows.append([count, found["jax"], found["plait"], own, found["plait"] / found["jax"], found["entered"]])
-    table.remarks.append("CPU time of the calling thread; 41 arrays, all of them rewritten, cut by an axis of all devices.")
+    table.remarks.append(
+        "CPU time of the calling thread; 41 arrays, all of them rewritten, cut by an axis of all devices."
+    )
     return table
 
 
@@ -290,9 +305,10 @@ def _entered(step: Any, model: Any) -> int:
 
 def _in_fresh_process(what: str, argument: str, *, devices: int) -> dict[str, Any]:
     flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
+    flags += f" --xla_force_host_platform_device_count={devices}"
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.scaling", what, argument],
-        env={**os.environ, "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"},
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     return json.loads(done.stdout.splitlines()[-1])

@@ -88,9 +88,7 @@ class Transformer(plait.Module):
     """Predicts the next token of a sequence."""
 
     def __init__(self, config: Config, rngs: plait.Rngs):
-        self.embed = plait.Embed(
-            config.vocab, config.embed, embedding_metadata=named("vocab", "embed"), rngs=rngs
-        )
+        self.embed = plait.Embed(config.vocab, config.embed, embedding_metadata=named("vocab", "embed"), rngs=rngs)
         self.positions = plait.Param(
             0.02 * rngs.params.normal((config.length, config.embed)), out_sharding=("length", "embed")
         )

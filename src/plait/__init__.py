@@ -195,7 +195,7 @@ from .partitioning.shardings import as_abstract as as_abstract
 from .partitioning.shardings import get_abstract_model as get_abstract_model
 from .partitioning.specs import get_named_sharding as get_named_sharding
 from .partitioning.specs import get_partition_spec as get_partition_spec
-from .partitioning import specs as spmd
+from .partitioning import spmd as spmd
 from .transforms.autodiff import grad as grad
 from .transforms.autodiff import value_and_grad as value_and_grad
 from .transforms.axis_names import transform_metadata as transform_metadata

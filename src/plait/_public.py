@@ -89,7 +89,7 @@ MODULES = {
     "graphlib": "core.graph",
     "proxy_caller": "core.proxy_caller",
     "rnglib": "core.rngs",
-    "spmd": "partitioning.specs",
+    "spmd": "partitioning.spmd",
     "statelib": "core.state",
     "variablelib": "core.variables",
 }

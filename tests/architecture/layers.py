@@ -21,7 +21,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "remat", "tree_states", "rng_splits", "compat",
     ),
     "partitioning": (
-        "axis_rules", "mesh", "specs", "shardings", "creation", "activations", "recipes", "rule_checks", "processes", "boxes",
+        "axis_rules", "mesh", "specs", "shardings", "creation", "activations", "recipes", "rule_checks",
+        "processes", "boxes", "spmd",
     ),
     "nn": (
         "masks", "promotion", "checks", "initializers", "activations",

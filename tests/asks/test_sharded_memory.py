@@ -10,10 +10,10 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+import transformer
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import plait
-import transformer
 from plait.partitioning import create_sharded
 from plait.partitioning.creation import creation_program
 

@@ -1,13 +1,13 @@
-"""Ask 15: one annotated model runs with no mesh, on one device, on eight, with automatic and explicit axes, on two meshes."""
+"""Ask 15: one annotated model runs with no mesh, on one device, on eight, on two meshes, with both kinds of axes."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import transformer
 from jax.sharding import AxisType, Mesh
 
 import plait
-import transformer
 from plait.errors import ArgumentError
 
 CONFIG = transformer.Config(blocks=1)
@@ -59,5 +59,8 @@ def test_a_variable_says_its_own_mesh():
 
 
 def test_an_unknown_name_is_told_with_the_rules_in_force():
-    with transformer.on_mesh({"fsdp": 8}), pytest.raises(ArgumentError, match=r"(?s)'experts'.*\('embed', 'fsdp'\).*'fsdp'"):
+    with (
+        transformer.on_mesh({"fsdp": 8}),
+        pytest.raises(ArgumentError, match=r"(?s)'experts'.*\('embed', 'fsdp'\).*'fsdp'"),
+    ):
         plait.Param(jnp.ones((8, 4)), out_sharding=("experts", "embed"))

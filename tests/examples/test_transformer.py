@@ -2,10 +2,10 @@
 
 import jax
 import pytest
+import transformer
 from jax.sharding import AxisType
 
 import plait
-import transformer
 
 STEPS = 50
 LAYOUTS = [{"data": 8}, {"fsdp": 8}, {"model": 8}, {"data": 2, "fsdp": 2, "model": 2}]

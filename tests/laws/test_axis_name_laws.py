@@ -34,7 +34,9 @@ def check_names(model):
 
 # A layer of stacking: which transform, the name of its axis (or none given), where the axis goes.
 LAYERS = st.lists(
-    st.tuples(st.sampled_from(["vmap", "scan"]), st.sampled_from(["layers", "depth", None, "unnamed"]), st.integers(-1, 0)),
+    st.tuples(
+        st.sampled_from(["vmap", "scan"]), st.sampled_from(["layers", "depth", None, "unnamed"]), st.integers(-1, 0)
+    ),
     max_size=3,
 )
 
@@ -131,5 +133,10 @@ def test_names_are_carried_through_split_clone_and_checkpoint(tmp_path):
     fresh = plait.clone(model)
     path = plait.checkpoint.save(tmp_path / "1", {"model": model})
     plait.checkpoint.restore(path, {"model": fresh})
-    for other in (plait.merge(*plait.split(model)), plait.clone(model), fresh, plait.from_config(plait.to_config(model))):
+    for other in (
+        plait.merge(*plait.split(model)),
+        plait.clone(model),
+        fresh,
+        plait.from_config(plait.to_config(model)),
+    ):
         assert [v.out_sharding for v in named_variables(other)] == names

@@ -12,8 +12,9 @@ import jax
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
-import plait
 import transformer
+
+import plait
 
 
 def main(mesh: str, steps: str, folder: str, death: str, blocks: str = "2") -> None:
@@ -29,7 +30,9 @@ def main(mesh: str, steps: str, folder: str, death: str, blocks: str = "2") -> N
 
     sizes = {name: int(size) for name, _, size in (part.partition("=") for part in mesh.split(","))}
     with transformer.on_mesh(sizes):
-        transformer.train(transformer.Config(blocks=int(blocks)), int(steps), folder=Path(folder), every=4, report=report)
+        transformer.train(
+            transformer.Config(blocks=int(blocks)), int(steps), folder=Path(folder), every=4, report=report
+        )
 
 
 if __name__ == "__main__":

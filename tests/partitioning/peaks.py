@@ -19,9 +19,7 @@ ARRAYS, WIDTH = 12, 2048  # of 16 MB each
 class Layers(plait.Module):
     def __init__(self, rngs):
         self.layers = [
-            plait.Linear(
-                WIDTH, WIDTH, use_bias=False, kernel_metadata={"out_sharding": ("embed", "mlp")}, rngs=rngs
-            )
+            plait.Linear(WIDTH, WIDTH, use_bias=False, kernel_metadata={"out_sharding": ("embed", "mlp")}, rngs=rngs)
             for _ in range(ARRAYS)
         ]
 

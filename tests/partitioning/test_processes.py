@@ -66,7 +66,9 @@ def test_an_error_ends_the_process_at_once_after_what_python_says():
         "from plait.partitioning import processes; processes._end_at_once_on_errors()\n"
         "import jax; raise jax.errors.JaxRuntimeError('Gloo: Connection closed by peer')"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ}, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ}, check=False
+    )
     assert done.returncode == 1
     assert "waited" not in done.stdout
     assert "JaxRuntimeError: Gloo" in done.stderr

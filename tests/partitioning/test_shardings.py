@@ -111,7 +111,7 @@ def test_logical_names_are_translated():
         with pytest.raises(ArgumentError, match=r"(?s)Param.*'heads'.*\('embed', 'model'\).*\('data', 'model'\)"):
             plait.Param(jnp.ones((4, 2)), out_sharding=("heads", None))
         with pytest.raises(ArgumentError, match=r"(?s)more axis names.*\(4,\)"):
-            plait.Param(jnp.ones(4), out_sharding=("embed", "none", "embed"))
+            plait.Param(jnp.ones(4), out_sharding=("embed", "none", "none"))
 
 
 def test_mixed_axis_kinds_are_refused():

@@ -110,7 +110,7 @@ class ShardingReport:
         return f"{len(whole)} large variables, {total} in all, lie whole on every device"
 
     def svg(self) -> str:
-        """A picture: a bar for each variable, as long as its bytes on one device, coloured by the mesh axes that cut it."""
+        """A picture: a bar for each variable, as long as its bytes on one device, in the colours of what cuts it."""
         return _Picture(self).text()
 
     def _repr_svg_(self) -> str:

@@ -6,4 +6,11 @@ from .processes import connect_processes as connect_processes
 from .recipes import rules_for as rules_for
 from .rule_checks import check_rules as check_rules
 
-__all__ = ["check_rules", "connect_processes", "create_sharded", "out_sharding", "rules_for", "with_sharding_constraint"]
+__all__ = [
+    "check_rules",
+    "connect_processes",
+    "create_sharded",
+    "out_sharding",
+    "rules_for",
+    "with_sharding_constraint",
+]

@@ -14,6 +14,7 @@ from .shardings import get_abstract_model
 
 A = TypeVar("A")
 
+
 def create_sharded(make: Callable[[], A], mesh: Mesh | None = None) -> A:
     """Make a model, or a dict of several objects, on a mesh: each device computes its own part of every variable.
 

@@ -1,8 +1,8 @@
 """Many processes as one run: connecting them, and ending clearly when one is lost.
 
 Every process of a run executes the same program; JAX's own distributed runtime joins their devices. A process learns of
-the end of another in one of two ways: a collective that both take part in fails, or the other's heartbeats stay away. The
-first is an error in Python, to which a message in words is added here; upon the second JAX itself ends the process,
+the end of another in one of two ways: a collective that both take part in fails, or the other's heartbeats stay away.
+The first is an error in Python, to which a message in words is added here; upon the second JAX itself ends the process,
 with a message that another task has most likely died.
 """
 
@@ -103,7 +103,9 @@ def _not_connected(error: RuntimeError, found: Mapping[str, Any]) -> ProcessErro
         at=f"process {found['process_id']} of {found['num_processes']}" if found else None,
         found=str(error).partition("\n")[0],
         expected="to be called before JAX uses a device" if early else "all processes, within the time to connect",
-        do="make connect_processes() the first thing of the program" if early else "look at the other processes' output",
+        do="make connect_processes() the first thing of the program"
+        if early
+        else "look at the other processes' output",
     )
 
 

@@ -64,7 +64,9 @@ def _check_used(rules: Any, used: set[str], at: str | None) -> None:
     unused = [(name, axis) for name, axis in rules if name not in used]
     if unused:
         raise ArgumentError(
-            "a logical axis rule is used by no variable" if at is None else "a variable has a rule that it does not use",
+            "a logical axis rule is used by no variable"
+            if at is None
+            else "a variable has a rule that it does not use",
             at=at,
             found=", ".join(f"{name!r} -> {axis!r}" for name, axis in unused),
             expected=f"names of the {'model' if at is None else 'variable'}: {', '.join(map(repr, sorted(used)))}",

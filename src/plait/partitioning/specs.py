@@ -1,7 +1,4 @@
-"""Partition specs of variables: their axis names, translated by the rules in force. (rules M22, M25 to M27)
-
-``plait.spmd`` is this module: what concerns axis names of variables.
-"""
+"""Partition specs of variables: their axis names, translated by the rules in force. (rules M22, M25 to M27)"""
 
 from __future__ import annotations
 
@@ -11,17 +8,15 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ..core.axes import add_axis as add_axis, remove_axis as remove_axis
 from ..core.variables import Variable
 from ..paths import format_path
 from ..words import with_article
 from .axis_rules import (
     Rules,
     check_one_target,
-    composite_rules as composite_rules,
-    from_sharding_rules as from_sharding_rules,
-    get_logical_axis_rules as get_logical_axis_rules,
-    set_logical_axis_rules as set_logical_axis_rules,
+    composite_rules,
+    from_sharding_rules,
+    get_logical_axis_rules,
 )
 from .mesh import check_spec, check_used_once
 
