@@ -51,7 +51,7 @@ def test_a_model_is_made_in_place(sizes):
         _, program = creation_program(make, jax.sharding.get_mesh())
         found = program.lower().compile().memory_analysis()
     largest = max(row.bytes for row in report.variables)
-    tables = 16 * len(report.variables)  # of pointers to the results
+    tables = 4096  # of pointers to the results, and small constants
     assert found.output_size_in_bytes <= report.bytes_per_device + tables
     room = 3 * largest if sizes == {"data": 8} else largest
     assert found.output_size_in_bytes + found.temp_size_in_bytes <= report.bytes_per_device + room + tables

@@ -37,30 +37,32 @@ def test_every_layout_has_the_losses_of_one_device(sizes, kind, alone):
     assert len(losses) == steps
 
 
-@pytest.mark.parametrize("sizes", [*LAYOUTS, {"data": 1}, {"data": 2, "model": 1}], ids=lambda sizes: "x".join(sizes))
+@pytest.mark.parametrize("sizes", LAYOUTS, ids=lambda sizes: "x".join(sizes))
 def test_a_step_leaves_every_variable_where_it_was(sizes):
     """Parameters and the optimizer's averages keep their shardings, and each device holds its part only."""
-    config = transformer.Config()
+    config = transformer.Config(blocks=1)
     with transformer.on_mesh(sizes):
         run = transformer.make(config)
-        before = shardings(run)
+        before = values_of(run)
+        shardings = {path: value.sharding for path, value in before.items()}
         batch = next(transformer.batches(config, 0))
         transformer.step(run["model"], run["optimizer"], batch)
-        after = shardings(run)
+        after = values_of(run)
         kernel = run["model"].blocks[0].up.kernel.get_raw_value()
-    assert {path: spec for path, spec in after.items() if before[path] != spec} == {}
+    moved = [path for path, value in after.items() if not value.sharding.is_equivalent_to(shardings[path], value.ndim)]
+    assert moved == []
+    assert len(after) > 30
     parts = sizes.get("fsdp", 1) * sizes.get("model", 1)
     assert kernel.addressable_shards[0].data.size * parts == kernel.size
 
 
-def shardings(run):
-    values = plait.to_flat_state(plait.as_pure(plait.state(run)))
-    return {path: (value.sharding.spec, value.sharding.mesh.shape) for path, value in values if value.ndim}
+def values_of(run):
+    return dict(plait.to_flat_state(plait.as_pure(plait.state(run))))
 
 
 def test_a_run_goes_on_in_another_layout_with_the_losses_of_an_unbroken_one(alone, tmp_path):
     config = transformer.Config()
-    for steps, sizes in ((4, {"fsdp": 8}), (8, {"data": 2, "fsdp": 2, "model": 2}), (12, {}), (16, {"model": 4})):
+    for steps, sizes in ((4, {"data": 2, "fsdp": 2, "model": 2}), (8, {}), (12, {"model": 4})):
         with transformer.on_mesh(sizes):
             losses = transformer.train(config, steps, folder=tmp_path, every=4)
         assert len(losses) == 4

@@ -31,8 +31,8 @@ WRONG = {
     "two names on one axis": ((8, 4), ("mlp", "heads"), r"same mesh axis.*0 \('mlp'\) and 1 \('heads'\).*\('mlp', 'm"),
     "an axis in a tuple twice": ((8, 4), (("mlp", "heads"), None), r"same mesh axis.*'model'"),
     "an unknown axis": ((8, 4), ("embed", "experts"), r"'experts'.*\('mlp', 'model'\).*\('data', 'model'\)"),
-    "an uneven dimension": ((8, 6), ("embed", "mlp"), r"dimension 1.*length 6.*\(8, 6\).*multiple of 4.*'model' of size"),
-    "an uneven product": ((12, 4), (("data", "mlp"), None), r"dimension 0.*length 12.*multiple of 8.*'data'.*and 'model'"),
+    "an uneven dimension": ((8, 6), ("embed", "mlp"), r"dimension 1.*length 6.*\(8, 6\).*of 4.*'model' of size 4"),
+    "an uneven product": ((12, 4), (("data", "mlp"), None), r"dimension 0.*length 12.*of 8.*'data'.*and 'model'"),
 }  # fmt: skip
 
 wrong = pytest.mark.parametrize(("shape", "names", "says"), WRONG.values(), ids=WRONG)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -47,7 +48,7 @@ def _told(error: Exception) -> dict[str, object]:
     return {"kind": "ProcessError", "message": "process 0 failed at what it does for all", "parts": parts}
 
 
-def _broadcast(outcome: dict[str, object]) -> dict[str, str]:
+def _broadcast(outcome: dict[str, object]) -> dict[str, Any]:
     from jax.experimental import multihost_utils
 
     room = np.zeros(_ROOM, np.uint8)
