@@ -7,6 +7,7 @@ from jax.sharding import AxisType
 
 import plait
 
+CONFIG = transformer.Config(blocks=1)
 STEPS = 50
 LAYOUTS = [{"data": 8}, {"fsdp": 8}, {"model": 8}, {"data": 2, "fsdp": 2, "model": 2}]
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("users_promotion")
 @pytest.fixture(scope="module")
 def alone():
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        return transformer.train(transformer.Config(), STEPS)
+        return transformer.train(CONFIG, STEPS)
 
 
 def test_it_learns(alone):
@@ -32,7 +33,7 @@ def test_every_layout_has_the_losses_of_one_device(sizes, kind, alone):
     else:
         steps = STEPS
     with transformer.on_mesh(sizes, kind):
-        losses = transformer.train(transformer.Config(), steps)
+        losses = transformer.train(CONFIG, steps)
     assert max(abs(mine - its) for mine, its in zip(losses, alone, strict=False)) <= 1e-5
     assert len(losses) == steps
 
@@ -40,12 +41,11 @@ def test_every_layout_has_the_losses_of_one_device(sizes, kind, alone):
 @pytest.mark.parametrize("sizes", LAYOUTS, ids=lambda sizes: "x".join(sizes))
 def test_a_step_leaves_every_variable_where_it_was(sizes):
     """Parameters and the optimizer's averages keep their shardings, and each device holds its part only."""
-    config = transformer.Config(blocks=1)
     with transformer.on_mesh(sizes):
-        run = transformer.make(config)
+        run = transformer.make(CONFIG)
         before = values_of(run)
         shardings = {path: value.sharding for path, value in before.items()}
-        batch = next(transformer.batches(config, 0))
+        batch = next(transformer.batches(CONFIG, 0))
         transformer.step(run["model"], run["optimizer"], batch)
         after = values_of(run)
         kernel = run["model"].blocks[0].up.kernel.get_raw_value()
@@ -61,10 +61,9 @@ def values_of(run):
 
 
 def test_a_run_goes_on_in_another_layout_with_the_losses_of_an_unbroken_one(alone, tmp_path):
-    config = transformer.Config()
     for steps, sizes in ((4, {"data": 2, "fsdp": 2, "model": 2}), (8, {}), (12, {"model": 4})):
         with transformer.on_mesh(sizes):
-            losses = transformer.train(config, steps, folder=tmp_path, every=4)
+            losses = transformer.train(CONFIG, steps, folder=tmp_path, every=4)
         assert len(losses) == 4
         assert max(abs(mine - its) for mine, its in zip(losses, alone[steps - 4 :], strict=False)) <= 1e-5
 
