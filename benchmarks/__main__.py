@@ -9,7 +9,7 @@ import os
 import pathlib
 import sys
 
-NAMES = ("dispatch", "graph", "transitions", "tracing", "memory", "imports", "whole_models")
+NAMES = ("dispatch", "graph", "transitions", "tracing", "memory", "imports", "whole_models", "scaling")
 
 
 def main(arguments: list[str] | None = None) -> None:

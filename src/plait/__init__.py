@@ -192,6 +192,8 @@ from .nn.reparametrisation import SpectralNorm as SpectralNorm
 from .nn.reparametrisation import WeightNorm as WeightNorm
 from .nn.rotary import apply_rotary_embedding as apply_rotary_embedding
 from .nn.sequential import Sequential as Sequential
+from . import partitioning as partitioning
+from .partitioning.activations import with_sharding_constraint as with_sharding_constraint
 from .partitioning.axis_rules import logical_axis_rules as logical_axis_rules
 from .partitioning import boxes as meta
 from .partitioning.shardings import abstract_with_sharding as abstract_with_sharding
@@ -199,7 +201,7 @@ from .partitioning.shardings import as_abstract as as_abstract
 from .partitioning.shardings import get_abstract_model as get_abstract_model
 from .partitioning.specs import get_named_sharding as get_named_sharding
 from .partitioning.specs import get_partition_spec as get_partition_spec
-from .partitioning import specs as spmd
+from .partitioning import spmd as spmd
 from .transforms.autodiff import grad as grad
 from .transforms.autodiff import value_and_grad as value_and_grad
 from .transforms.axis_names import transform_metadata as transform_metadata
@@ -244,6 +246,7 @@ if TYPE_CHECKING:
     from . import bridge as bridge
     from . import checkpoint as checkpoint
     from . import export as export
+    from . import inspect as inspect
     from .inspect.retrace import explain_retraces as explain_retraces
     from . import training as training
     from .training.ema import EMA as EMA

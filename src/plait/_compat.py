@@ -15,6 +15,7 @@ from typing import Any
 import jax
 from jax._src import core as _core
 from jax._src.array import ArrayImpl as ArrayImpl
+from jax._src.clusters import ClusterEnv as _ClusterEnv
 
 if hasattr(_core, "trace_state"):
     trace_state = _core.trace_state
@@ -98,6 +99,17 @@ def refuses_shared_donation() -> bool:
     Seen on the CPU runtime; until it is seen on others, buffers are compared before each call there.
     """
     return jax.default_backend() == "cpu"
+
+
+def memory_saving_options() -> dict[str, Any] | None:
+    """Compiler options with which independent values are computed one after the other, as accelerators do anyway."""
+    return {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"} if jax.default_backend() == "cpu" else None
+
+
+def in_cluster() -> bool:
+    """Whether JAX finds by itself which processes a run has: under Slurm, Open MPI, Kubernetes, on Cloud TPU."""
+    kinds = _ClusterEnv._cluster_types
+    return any(not kind.opt_in_only_method and kind.is_env_present() for kind in kinds)
 
 
 def frame_locals(frame: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Exit status: 0 for success, 1 for an export that gives other numbers than its model, 2 for a request that cannot be
 fulfilled (with the reason on standard error, and nothing half-done), or for files that `migrate` could not handle, 130
-for an interruption.
+for an interruption; of ``plait launch`` that of the first process that failed.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_digits(demos.add_parser("digits", help="handwritten digits, with figures and exports", allow_abbrev=False))
     _add_migrate(commands.add_parser("migrate", help="rewrite Flax NNX imports to plait", allow_abbrev=False))
     cli_export.add_commands(commands)
+    _add_launch(commands.add_parser("launch", help="start several processes of one run", allow_abbrev=False))
     return parser
 
 
@@ -120,6 +121,29 @@ def _run_migrate(options: argparse.Namespace) -> int:
     from .migrate.files import migrate
 
     return migrate(options.paths, write=options.write)
+
+
+def _add_launch(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "plait launch --processes N [--devices N] [--port N] -- COMMAND ..."
+    parser.description = (
+        "Start several processes of one run on this machine. Each finds the others by "
+        "plait.partitioning.connect_processes(), which the program calls first. Lines of output have the number of "
+        "their process before them. When one process fails, the others are ended, and its exit status is that of the "
+        "command."
+    )
+    parser.add_argument("--processes", type=_whole(1), required=True, metavar="N", help="how many processes")
+    parser.add_argument(
+        "--devices", type=_whole(1), metavar="N", help="CPU devices of each process (default: what the machine has)"
+    )
+    parser.add_argument("--port", type=_whole(1, 65_535), metavar="N", help="where process 0 listens (default: free)")
+    parser.add_argument("command", nargs="+", metavar="COMMAND", help="the program, such as: python train.py")
+    parser.set_defaults(run=_run_launch)
+
+
+def _run_launch(options: argparse.Namespace) -> int:
+    from . import launch
+
+    return launch.run(launch.Options(options.command, options.processes, options.devices, options.port))
 
 
 def _folder(text: str) -> Path:

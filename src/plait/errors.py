@@ -28,6 +28,7 @@ builtin exception that a user would catch::
     ├── ConfigError                  (ValueError)     a structure that has no JSON form, or a damaged configuration
     ├── CheckpointError              (ValueError)     a folder that is no whole checkpoint, or one of another model
     │   └── ConversionError                           a foreign checkpoint whose leaves are not those of the model
+    ├── ProcessError                 (RuntimeError)   processes that cannot be connected, or one that was lost
     ├── ExportError                  (RuntimeError)   an export that cannot be written, loaded or validated
     ├── MissingDependencyError       (ImportError)    an optional package that is not installed
     ├── RetraceError                 (RuntimeError)   a jitted function was traced more often than allowed
@@ -181,6 +182,10 @@ class ConversionError(CheckpointError):
     """A checkpoint of another library lacks leaves, has others, or has some that do not fit; ``report`` lists all."""
 
     report: Any = None
+
+
+class ProcessError(PlaitError, RuntimeError):
+    """The processes of a run cannot be connected, or one of them was lost."""
 
 
 class ExportError(PlaitError, RuntimeError):

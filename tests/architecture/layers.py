@@ -20,14 +20,17 @@ FILES: dict[str, tuple[str, ...]] = {
         "tangents", "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "branches", "sharded",
         "remat", "tree_states", "rng_splits", "compat",
     ),
-    "partitioning": ("axis_rules", "mesh", "specs", "shardings", "boxes"),
+    "partitioning": (
+        "axis_rules", "mesh", "specs", "shardings", "creation", "activations", "recipes", "rule_checks",
+        "processes", "boxes", "spmd",
+    ),
     "nn": (
         "masks", "promotion", "checks", "initializers", "activations",
         "prelu", "linear", "conv", "embedding", "norm", "reparametrisation", "dropout", "rotary", "dot_product",
         "kv_cache", "attention", "cells", "recurrent", "pooling", "lora", "sequential",
     ),
     "checkpoint": (
-        "layout", "leaves", "orbax", "stored", "safetensors", "orbax_trees", "abstract", "compare",
+        "layout", "leaves", "together", "orbax", "stored", "safetensors", "orbax_trees", "abstract", "compare",
     ),
     "bridge": (
         "linen", "kinds", "nnx_meta", "leaves", "collections", "variables", "rngs", "lazy", "init_apply", "filling",
@@ -40,14 +43,14 @@ FILES: dict[str, tuple[str, ...]] = {
         "onnx_pooling", "runners", "jax_module", "serving", "signatures", "saved_model", "stablehlo", "onnx", "litert",
         "saving", "describe", "validate", "proof",
     ),
-    "inspect": ("tabulate", "retrace", "treescope", "explorer"),
+    "inspect": ("tabulate", "sharding", "retrace", "treescope", "explorer"),
     "training": (
         "optimizer", "learning_rates", "loss_scaling", "train_state", "metric", "classification", "metrics",
         "ema", "loop", "progress", "resume",
     ),
     "demo": ("images", "figures", "exports", "runs", "table", "digits"),
     "migrate": ("known", "uses", "rewrite", "files"),
-    "program": ("cli_export", "cli"),
+    "program": ("launch", "cli_export", "cli"),
 }  # fmt: skip
 
 MAY_IMPORT: dict[str, frozenset[str]] = {

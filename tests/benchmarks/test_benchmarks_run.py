@@ -17,6 +17,7 @@ SHAPES = {
     "memory": (4, 2),
     "imports": (3, 1),
     "whole_models": (6, 1),
+    "scaling": (7, 3),
 }
 
 

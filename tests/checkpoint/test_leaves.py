@@ -80,7 +80,7 @@ def test_what_a_checkpoint_cannot_hold_is_refused_by_name(value):
 def test_a_shape_is_described_and_read_as_its_value_would_be(value):
     shape = jax.eval_shape(lambda: value)
     assert describe(shape, "w") == describe(value, "w")
-    target, shaped = to_target(value), to_target(shape)
+    target, shaped = to_target(value, "leaf"), to_target(shape, "leaf")
     assert (shaped.shape, shaped.dtype) == (target.shape, target.dtype)
 
 

@@ -87,8 +87,8 @@ def test_new_variables_are_placed_where_a_mesh_is_known(kind):
 def test_a_mesh_of_the_variable_wins():
     """V38, V39."""
     own = mesh()
-    v = plait.Param(jnp.ones((8, 2)), out_sharding=("data",), mesh=own)
-    assert v.get_raw_value().sharding == NamedSharding(own, P("data"))
+    v = plait.Param(jnp.ones((8, 2)), out_sharding=("data", None), mesh=own)
+    assert v.get_raw_value().sharding == NamedSharding(own, P("data", None))
     w = plait.Param(jnp.ones((8, 2)), out_sharding=NamedSharding(own, P("model")))
     assert w.get_raw_value().sharding.spec == P("model")
 
@@ -99,7 +99,7 @@ def test_without_a_mesh_the_names_stay_metadata():
     assert v.out_sharding == ("data", None)
     assert len(v.get_raw_value().devices()) == 1
     with jax.set_mesh(mesh()), plait.use_eager_sharding(False):
-        w = plait.Param(jnp.ones((8, 2)), out_sharding=("data",))
+        w = plait.Param(jnp.ones((8, 2)), out_sharding=("data", None))
         assert w.get_raw_value().sharding.is_fully_replicated
 
 
@@ -109,16 +109,16 @@ def test_logical_names_are_translated():
         v = plait.Param(jnp.ones((4, 2)), out_sharding=("none", "embed"))
         assert v.get_raw_value().sharding.spec == P(None, "model")
         with pytest.raises(ArgumentError, match=r"(?s)Param.*'heads'.*\('embed', 'model'\).*\('data', 'model'\)"):
-            plait.Param(jnp.ones((4, 2)), out_sharding=("heads",))
+            plait.Param(jnp.ones((4, 2)), out_sharding=("heads", None))
         with pytest.raises(ArgumentError, match=r"(?s)more axis names.*\(4,\)"):
-            plait.Param(jnp.ones(4), out_sharding=("embed", "none", "embed"))
+            plait.Param(jnp.ones(4), out_sharding=("embed", "none", "none"))
 
 
 def test_mixed_axis_kinds_are_refused():
     """V39."""
     mixed = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto, AxisType.Explicit))
     with jax.set_mesh(mixed), pytest.raises(ArgumentError, match=r"(?s)axis types.*Auto.*Explicit"):
-        plait.Param(jnp.ones((4, 2)), out_sharding=("data",))
+        plait.Param(jnp.ones((4, 2)), out_sharding=("data", None))
 
 
 def test_a_model_is_made_on_its_devices():
@@ -139,10 +139,10 @@ def test_abstract_models():
     assert state["linear"]["kernel"].get_raw_value().sharding == NamedSharding(own, P(None, "model"))
     assert state["count"].get_raw_value().sharding == NamedSharding(own, P())
     assert graphdef == plait.graphdef(Net(plait.Rngs(0)))
-    v = plait.Param(jax.ShapeDtypeStruct((4, 2), jnp.float32), out_sharding=("data",))
+    v = plait.Param(jax.ShapeDtypeStruct((4, 2), jnp.float32), out_sharding=("data", None))
     assert plait.as_abstract(v).get_raw_value().sharding is None
     with jax.set_mesh(own):
-        assert plait.as_abstract({"v": v})["v"].get_raw_value().sharding.spec == P("data")
+        assert plait.as_abstract({"v": v})["v"].get_raw_value().sharding.spec == P("data", None)
     with pytest.warns(DeprecationWarning, match="as_abstract"):
         plait.abstract_with_sharding(v)
 

@@ -1,7 +1,7 @@
 """The bridge to other libraries: modules and variables of plait inside Linen code and the other way round, and
 checkpoints of Linen and PyTorch converted for good.
 
-Importing this package imports neither Flax nor torch; what wraps a Linen module, or becomes one, imports Flax. (rule B1)
+Importing this package imports neither Flax nor torch; what wraps a Linen module, or becomes one, needs Flax. (rule B1)
 """
 
 from __future__ import annotations

@@ -100,6 +100,11 @@ def check_whole(path: Path) -> Manifest:
             raise _damaged(path, f"{name} of {file.stat().st_size:,} bytes instead of {size:,}")
         if _digest(file) != digest:
             raise _damaged(path, f"{name} with other bytes than were written")
+    return manifest_of(text)
+
+
+def manifest_of(text: Mapping[str, Any]) -> Manifest:
+    """The manifest that was stored."""
     return Manifest(text["step"], text["metrics"], text["leaves"])
 
 

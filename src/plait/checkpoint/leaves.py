@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 
 from .._compat import Tracer, is_mutable_array
 from ..core.functional import state
@@ -25,6 +26,7 @@ from ..core.nodes import Kind, check_node, kind_of
 from ..core.state import State, map_state
 from ..core.variables import Variable
 from ..errors import ArgumentTypeError, CheckpointError
+from ..partitioning.mesh import check_spec
 from ..paths import Path, describe_path
 
 Description = Mapping[str, Any]
@@ -157,20 +159,33 @@ def to_array(value: Any, name: str) -> Any:
     """
     if isinstance(value, jax.ShapeDtypeStruct):
         raise _unstorable(name, value, "an array with values", "give the model values before saving it")
-    if _is_key(value):
-        return jax.random.key_data(value)
-    return np.asarray(value) if isinstance(value, np.generic) else value
+    value = jax.random.key_data(value) if _is_key(value) else value
+    return np.asarray(value) if isinstance(value, np.generic) or _is_of_one_process(value) else value
 
 
-def to_target(value: Any) -> Any:
-    """What is to be read in place of an array or key: shape and dtype, and where JAX keeps it."""
+def to_target(value: Any, name: str) -> Any:
+    """What is to be read in place of an array or key: shape and dtype, and where JAX keeps it.
+
+    Raises:
+        ArgumentError: a shape has a sharding that cannot cut it.
+    """
     if isinstance(value, (np.ndarray, np.generic)):
         return np.empty(value.shape, value.dtype)
-    if not _is_key(value):
-        return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=value.sharding)
-    data = _abstract_key_data(value)
-    sharding = jax.random.key_data(value).sharding if isinstance(value, jax.Array) else None
+    if _is_key(value):
+        data = _abstract_key_data(value)
+        sharding = jax.random.key_data(value).sharding if isinstance(value, jax.Array) else None
+    else:
+        data, sharding = value, value.sharding
+    if _is_of_one_process(value) or (sharding is None and jax.process_count() > 1):
+        return np.empty(data.shape, data.dtype)
+    if isinstance(sharding, NamedSharding):
+        check_spec(sharding.spec, sharding.mesh, data.shape, f"{name} of the checkpoint")
     return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=sharding)
+
+
+def _is_of_one_process(value: Any) -> bool:
+    """Whether an array of a run of several processes lies on the devices of this one alone."""
+    return jax.process_count() > 1 and isinstance(value, jax.Array) and value.is_fully_addressable
 
 
 def from_array(array: Any, description: Description, like: Any) -> Any:

@@ -1,11 +1,13 @@
 """Save and restore through Orbax, which writes arrays of any size and sharding in parallel.
 
-``layout.py`` says what surrounds Orbax's folder, ``leaves.py`` what a leaf is called. Only one process may save: the
-manifest is written by the process that calls.
+``layout.py`` says what surrounds Orbax's folder, ``leaves.py`` what a leaf is called. Where several processes make up
+one run, all of them call ``save`` and ``restore``: each writes and reads the parts of arrays that its devices hold, and
+process 0 does the rest for all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +17,9 @@ import numpy as np
 
 from ..core.functional import update
 from ..errors import ArgumentTypeError
-from .layout import ARRAYS, Manifest, check_whole, new_folder, write_manifest
+from .layout import ARRAYS, Manifest, check_whole, manifest_of, new_folder, read_manifest_text, write_manifest
 from .leaves import check_same_leaves, describe, from_array, is_in_arrays, named_leaves, to_array, to_target
+from .together import on_first
 
 
 def save(
@@ -28,6 +31,9 @@ def save(
     overwrite: bool = False,
 ) -> Path:
     """Write the values of a graph to the folder ``path``, whole or not at all.
+
+    In a run of several processes all of them call it, with a path that all of them see. An array that lies on the
+    devices of one process only is taken from process 0: it is to be the same on all.
 
     Args:
         path: the folder to be made; its parents are made too.
@@ -57,11 +63,21 @@ def save(
     leaves = {name: describe(value, name) for name, value in values.items()}
     manifest = Manifest(_whole_number(step), _plain_metrics(metrics or {}), leaves)
     arrays = {name: to_array(values[name], name) for name, leaf in leaves.items() if is_in_arrays(leaf)}
-    with new_folder(target, overwrite=overwrite) as draft:
+    with contextlib.ExitStack() as held:
+
+        def begin() -> str:
+            return str(held.enter_context(new_folder(target, overwrite=overwrite)))
+
+        def finish() -> str:
+            write_manifest(draft, manifest)
+            held.close()  # moves the folder to its place
+            return ""
+
+        draft = Path(on_first(begin))
         if arrays:
             with _checkpointer() as checkpointer:
                 checkpointer.save(draft / ARRAYS, arrays)
-        write_manifest(draft, manifest)
+        on_first(finish)
     return target
 
 
@@ -69,7 +85,8 @@ def restore(path: str | os.PathLike[str], node: Any) -> Manifest:
     """Read a checkpoint into the given objects, in place.
 
     Every leaf must be there with the same name, dtype and shape, and nothing else; arrays get the sharding of those
-    that they replace. Everything is read before anything is changed.
+    that they replace, whatever sharding they were saved with, on however many processes. Everything is read before
+    anything is changed. In a run of several processes all of them call it.
 
     Args:
         path: a folder that ``save`` wrote.
@@ -80,13 +97,20 @@ def restore(path: str | os.PathLike[str], node: Any) -> Manifest:
 
     Raises:
         CheckpointError: the folder is no whole checkpoint, or does not fit; the message names the paths that differ.
+        ArgumentError: a shape without values has a sharding that cannot cut it; the message names the path.
         GraphError: an array lies in an immutable container, such as a tuple, where it cannot be replaced.
     """
     source = Path(path).absolute()
-    manifest = check_whole(source)
+
+    def check() -> str:
+        check_whole(source)
+        return ""
+
+    on_first(check)  # it is enough that one process reads every file once more
+    manifest = manifest_of(read_manifest_text(source))
     values, state_of = named_leaves(node)
     check_same_leaves(manifest.leaves, {name: describe(value, name) for name, value in values.items()}, at=str(source))
-    targets = {name: to_target(values[name]) for name, leaf in manifest.leaves.items() if is_in_arrays(leaf)}
+    targets = {name: to_target(values[name], name) for name, leaf in manifest.leaves.items() if is_in_arrays(leaf)}
     arrays = {}
     if targets:
         with _checkpointer() as checkpointer:

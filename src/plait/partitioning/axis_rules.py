@@ -98,6 +98,27 @@ def composite_rules(context: Rules, local: Rules) -> Rules:
     return tuple(targets.items())
 
 
+def check_one_target(names: Any, rules: Rules, what: str) -> None:
+    """Refuse rules that say two things about a name that a variable uses.
+
+    For boxes a second rule is a second choice; the name of a variable has one meaning.
+
+    Raises:
+        ArgumentError: names both targets.
+    """
+    used = {part for name in names for part in (name if isinstance(name, (tuple, list)) else (name,))}
+    targets: dict[str, Any] = {}
+    for name, axis in rules:
+        if name in used and targets.setdefault(name, axis) != axis:
+            raise ArgumentError(
+                "logical axis rules contradict each other",
+                at=what,
+                found=f"{name!r} -> {targets[name]!r} and {name!r} -> {axis!r}",
+                expected="one target for a name",
+                do="drop one of the two, or use two names",
+            )
+
+
 def from_sharding_rules(sharding: Any, rules: Rules) -> tuple[Any, ...]:
     """Axis names with each name that has a rule replaced by its target.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -59,8 +60,12 @@ def place(value: Any, sharding: NamedSharding, what: str) -> Any:
     return jax.device_put(value, NamedSharding(concrete, sharding.spec))
 
 
-def place_by_spec(value: Any, spec: PartitionSpec, mesh: Any, what: str) -> Any:
+def place_by_spec(value: Any, spec: PartitionSpec, mesh: Any, what: str, *, names: Any = None) -> Any:
     """A value laid out by a spec on ``mesh``, or on the mesh in force; as it is where there is none.
+
+    Args:
+        what: whose value it is, for errors.
+        names: what the spec was made of, as in ``check_spec``.
 
     Raises:
         ArgumentError: the spec does not fit the mesh or the value, or the mesh mixes kinds of axes.
@@ -68,18 +73,22 @@ def place_by_spec(value: Any, spec: PartitionSpec, mesh: Any, what: str) -> Any:
     mesh = get_global_mesh() if mesh is None else mesh
     if mesh is None or mesh.empty or not hasattr(value, "shape"):
         return value
-    check_spec(spec, mesh, value.shape, what)
+    check_spec(spec, mesh, value.shape, what, names=names)
     return place(value, NamedSharding(mesh, spec), what)
 
 
-def check_spec(spec: PartitionSpec, mesh: Any, shape: tuple[int, ...], what: str) -> None:
-    """Refuse a spec that a mesh cannot follow.
+def check_spec(spec: PartitionSpec, mesh: Any, shape: tuple[int, ...], what: str, *, names: Any = None) -> None:
+    """Refuse a spec that a mesh cannot follow for an array of this shape.
+
+    Args:
+        what: whose array it is, for errors.
+        names: what the spec was made of; a tuple of names says something about each axis, a ``PartitionSpec`` may stop
+            early.
 
     Raises:
         ArgumentError: names the axis, and what there is.
     """
-    names = [name for entry in spec for name in (entry if isinstance(entry, tuple) else (entry,))]
-    unknown = [name for name in names if isinstance(name, str) and name not in mesh.axis_names]
+    unknown = [name for entry in spec for name in axes_of(entry) if name not in mesh.axis_names]
     if unknown:
         raise ArgumentError(
             "a variable names an axis that the mesh does not have",
@@ -88,11 +97,60 @@ def check_spec(spec: PartitionSpec, mesh: Any, shape: tuple[int, ...], what: str
             expected=f"axes of the mesh: {tuple(mesh.axis_names)}",
             do=f"add a rule: plait.logical_axis_rules([({unknown[0]!r}, mesh axis or None), ...])",
         )
-    if len(spec) > len(shape):
+    _check_rank(spec, shape, what, names)
+    check_used_once(spec, names, what)
+    sizes = dict(mesh.shape)
+    for dimension, (length, entry) in enumerate(zip(shape, spec, strict=False)):
+        parts = math.prod(sizes[name] for name in axes_of(entry))
+        if length % parts:
+            axes = " and ".join(f"{name!r} of size {sizes[name]}" for name in axes_of(entry))
+            raise ArgumentError(
+                f"dimension {dimension} of a variable cannot be divided among the devices",
+                at=what,
+                found=f"dimension {dimension} of length {length} in the shape {tuple(shape)}, and {spec}",
+                expected=f"a multiple of {parts}: the mesh axis {axes}",
+                do="choose a length that it divides, leave the axis whole with a rule (name, None), or use a mesh of "
+                "another shape",
+            )
+
+
+def _check_rank(spec: PartitionSpec, shape: tuple[int, ...], what: str, names: Any) -> None:
+    exact = isinstance(names, (tuple, list)) and not isinstance(names, PartitionSpec)
+    if len(spec) > len(shape) or (exact and len(spec) < len(shape)):
+        more = "more" if len(spec) > len(shape) else "fewer"
         raise ArgumentError(
-            "a variable has more axis names than its array has axes",
+            f"a variable has {more} axis names than its array has axes",
             at=what,
-            found=f"{spec} for shape {tuple(shape)}",
-            expected=f"at most {len(shape)} names",
-            do="give one name, or None, for each axis",
+            found=f"{len(spec)} names, {tuple(spec if names is None else names)}, for the shape {tuple(shape)}",
+            expected=f"{'' if exact else 'at most '}{len(shape)}",
+            do="give one name, or None, for each axis; where vmap or scan stacks the array, pass "
+            "transform_metadata={plait.PARTITION_NAME: name}",
         )
+
+
+def check_used_once(spec: PartitionSpec, names: Any, what: str) -> None:
+    """Refuse a spec that cuts two axes of one array by the same mesh axis.
+
+    Raises:
+        ArgumentError: names the axis, and the dimensions.
+    """
+    seen: dict[Any, int] = {}
+    for dimension, entry in enumerate(spec):
+        for name in axes_of(entry):
+            if name in seen:
+                given = names if isinstance(names, (tuple, list)) else spec
+                pair = (given[seen[name]], given[dimension])
+                raise ArgumentError(
+                    "two axes of one array are to be cut by the same mesh axis",
+                    at=what,
+                    found=f"{name!r} for the dimensions {seen[name]} ({pair[0]!r}) and {dimension} ({pair[1]!r}), "
+                    f"with the rules {list(get_logical_axis_rules())}",
+                    expected="each mesh axis at most once in an array",
+                    do="give the two axes different names, and rules that send them to different mesh axes or None",
+                )
+            seen[name] = dimension
+
+
+def axes_of(entry: Any) -> tuple[str, ...]:
+    """The mesh axes that an entry of a spec names."""
+    return tuple(name for name in (entry if isinstance(entry, (tuple, list)) else (entry,)) if isinstance(name, str))

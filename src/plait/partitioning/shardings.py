@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,10 +12,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from ..core.axes import sharding_hooks
 from ..core.functional import split
+from ..core.locate import modules_in_use
 from ..core.variables import Variable, eager_sharding_hooks
+from ..errors import ArgumentError
 from ..words import with_article
 from .mesh import check_spec, get_global_mesh, in_manual_mode, place
-from .specs import get_var_pspec
+from .specs import describe_leaf, variable_spec
 
 
 def sharding_of(variable: Variable[Any], shape: tuple[int, ...], what: str) -> Sharding | None:
@@ -38,21 +41,35 @@ def sharding_of(variable: Variable[Any], shape: tuple[int, ...], what: str) -> S
     mesh = get_global_mesh() if mesh is None else mesh
     if mesh is None or mesh.empty or in_manual_mode():
         return None
-    spec = get_var_pspec(variable) or PartitionSpec()
-    check_spec(spec, mesh, shape, what)
+    spec = variable_spec(variable, what) or PartitionSpec()
+    check_spec(spec, mesh, shape, what, names=layout)
     return NamedSharding(mesh, spec)
 
 
 sharding_hooks.append(sharding_of)
 
+# Whether new variables stay where they are, because the running function lays them out afterwards, by path.
+_left_to_caller: contextvars.ContextVar[bool] = contextvars.ContextVar("plait_placement_left", default=False)
+
 
 def _place_new(variable: Variable[Any], value: Any) -> Any:
     """Lay out the value of a new variable as its metadata says, where a mesh is known."""
-    if not hasattr(value, "ndim"):
+    if not hasattr(value, "ndim") or _left_to_caller.get():
         return value
-    what = f"{with_article(type(variable).__name__)} with out_sharding={variable.get_metadata()['out_sharding']}"
-    sharding = sharding_of(variable, value.shape, what)
-    return place(value, sharding, what) if isinstance(sharding, NamedSharding) else value
+    what = with_article(type(variable).__name__)
+    try:
+        sharding = sharding_of(variable, value.shape, what)
+        return place(value, sharding, what) if isinstance(sharding, NamedSharding) else value
+    except ArgumentError as error:
+        layout = variable.get_metadata()["out_sharding"]
+        raise _with_maker(error, f"{what} of shape {tuple(value.shape)} with out_sharding={layout!r}") from None
+
+
+def _with_maker(error: ArgumentError, what: str) -> ArgumentError:
+    """The error of a variable that has no path yet, with the modules that are making it."""
+    makers = [type(module).__name__ for name, module in modules_in_use() if not name]
+    at = f"{what}, made by {' > '.join(makers)}" if makers else what
+    return ArgumentError(error.message, **{**error.parts, "at": at})
 
 
 eager_sharding_hooks.append(_place_new)
@@ -67,23 +84,21 @@ def as_abstract(tree: Any, *, graph: bool | None = None) -> Any:
 
     Example:
         >>> mesh = jax.make_mesh((8,), ("x",))
-        >>> v = plait.Param(jax.ShapeDtypeStruct((16, 2), jnp.float32), out_sharding=("x",), mesh=mesh)
+        >>> v = plait.Param(jax.ShapeDtypeStruct((16, 2), jnp.float32), out_sharding=("x", None), mesh=mesh)
         >>> plait.as_abstract(v).get_raw_value().sharding.spec
-        P('x',)
+        P('x', None)
     """
 
-    def convert(leaf: Any) -> Any:
-        if not isinstance(leaf, Variable):
+    def convert(path: Any, leaf: Any) -> Any:
+        if not isinstance(leaf, Variable) or not leaf.get_metadata().get("out_sharding"):
             return leaf
         value = leaf.get_raw_value()
         if not isinstance(value, jax.ShapeDtypeStruct) or value.sharding is not None:
             return leaf
-        sharding = (
-            sharding_of(leaf, value.shape, type(leaf).__name__) if leaf.get_metadata().get("out_sharding") else None
-        )
+        sharding = sharding_of(leaf, value.shape, describe_leaf(path, leaf))
         return leaf.replace(jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)) if sharding else leaf
 
-    return jax.tree_util.tree_map(convert, tree, is_leaf=lambda x: isinstance(x, Variable))
+    return jax.tree_util.tree_map_with_path(convert, tree, is_leaf=lambda x: isinstance(x, Variable))
 
 
 def abstract_with_sharding(tree: Any, *, graph: bool | None = None) -> Any:
@@ -102,6 +117,9 @@ def get_abstract_model(init_fn: Callable[[], Any], mesh: Mesh, *, graph: bool | 
     Returns:
         ``(graphdef, state)``; each variable of the state holds a ``jax.ShapeDtypeStruct``.
 
+    Raises:
+        ArgumentError: a variable's names do not fit the mesh or its array; names the path.
+
     Example:
         >>> mesh = jax.make_mesh((8,), ("model",))
         >>> make = lambda: plait.Linear(4, 8, rngs=plait.Rngs(0), kernel_metadata={"out_sharding": (None, "model")})
@@ -116,16 +134,23 @@ def get_abstract_model(init_fn: Callable[[], Any], mesh: Mesh, *, graph: bool | 
         found.append(graphdef)
         return state
 
-    with jax.set_mesh(mesh):
-        state = jax.eval_shape(values)
+    token = _left_to_caller.set(True)
+    try:
+        with jax.set_mesh(mesh):
+            state = jax.eval_shape(values)
+    finally:
+        _left_to_caller.reset(token)
 
-    def convert(leaf: Any) -> Any:
+    def convert(path: Any, leaf: Any) -> Any:
         if not isinstance(leaf, Variable):
             return leaf
-        value, spec = leaf.get_raw_value(), get_var_pspec(leaf) or PartitionSpec()
-        abstract = jax.tree_util.tree_map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec)), value
-        )
-        return leaf.replace(abstract)
+        what = describe_leaf(path, leaf)
+        value, spec = leaf.get_raw_value(), variable_spec(leaf, what) or PartitionSpec()
 
-    return found[0], jax.tree_util.tree_map(convert, state, is_leaf=lambda x: isinstance(x, Variable))
+        def abstract(x: Any) -> Any:
+            check_spec(spec, mesh, x.shape, what, names=leaf.get_metadata().get("out_sharding"))
+            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))
+
+        return leaf.replace(jax.tree_util.tree_map(abstract, value))
+
+    return found[0], jax.tree_util.tree_map_with_path(convert, state, is_leaf=lambda x: isinstance(x, Variable))

@@ -1,7 +1,4 @@
-"""Partition specs of variables: their axis names, translated by the rules in force. (rules M22, M25 to M27)
-
-``plait.spmd`` is this module: what concerns axis names of variables.
-"""
+"""Partition specs of variables: their axis names, translated by the rules in force. (rules M22, M25 to M27)"""
 
 from __future__ import annotations
 
@@ -11,14 +8,17 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ..core.axes import add_axis as add_axis, remove_axis as remove_axis
 from ..core.variables import Variable
+from ..paths import format_path
+from ..words import with_article
 from .axis_rules import (
-    composite_rules as composite_rules,
-    from_sharding_rules as from_sharding_rules,
-    get_logical_axis_rules as get_logical_axis_rules,
-    set_logical_axis_rules as set_logical_axis_rules,
+    Rules,
+    check_one_target,
+    composite_rules,
+    from_sharding_rules,
+    get_logical_axis_rules,
 )
+from .mesh import check_spec, check_used_once
 
 
 def get_var_pspec(variable: Variable[Any]) -> PartitionSpec | None:
@@ -32,23 +32,43 @@ def get_var_pspec(variable: Variable[Any]) -> PartitionSpec | None:
         >>> with plait.logical_axis_rules([("embed", "model")]):
         ...     plait.spmd.get_var_pspec(v)
         P('model', None)
+
+    Raises:
+        ArgumentError: rules that give one of its names two targets, or two of its axes one mesh axis.
     """
+    return variable_spec(variable, with_article(type(variable).__name__))
+
+
+def variable_spec(variable: Variable[Any], what: str) -> PartitionSpec | None:
+    """As ``get_var_pspec``; ``what`` says in errors which variable it is."""
     metadata = variable.get_metadata()
     names = metadata.get("out_sharding")
     if isinstance(names, NamedSharding):
         return names.spec
-    if isinstance(names, PartitionSpec):
-        return names
     if names:
         rules = composite_rules(get_logical_axis_rules(), metadata.get("sharding_rules") or ())
-        return PartitionSpec(*from_sharding_rules(names, rules))
+        return spec_of_names(names, rules, what)
     return PartitionSpec() if hasattr(variable.get_raw_value(), "shape") else None
 
 
-def spec_of(leaf: Any) -> Any:
+def spec_of_names(names: Any, rules: Rules, what: str) -> PartitionSpec:
+    """Axis names, translated by rules, as a spec; a ``PartitionSpec`` stays as it is.
+
+    Raises:
+        ArgumentError: the rules give a name two targets, or two axes get one mesh axis.
+    """
+    if isinstance(names, PartitionSpec):
+        return names
+    check_one_target(names, rules, what)
+    spec = PartitionSpec(*from_sharding_rules(names, rules))
+    check_used_once(spec, names, what)
+    return spec
+
+
+def spec_of(leaf: Any, what: str | None = None) -> Any:
     """The spec of a leaf: a variable around its spec, the spec of a box or array, or ``None``."""
     if isinstance(leaf, Variable):
-        return leaf.replace(get_var_pspec(leaf))
+        return leaf.replace(variable_spec(leaf, what or with_article(type(leaf).__name__)))
     if hasattr(leaf, "get_partition_spec"):
         return leaf.get_partition_spec()
     return PartitionSpec() if hasattr(leaf, "shape") else None
@@ -75,12 +95,37 @@ def get_partition_spec(tree: Any) -> Any:
         >>> specs["kernel"].get_raw_value(), specs["bias"].get_raw_value()
         (P('in', 'out'), P())
     """
-    return jax.tree_util.tree_map(spec_of, tree, is_leaf=is_spec_leaf)
+
+    def convert(path: Any, leaf: Any) -> Any:
+        return spec_of(leaf, describe_leaf(path, leaf) if isinstance(leaf, Variable) else None)
+
+    return jax.tree_util.tree_map_with_path(convert, tree, is_leaf=is_spec_leaf)
 
 
 def get_named_sharding(tree: Any, mesh: Mesh) -> Any:
-    """As ``get_partition_spec``, with a ``NamedSharding`` on ``mesh`` in place of each spec."""
-    return map_specs(lambda spec: NamedSharding(mesh, spec), get_partition_spec(tree))
+    """As ``get_partition_spec``, with a ``NamedSharding`` on ``mesh`` in place of each spec.
+
+    Raises:
+        ArgumentError: a variable's names do not fit the mesh or its array; names the path.
+    """
+
+    def convert(path: Any, leaf: Any) -> Any:
+        if isinstance(leaf, Variable):
+            what = describe_leaf(path, leaf)
+            spec, shape = variable_spec(leaf, what), getattr(leaf.get_raw_value(), "shape", None)
+            if spec is not None and shape is not None:
+                check_spec(spec, mesh, shape, what, names=leaf.get_metadata().get("out_sharding"))
+            return leaf.replace(None if spec is None else NamedSharding(mesh, spec))
+        return map_specs(lambda spec: NamedSharding(mesh, spec), spec_of(leaf))
+
+    return jax.tree_util.tree_map_with_path(convert, tree, is_leaf=is_spec_leaf)
+
+
+def describe_leaf(path: tuple[Any, ...], leaf: Any) -> str:
+    """A leaf of a pytree with its path, for errors: ``blocks[0].up.kernel (a Param)``."""
+    keys = [next((getattr(k, name) for name in ("key", "idx", "name") if hasattr(k, name)), k) for k in path]
+    kind = with_article(type(leaf).__name__)
+    return f"{format_path(tuple(keys))} ({kind})" if keys else kind
 
 
 def map_specs(f: Callable[[PartitionSpec], Any], tree: Any) -> Any:

@@ -19,6 +19,7 @@ from ..core.axes import PARTITION_NAME, drop_axis, put_axis
 from ..core.flatten import Walk, path_of
 from ..core.modes import check_mode
 from ..core.variables import Variable
+from ..errors import PartitioningUnspecifiedError
 from .crossing import check_function
 from .lanes import positional
 from .prefixes import Prefix, choose, is_graph_leaf
@@ -84,8 +85,19 @@ def transform_metadata(
 
 
 def read_axis_name(f: Callable[..., Any], metadata: Mapping[str, Any]) -> tuple[Callable[..., Any], Mapping[str, Any]]:
-    """What a transform maps, and its axis metadata, when ``transform_metadata`` may stand on the function."""
+    """What a transform maps, and its axis metadata, when ``transform_metadata`` may stand on the function.
+
+    Raises:
+        PartitioningUnspecifiedError: there is metadata for the axis, and no name.
+    """
     if _NAME not in getattr(f, "__dict__", {}):
+        if metadata and PARTITION_NAME not in metadata:
+            raise PartitioningUnspecifiedError(
+                "transform_metadata says something about an axis that it does not name",
+                found=f"{dict(metadata)!r}",
+                expected=f"an entry {PARTITION_NAME!r}",
+                do="add plait.PARTITION_NAME: 'layers', or PARTITION_NAME: None for an axis without a name",
+            )
         return f, metadata
 
     @functools.wraps(f)

@@ -27,7 +27,7 @@ from ..core.axes import drop_axis, has_axis_metadata, put_axis
 from ..core.flatten import path_of
 from ..core.modes import graph_updates_mode
 from ..core.variables import Variable, make_variable
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, AxisNameMismatchError
 from ..paths import Path, format_path
 from .aliasing import Treatment, check_aliasing
 from .arguments import argument_name, parameter_names
@@ -151,8 +151,17 @@ class Passage:
             axis = self.lanes[self.value_lanes[position]]
             if variable is not None and isinstance(axis, int) and has_axis_metadata(variable, self.axis_metadata):
                 rank = np.ndim(values[position]) + 1
-                dropped[position] = drop_axis(variable, axis % rank, self.axis_metadata)
+                try:
+                    dropped[position] = drop_axis(variable, axis % rank, self.axis_metadata)
+                except AxisNameMismatchError as error:
+                    raise self._with_path(error, position) from None
         return dropped
+
+    def _with_path(self, error: AxisNameMismatchError, position: int) -> AxisNameMismatchError:
+        """The error of an axis name, with the path of the variable at a position of the values."""
+        root, path = self.structure.leaf_paths()[position]
+        at = f"{joined(self.labels[root], path)}, {error.parts['at']}"
+        return AxisNameMismatchError(f"{self.name}: {error.message}", **{**error.parts, "at": at})
 
     def _put_axis(self, variable: Variable[Any], axis: int, dropped: Any) -> None:
         rank = np.ndim(variable._cell.raw) + 1

@@ -1,0 +1,58 @@
+"""What several processes do as one: the first acts, and all hear how it went."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from .. import errors
+from ..errors import PlaitError, ProcessError
+
+# Bytes for what is told: an error's parts with room to spare, also when JSON writes every letter as six.
+_ROOM = 1 << 17
+_LONGEST = 4_000
+
+
+def on_first(act: Callable[[], str]) -> str:
+    """Let process 0 act; every process returns its text, or raises its error.
+
+    All processes must call it. With one process it is a plain call.
+    """
+    if jax.process_count() == 1:
+        return act()
+    caught: BaseException | None = None
+    outcome: dict[str, object] = {}
+    if jax.process_index() == 0:
+        try:
+            outcome = {"text": act()}
+        except Exception as error:
+            caught, outcome = error, _told(error)
+    heard = _broadcast(outcome)
+    if caught is not None:
+        raise caught
+    if "text" in heard:
+        return heard["text"]
+    kind = getattr(errors, heard["kind"], ProcessError)
+    raise kind(heard["message"], **heard["parts"])
+
+
+def _told(error: Exception) -> dict[str, object]:
+    if isinstance(error, PlaitError):
+        parts = {name: text[:_LONGEST] for name, text in error.parts.items()}
+        return {"kind": type(error).__name__, "message": error.message, "parts": parts}
+    parts = {"at": "process 0", "found": f"{type(error).__name__}: {error}"[:_LONGEST]}
+    return {"kind": "ProcessError", "message": "process 0 failed at what it does for all", "parts": parts}
+
+
+def _broadcast(outcome: dict[str, object]) -> dict[str, Any]:
+    from jax.experimental import multihost_utils
+
+    room = np.zeros(_ROOM, np.uint8)
+    text = json.dumps(outcome).encode()
+    room[: len(text)] = np.frombuffer(text, np.uint8)
+    told = np.asarray(multihost_utils.broadcast_one_to_all(room))
+    return json.loads(told.tobytes().rstrip(b"\0"))

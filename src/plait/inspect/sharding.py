@@ -1,0 +1,253 @@
+"""How a model is cut: for every variable its axis names, its spec, and the bytes that each device holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ..core.functional import state
+from ..core.nodes import Kind, kind_of
+from ..core.state import State
+from ..core.variables import Variable
+from ..partitioning.mesh import axes_of, check_spec, get_global_mesh
+from ..partitioning.specs import describe_leaf, variable_spec
+
+# From how many bytes on a whole copy on each device of a mesh is worth a remark.
+LARGE = 1 << 20
+_COLORS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#edc948", "#76b7b2")
+_WHOLE = "#d5d5d5"
+_REMARKED = "#e15759"
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardedVariable:
+    """One variable of a report.
+
+    Attributes:
+        path: where it is in the model.
+        kind: its class.
+        shape, dtype: of its array.
+        names: the names of its axes, as the model gives them.
+        spec: what they mean on the mesh.
+        bytes: of the whole array.
+        bytes_per_device: of the part that a device holds.
+        large_and_whole: whether every device of several holds all of a large array.
+    """
+
+    path: str
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+    names: Any
+    spec: PartitionSpec
+    bytes: int
+    bytes_per_device: int
+    large_and_whole: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardingReport:
+    """How a model is cut. ``str`` gives a table, ``svg`` a picture, and notebooks show the picture.
+
+    Attributes:
+        mesh: the sizes of the axes of the mesh; empty without one.
+        variables: in the order of the model.
+    """
+
+    mesh: Mapping[Any, int]
+    variables: tuple[ShardedVariable, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Of all arrays, each counted once."""
+        return sum(row.bytes for row in self.variables)
+
+    @property
+    def bytes_per_device(self) -> int:
+        """Of what a device holds."""
+        return sum(row.bytes_per_device for row in self.variables)
+
+    def __str__(self) -> str:
+        import io
+
+        from rich.console import Console
+
+        written = io.StringIO()
+        Console(file=written, width=_WIDTH, color_system=None).print(self)
+        return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
+
+    def __rich__(self) -> Any:
+        from rich.table import Table
+
+        where = ", ".join(f"{name}={size}" for name, size in self.mesh.items())
+        title = f"{len(self.variables)} variables on {f'the mesh {where}' if where else 'no mesh'}"
+        table = Table(title=title, caption=self._remark(), caption_justify="left", title_justify="left")
+        for column in ("variable", "kind", "array", "axis names", "spec", "bytes", "per device", ""):
+            table.add_column(column, justify="right" if column in ("bytes", "per device") else "left", overflow="fold")
+        for row in self.variables:
+            shape = f"{row.dtype}[{', '.join(map(str, row.shape))}]"
+            names = "" if row.names is None else _plain(row.names)
+            remark = "large, not cut" if row.large_and_whole else ""
+            sizes = (in_bytes(row.bytes), in_bytes(row.bytes_per_device))
+            cells = (row.path, row.kind, shape, names, str(row.spec), *sizes, remark)
+            table.add_row(*map(_unmarked, cells))
+        table.add_section()
+        table.add_row("all", "", "", "", "", in_bytes(self.bytes), in_bytes(self.bytes_per_device), "")
+        return table
+
+    def _remark(self) -> str | None:
+        whole = [row for row in self.variables if row.large_and_whole]
+        if not whole:
+            return None
+        total = in_bytes(sum(row.bytes for row in whole))
+        return f"{len(whole)} large variables, {total} in all, lie whole on every device"
+
+    def svg(self) -> str:
+        """A picture: a bar for each variable, as long as its bytes on one device, in the colours of what cuts it."""
+        return _Picture(self).text()
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+
+_WIDTH = 200
+
+
+def sharding_report(tree: Any, mesh: Any = None) -> ShardingReport:
+    """How a model is cut: for every variable its axis names, its spec, and its bytes on each device.
+
+    An array that lies on a mesh is shown as it lies; for others, and for shapes, it is what names and rules say.
+
+    Args:
+        tree: a model, or a state of it; shapes will do, such as those of ``plait.get_abstract_model``.
+        mesh: ``None`` takes the one in force.
+
+    Raises:
+        ArgumentError: names that do not fit the mesh; the message has the path.
+
+    Example:
+        >>> layer = plait.Linear(256, 8, rngs=plait.Rngs(0), kernel_metadata={"out_sharding": ("in", "out")})
+        >>> with plait.logical_axis_rules([("in", None), ("out", "model")]):
+        ...     report = plait.inspect.sharding_report(layer, jax.make_mesh((8,), ("model",)))
+        >>> [(row.path, row.spec, row.bytes_per_device) for row in report.variables]
+        [('bias', P(), 32), ('kernel', P(None, 'model'), 1024)]
+    """
+    mesh = get_global_mesh() if mesh is None else mesh
+    tree = tree if isinstance(tree, State) or kind_of(tree) is not Kind.GRAPH else state(tree)
+    pairs, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, Variable))
+    rows = []
+    for path, leaf in pairs:
+        place = describe_leaf(path, leaf).rpartition(" (")[0] or type(leaf).__name__
+        value = leaf.get_raw_value() if isinstance(leaf, Variable) else leaf
+        for inner, array in jax.tree_util.tree_flatten_with_path(value)[0]:
+            if hasattr(array, "shape") and hasattr(array, "dtype"):
+                rows.append(_row(place + jax.tree_util.keystr(inner), leaf, array, mesh))
+    return ShardingReport({} if mesh is None else dict(mesh.shape), tuple(rows))
+
+
+def _row(place: str, leaf: Any, array: Any, mesh: Any) -> ShardedVariable:
+    names = leaf.get_metadata().get("out_sharding") if isinstance(leaf, Variable) else None
+    size = math.prod(array.shape) * _item_size(array.dtype)
+    sharding = getattr(array, "sharding", None)
+    parts = 1
+    if isinstance(sharding, NamedSharding):
+        spec, sizes = sharding.spec, dict(sharding.mesh.shape)
+    else:
+        spec = (variable_spec(leaf, place) if isinstance(leaf, Variable) else None) or PartitionSpec()
+        sizes = {} if mesh is None else dict(mesh.shape)
+        if mesh is not None:
+            check_spec(spec, mesh, array.shape, place, names=names)
+    for entry in spec:
+        parts *= math.prod(sizes.get(name, 1) for name in axes_of(entry))
+    whole = parts == 1 and math.prod(sizes.values()) > 1 and size >= LARGE
+    kind = type(leaf).__name__
+    return ShardedVariable(place, kind, tuple(array.shape), str(array.dtype), names, spec, size, size // parts, whole)
+
+
+def _item_size(dtype: Any) -> int:
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), dtype)).size * 4
+    return np.dtype(dtype).itemsize
+
+
+def in_bytes(count: int) -> str:
+    """A number of bytes for people: ``1.5 MiB``."""
+    amount, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def _plain(names: Any) -> str:
+    return ", ".join(map(str, names)) if isinstance(names, (tuple, list)) else str(names)
+
+
+def _unmarked(text: str) -> str:
+    """Text in which rich finds no markup of its own, such as ``[3]``."""
+    from rich.markup import escape
+
+    return escape(text)
+
+
+class _Picture:
+    """The picture of a report, as SVG."""
+
+    ROW, LEFT, BAR, RIGHT = 18, 330, 420, 230
+
+    def __init__(self, report: ShardingReport) -> None:
+        self.report = report
+        self.axes = [name for name, size in report.mesh.items() if size > 1]
+        self.colors = {name: _COLORS[place % len(_COLORS)] for place, name in enumerate(self.axes)}
+        self.longest = max([row.bytes_per_device for row in report.variables] or [1])
+
+    def text(self) -> str:
+        width = self.LEFT + self.BAR + self.RIGHT
+        height = self.ROW * (len(self.report.variables) + 3)
+        lines = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">',
+            *self._legend(),
+        ]
+        for number, row in enumerate(self.report.variables):
+            lines += self._bar(row, self.ROW * (number + 2))
+        total = f"{in_bytes(self.report.bytes_per_device)} on each device, {in_bytes(self.report.bytes)} in all"
+        lines += [self._words(self.LEFT, height - self.ROW // 2, total), "</svg>"]
+        return "\n".join(lines)
+
+    def _legend(self) -> list[str]:
+        entries = [(f"cut by {name}", color) for name, color in self.colors.items()]
+        entries += [("whole on each device", _WHOLE), ("large and whole", _REMARKED)]
+        lines, x = [], 8
+        for label, color in entries:
+            lines.append(f'<rect x="{x}" y="6" width="10" height="10" fill="{color}"/>')
+            lines.append(self._words(x + 14, 15, label))
+            x += 40 + 6 * len(label)
+        return lines
+
+    def _bar(self, row: ShardedVariable, y: int) -> list[str]:
+        """A bar in as many strips as mesh axes cut the variable."""
+        cutting = [name for entry in row.spec for name in axes_of(entry) if name in self.colors]
+        colors = [self.colors[name] for name in cutting] or [_REMARKED if row.large_and_whole else _WHOLE]
+        length = max(1.0, self.BAR * row.bytes_per_device / self.longest)
+        strip = (self.ROW - 4) / len(colors)
+        lines = [self._words(8, y + 12, row.path)]
+        for place, color in enumerate(colors):
+            lines.append(
+                f'<rect x="{self.LEFT}" y="{y + place * strip:.1f}" width="{length:.1f}" height="{strip:.1f}" '
+                f'fill="{color}"/>'
+            )
+        label = f"{in_bytes(row.bytes_per_device)}  {row.spec}"
+        return [*lines, self._words(self.LEFT + length + 6, y + 12, label)]
+
+    @staticmethod
+    def _words(x: float, y: float, text: str) -> str:
+        return f'<text x="{x:.0f}" y="{y:.0f}">{html.escape(text)}</text>'

@@ -1,0 +1,59 @@
+"""Layouts of activations, by the same names and rules as those of variables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, PartitionSpec
+
+from .axis_rules import get_logical_axis_rules
+from .mesh import get_global_mesh, in_manual_mode, place_by_spec
+from .specs import spec_of_names
+
+
+def with_sharding_constraint(x: Any, names: Any, mesh: Any = None) -> Any:
+    """Lay out an activation as the names of its axes say: a constraint on a mesh with automatic axes, a move otherwise.
+
+    Args:
+        x: an array, or a pytree of arrays that are laid out alike.
+        names: for each axis a name (logical, or of the mesh), a tuple of names, or ``None``; or a ``PartitionSpec``.
+        mesh: ``None`` takes the one in force. Without any, and where the function sees one device's share, ``x`` is
+            returned as it is.
+
+    Raises:
+        ArgumentError: a name that neither rules nor mesh know, a mesh axis that stands there twice, another number of
+            names than axes, or a length that the mesh axis does not divide.
+
+    Example:
+        >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> with jax.set_mesh(mesh), plait.logical_axis_rules([("batch", "data")]):
+        ...     plait.with_sharding_constraint(jnp.ones((16, 4)), ("batch", None)).sharding.spec
+        P('data', None)
+    """
+    mesh = get_global_mesh() if mesh is None else mesh
+    if names is None or mesh is None or mesh.empty or in_manual_mode():
+        return x
+    spec = spec_of_names(names, get_logical_axis_rules(), "an activation")
+    what = f"an activation with axes {names}"
+    return jax.tree_util.tree_map(lambda leaf: place_by_spec(leaf, spec, mesh, what, names=names), x)
+
+
+def out_sharding(*names: Any) -> PartitionSpec | None:
+    """What a layer's ``out_sharding`` takes for these names: a spec where the axes of the mesh are explicit.
+
+    Elsewhere ``None``: on a mesh with automatic axes the compiler decides, and without a mesh there is nothing to say.
+
+    Args:
+        *names: for each axis of the layer's output a name (logical, or of the mesh), a tuple of names, or ``None``.
+
+    Example:
+        >>> mesh = jax.make_mesh((8,), ("model",), axis_types=(jax.sharding.AxisType.Explicit,))
+        >>> with jax.set_mesh(mesh), plait.logical_axis_rules([("batch", None), ("mlp", "model")]):
+        ...     plait.partitioning.out_sharding("batch", "mlp")
+        P(None, 'model')
+    """
+    mesh = get_global_mesh()
+    if mesh is None or set(mesh.axis_types) != {AxisType.Explicit}:
+        return None
+    return spec_of_names(names, get_logical_axis_rules(), "an activation")

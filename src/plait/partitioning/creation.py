@@ -1,0 +1,52 @@
+"""Making a model on the devices where it is to be, without a whole copy of it anywhere. (ask 12)"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+from jax.sharding import Mesh
+
+from .._compat import memory_saving_options
+from ..core.functional import merge, split
+from .shardings import get_abstract_model
+
+A = TypeVar("A")
+
+
+def create_sharded(make: Callable[[], A], mesh: Mesh | None = None) -> A:
+    """Make a model, or a dict of several objects, on a mesh: each device computes its own part of every variable.
+
+    Variables are computed one after the other. Apart from the parts that stay, a device holds what its part of one
+    variable takes to compute: for random numbers three times that part. The host holds nothing.
+
+    Args:
+        make: makes the objects; it is traced twice, so it should do nothing else.
+        mesh: ``None`` takes the one in force; without any, ``make`` is called as it is.
+
+    Raises:
+        ArgumentError: a variable's names do not fit the mesh or its array; names the path. Found out before anything is
+            computed.
+
+    Example:
+        >>> make = lambda: plait.Linear(4, 8, rngs=plait.Rngs(0), kernel_metadata={"out_sharding": (None, "model")})
+        >>> layer = plait.partitioning.create_sharded(make, jax.make_mesh((8,), ("model",)))
+        >>> layer.kernel.get_raw_value().sharding.shard_shape((4, 8))
+        (4, 1)
+    """
+    mesh = jax.sharding.get_mesh() if mesh is None else mesh
+    if mesh.empty:
+        return make()
+    graphdef, values = creation_program(make, mesh)
+    with jax.set_mesh(mesh):
+        return merge(graphdef, values())
+
+
+def creation_program(make: Callable[[], Any], mesh: Mesh) -> tuple[Any, Any]:
+    """The structure of what ``make`` makes, and a jitted function that computes its values where they are to be."""
+    graphdef, abstract = get_abstract_model(make, mesh)
+    shardings = jax.tree_util.tree_map(lambda x: x.sharding, abstract)
+    # A model's variables are independent of each other; computed all at once, all their random bits would be there.
+    options = memory_saving_options()
+    return graphdef, jax.jit(lambda: split(make())[1], out_shardings=shardings, compiler_options=options)

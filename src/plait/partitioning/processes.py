@@ -1,0 +1,145 @@
+"""Many processes as one run: connecting them, and ending clearly when one is lost.
+
+Every process of a run executes the same program; JAX's own distributed runtime joins their devices. A process learns of
+the end of another in one of two ways: a collective that both take part in fails, or the other's heartbeats stay away.
+The first is an error in Python, to which a message in words is added here; upon the second JAX itself ends the process,
+with a message that another task has most likely died.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from .._compat import in_cluster
+from ..errors import ProcessError
+
+ADDRESS = "JAX_COORDINATOR_ADDRESS"
+COUNT = "JAX_NUM_PROCESSES"
+NUMBER = "JAX_PROCESS_ID"
+
+# What JAX's errors say when another process has gone: by the collective library, or by the coordination service.
+_SIGNS_OF_LOSS = ("gloo", "connection reset", "connection closed", "heartbeat", "coordination", "another task")
+
+
+def connect_processes(
+    *,
+    heartbeat_timeout_seconds: int = 20,
+    initialization_timeout_seconds: int = 300,
+    shutdown_timeout_seconds: int = 30,
+) -> int:
+    """Join the other processes of this run, if there are any; call it before JAX has used a device.
+
+    ``plait launch`` says which processes there are by ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES`` and
+    ``JAX_PROCESS_ID``; elsewhere set these yourself, or leave it to JAX, which knows Slurm, Open MPI, Kubernetes and
+    Cloud TPU. Without any of them the process is a run of its own, and nothing happens.
+
+    From then on an error that ends this process ends it at once, without waiting for the others, so that they hear of
+    it; and one that comes from the loss of another process says so.
+
+    Args:
+        heartbeat_timeout_seconds: how long a process may be silent before the others give it up.
+        initialization_timeout_seconds: how long to wait for the other processes.
+        shutdown_timeout_seconds: how long a process that is done waits for the others.
+
+    Returns:
+        The number of processes.
+
+    Raises:
+        ProcessError: variables that contradict themselves, JAX has used a device already, or the other processes do not
+            come.
+
+    Example:
+        >>> plait.partitioning.connect_processes()
+        1
+    """
+    if jax.distributed.is_initialized():
+        return jax.process_count()
+    found = _from_environment(os.environ)
+    if found.get("num_processes") == 1 or not (found or in_cluster()):
+        return 1
+    try:
+        jax.distributed.initialize(
+            **found,
+            heartbeat_timeout_seconds=heartbeat_timeout_seconds,
+            initialization_timeout=initialization_timeout_seconds,
+            shutdown_timeout_seconds=shutdown_timeout_seconds,
+        )
+    except RuntimeError as error:
+        raise _not_connected(error, found) from error
+    _end_at_once_on_errors()
+    return jax.process_count()
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What the variables say, as arguments of ``jax.distributed.initialize``; empty where they say nothing."""
+    if COUNT not in environment and NUMBER not in environment:
+        return {}
+    missing = [name for name in (ADDRESS, COUNT, NUMBER) if name not in environment]
+    numbers = {name: environment[name] for name in (COUNT, NUMBER) if name in environment}
+    wrong = [f"{name}={text}" for name, text in numbers.items() if not text.isdigit()]
+    if missing or wrong or not int(numbers[NUMBER]) < int(numbers[COUNT]):
+        raise ProcessError(
+            "the variables that say which process this is do not go together",
+            found=", ".join(f"{name}={environment.get(name, 'not set')}" for name in (ADDRESS, COUNT, NUMBER)),
+            expected=f"an address of process 0, a number of processes, and a {NUMBER} from 0 below it",
+            do="start the processes with: plait launch --processes 2 -- python program.py",
+        )
+    return {
+        "coordinator_address": environment[ADDRESS],
+        "num_processes": int(numbers[COUNT]),
+        "process_id": int(numbers[NUMBER]),
+    }
+
+
+def _not_connected(error: RuntimeError, found: Mapping[str, Any]) -> ProcessError:
+    early = "before" in str(error)
+    return ProcessError(
+        "the processes of this run cannot be connected",
+        at=f"process {found['process_id']} of {found['num_processes']}" if found else None,
+        found=str(error).partition("\n")[0],
+        expected="to be called before JAX uses a device" if early else "all processes, within the time to connect",
+        do="make connect_processes() the first thing of the program"
+        if early
+        else "look at the other processes' output",
+    )
+
+
+def _end_at_once_on_errors() -> None:
+    """End the process on an error that nobody catches, without the wait for the others at the end of a program.
+
+    The others may be waiting for this one in a collective, and hear of its end only by its end.
+    """
+    before = sys.excepthook
+
+    def report(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+        before(kind, error, traceback)
+        if is_loss(error):
+            print(f"\nplait: {lost_process(error)}", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130 if issubclass(kind, KeyboardInterrupt) else 1)
+
+    sys.excepthook = report
+
+
+def is_loss(error: BaseException) -> bool:
+    """Whether an error comes from the loss of another process."""
+    text = str(error).lower()
+    return isinstance(error, jax.errors.JaxRuntimeError) and any(sign in text for sign in _SIGNS_OF_LOSS)
+
+
+def lost_process(error: BaseException) -> ProcessError:
+    """The error of a process that has lost another, in words."""
+    return ProcessError(
+        "another process of this run has ended, and this one cannot go on without it",
+        at=f"process {jax.process_index()} of {jax.process_count()}",
+        found=str(error).partition("\n")[0][:200],
+        expected="all processes, until the end of the run",
+        do="look at the output of the process that ended first; then start again from the last checkpoint, on as many "
+        "processes as there are",
+    )

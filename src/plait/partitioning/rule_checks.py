@@ -1,0 +1,76 @@
+"""Checking rules against a whole model, before it is made on a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+
+from ..core.functional import state
+from ..core.nodes import Kind, kind_of
+from ..core.state import State
+from ..core.variables import Variable
+from ..errors import ArgumentError
+from .axis_rules import get_logical_axis_rules
+from .mesh import axes_of, get_global_mesh
+from .specs import describe_leaf, get_named_sharding
+
+
+def check_rules(tree: Any, mesh: Any = None, *, activations: Iterable[str] = ()) -> None:
+    """Check the rules in force against a model and a mesh: every name has its meaning, and every rule its use.
+
+    Args:
+        tree: a model, or a state of it; shapes will do, such as those of ``plait.eval_shape``.
+        mesh: ``None`` takes the one in force.
+        activations: names that the model gives to activations only, which no variable shows.
+
+    Raises:
+        ArgumentError: a name that neither rules nor mesh know, a length that the mesh does not divide, two axes of one
+            array on one mesh axis, a name with two rules, another number of names than axes: names the path. Or a rule
+            that nothing uses.
+
+    Example:
+        >>> layer = plait.Linear(4, 8, rngs=plait.Rngs(0), kernel_metadata={"out_sharding": ("in", "out")})
+        >>> mesh = jax.make_mesh((8,), ("model",))
+        >>> with plait.logical_axis_rules([("in", None), ("out", "model")]):
+        ...     plait.partitioning.check_rules(layer, mesh)
+        >>> with plait.logical_axis_rules([("in", None), ("out", "model"), ("heads", "model")]):
+        ...     plait.partitioning.check_rules(layer, mesh)
+        Traceback (most recent call last):
+        ...
+        plait.errors.ArgumentError: a logical axis rule is used by no variable
+          found     'heads' -> 'model'
+          expected  names of the model: 'in', 'out'
+          do        drop the rule, correct its name, or name it among activations=(...)
+    """
+    mesh = get_global_mesh() if mesh is None else mesh
+    tree = tree if isinstance(tree, State) or kind_of(tree) is not Kind.GRAPH else state(tree)
+    if mesh is not None:
+        get_named_sharding(tree, mesh)
+    used = set(activations)
+    pairs, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, Variable))
+    for path, leaf in pairs:
+        if isinstance(leaf, Variable):
+            metadata = leaf.get_metadata()
+            layout = metadata.get("out_sharding")
+            own = {name for entry in layout for name in axes_of(entry)} if isinstance(layout, (tuple, list)) else set()
+            used |= own
+            _check_used(metadata.get("sharding_rules") or (), own, describe_leaf(path, leaf))
+    _check_used(get_logical_axis_rules(), used, None)
+
+
+def _check_used(rules: Any, used: set[str], at: str | None) -> None:
+    unused = [(name, axis) for name, axis in rules if name not in used]
+    if unused:
+        raise ArgumentError(
+            "a logical axis rule is used by no variable"
+            if at is None
+            else "a variable has a rule that it does not use",
+            at=at,
+            found=", ".join(f"{name!r} -> {axis!r}" for name, axis in unused),
+            expected=f"names of the {'model' if at is None else 'variable'}: {', '.join(map(repr, sorted(used)))}",
+            do="drop the rule, correct its name, or name it among activations=(...)"
+            if at is None
+            else "drop it from sharding_rules, or correct its name",
+        )

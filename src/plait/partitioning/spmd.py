@@ -1,0 +1,112 @@
+"""Axis names of variables. Public as ``plait.spmd``: what concerns them, from here and from the files that define it.
+
+The functions here resolve one layout as a variable's ``out_sharding`` may give it: a tuple of names, a
+``PartitionSpec``, a ``NamedSharding`` or a ``Format``. (rules V37 to V41, M25, M26, M30)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+
+from ..core.axes import PARTITION_NAME as PARTITION_NAME, add_axis as add_axis, remove_axis as remove_axis
+from ..core.variable_metadata import with_partitioning as with_partitioning
+from .axis_rules import (
+    Rules,
+    composite_rules as composite_rules,
+    from_sharding_rules as from_sharding_rules,
+    get_logical_axis_rules as get_logical_axis_rules,
+    logical_axis_rules as logical_axis_rules,
+    set_logical_axis_rules as set_logical_axis_rules,
+)
+from .mesh import place_by_spec
+from .shardings import (
+    abstract_with_sharding as abstract_with_sharding,
+    as_abstract as as_abstract,
+    get_abstract_model as get_abstract_model,
+)
+from .specs import (
+    get_named_sharding as get_named_sharding,
+    get_partition_spec as get_partition_spec,
+    get_var_pspec as get_var_pspec,
+)
+
+
+def map_sharding(f: Callable[[Any], Any], sharding: Any) -> Any:
+    """A layout with ``f`` applied to the name of each axis; a tuple of names comes out as a ``PartitionSpec``.
+
+    Example:
+        >>> plait.spmd.map_sharding(lambda name: name and name.upper(), ("x", None))
+        P('X', None)
+    """
+    return _map_names(lambda names: tuple(map(f, names)), sharding)
+
+
+def apply_rules(sharding: Any, sharding_rules: Rules) -> Any:
+    """A layout with each name that has a rule replaced by its target.
+
+    Example:
+        >>> plait.spmd.apply_rules(("embed", "mlp"), [("mlp", "model")])
+        P('embed', 'model')
+    """
+    return _map_names(lambda names: from_sharding_rules(names, sharding_rules), sharding)
+
+
+def get_pspec(sharding: Any, sharding_rules: Rules | None = None) -> Any:
+    """A layout with the rules of the thread, and those given, applied to its names; ``None`` for none.
+
+    Raises:
+        ArgumentError: the two sets of rules contradict each other.
+
+    Example:
+        >>> with plait.logical_axis_rules([("embed", "data")]):
+        ...     plait.spmd.get_pspec(("embed", "mlp"), [("mlp", "model")])
+        P('data', 'model')
+    """
+    return apply_rules(sharding, composite_rules(get_logical_axis_rules(), sharding_rules or ()))
+
+
+def get_mesh(sharding: Any) -> Any:
+    """The mesh that a layout has with it; ``None`` for names and specs."""
+    sharding = _sharding_inside(sharding)
+    return sharding.mesh if isinstance(sharding, NamedSharding) else None
+
+
+def shard_value(value: Any, out_sharding: Any, sharding_rules: Rules | None, mesh: Any) -> Any:
+    """A value laid out as a variable with this metadata would be.
+
+    Args:
+        value: an array.
+        out_sharding: the layout; empty or ``None`` leaves the value as it is.
+        sharding_rules: rules of the variable, beside those of the thread.
+        mesh: ``None`` takes that of the layout, or the one in force; without any the value stays as it is.
+
+    Raises:
+        ArgumentError: a layout that does not fit the mesh or the value.
+    """
+    if not out_sharding:
+        return value
+    mesh = get_mesh(out_sharding) if mesh is None else mesh
+    found = _sharding_inside(get_pspec(out_sharding, sharding_rules))
+    if isinstance(found, Sharding) and not isinstance(found, NamedSharding):
+        return jax.device_put(value, found)
+    spec = found.spec if isinstance(found, NamedSharding) else found
+    return place_by_spec(value, spec, mesh, "a value", names=out_sharding)
+
+
+def _map_names(f: Callable[[Any], Any], sharding: Any) -> Any:
+    if isinstance(sharding, (tuple, list, PartitionSpec)):
+        return PartitionSpec(*f(tuple(sharding)))
+    if isinstance(sharding, NamedSharding):
+        return sharding.update(spec=PartitionSpec(*f(tuple(sharding.spec))))
+    if hasattr(sharding, "layout"):
+        return type(sharding)(sharding.layout, _map_names(f, sharding.sharding))
+    return sharding
+
+
+def _sharding_inside(sharding: Any) -> Any:
+    """The sharding of a ``Format``; anything else as it is."""
+    return sharding.sharding if hasattr(sharding, "layout") else sharding

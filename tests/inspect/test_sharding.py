@@ -1,0 +1,117 @@
+"""How a model is cut, as a table and as a picture. (ask 15)"""
+
+import xml.etree.ElementTree as ElementTree
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, PartitionSpec as P
+
+import plait
+from plait.inspect import sharding_report
+from plait.inspect.sharding import in_bytes
+
+
+class Net(plait.Module):
+    def __init__(self, rngs):
+        init = plait.initializers.lecun_normal()
+        self.up = plait.Linear(512, 1024, kernel_metadata={"out_sharding": ("embed", "mlp")}, rngs=rngs)
+        self.table = plait.Param(init(rngs.params(), (1024, 512), jnp.float32), out_sharding=("vocab", "embed"))
+        self.layers = [plait.Dict(scale=plait.BatchStat(jnp.ones(8, jnp.bfloat16)))]
+        self.rngs = rngs.fork()
+
+
+RULES = [("embed", None), ("mlp", "model"), ("vocab", None)]
+
+
+def mesh():
+    return jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+
+def by_path(report):
+    return {row.path: row for row in report.variables}
+
+
+def test_every_variable_has_its_names_spec_and_bytes():
+    with plait.logical_axis_rules(RULES):
+        rows = by_path(sharding_report(Net(plait.Rngs(0)), mesh()))
+    kernel, scale, table = rows["up.kernel"], rows["layers[0].scale"], rows["table"]
+    assert (kernel.names, kernel.spec, kernel.shape, kernel.dtype) == (
+        ("embed", "mlp"), P(None, "model"), (512, 1024), "float32",
+    )  # fmt: skip
+    assert (kernel.bytes, kernel.bytes_per_device) == (2 << 20, 1 << 19)
+    assert (scale.kind, scale.names, scale.spec, scale.bytes_per_device) == ("BatchStat", None, P(), 16)
+    assert [path for path, row in rows.items() if row.large_and_whole] == ["table"]
+    assert table.bytes_per_device == table.bytes
+    assert rows["rngs.default.key"].bytes == 8  # a key of threefry
+
+
+def test_totals_are_those_of_the_arrays_on_a_device():
+    with jax.set_mesh(mesh()), plait.logical_axis_rules(RULES):
+        model = plait.partitioning.create_sharded(lambda: Net(plait.Rngs(0)))
+        report = sharding_report(model)
+        abstract = sharding_report(plait.get_abstract_model(lambda: Net(plait.Rngs(0)), mesh())[1])
+    held = {
+        name: variable.get_raw_value().addressable_shards[0].data.nbytes
+        for name, variable in {"up.kernel": model.up.kernel, "table": model.table, "up.bias": model.up.bias}.items()
+    }
+    assert {name: by_path(report)[name].bytes_per_device for name in held} == held
+    assert report.bytes_per_device == abstract.bytes_per_device
+    assert report.mesh == {"data": 2, "model": 4}
+
+
+def test_an_array_that_lies_elsewhere_is_shown_as_it_lies():
+    array = jax.device_put(jnp.ones((8, 4)), jax.sharding.NamedSharding(mesh(), P("data")))
+    report = sharding_report({"v": plait.Param(array, out_sharding=(None, "model"), eager_sharding=False)}, mesh())
+    assert report.variables[0].spec == P("data")
+    assert report.variables[0].bytes_per_device == 64
+
+
+def test_without_a_mesh_everything_is_whole_and_nothing_is_remarked():
+    report = sharding_report(Net(plait.Rngs(0)))
+    assert report.bytes == report.bytes_per_device
+    assert not any(row.large_and_whole for row in report.variables)
+    assert "on no mesh" in str(report)
+
+
+def test_the_table():
+    with plait.logical_axis_rules(RULES):
+        text = str(sharding_report(Net(plait.Rngs(0)), mesh()))
+    kernel = next(line for line in text.splitlines() if "up.kernel" in line)
+    assert [cell.strip() for cell in kernel.strip("│").split("│")] == [
+        "up.kernel", "Param", "float32[512, 1024]", "embed, mlp", "P(None, 'model')", "2.0 MiB", "512.0 KiB", "",
+    ]  # fmt: skip
+    assert "large, not cut" in next(line for line in text.splitlines() if "table" in line)
+    assert "1 large variables, 2.0 MiB in all, lie whole on every device" in text
+    assert "on the mesh data=2, model=4" in text
+
+
+def test_the_picture_has_a_bar_for_each_variable():
+    with plait.logical_axis_rules(RULES):
+        report = sharding_report({"a<b": Net(plait.Rngs(0))}, mesh())
+    root = ElementTree.fromstring(report._repr_svg_())
+    space = "{http://www.w3.org/2000/svg}"
+    words = [element.text for element in root.iter(f"{space}text")]
+    for row in report.variables:
+        assert row.path in words
+    assert "cut by model" in words
+    bars = [element for element in root.iter(f"{space}rect") if float(element.get("x")) == 330]
+    assert len(bars) == len(report.variables)
+    longest = max(report.variables, key=lambda row: row.bytes_per_device)
+    widths = {row.path: float(bar.get("width")) for row, bar in zip(report.variables, bars, strict=True)}
+    assert widths[longest.path] == max(widths.values()) == 420
+    colors = {row.path: bar.get("fill") for row, bar in zip(report.variables, bars, strict=True)}
+    assert len({colors["['a<b'].up.kernel"], colors["['a<b'].table"], colors["['a<b'].up.bias"]}) == 3
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 40, "5.0 TiB")])
+def test_numbers_of_bytes(count, text):
+    assert in_bytes(count) == text
+
+
+def test_rich_is_loaded_for_the_table_only():
+    import subprocess
+    import sys
+
+    program = "import plait, sys; plait.inspect.sharding_report(plait.Dict()); sys.exit('rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,147 @@
+"""Layouts that cannot be followed: each is an error that names the path and what there is. (issue E, bad input)"""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+import plait
+from plait.errors import ArgumentError, AxisNameMismatchError, PartitioningUnspecifiedError
+from plait.partitioning import check_rules, create_sharded, with_sharding_constraint
+
+RULES = [("embed", None), ("mlp", "model"), ("heads", "model"), ("batch", "data")]
+
+
+def mesh(kind=AxisType.Auto):
+    return jax.make_mesh((2, 4), ("data", "model"), axis_types=(kind,) * 2)
+
+
+class Net(plait.Module):
+    """Its only variable has the path ``blocks[1].kernel``."""
+
+    def __init__(self, shape, names, **metadata):
+        self.blocks = [plait.Dict(), plait.Dict(kernel=plait.Param(jnp.ones(shape), out_sharding=names, **metadata))]
+
+
+# shape, names, what the error says
+WRONG = {
+    "too many names": ((8, 4), ("embed", "mlp", None), r"more axis names.*3 names, .*\(8, 4\)"),
+    "too few names": ((8, 4), ("embed",), r"fewer axis names.*1 names, .*\(8, 4\)"),
+    "a name twice": ((8, 4), ("mlp", "mlp"), r"same mesh axis.*'model'.*dimensions 0 \('mlp'\) and 1 \('mlp'\)"),
+    "two names on one axis": ((8, 4), ("mlp", "heads"), r"same mesh axis.*0 \('mlp'\) and 1 \('heads'\).*\('mlp', 'm"),
+    "an axis in a tuple twice": ((8, 4), (("mlp", "heads"), None), r"same mesh axis.*'model'"),
+    "an unknown axis": ((8, 4), ("embed", "experts"), r"'experts'.*\('mlp', 'model'\).*\('data', 'model'\)"),
+    "an uneven dimension": ((8, 6), ("embed", "mlp"), r"dimension 1.*length 6.*\(8, 6\).*of 4.*'model' of size 4"),
+    "an uneven product": ((12, 4), (("data", "mlp"), None), r"dimension 0.*length 12.*of 8.*'data'.*and 'model'"),
+}  # fmt: skip
+
+wrong = pytest.mark.parametrize(("shape", "names", "says"), WRONG.values(), ids=WRONG)
+
+
+@wrong
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=lambda kind: kind.name)
+def test_a_model_that_is_to_be_made_sharded(shape, names, says, kind):
+    with jax.set_mesh(mesh(kind)), plait.logical_axis_rules(RULES):
+        for call in (create_sharded, lambda make: plait.get_abstract_model(make, mesh(kind))):
+            with pytest.raises(ArgumentError, match=rf"(?s){says}") as caught:
+                call(lambda: Net(shape, names))
+            assert caught.value.parts["at"] == "blocks[1].kernel (a Param)"
+
+
+@wrong
+def test_shardings_of_a_model_that_is_there(shape, names, says):
+    state = plait.state(Net(shape, names))
+    with plait.logical_axis_rules(RULES):
+        for call in (plait.get_named_sharding, check_rules, plait.inspect.sharding_report):
+            with pytest.raises(ArgumentError, match=rf"(?s){says}") as caught:
+                call(state, mesh())
+            assert caught.value.parts["at"].startswith("blocks[1].kernel")
+
+
+@wrong
+def test_a_variable_that_is_made_where_a_mesh_is_in_force(shape, names, says):
+    """It has no path yet; the error names the modules that are making it."""
+    with jax.set_mesh(mesh()), plait.logical_axis_rules(RULES), pytest.raises(ArgumentError, match=rf"(?s){says}") as e:
+        Net(shape, names)
+    assert e.value.parts["at"] == f"a Param of shape {shape} with out_sharding={names!r}, made by Net"
+
+
+@wrong
+def test_shapes_that_are_to_get_shardings(shape, names, says):
+    state = {"kernel": plait.Param(jax.ShapeDtypeStruct(shape, jnp.float32), out_sharding=names)}
+    with jax.set_mesh(mesh()), plait.logical_axis_rules(RULES), pytest.raises(ArgumentError, match=rf"(?s){says}") as e:
+        plait.as_abstract(state)
+    assert e.value.parts["at"] == "kernel (a Param)"
+
+
+@wrong
+def test_an_activation(shape, names, says):
+    with jax.set_mesh(mesh()), plait.logical_axis_rules(RULES), pytest.raises(ArgumentError, match=rf"(?s){says}"):
+        jax.jit(lambda: with_sharding_constraint(jnp.ones(shape), names))()
+
+
+def test_a_spec_may_stop_early():
+    """As everywhere in JAX; a tuple of names says something about each axis."""
+    v = plait.Param(jnp.ones((8, 4)), out_sharding=P("data"), mesh=mesh())
+    assert v.get_raw_value().sharding.spec == P("data")
+    with pytest.raises(ArgumentError, match=r"(?s)more axis names.*expected +at most 2"):
+        plait.Param(jnp.ones((8, 4)), out_sharding=P(None, None, "data"), mesh=mesh())
+
+
+def test_rules_that_contradict_each_other():
+    """In the context, between context and variable: for a variable a name has one meaning."""
+    state = plait.state(Net((8, 4), ("embed", "mlp")))
+    with (
+        plait.logical_axis_rules([*RULES, ("mlp", "data")]),
+        pytest.raises(
+            ArgumentError, match=r"(?s)contradict.*blocks\[1\]\.kernel.*'mlp' -> 'model' and 'mlp' -> 'data'"
+        ),
+    ):
+        plait.get_partition_spec(state)
+    own = plait.state(Net((8, 4), ("embed", "mlp"), sharding_rules=[("mlp", "data")]))
+    with plait.logical_axis_rules(RULES), pytest.raises(ArgumentError, match=r"(?s)contradict.*'model'.*'data'"):
+        plait.get_partition_spec(own)
+    with plait.logical_axis_rules([*RULES, ("other", "model"), ("other", "data")]):
+        plait.get_partition_spec(state)  # a name that the variable does not use
+
+
+def test_rules_that_nothing_uses():
+    """A rule of the context, a rule of the variable; names of activations can be told."""
+    with plait.logical_axis_rules(RULES):
+        with pytest.raises(ArgumentError, match=r"(?s)used by no variable.*'heads' -> 'model', 'batch' -> 'data'"):
+            check_rules(Net((8, 4), ("embed", "mlp")), mesh())
+        check_rules(Net((8, 4), ("embed", "mlp")), mesh(), activations=("batch", "heads"))
+    with pytest.raises(ArgumentError, match=r"(?s)at +blocks\[1\]\.kernel.*'typo' -> 'data'.*'model'"):
+        check_rules(Net((8, 4), ("data", "model"), sharding_rules=[("typo", "data")]), mesh())
+
+
+def test_a_missing_or_wrong_name_under_vmap_and_scan():
+    def make(key):
+        return plait.Param(jnp.ones(4), out_sharding=("mlp",))
+
+    stacked = plait.vmap(make, axis_size=3, in_axes=None, transform_metadata={plait.PARTITION_NAME: "layers"})(0)
+    assert stacked.out_sharding == ("layers", "mlp")
+    for lift in (plait.vmap, lambda f, **options: plait.scan(f, in_axes=(0,), out_axes=0, **options)):
+        with pytest.raises(AxisNameMismatchError, match=r"(?s)at +net\.inner, axis 0.*'layers'.*'depth'"):
+            lift(lambda net: net["inner"][...], transform_metadata={plait.PARTITION_NAME: "depth"})({"inner": stacked})
+        with pytest.raises(PartitioningUnspecifiedError, match=r"(?s)'other': 1.*partition_name"):
+            lift(lambda p: p[...], transform_metadata={"other": 1})(stacked)
+    unnamed = plait.Param(jnp.ones((3, 4)), out_sharding=("mlp",))  # stacked by hand, without a name
+    with pytest.raises(AxisNameMismatchError, match=r"(?s)axis 0.*'mlp'.*'layers'"):
+        plait.vmap(lambda p: p[...], transform_metadata={plait.PARTITION_NAME: "layers"})(unnamed)
+    with pytest.raises(PartitioningUnspecifiedError, match="partition_name"):
+        plait.spmd.add_axis(stacked, 0, {"other": "layers"})
+
+
+def test_a_checkpoint_that_the_mesh_cannot_divide(tmp_path):
+    path = plait.checkpoint.save(tmp_path / "1", {"net": Net((6, 4), ("embed", "mlp"))})
+    abstract = plait.state({"net": Net((6, 4), ("embed", "mlp"))})
+    wanted = NamedSharding(mesh(), P("model"))
+    shapes = jax.tree.map(lambda x: _shape_with(x, wanted), abstract)
+    with pytest.raises(ArgumentError, match=r"(?s)dimension 0.*net\.blocks\[1\]\.kernel.*length 6.*'model' of size 4"):
+        plait.checkpoint.restore(path, shapes)
+
+
+def _shape_with(x, sharding):
+    found = jax.ShapeDtypeStruct((8, 4), x.dtype, sharding=sharding)
+    return found.update(shape=x.shape) if hasattr(found, "update") else found

@@ -1,0 +1,75 @@
+"""Connecting processes: what the environment says, and errors. Real runs are in test_many_processes.py."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+
+import plait
+from plait.errors import ProcessError
+from plait.partitioning import processes
+
+
+def test_alone_nothing_happens(monkeypatch):
+    for name in (processes.COUNT, processes.NUMBER, processes.ADDRESS):
+        monkeypatch.delenv(name, raising=False)
+    assert plait.partitioning.connect_processes() == 1
+    monkeypatch.setenv(processes.COUNT, "1")
+    monkeypatch.setenv(processes.NUMBER, "0")
+    monkeypatch.setenv(processes.ADDRESS, "127.0.0.1:1")
+    assert plait.partitioning.connect_processes() == 1
+    assert not jax.distributed.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        ({processes.COUNT: "2"}, "JAX_COORDINATOR_ADDRESS=not set, JAX_NUM_PROCESSES=2, JAX_PROCESS_ID=not set"),
+        ({processes.ADDRESS: "a:1", processes.COUNT: "two", processes.NUMBER: "0"}, "JAX_NUM_PROCESSES=two"),
+        ({processes.ADDRESS: "a:1", processes.COUNT: "2", processes.NUMBER: "2"}, "JAX_PROCESS_ID=2"),
+    ],
+)
+def test_variables_that_contradict_themselves_are_told(found, says, monkeypatch):
+    for name in (processes.ADDRESS, processes.COUNT, processes.NUMBER):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in found.items():
+        monkeypatch.setenv(name, text)
+    with pytest.raises(ProcessError, match=f"(?s){says}.*plait launch"):
+        plait.partitioning.connect_processes()
+
+
+def test_connecting_too_late_is_told(monkeypatch):
+    jax.devices()
+    found = {processes.ADDRESS: "127.0.0.1:1", processes.COUNT: "2", processes.NUMBER: "1"}
+    for name, text in found.items():
+        monkeypatch.setenv(name, text)
+    with pytest.raises(ProcessError, match=r"(?s)process 1 of 2.*before JAX uses a device.*first thing"):
+        plait.partitioning.connect_processes()
+
+
+def test_the_loss_of_a_process_is_told_apart_from_other_errors():
+    lost = jax.errors.JaxRuntimeError("UNKNOWN: Gloo AllGather failed: Read error: Connection reset by peer\nmore")
+    assert processes.is_loss(lost)
+    assert not processes.is_loss(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory"))
+    assert not processes.is_loss(ValueError("connection reset"))
+    message = str(processes.lost_process(lost))
+    assert "process 0 of 1" in message
+    assert "Connection reset by peer" in message
+    assert "more" not in message.partition("expected")[0]
+
+
+def test_an_error_ends_the_process_at_once_after_what_python_says():
+    program = (
+        "import atexit; atexit.register(lambda: print('waited'))\n"
+        "from plait.partitioning import processes; processes._end_at_once_on_errors()\n"
+        "import jax; raise jax.errors.JaxRuntimeError('Gloo: Connection closed by peer')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ}, check=False
+    )
+    assert done.returncode == 1
+    assert "waited" not in done.stdout
+    assert "JaxRuntimeError: Gloo" in done.stderr
+    assert done.stderr.index("Traceback") < done.stderr.index("plait: another process of this run has ended")

@@ -1,0 +1,41 @@
+"""The recipe: rules that make the shape of a mesh choose how a model is cut."""
+
+import jax
+import pytest
+from jax.sharding import AxisType
+
+import plait
+from plait.errors import ArgumentError
+from plait.partitioning import rules_for
+
+
+def mesh_of(**sizes):
+    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch", "embed", "mlp"),
+    [
+        ({"data": 8}, "data", None, None),
+        ({"fsdp": 8}, "fsdp", "fsdp", None),
+        ({"model": 8}, None, None, "model"),
+        ({"data": 2, "fsdp": 2, "model": 2}, ("data", "fsdp"), "fsdp", "model"),
+    ],
+)
+def test_the_mesh_chooses(sizes, batch, embed, mlp):
+    rules = dict(rules_for(mesh_of(**sizes)))
+    assert (rules["batch"], rules["embed"], rules["mlp"]) == (batch, embed, mlp)
+    assert rules["heads"] == rules["vocab"] == rules["kv_heads"] == mlp
+    with jax.set_mesh(mesh_of(**sizes)):
+        assert dict(rules_for()) == rules
+
+
+def test_without_a_mesh_nothing_is_cut():
+    assert set(dict(rules_for()).values()) == {None}
+    with plait.logical_axis_rules(rules_for()):
+        pass  # the rules are rules
+
+
+def test_an_axis_that_the_recipe_does_not_know_is_told():
+    with pytest.raises(ArgumentError, match=r"(?s)'x' of \('x', 'model'\).*data.*fsdp.*model"):
+        rules_for(mesh_of(x=4, model=2))

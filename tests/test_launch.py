@@ -1,0 +1,119 @@
+"""plait launch: several processes of one run."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from plait import cli, launch
+
+SOURCE = str(Path(__file__).parents[1] / "src")
+
+
+def start(program, *options, processes=2):
+    command = [sys.executable, "-m", "plait.cli", "launch", f"--processes={processes}", *options, "--"]
+    return subprocess.Popen(
+        [*command, sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": SOURCE}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def is_running(pid):
+    """Whether a process is there and not only waiting to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+SHOW = """
+import os
+print(*(os.environ[name] for name in ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "XLA_FLAGS")))
+"""
+
+
+def test_each_process_hears_who_it_is_and_its_lines_have_its_number():
+    output, errors = start(SHOW, "--devices=3", "--port=5999").communicate(timeout=60)
+    lines = sorted(output.splitlines())
+    assert [line.partition(" --")[0] for line in lines] == [f"[{n}] 127.0.0.1:5999 2 {n}" for n in range(2)]
+    assert all("--xla_force_host_platform_device_count=3" in line for line in lines)
+    assert all("device_count=8" not in line for line in lines)  # the tests' own
+    assert errors == ""
+
+
+def test_without_a_port_a_free_one_is_taken():
+    output, _ = start("import os; print(os.environ['JAX_COORDINATOR_ADDRESS'])").communicate(timeout=60)
+    first, second = (line.split(" ")[1] for line in output.splitlines())
+    assert first == second
+    assert int(first.rpartition(":")[2]) > 0
+
+
+@pytest.mark.parametrize(
+    ("fails", "status", "says"),
+    [("sys.exit(3)", 3, "ended with status 3"), ("os.kill(os.getpid(), 9)", 137, "was ended by signal 9 (SIGKILL)")],
+)
+def test_when_one_fails_the_others_are_ended(fails, status, says):
+    program = f"import os, sys, time\nif os.environ['JAX_PROCESS_ID'] == '1': {fails}\ntime.sleep(600)"
+    begun = time.monotonic()
+    running = start(program)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == status
+    assert f"plait: process 1 of 2 {says}; the others are ended too" in errors
+    assert time.monotonic() - begun < 30
+
+
+def test_one_that_does_not_listen_is_ended_all_the_same(monkeypatch, capfd):
+    monkeypatch.setattr(launch, "PATIENCE", 0.5)
+    program = (
+        "import os, signal, sys, time\nif os.environ['JAX_PROCESS_ID'] == '0': time.sleep(0.5); sys.exit(1)\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    )
+    assert launch.run(launch.Options([sys.executable, "-c", program], 2)) == 1
+    assert "process 0 of 2 ended with status 1" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("request_to_end", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_ends_all(request_to_end, tmp_path):
+    program = f"import os, time\nopen({str(tmp_path)!r} + '/' + str(os.getpid()), 'w').close(); time.sleep(600)"
+    running = start(program)
+    deadline = time.monotonic() + 60
+    while len(os.listdir(tmp_path)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    running.send_signal(request_to_end)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "plait: interrupted" in errors
+    assert [pid for pid in os.listdir(tmp_path) if is_running(pid)] == []
+
+
+def test_what_the_processes_start_is_ended_too(tmp_path):
+    program = (
+        "import os, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(tmp_path)!r} + '/' + str(child.pid), 'w').close()\n"
+        "time.sleep(1) if os.environ['JAX_PROCESS_ID'] == '1' else time.sleep(600)\n"
+        "sys.exit(1)"
+    )
+    start(program).communicate(timeout=60)
+    assert len(os.listdir(tmp_path)) == 2
+    assert [pid for pid in os.listdir(tmp_path) if is_running(pid)] == []
+
+
+def test_a_program_that_is_not_there_is_named(capsys):
+    assert cli.main(["launch", "--processes", "2", "--", "no-such-program"]) == 2
+    assert "no-such-program: No such file or directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(["--", "true"], "--processes"), (["--processes", "0", "--", "true"], "0 is not 1 or more"),
+     (["--processes", "2"], "COMMAND")],
+)  # fmt: skip
+def test_a_request_that_makes_no_sense_is_refused(arguments, says, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["launch", *arguments])
+    assert says in capsys.readouterr().err
