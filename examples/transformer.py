@@ -4,6 +4,8 @@
     python examples/transformer.py --mesh data=2,fsdp=2,model=2           # eight devices of one process
     plait launch --processes 4 --devices 2 -- python examples/transformer.py --mesh fsdp=4,model=2
 
+It needs Grain, which feeds it: ``pip install grain``.
+
 The model only names the axes of its variables and activations. What the names mean on a mesh is said by the recipe of
 ``plait.partitioning``; without a mesh they mean nothing, and the same model runs on one device.
 """
