@@ -12,16 +12,17 @@ export UV_HTTP_TIMEOUT ?= 300
 export UV_NATIVE_TLS ?= 1
 export UV_SYSTEM_CERTS ?= 1
 
-.PHONY: help demo test torch lint types lock bench fuzz reference check clean
+.PHONY: help demo test slow torch lint types lock bench fuzz reference check clean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo       train and look at a small model; needs nothing but Python 3.11 or newer'
-	@echo 'make test       the whole test suite'
+	@echo 'make test       the test suite, but for tests that take long'
+	@echo 'make slow       the tests that take long'
 	@echo 'make torch      adds PyTorch, so that the tests that compare with it run too'
 	@echo 'make lint       ruff: rules and formatting'
 	@echo 'make types      pyright on the library'
-	@echo 'make check      lint, types and the whole test suite'
+	@echo 'make check      lint, types and all tests'
 	@echo 'make fuzz       the laws, with many more examples'
 	@echo 'make bench      the benchmarks'
 	@echo 'make reference  write docs/reference again from the docstrings'
@@ -31,7 +32,10 @@ demo: $(VENV)/demo.stamp
 	$(BIN)/plait demo digits
 
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -m "not slow"
+
+slow: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -q -m slow
 
 torch: $(VENV)/torch.stamp
 
@@ -42,7 +46,7 @@ lint: $(VENV)/dev.stamp
 types: $(VENV)/dev.stamp
 	$(BIN)/pyright src
 
-check: lint types test
+check: lint types test slow
 
 fuzz: $(VENV)/dev.stamp
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q tests/laws
