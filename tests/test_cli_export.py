@@ -9,6 +9,8 @@ import sys
 import numpy as np
 import pytest
 
+from plait.export import load
+
 SOURCE = """
 import plait
 
@@ -57,6 +59,20 @@ def test_validate_runs_it_apart_and_reports(folder):
     assert [one["passed"] for one in report["reports"]] == [True]
     assert "3 examples" not in done.stdout
     assert "1 examples, 6 values" in done.stdout
+
+
+def test_a_checkpoint_is_restored_before_the_export(folder):
+    code = "import plait, my_model; m = my_model.make(); m.layers[0].kernel[...] *= 0; m.layers[2].bias[...] += 3\n"
+    code += "from plait import checkpoint; checkpoint.save('weights', m)\n"
+    source = pathlib.Path(__file__).parents[1] / "src"
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, check=True, env={**os.environ, "PYTHONPATH": f"{source}{os.pathsep}."}
+    )
+    arguments = ["my_model:make", "trained", "--input", "x:float32[batch,4]", "--checkpoint", "weights"]
+    done = run(folder, "export", *arguments)
+    assert done.returncode == 0, done.stderr
+    apply = load(folder / "trained")
+    np.testing.assert_allclose(apply(np.ones((1, 4), np.float32)), [[3.0, 3.0]], atol=1e-6)
 
 
 def test_what_cannot_be_done_is_said_in_words(folder):

@@ -33,7 +33,7 @@ def add_commands(commands: Any) -> None:
     export.add_argument(
         "--formats", default="stablehlo", type=_formats, help=f"some of {', '.join(FORMATS)} (default: %(default)s)"
     )
-    export.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="restore the model from here first")
+    export.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="a checkpoint of the model, restored first")
     export.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
     export.set_defaults(run=_export)
 
@@ -91,9 +91,9 @@ def _export(options: argparse.Namespace) -> int:
             do="return the model from the function",
         )
     if options.checkpoint is not None:
-        from .checkpoint.orbax import load
+        from .checkpoint.orbax import restore
 
-        load(options.checkpoint, model)
+        restore(options.checkpoint, model)
     model.eval()
     written = save(model, options.output, inputs=options.inputs, formats=options.formats, overwrite=options.overwrite)
     for kind, place in written.items():

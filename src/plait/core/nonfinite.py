@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .._compat import Tracer
 from ..errors import NonFiniteError
 from ..paths import describe_path
 from ..typing import FilterLiteral
@@ -41,12 +42,12 @@ def find_nonfinite(node: Any, filter: FilterLiteral = ...) -> dict[str, int]:
     for (_, *path), variable in to_flat_state(variables([node], filter)):  # in a list: it may be a variable itself
         count = sum(map(_count, jax.tree.leaves(variable.get_raw_value())))
         if count:
-            found[describe_path(path)] = count
+            found[describe_path(tuple(path))] = count
     return found
 
 
 def _count(leaf: Any) -> int:
-    if isinstance(leaf, jax.core.Tracer) or not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+    if isinstance(leaf, Tracer) or not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
         return 0
     return int((~jnp.isfinite(leaf)).sum())
 

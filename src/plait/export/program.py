@@ -113,7 +113,7 @@ def _program_of_module(
     def call(weights: Arrays, xs: Arrays) -> Arrays:
         given = {}
         for path in leaves:
-            raw = xs[carried[path]] if path in carried else weights.get(names[path], tree.get(path))
+            raw: Any = xs[carried[path]] if path in carried else weights.get(names[path], tree.get(path))
             given[path] = jax.random.wrap_key_data(raw, impl=keys[path]) if path in keys else raw
         pairs = [(path, _with_value(leaf, given[path])) for path, leaf in leaves.items()]
         inner = merge(graphdef, from_flat_state(FlatState(pairs, sort=False)))

@@ -59,7 +59,8 @@ def load(path, signature=None):
         outputs = call(weights, inputs)
         return outputs["y"] if list(outputs) == ["y"] else outputs
 
-    apply.signature, apply.state = chosen, {key: jax.device_put(tensors[place]) for key, place in states.items()}
+    apply.__dict__["signature"] = chosen
+    apply.__dict__["state"] = {key: jax.device_put(tensors[place]) for key, place in states.items()}
     return apply
 
 
@@ -94,7 +95,11 @@ def checked(folder, manifest, name):
         content = np.memmap(folder / name, np.uint8, "r")
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{name} cannot be read: {error}") from error
-    need(hashlib.sha256(content).hexdigest() == manifest["files"][name]["sha256"], f"{name} was changed", folder / name)
+    need(
+        hashlib.sha256(content.data).hexdigest() == manifest["files"][name]["sha256"],
+        f"{name} was changed",
+        folder / name,
+    )
     return content
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 try:
-    from ai_edge_litert.interpreter import Interpreter
+    from ai_edge_litert.interpreter import Interpreter  # pyright: ignore[reportMissingImports]
 except ImportError:
     import tensorflow as tf
 
