@@ -1,4 +1,4 @@
-"""``plait export``, ``plait inspect`` and ``plait validate``, as a user runs them."""
+"""``plait export``, ``plait inspect`` and ``plait validate``, as a user runs them. (rule E38)"""
 
 import json
 import os

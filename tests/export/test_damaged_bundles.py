@@ -1,4 +1,4 @@
-"""Bundles that were cut, swapped or edited: refused by name, never run, never a crash or a large allocation."""
+"""Bundles that were cut, swapped or edited: refused by name, never run, never a crash. (rules E35, E36)"""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""A module as a pure function: what is a weight, what is state, and what is refused."""
+"""A module as a pure function: what is a weight, what is state, and what is refused. (rule E33)"""
 
 import jax
 import jax.numpy as jnp

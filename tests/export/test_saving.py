@@ -1,4 +1,4 @@
-"""One call for all formats, each run apart; and back in."""
+"""One call for all formats, each run apart; and back in. (rules E32, E34, E37)"""
 
 import json
 import subprocess
