@@ -30,8 +30,9 @@ FILES: dict[str, tuple[str, ...]] = {
     "bridge": ("collections", "kinds", "variables", "to_nnx", "to_linen", "rngs"),
     "export": (
         "dependencies", "whole_write", "weights", "input_spec", "lowering", "portable", "stablehlo_loader",
-        "onnx_pooling", "runners", "jax_module", "serving", "signatures", "saved_model", "stablehlo", "onnx", "litert",
-        "validate",
+        "onnx_pooling", "runners", "constants", "variable_names", "conversion", "dtensor_utils", "variable_trees",
+        "jax_module", "signatures", "serving", "warmup", "export_manager", "utils", "validation_report", "validation",
+        "saved_model", "stablehlo", "onnx", "litert", "validate",
     ),
     "inspect": ("tabulate", "retrace", "treescope", "explorer"),
     "training": (
