@@ -1,7 +1,7 @@
 """A JAX function called from TensorFlow: one ``XlaCallModule`` operation, with another for its gradient.
 
-The function is lowered when TensorFlow traces the caller, for the shapes it finds there. Its parameters are arguments of
-the operation, never constants in it. The gradient is ``jax.vjp`` of the same function, lowered in the same way, so
+The function is lowered when TensorFlow traces the caller, for the shapes it finds there. Its parameters are arguments
+of the operation, never constants in it. The gradient is ``jax.vjp`` of the same function, lowered in the same way, so
 ``tf.GradientTape`` gets JAX's derivative, also through a SavedModel that was saved with its custom gradients.
 """
 
@@ -287,15 +287,23 @@ def _sizes(tensor: Any, shape: str | None, scope: jax.export.SymbolicScope) -> t
             do="give its shape in input_signature: tf.TensorSpec((None, 2), tf.float32)",
         )
     like = tuple(_UNKNOWN if size is None else size for size in tensor.shape)
+    problem: Exception | str | None = None
+    sizes: tuple[Any, ...] = ()
     try:
-        sizes = jax.export.symbolic_shape("..." if shape is None else shape, scope=scope, like=like)
+        sizes = tuple(jax.export.symbolic_shape("..." if shape is None else shape, scope=scope, like=like))
     except (ValueError, TypeError) as error:
+        problem = error
+    if problem is None and len(sizes) != len(like):
+        problem = f"{len(sizes)} sizes for {len(like)} axes"
+    elif any(isinstance(size, int) and size != old != _UNKNOWN for size, old in zip(sizes, like, strict=False)):
+        problem = "a fixed size differs"
+    if problem is not None:
         raise ArgumentError(
             "input_polymorphic_shape does not fit the input",
-            found=f"{shape!r} for a tensor of shape {tuple(tensor.shape)}: {error}",
+            found=f"{shape!r} for a tensor of shape {tuple(tensor.shape)}: {problem}",
             expected="a size, a name or _ for each axis, or ... for the rest",
             do='JaxModule(..., input_polymorphic_shape="b, ...")',
-        ) from error
+        )
     if any(isinstance(size, int) and size == _UNKNOWN for size in sizes):
         raise ArgumentError(
             "a size of the input is neither fixed nor symbolic",
@@ -303,4 +311,4 @@ def _sizes(tensor: Any, shape: str | None, scope: jax.export.SymbolicScope) -> t
             expected="a name in input_polymorphic_shape for each size that is None in the input signature",
             do='JaxModule(..., input_polymorphic_shape="b, ...")',
         )
-    return tuple(sizes)
+    return sizes

@@ -1,7 +1,7 @@
 """Parameters laid out over devices as TensorFlow's DTensors, by the specs that JAX uses.
 
-A mesh that ``maybe_enable_dtensor_export_on`` makes current is what ``JaxModule(..., pspecs=...)`` lays its variables out
-on. It is a mesh of CPU devices, one for each device of the JAX mesh: a SavedModel is written from the host's memory.
+A mesh that ``maybe_enable_dtensor_export_on`` makes current is what ``JaxModule(..., pspecs=...)`` lays its variables
+out on. It is a mesh of CPU devices, one for each device of the JAX mesh: a SavedModel is written from host memory.
 """
 
 from __future__ import annotations

@@ -52,7 +52,9 @@ class ExportManager:
         self._signatures: dict[str, Any] = {}
         for config in serving_configs:
             keys = config.get_signature_keys()
-            taken = next((key for index, key in enumerate(keys) if key in self._signatures or key in keys[:index]), None)
+            taken = next(
+                (key for index, key in enumerate(keys) if key in self._signatures or key in keys[:index]), None
+            )
             if taken is not None:
                 raise ArgumentError(
                     "two signatures have the same name",
@@ -68,7 +70,7 @@ class ExportManager:
 
     @property
     def tf_module(self) -> Any:
-        """The object that is saved: it holds the variables, the extra resources and, if there is one config, is callable."""
+        """What is saved: it holds the variables and the extra resources. With one config it loads as a callable."""
         return self._tf_module
 
     @property

@@ -49,8 +49,8 @@ class JaxModule(tf.Module):
 
     Args:
         params: a pytree of arrays; states and modules of plait are such.
-        apply_fn: a function ``(params, x) -> outputs``, or a mapping from method keys to such functions. Where this is a
-            mapping, so are the arguments below that say so, with the same keys.
+        apply_fn: a function ``(params, x) -> outputs``, or a mapping from method keys to such functions. Where this is
+            a mapping, so are the arguments below that say so, with the same keys.
         trainable: which parameters are trainable: ``None`` for none, one bool for all, or a pytree of bools.
         input_polymorphic_shape: the sizes of the input that are free, as in ``"batch, 8, 8, 1"`` or ``"batch, ..."``; a
             pytree of such for an input that is a pytree. ``None``: all are fixed. (Or a mapping.)
@@ -101,7 +101,7 @@ class JaxModule(tf.Module):
         apply_fns, shapes, kwargs, compile_flags = _by_method(
             apply_fn, input_polymorphic_shape, jax2tf_kwargs, jit_compile
         )
-        leaves, params_def = jax.tree_util.tree_flatten(params)
+        params_def = jax.tree_util.tree_structure(params)
         flags = _resolve_trainable(trainable, params_def)
         with_gradient = any(flags)
         conversions = {
@@ -134,9 +134,7 @@ class JaxModule(tf.Module):
         inside, variables = self._inside, list(self.tf_var_leaves)
 
         def method(x: Any) -> Any:
-            return call_from_tensorflow(
-                inside.apply_fns[key], variables, inside.params_def, x, inside.conversions[key]
-            )
+            return call_from_tensorflow(inside.apply_fns[key], variables, inside.params_def, x, inside.conversions[key])
 
         return tf.function(method, autograph=False, jit_compile=jit_compile)
 

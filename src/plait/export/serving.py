@@ -23,9 +23,9 @@ class ServingConfig:
 
     Args:
         signature_key: the signature's name, or several names for the same signature.
-        input_signature: for each positional input, a pytree of ``tf.TensorSpec`` or ``TensorSpecWithDefault``: of the
-            preprocessor if there is one, of the method otherwise. ``None`` takes that of the preprocessor, which is then
-            a ``tf.function`` with an ``input_signature``.
+        input_signature: for each positional input, a pytree of ``tf.TensorSpec`` or ``TensorSpecWithDefault``. These
+            are inputs of the preprocessor if there is one, of the method otherwise. ``None`` takes the signature of
+            the preprocessor, which is then a ``tf.function`` with an ``input_signature``.
         tf_preprocessor: a TensorFlow function of the inputs that returns the method's one input, a pytree.
         tf_postprocessor: a TensorFlow function of the method's outputs.
         preprocessors: must be empty.

@@ -235,8 +235,12 @@ class CallableSignatures:
         if strange or missing:
             raise ArgumentError(
                 f"the inputs are not those of the signature {name!r}",
-                found=", ".join([*(f"{each!r} too much" for each in sorted(strange)),
-                                 *(f"{each!r} missing" for each in sorted(missing))]),
+                found=", ".join(
+                    [
+                        *(f"{each!r} too much" for each in sorted(strange)),
+                        *(f"{each!r} missing" for each in sorted(missing)),
+                    ]
+                ),
                 expected=f"inputs named {', '.join(sorted(definition.inputs))}",
                 do="give the inputs by keyword",
             )

@@ -15,7 +15,7 @@ from .signatures import (
     remove_signature_defaults as remove_signature_defaults,
     with_default_args as with_default_args,
 )
-from .variable_names import key_name as get_key_name, variable_names
+from .variable_names import variable_names
 
 
 def get_param_names(params: Any) -> Any:

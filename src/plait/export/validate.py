@@ -25,6 +25,14 @@ from jax.typing import ArrayLike
 
 from ..errors import ArgumentError, ExportError
 from ..words import with_article
+from .validation import ValidationManager as ValidationManager
+from .validation_report import (
+    FloatingPointDiffReport as FloatingPointDiffReport,
+    NonFloatingPointDiffReport as NonFloatingPointDiffReport,
+    Status as Status,
+    ValidationReport as ValidationReport,
+    ValidationReportOption as ValidationReportOption,
+)
 
 RUNNERS = Path(__file__).parent / "runners"
 TIME_LIMIT = 900  # seconds
