@@ -117,13 +117,29 @@ class ExportManager:
         signatures = self._signatures | dict(signature_overrides or {})
         with written_whole(model_path, overwrite=overwrite) as draft:
             requests = run_examples(signatures, warmup_examples or {})
-            tf.saved_model.save(self._tf_module, os.fspath(draft), signatures=signatures, options=options)
+            with _untracked_is_named():
+                tf.saved_model.save(self._tf_module, os.fspath(draft), signatures=signatures, options=options)
             write_requests(draft, requests)
 
     def load(self, model_path: str | os.PathLike[str], **kwargs: Any) -> Any:
         """``tf.saved_model.load(model_path, **kwargs)``."""
         tf = require("tensorflow", extra="tensorflow", purpose="to load a SavedModel")
         return tf.saved_model.load(os.fspath(model_path), **kwargs)
+
+
+@contextlib.contextmanager
+def _untracked_is_named() -> Iterator[None]:
+    try:
+        yield
+    except AssertionError as error:
+        if "untracked" not in str(error):
+            raise
+        raise ArgumentError(
+            "a resource that a processor uses is not saved with the model",
+            found=str(error),
+            expected="every table, variable and asset of the processors among the extra resources",
+            do="ServingConfig(..., extra_trackable_resources=[table])",
+        ) from error
 
 
 def make_e2e_inference_fn(model_fn: Callable[..., Any] | Mapping[str, Any], serving_config: ServingConfig) -> Any:
@@ -163,9 +179,14 @@ def errors_name_the_signature(key: str) -> Iterator[None]:
     except PlaitError as error:
         raise type(error)(f"signature {key!r}: {error.message}", **error.parts) from error
     except Exception as error:
-        text = f"signature {key!r}: {error}"
-        try:
-            named = type(error)(text)
-        except TypeError:  # errors of TensorFlow want more than a text
-            named = ExportError(text, found=type(error).__name__)
-        raise named from error
+        raise _made_from_text(type(error), f"signature {key!r}: {error}") from error
+
+
+def _made_from_text(kind: type[Exception], text: str) -> Exception:
+    """An error of this class, or of its nearest base that can be made from a text alone; TensorFlow's cannot."""
+    for base in kind.__mro__:
+        if base is Exception or not issubclass(base, Exception):
+            break
+        with contextlib.suppress(TypeError):
+            return base(text)
+    return ExportError(text, found=kind.__name__)

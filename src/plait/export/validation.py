@@ -93,7 +93,7 @@ class ValidationManager:
                 )
             signature = config.get_input_signature(required=False)
             ours = _run(lambda batch, f=baseline, s=signature: f(*positional_inputs(s, batch)), batches)
-            theirs = _run(lambda batch, f=signatures[key]: _call(f, batch), batches)
+            theirs = _run(lambda batch, f=signatures[key], s=signature: _call(f, batch, s), batches)
             reports[key] = ValidationReport(ours, theirs, option)
         if option.print_debug_info:
             for key, report in reports.items():
@@ -132,10 +132,20 @@ def _batches(key: str, model_inputs: Any) -> list[Any]:
     return list(batches)
 
 
-def _call(function: Callable[..., Any], batch: Any) -> Any:
+def _call(function: Callable[..., Any], batch: Any, signature: Sequence[Any] | None) -> Any:
+    """Call a loaded signature, which takes several inputs by name only."""
     if isinstance(batch, Mapping):
         return function(**batch)
-    return function(*batch) if isinstance(batch, (list, tuple)) else function(batch)
+    if not isinstance(batch, (list, tuple)):
+        return function(batch)
+    by_name = getattr(function, "structured_input_signature", ((), {}))[1]
+    if signature is None or len(signature) != len(batch):
+        return function(*batch)
+    specs, structure = jax.tree_util.tree_flatten(list(remove_signature_defaults(list(signature))))
+    names = [spec.name or f"inputs_{index}" for index, spec in enumerate(specs)]
+    if set(names) != set(by_name):
+        return function(*batch)
+    return function(**dict(zip(names, structure.flatten_up_to(list(batch)), strict=True)))
 
 
 def _run(function: Callable[[Any], Any], batches: Sequence[Any]) -> ValidationSingleJobResult:

@@ -186,7 +186,8 @@ def _floating(pairs: list[tuple[np.ndarray, np.ndarray]], option: ValidationRepo
     with np.errstate(invalid="ignore", divide="ignore"):
         difference = np.where(b == c, 0.0, np.abs(c - b))  # equal infinities differ by nothing
         relative = np.where(difference == 0, 0.0, difference / np.abs(b))
-        close = difference <= option.floating_atol + option.floating_rtol * np.abs(b)
+        # An infinite tolerance, that of an infinite original, allows nothing but the original itself.
+        close = np.isfinite(b) & (difference <= option.floating_atol + option.floating_rtol * np.abs(b))
     return FloatingPointDiffReport(
         total=b.size,
         max_diff=float(difference.max(initial=0.0)),
