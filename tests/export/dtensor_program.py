@@ -213,6 +213,36 @@ def outcome(function):
     return "ok"
 
 
+def other_clients():
+    """E25: as many clients as JAX has processes."""
+    dtensor = tf.experimental.dtensor
+    asked, dtensor.num_clients = dtensor.num_clients, lambda: 2
+    try:
+        with raised(RuntimeError, "2 DTensor clients", "1 JAX processes"):
+            export.initialize_dtensor()
+    finally:
+        dtensor.num_clients = asked
+    assert not export.dtensor_initialized()
+
+
+def again():
+    """E25: a second start after the shutdown."""
+    export.initialize_dtensor()
+    assert export.dtensor_initialized()
+    e27_a_mesh_of_reordered_devices_keeps_its_order()
+    export.shutdown_dtensor()
+
+
+def late():
+    """E25: once TensorFlow has run, a start takes a new context."""
+    tf.constant(1.0) + tf.constant(1.0)
+    with raised(RuntimeError, "reset_context=True"):
+        export.initialize_dtensor()
+    assert not export.dtensor_initialized()
+    export.initialize_dtensor(reset_context=True)
+    e26_variables_are_laid_out_by_their_specs()
+
+
 def life_cycle():
     """E25: before, during and after."""
     assert not export.dtensor_initialized()
@@ -223,9 +253,14 @@ def life_cycle():
 
 
 if __name__ == "__main__":
+    if sys.argv[2:] == ["late"]:
+        print(json.dumps({"e25_late": outcome(late)}))
+        sys.exit()
     outcomes = {"e25_nothing_happens_before_the_start": outcome(life_cycle)}
+    outcomes["e25_other_clients"] = outcome(other_clients)
     export.initialize_dtensor()
     outcomes |= {function.__name__: outcome(function) for function in CHECKS}
     outcomes["e25_shutdown"] = outcome(export.shutdown_dtensor)
     outcomes["e25_after_shutdown"] = outcome(life_cycle)
+    outcomes["e25_again"] = outcome(again)
     print(json.dumps(outcomes))

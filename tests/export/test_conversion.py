@@ -58,6 +58,17 @@ def test_e7_without_trainable_parameters_a_gradient_is_an_error_that_says_why():
         tape.gradient(module.methods[KEY](x)["y"], x)
 
 
+def test_e7_a_gradient_of_a_gradient_is_an_error_that_says_so():
+    module = JaxModule(WEIGHTS, wave, True, "b, 2")
+    x = tf.ones((1, 2))
+    with tf.GradientTape() as outer, pytest.raises(LookupError, match="a gradient of a gradient"):
+        outer.watch(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = module.methods[KEY](x)["y"]
+        outer.gradient(tape.gradient(y, x), x)
+
+
 def test_e5_the_gradient_is_the_functions_own_if_it_has_one():
     @jax.custom_vjp
     def clipped(x):

@@ -28,7 +28,15 @@ CHECKS = (
     "e27_a_mesh_of_reordered_devices_keeps_its_order",
     "e25_shutdown",
     "e25_after_shutdown",
+    "e25_other_clients",
+    "e25_again",
 )
+
+
+def outcomes(*arguments):
+    done = subprocess.run([sys.executable, str(PROGRAM), *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.slow
@@ -36,11 +44,15 @@ CHECKS = (
 def test_e25_to_e29_hold_on_a_mesh_of_eight_devices(tmp_path):
     """E14, E25, E26, E27, E29, and their rows of section 8: outcomes by check."""
     pytest.importorskip("tensorflow")
-    done = subprocess.run([sys.executable, str(PROGRAM), str(tmp_path)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    outcomes = json.loads(done.stdout.splitlines()[-1])
-    assert [f"{name}: {text}" for name, text in outcomes.items() if text != "ok"] == []
-    assert set(outcomes) == set(CHECKS)
+    assert outcomes(tmp_path) == dict.fromkeys(CHECKS, "ok")
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+def test_e25_a_late_start_takes_a_new_context(tmp_path):
+    """E25: ``reset_context``."""
+    pytest.importorskip("tensorflow")
+    assert outcomes(tmp_path, "late") == {"e25_late": "ok"}
 
 
 def test_e28_specs_are_those_of_the_arrays():

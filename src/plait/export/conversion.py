@@ -96,7 +96,7 @@ def resolve_conversion(kwargs: Mapping[str, Any] | None, *, input_shape: Any, tr
 
 
 def call_from_tensorflow(
-    function: ApplyFn, variables: Sequence[Any], params_def: jax.tree_util.PyTreeDef, x: Any, options: Conversion
+    function: ApplyFn, variables: Sequence[Any], params_def: Any, x: Any, options: Conversion
 ) -> Any:
     """``function(params, x)`` as TensorFlow operations on the current values of ``variables``.
 
@@ -113,7 +113,7 @@ def call_from_tensorflow(
         _check_numeric(tf, leaf)
     tensors = [tf.convert_to_tensor(each) for each in (*variables, *inputs)]
     specs = [*map(_static_spec, tensors[: len(variables)]), *_input_specs(x, options)]
-    out_defs: list[jax.tree_util.PyTreeDef] = []
+    out_defs: list[Any] = []
 
     def flat(*leaves: Any) -> list[Any]:
         params = jax.tree_util.tree_unflatten(params_def, leaves[: len(variables)])
@@ -133,7 +133,7 @@ def _call(tf: Any, flat: Callable[..., list[Any]], tensors: list[Any], specs: li
     tensors = [tf.cast(tensor, spec.dtype.name) for tensor, spec in zip(tensors, specs, strict=True)]
     if not options.with_gradient:
         message = "this method was converted with with_gradient=False: none of its parameters is trainable"
-        return [tf.raw_ops.PreventGradient(input=y, message=message) for y in _operation(tf, exported, tensors)]
+        return _without_gradient(tf, _operation(tf, exported, tensors), message)
 
     # A cotangent is passed for each real output, and wanted for each real input.
     smooth_in = [index for index, spec in enumerate(specs) if _is_smooth(spec.dtype)]
@@ -157,7 +157,9 @@ def _call(tf: Any, flat: Callable[..., list[Any]], tensors: list[Any], specs: li
                 avals = [exported.out_avals[index] for index in smooth_out]
                 more_specs = [*specs, *(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)]
                 more = [*arguments, *(cotangents[index] for index in smooth_out)]
-                values = _call(tf, pull_back, more, more_specs, options)
+                # A gradient of the gradient would not be saved with the model, so there is none before saving either.
+                message = "a gradient of a gradient of a converted method was asked for, and only JAX can give it"
+                values = _without_gradient(tf, _operation(tf, _export(pull_back, more_specs, options), more), message)
                 for index, value in zip(smooth_in, values, strict=True):
                     found[index] = value
             return found
@@ -166,6 +168,10 @@ def _call(tf: Any, flat: Callable[..., list[Any]], tensors: list[Any], specs: li
 
     outputs = tf.custom_gradient(differentiable)(*tensors)
     return list(outputs)
+
+
+def _without_gradient(tf: Any, tensors: list[Any], message: str) -> list[Any]:
+    return [tf.raw_ops.PreventGradient(input=tensor, message=message) for tensor in tensors]
 
 
 def _export(flat: Callable[..., Any], specs: Sequence[Any], options: Conversion) -> jax.export.Exported:
@@ -204,17 +210,19 @@ def _is_smooth(dtype: Any) -> bool:
 
 
 def _check_numeric(tf: Any, leaf: Any) -> None:
-    if not tf.is_tensor(leaf) and not isinstance(leaf, (np.ndarray, np.generic, jax.Array, int, float, complex)):
+    numeric = (np.ndarray, np.generic, jax.Array, int, float, complex)
+    if not tf.is_tensor(leaf) and not isinstance(leaf, numeric):
         raise ArgumentTypeError(
             "a method takes a pytree of tensors",
             found=describe_type(leaf),
             expected="tensors",
             do="turn the inputs into one pytree of tensors in tf_preprocessor",
         )
-    if tf.is_tensor(leaf) and leaf.dtype in (tf.string, tf.variant, tf.resource):
+    dtype: Any = getattr(leaf, "dtype", None)
+    if tf.is_tensor(leaf) and dtype in (tf.string, tf.variant, tf.resource):
         raise ArgumentTypeError(
             "a JAX function takes numbers",
-            found=f"a tensor of dtype {leaf.dtype.name}",
+            found=f"a tensor of dtype {dtype.name}",
             expected="a tensor of numbers",
             do="turn it into numbers in tf_preprocessor",
         )

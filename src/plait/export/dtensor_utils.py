@@ -38,6 +38,7 @@ class _Meshes(threading.local):
 
 _meshes = _Meshes()
 _initialized = False
+_was_shut_down = False
 
 
 def _dtensor() -> Any:
@@ -52,7 +53,8 @@ def initialize_dtensor(reset_context: bool = False) -> None:
             this is the way out where it has; tensors made before can then no longer be used.
 
     Raises:
-        ExportError: it runs already, or has another number of clients than JAX has processes; a ``RuntimeError``.
+        ExportError: it runs already, TensorFlow has run something before, or there are not as many clients as JAX has
+            processes; a ``RuntimeError``.
     """
     global _initialized
     if _initialized and not reset_context:
@@ -69,9 +71,20 @@ def initialize_dtensor(reset_context: bool = False) -> None:
             expected="one client for each process",
             do="start them alike: DTENSOR_JOBS and jax.distributed.initialize",
         )
-    dtensor.initialize_accelerator_system(
-        "CPU", num_logical_cpu_devices=jax.local_device_count(), experimental_reset_context=reset_context
-    )
+    try:
+        dtensor.initialize_accelerator_system(
+            "CPU", num_logical_cpu_devices=jax.local_device_count(), experimental_reset_context=reset_context
+        )
+    except ValueError as error:
+        raise ExportError(
+            "DTensor cannot be started any more",
+            found=str(error),
+            expected="a start before TensorFlow runs anything, since its devices are made only once",
+            do="call initialize_dtensor first in the program, or initialize_dtensor(reset_context=True)",
+        ) from error
+    if _was_shut_down:
+        # TensorFlow keeps the devices of the system that was shut down, and has no public way to make new ones.
+        dtensor._reset_dtensor_device(False)
     _initialized = True
 
 
@@ -86,7 +99,7 @@ def shutdown_dtensor() -> None:
     Raises:
         ExportError: DTensor is not initialized; a ``RuntimeError``.
     """
-    global _initialized
+    global _initialized, _was_shut_down
     if not _initialized:
         raise ExportError(
             "DTensor is not initialized",
@@ -95,7 +108,7 @@ def shutdown_dtensor() -> None:
             do="ask dtensor_initialized() first",
         )
     _dtensor().shutdown_accelerator_system()
-    _initialized = False
+    _initialized, _was_shut_down = False, True
 
 
 @contextlib.contextmanager

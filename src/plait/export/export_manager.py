@@ -66,7 +66,7 @@ class ExportManager:
                 function = make_e2e_inference_fn(module.methods, config)
             self._signatures |= dict.fromkeys(keys, function)
         if len(serving_configs) == 1:
-            self._tf_module.__call__ = function
+            self._tf_module.__call__ = self._signatures[serving_configs[0].get_signature_keys()[0]]
 
     @property
     def tf_module(self) -> Any:

@@ -29,7 +29,7 @@ class _Inside:
     """What TensorFlow must not look into: it would wrap dictionaries and lists, and track what it finds in them."""
 
     params: Any
-    params_def: jax.tree_util.PyTreeDef
+    params_def: Any
     apply_fns: dict[str, ApplyFn]
     shapes: dict[str, Any]
     kwargs: dict[str, dict[str, Any]]
@@ -308,7 +308,7 @@ def _check_keys(argument: str, given: Any, apply_fns: Mapping[str, Any]) -> None
         )
 
 
-def _resolve_trainable(trainable: Any, params_def: jax.tree_util.PyTreeDef) -> list[bool]:
+def _resolve_trainable(trainable: Any, params_def: Any) -> list[bool]:
     """Whether each leaf is trainable."""
     if trainable is None or isinstance(trainable, (bool, np.bool_)):
         return [bool(trainable)] * params_def.num_leaves

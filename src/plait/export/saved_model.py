@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,13 +22,12 @@ from .dependencies import require
 from .input_spec import InputSpec, resolve_input_spec
 from .lowering import PLATFORMS, lower, open_shape
 from .portable import serialize_for, tensorflow_version
+from .variable_names import SAVABLE_IN_WORDS, is_savable
 from .weights import Function, by_name, named_weights
 from .whole_write import written_whole
 
 SIGNATURE = "serving_default"
 OUTPUT = "y"
-
-_SAVABLE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 
 
 def save_saved_model(
@@ -105,12 +103,12 @@ def _operation_attributes(tf: Any, exported: jax.export.Exported) -> dict[str, A
 def _variable_name(name: str) -> str:
     """The variable's name for a parameter's; TensorFlow would refuse some only after all the work is done."""
     variable = name.replace("~", "_")
-    if not _SAVABLE_NAME.fullmatch(variable):
+    if not is_savable(variable):
         raise ExportError(
             "TensorFlow cannot save a variable of this name",
             at=name,
             found=f"the variable name {variable!r}",
-            expected="a letter, digit or dot first, then letters, digits and any of _ . / > -",
+            expected=SAVABLE_IN_WORDS,
             do="rename the parameter",
         )
     return variable

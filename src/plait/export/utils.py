@@ -28,7 +28,7 @@ def get_param_names(params: Any) -> Any:
     return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(params), variable_names(params))
 
 
-def get_variable_tree(var_treedef: jax.tree_util.PyTreeDef, var_leaves: Sequence[Any]) -> Any:
+def get_variable_tree(var_treedef: Any, var_leaves: Sequence[Any]) -> Any:
     """The variables in the structure of the parameters."""
     return jax.tree_util.tree_unflatten(var_treedef, list(var_leaves))
 

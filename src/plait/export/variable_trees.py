@@ -120,13 +120,12 @@ def _value(path: Any, leaf: Any) -> Any:
 def make_variables(values: list[Any], names: list[str], trainable: list[bool], placement: Placement) -> list[Any]:
     """A variable for each value. Plain ones lie on the CPU, since on an accelerator they would double its memory."""
     tf = require("tensorflow", extra="tensorflow", purpose="to make variables")
-    tensors = [placement.tensor(index, value) for index, value in enumerate(values)]
     if placement.mesh is not None:
         kind = tf.experimental.dtensor.DVariable
     else:
         kind = tf.Variable
     with tf.device("CPU:0") if placement.mesh is None else contextlib.nullcontext():
         return [
-            kind(tensor, trainable=flag, name=name)
-            for tensor, name, flag in zip(tensors, names, trainable, strict=True)
+            kind(placement.tensor(index, value), trainable=flag, name=name)
+            for index, (value, name, flag) in enumerate(zip(values, names, trainable, strict=True))
         ]
