@@ -149,7 +149,7 @@ def saved(tmp_path_factory):
 SHIFTED = [{"x": np.ones((size, 2), np.float32), "shift": np.float32(1)} for size in (1, 3)]
 INPUTS = {
     "scale": SHIFTED,
-    "text": [[np.ones((2, 2), np.float32), np.float32(2)]],
+    "text": [[[[1, 1], [2, 2]], 2]],
     "sum": [{"a": np.float32([-1, 2]), "b": np.float32([1, 1])}] * 3,
 }
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
+from .dependencies import require
 from .serving import ServingConfig
 from .signatures import remove_signature_defaults
 from .validation_report import ValidationReport, ValidationReportOption, ValidationSingleJobResult
@@ -133,19 +134,31 @@ def _batches(key: str, model_inputs: Any) -> list[Any]:
 
 
 def _call(function: Callable[..., Any], batch: Any, signature: Sequence[Any] | None) -> Any:
-    """Call a loaded signature, which takes several inputs by name only."""
-    if isinstance(batch, Mapping):
-        return function(**batch)
-    if not isinstance(batch, (list, tuple)):
-        return function(batch)
-    by_name = getattr(function, "structured_input_signature", ((), {}))[1]
-    if signature is None or len(signature) != len(batch):
-        return function(*batch)
-    specs, structure = jax.tree_util.tree_flatten(list(remove_signature_defaults(list(signature))))
+    """Call a candidate on a batch. A loaded signature takes several inputs by name only, and tensors."""
+    specs = dict(getattr(function, "structured_input_signature", ((), {}))[1])
+    inputs = batch if isinstance(batch, Mapping) else _by_name(batch, signature, list(specs))
+    if inputs is None:
+        return function(*batch) if isinstance(batch, (list, tuple)) else function(batch)
+    tf = require("tensorflow", extra="tensorflow", purpose="to run a SavedModel")
+    tensors = {
+        name: tf.convert_to_tensor(value, specs[name].dtype) if name in specs and not tf.is_tensor(value) else value
+        for name, value in inputs.items()
+    }
+    return function(**tensors)
+
+
+def _by_name(batch: Any, signature: Sequence[Any] | None, wanted: list[str]) -> dict[str, Any] | None:
+    """A batch of positional inputs under the names of a loaded signature, if they can be told."""
+    values = list(batch) if isinstance(batch, (list, tuple)) else [batch]
+    if len(wanted) == len(values) == 1:
+        return {wanted[0]: values[0]}
+    if signature is None or len(signature) != len(values):
+        return None
+    specs, structure = jax.tree_util.tree_flatten(remove_signature_defaults(list(signature)))
     names = [spec.name or f"inputs_{index}" for index, spec in enumerate(specs)]
-    if set(names) != set(by_name):
-        return function(*batch)
-    return function(**dict(zip(names, structure.flatten_up_to(list(batch)), strict=True)))
+    if set(names) != set(wanted):
+        return None
+    return dict(zip(names, structure.flatten_up_to(values), strict=True))
 
 
 def _run(function: Callable[[Any], Any], batches: Sequence[Any]) -> ValidationSingleJobResult:
