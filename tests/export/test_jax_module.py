@@ -93,6 +93,29 @@ def test_e9_variables_have_shape_dtype_values_and_flags_of_their_leaves_and_lie_
     assert module.with_gradient
 
 
+def test_e9_parameters_that_lie_on_several_devices_are_gathered():
+    """E9, E26: without a mesh context, however JAX has laid them out."""
+    mesh = jax.sharding.Mesh(jax.devices(), "d")
+    laid_out = jax.device_put(jnp.arange(16.0), jax.NamedSharding(mesh, jax.P("d")))
+    module = JaxModule({"w": laid_out}, lambda p, x: p["w"] * x)
+    np.testing.assert_array_equal(module.methods[KEY](tf.ones(16)), np.arange(16.0))
+    module.update_variables({"w": laid_out + 1})
+    np.testing.assert_array_equal(module.methods[KEY](tf.ones(16)), np.arange(16.0) + 1)
+
+
+def test_e6_checks_come_in_the_order_of_the_contract():
+    """E6: an empty mapping first, then symbolic shapes, conversion options, compilation."""
+    wrong = {"input_polymorphic_shape": {}, "jax2tf_kwargs": {}, "jit_compile": {}}
+    right = {"input_polymorphic_shape": {"f": None}, "jax2tf_kwargs": {"f": None}, "jit_compile": {"f": True}}
+    with pytest.raises(ValueError, match="apply_fn is an empty mapping"):
+        JaxModule(params(), {}, **wrong)
+    for name in wrong:
+        with pytest.raises(ValueError, match=f"^{name} does not have the methods"):
+            JaxModule(params(), {"f": affine}, **wrong)
+        wrong[name] = right[name]
+    JaxModule(params(), {"f": affine}, **wrong)
+
+
 def test_e11_only_the_flat_list_of_variables_is_tracked():
     """E11: dictionaries given in come out as they are, and TensorFlow sees the list alone."""
     module = JaxModule(params(), affine)
