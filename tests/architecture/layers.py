@@ -39,9 +39,10 @@ FILES: dict[str, tuple[str, ...]] = {
         "conversion_report", "convert", "torch_weights",
     ),
     "export": (
-        "dependencies", "whole_write", "weights", "input_spec", "lowering", "program", "portable", "stablehlo_loader",
-        "onnx_pooling", "runners", "jax_module", "serving", "signatures", "saved_model", "stablehlo", "onnx", "litert",
-        "saving", "describe", "validate", "proof",
+        "dependencies", "whole_write", "weights", "input_spec", "program", "lowering", "portable", "stablehlo_loader",
+        "onnx_pooling", "runners", "constants", "variable_names", "conversion", "dtensor_utils", "variable_trees",
+        "jax_module", "signatures", "serving", "warmup", "export_manager", "utils", "validation_report", "validation",
+        "saved_model", "stablehlo", "onnx", "litert", "saving", "describe", "validate", "proof",
     ),
     "inspect": ("tabulate", "sharding", "retrace", "treescope", "explorer"),
     "training": (

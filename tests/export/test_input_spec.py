@@ -4,22 +4,34 @@ import jax.numpy as jnp
 import pytest
 
 from plait.errors import ArgumentError, ArgumentTypeError
-from plait.export.input_spec import InputSpec, resolve_input_spec
+from plait.export.input_spec import InputSpec, resolve_input_specs, symbolic
 
 
 def test_sizes_with_names_are_free():
     spec = InputSpec(("batch", 8, "length"), jnp.int32)
     assert spec.open_shape == (None, 8, None)
-    assert str(spec.abstract().shape) == "(batch, 8, length)"
-    assert spec.abstract().dtype == jnp.int32
+    abstract = symbolic([spec])["x"]
+    assert str(abstract.shape) == "(batch, 8, length)"
+    assert abstract.dtype == jnp.int32
 
 
 def test_an_input_without_axes_is_a_scalar():
-    assert InputSpec(()).abstract().shape == ()
+    assert symbolic([InputSpec(())])["x"].shape == ()
+
+
+def test_one_name_is_one_size_in_all_inputs():
+    found = symbolic([InputSpec(("n",)), InputSpec(("n", 2), name="z")])
+    assert found["x"].shape[0] == found["z"].shape[0]
+
+
+def test_inputs_in_several_forms():
+    specs = resolve_input_specs({"x": ("n", 2), "ids": jnp.zeros(3, jnp.int32), "y": InputSpec((1,), name="z")})
+    assert [(spec.name, spec.shape) for spec in specs] == [("x", ("n", 2)), ("ids", (3,)), ("z", (1,))]
+    assert specs[1].dtype == jnp.int32
 
 
 def test_a_bare_shape_is_a_float32_input_x():
-    assert resolve_input_spec(("batch", 3)) == InputSpec(("batch", 3), jnp.float32, "x")
+    assert resolve_input_specs(("batch", 3)) == (InputSpec(("batch", 3), jnp.float32, "x"),)
 
 
 @pytest.mark.parametrize(

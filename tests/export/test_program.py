@@ -8,7 +8,8 @@ import pytest
 import plait
 from plait.errors import ArgumentError, ArgumentTypeError, ExportError
 from plait.export import InputSpec, program_of
-from plait.export.program import export_program, named_outputs, traced_program
+from plait.export.lowering import export_program, traced_program
+from plait.export.program import named_outputs
 from tests.export.models import TOKEN, Decoder, Net, batch, decoded, expected_tokens, trained
 
 

@@ -75,16 +75,6 @@ class InputSpec:
         """The shape with ``None`` for each free size."""
         return tuple(None if isinstance(size, str) else int(size) for size in self.shape)
 
-    def abstract(self) -> jax.ShapeDtypeStruct:
-        """The input as JAX traces it, with symbolic free sizes."""
-        sizes = jax.export.symbolic_shape(", ".join(map(str, self.shape)))
-        return jax.ShapeDtypeStruct(sizes, np.dtype(self.dtype))
-
-
-def resolve_input_spec(spec: InputSpec | tuple[int | str, ...]) -> InputSpec:
-    """An ``InputSpec`` as it is; a bare shape becomes the float32 input ``x``."""
-    return spec if isinstance(spec, InputSpec) else InputSpec(spec)
-
 
 def resolve_input_specs(specs: Any) -> tuple[InputSpec, ...]:
     """One input or several, in order; each an ``InputSpec``, a shape, or an example array.

@@ -1,42 +1,79 @@
-"""Lower ``(weights, x) -> y`` once, for several platforms and with free sizes.
+"""Lower a program once, for several platforms and with free sizes.
 
 The weights are arguments of the lowered function, not constants in it, so a file stores them once and beside the
-program. The result is a ``jax.export.Exported``: StableHLO plus its calling convention.
+function. The result is a ``jax.export.Exported``: StableHLO plus its calling convention.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.export
-import numpy as np
+import jax.extend.core
 
-from ..errors import ExportError
-from .input_spec import InputSpec
-from .weights import NamedFunction
+from ..core.locate import place_of
+from ..errors import ExportError, PlaitError
+from .input_spec import symbolic
+from .program import Arrays, Program
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
-def lower(
-    apply: NamedFunction, weights: dict[str, np.ndarray], input_spec: InputSpec, platforms: Sequence[str] = PLATFORMS
-) -> jax.export.Exported:
-    """Trace ``apply`` on abstract weights and on the input of ``input_spec``.
+def traced_program(program: Program) -> tuple[Program, list[str]]:
+    """The program without optional weights that it does not use, and the names of its outputs.
 
     Raises:
-        ExportError: the function returns something other than one array, or is laid out over several devices.
+        ExportError: it cannot be traced, or calls back into Python; the message has JAX's reason, and the path of the
+            layer where that is known.
     """
-    shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in weights.items()}
-    exported = jax.export.export(jax.jit(apply), platforms=tuple(platforms))(shapes, input_spec.abstract())
-    if not jax.tree_util.treedef_is_leaf(exported.out_tree):
+    try:
+        traced = jax.jit(program.call).trace(_shapes(program), symbolic(program.inputs))
+    except PlaitError:
+        raise
+    except Exception as error:  # whatever the model raises
+        raise _explained(error) from error
+    callbacks = sorted(_callbacks(traced.jaxpr.jaxpr))
+    if callbacks:  # jax.export takes them, and refuses to write them; a file for another program cannot hold them
         raise ExportError(
-            "an exported function returns one array",
-            found=f"an output of structure {exported.out_tree}",
-            expected="one array, y",
-            do="export a function that picks the array to be served: lambda params, x: f(params, x)['logits']",
+            "the model calls back into Python, which no file can hold",
+            found=", ".join(callbacks),
+            expected="operations of JAX alone",
+            do="leave jax.debug.print, io_callback and pure_callback out of the exported method",
         )
+    unused = program.optional - _used(traced.jaxpr.jaxpr, sorted(program.weights))  # as JAX flattens a dictionary
+    kept = {name: array for name, array in program.weights.items() if name not in unused}
+    return dataclasses.replace(program, weights=kept), list(traced.out_info)
+
+
+def _shapes(program: Program) -> Arrays:
+    return {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in program.weights.items()}
+
+
+def _explained(error: Exception) -> ExportError:
+    """Why a model cannot be traced with the sizes and dtypes of its inputs, and where."""
+    what = str(error).strip().split("\n\n")[0]
+    return ExportError(
+        "the model cannot be exported with these inputs",
+        at=place_of(error.__traceback__),
+        found=f"{type(error).__name__}: {what[:600]}",
+        expected="shapes and decisions that follow from the shapes of the inputs, not from their values",
+        do="fix the sizes that the message names in InputSpec, or use jnp.where, plait.cond and masks",
+    )
+
+
+def export_program(program: Program, platforms: Sequence[str] = PLATFORMS) -> tuple[jax.export.Exported, Program]:
+    """The program as ``jax.export`` has it, and the program without optional weights that it does not use.
+
+    Raises:
+        ExportError: it cannot be traced or lowered, or is laid out over several devices.
+    """
+    program, _ = traced_program(program)
+    compiled = jax.jit(program.call)
+    exported = jax.export.export(compiled, platforms=tuple(platforms))(_shapes(program), symbolic(program.inputs))
     if exported.nr_devices != 1:
         raise ExportError(
             "the function was traced for several devices",
@@ -44,7 +81,23 @@ def lower(
             expected="a function for one device",
             do="leave sharding constraints and meshes out of the exported function",
         )
-    return exported
+    return exported, program
+
+
+def _callbacks(jaxpr: Any) -> set[str]:
+    """The operations of a program, and of those inside it, that run Python."""
+    found = {eqn.primitive.name for eqn in jaxpr.eqns if re.search("callback|debug_print", eqn.primitive.name)}
+    inner = (each for eqn in jaxpr.eqns for each in jax.extend.core.jaxprs_in_params(eqn.params))
+    return found.union(*map(_callbacks, inner))
+
+
+def _used(jaxpr: Any, names: list[str]) -> set[str]:
+    """The first arguments of a program, which have these names, that its results depend on."""
+    needed = {var for var in jaxpr.outvars if not hasattr(var, "val")}
+    for eqn in reversed(jaxpr.eqns):
+        if eqn.effects or not needed.isdisjoint(eqn.outvars):
+            needed.update(var for var in eqn.invars if not hasattr(var, "val"))
+    return {name for name, var in zip(names, jaxpr.invars, strict=False) if var in needed}
 
 
 def open_shape(aval: Any) -> tuple[int | None, ...]:

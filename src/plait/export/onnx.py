@@ -20,8 +20,9 @@ import numpy as np
 from ..errors import ExportError
 from .dependencies import require
 from .input_spec import InputSpec, symbolic
+from .lowering import traced_program
 from .onnx_pooling import narrow_pools
-from .program import Program, program_of, traced_program
+from .program import Program, program_of
 from .weights import Function
 from .whole_write import written_whole
 

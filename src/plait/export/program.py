@@ -8,7 +8,6 @@ weight whose changes are dropped. A variable that the function changes must be o
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,16 +18,14 @@ import numpy as np
 
 from ..core.filters import to_predicate
 from ..core.functional import merge, split
-from ..core.locate import place_of
 from ..core.module import Pytree
 from ..core.state import FlatState, from_flat_state, to_flat_state
 from ..core.variables import Variable
-from ..errors import ArgumentError, ArgumentTypeError, ExportError, PlaitError
+from ..errors import ArgumentError, ArgumentTypeError, ExportError
 from ..paths import Path, describe_path
 from ..typing import FilterLiteral
 from ..words import describe_type
-from .input_spec import InputSpec, resolve_input_specs, symbolic
-from .lowering import PLATFORMS
+from .input_spec import InputSpec, resolve_input_specs
 from .weights import by_name, named_weights
 
 Arrays = dict[str, Any]
@@ -197,83 +194,6 @@ def _check_changes(paths: list[Path], leaves: Mapping[Path, Any]) -> None:
         do=f"export model.eval(); or state=plait.{kinds[0]} makes them inputs and outputs, and "
         f"frozen=plait.{kinds[0]} drops the changes",
     )
-
-
-def traced_program(program: Program) -> tuple[Program, list[str]]:
-    """The program without optional weights that it does not use, and the names of its outputs.
-
-    Raises:
-        ExportError: it cannot be traced, or calls back into Python; the message has JAX's reason, and the path of the
-            layer where that is known.
-    """
-    try:
-        traced = jax.jit(program.call).trace(_shapes(program), symbolic(program.inputs))
-    except PlaitError:
-        raise
-    except Exception as error:  # whatever the model raises
-        raise _explained(error) from error
-    callbacks = sorted(_callbacks(traced.jaxpr.jaxpr))
-    if callbacks:  # jax.export takes them, and refuses to write them; a file for another program cannot hold them
-        raise ExportError(
-            "the model calls back into Python, which no file can hold",
-            found=", ".join(callbacks),
-            expected="operations of JAX alone",
-            do="leave jax.debug.print, io_callback and pure_callback out of the exported method",
-        )
-    unused = program.optional - _used(traced.jaxpr.jaxpr, sorted(program.weights))  # as JAX flattens a dictionary
-    kept = {name: array for name, array in program.weights.items() if name not in unused}
-    return dataclasses.replace(program, weights=kept), list(traced.out_info)
-
-
-def _shapes(program: Program) -> Arrays:
-    return {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in program.weights.items()}
-
-
-def _explained(error: Exception) -> ExportError:
-    """Why a model cannot be traced with the sizes and dtypes of its inputs, and where."""
-    what = str(error).strip().split("\n\n")[0]
-    return ExportError(
-        "the model cannot be exported with these inputs",
-        at=place_of(error.__traceback__),
-        found=f"{type(error).__name__}: {what[:600]}",
-        expected="shapes and decisions that follow from the shapes of the inputs, not from their values",
-        do="fix the sizes that the message names in InputSpec, or use jnp.where, plait.cond and masks",
-    )
-
-
-def export_program(program: Program, platforms: Sequence[str] = PLATFORMS) -> tuple[jax.export.Exported, Program]:
-    """The program as ``jax.export`` has it, and the program without optional weights that it does not use.
-
-    Raises:
-        ExportError: it cannot be traced or lowered, or is laid out over several devices.
-    """
-    program, _ = traced_program(program)
-    compiled = jax.jit(program.call)
-    exported = jax.export.export(compiled, platforms=tuple(platforms))(_shapes(program), symbolic(program.inputs))
-    if exported.nr_devices != 1:
-        raise ExportError(
-            "the function was traced for several devices",
-            found=f"{exported.nr_devices} devices",
-            expected="a function for one device",
-            do="leave sharding constraints and meshes out of the exported function",
-        )
-    return exported, program
-
-
-def _callbacks(jaxpr: Any) -> set[str]:
-    """The operations of a program, and of those inside it, that run Python."""
-    found = {eqn.primitive.name for eqn in jaxpr.eqns if re.search("callback|debug_print", eqn.primitive.name)}
-    inner = (each for eqn in jaxpr.eqns for each in jax.extend.core.jaxprs_in_params(eqn.params))
-    return found.union(*map(_callbacks, inner))
-
-
-def _used(jaxpr: Any, names: list[str]) -> set[str]:
-    """The first arguments of a program, which have these names, that its results depend on."""
-    needed = {var for var in jaxpr.outvars if not hasattr(var, "val")}
-    for eqn in reversed(jaxpr.eqns):
-        if eqn.effects or not needed.isdisjoint(eqn.outvars):
-            needed.update(var for var in eqn.invars if not hasattr(var, "val"))
-    return {name for name, var in zip(names, jaxpr.invars, strict=False) if var in needed}
 
 
 def shared_weights(programs: Mapping[str, Program]) -> dict[str, np.ndarray]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,15 +20,14 @@ import numpy as np
 from ..errors import ExportError
 from .dependencies import require
 from .input_spec import InputSpec
-from .lowering import PLATFORMS, open_shape
+from .lowering import PLATFORMS, export_program, open_shape
 from .portable import checked_version, serialize_for, tensorflow_version
-from .program import Program, export_program, program_of, shared_weights
+from .program import Program, program_of, shared_weights
+from .variable_names import SAVABLE_IN_WORDS, is_savable
 from .weights import Function
 from .whole_write import written_whole
 
 SIGNATURE = "serving_default"
-
-_SAVABLE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 
 
 def save_saved_model(
@@ -135,12 +133,12 @@ def _operation_attributes(tf: Any, exported: jax.export.Exported, version: str) 
 def _variable_name(name: str) -> str:
     """The variable's name for a parameter's; TensorFlow would refuse some only after all the work is done."""
     variable = name.replace("~", "_")
-    if not _SAVABLE_NAME.fullmatch(variable):
+    if not is_savable(variable):
         raise ExportError(
             "TensorFlow cannot save a variable of this name",
             at=name,
             found=f"the variable name {variable!r}",
-            expected="a letter, digit or dot first, then letters, digits and any of _ . / > -",
+            expected=SAVABLE_IN_WORDS,
             do="rename the parameter",
         )
     return variable

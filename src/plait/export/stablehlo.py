@@ -22,8 +22,8 @@ import numpy as np
 from ..errors import ExportError
 from . import stablehlo_loader
 from .input_spec import InputSpec
-from .lowering import PLATFORMS
-from .program import Program, export_program, program_of, shared_weights
+from .lowering import PLATFORMS, export_program
+from .program import Program, program_of, shared_weights
 from .weights import Function
 from .whole_write import written_whole
 

@@ -28,6 +28,14 @@ import numpy as np
 from ..errors import ArgumentError, ExportError
 from ..words import with_article
 from .runners import exchange
+from .validation import ValidationManager as ValidationManager
+from .validation_report import (
+    FloatingPointDiffReport as FloatingPointDiffReport,
+    NonFloatingPointDiffReport as NonFloatingPointDiffReport,
+    Status as Status,
+    ValidationReport as ValidationReport,
+    ValidationReportOption as ValidationReportOption,
+)
 
 Arrays = dict[str, np.ndarray]
 

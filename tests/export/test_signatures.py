@@ -1,0 +1,115 @@
+"""Signatures: defaults, batching, and SavedModels as functions."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from plait.export import utils
+
+tf = pytest.importorskip("tensorflow")
+from plait.export import (  # noqa: E402  (needs TensorFlow)
+    ExportManager,
+    JaxModule,
+    ServingConfig,
+    TensorSpecWithDefault,
+    remove_signature_defaults,
+)
+
+pytestmark = [pytest.mark.oracle, pytest.mark.slow]
+
+X = tf.TensorSpec((None, 2), tf.float32, name="x")
+SCALE = tf.TensorSpec((None,), tf.float32, name="scale")
+
+
+def test_e22_a_default_becomes_a_tensor_of_the_specs_dtype():
+    """E22."""
+    spec = TensorSpecWithDefault(SCALE, [1, 2])
+    assert spec.default_val.dtype == tf.float32
+    assert spec.default_val.numpy().tolist() == [1, 2]
+    assert spec.is_primary is False
+    assert remove_signature_defaults([{"a": spec, "b": X}]) == [{"a": SCALE, "b": X}]
+
+
+@pytest.mark.parametrize("value", [None, [[1.0]], "text", tf.constant([1], tf.int32)])
+def test_e22_a_default_that_does_not_fit_is_named_with_its_spec(value):
+    """E22, and its row of section 8."""
+    with pytest.raises(ValueError, match=r"at +TensorSpec\(shape=\(None,\).*\n.*default_val="):
+        TensorSpecWithDefault(SCALE, value)
+
+
+def test_e22_with_default_args_fills_inputs_that_are_left_out():
+    """E22: one tensor, and a whole pytree of them."""
+    pair = {"a": TensorSpecWithDefault(SCALE, [5.0]), "b": TensorSpecWithDefault(SCALE, [7.0])}
+    signature = [X, TensorSpecWithDefault(SCALE, [3.0]), pair]
+    function = utils.with_default_args(lambda x, scale, both: x * scale + both["a"] + both["b"], signature)
+    np.testing.assert_array_equal(function(tf.ones((1, 2))), [[15, 15]])
+    np.testing.assert_array_equal(function(tf.ones((1, 2)), tf.constant([4.0])), [[16, 16]])
+    new = {"a": tf.constant([0.0]), "b": tf.constant([0.0])}
+    np.testing.assert_array_equal(function(tf.ones((1, 2)), inputs_2=new), [[3, 3]])
+
+
+def test_e22_defaults_for_a_part_of_an_input_are_refused():
+    """E22, and its row of section 8."""
+    with pytest.raises(ValueError, match=r"at +input 1\n.*1 of 2 tensors"):
+        utils.with_default_args(print, [X, {"a": SCALE, "b": TensorSpecWithDefault(SCALE, [1.0])}])
+    with pytest.raises(ValueError, match=r"at +input 1\n"):
+        utils.with_default_args(print, [TensorSpecWithDefault(SCALE, [1.0]), X])
+
+
+@given(batch=st.integers(1, 5), shared=st.booleans(), primary=st.booleans())
+def test_e22_auto_batching_repeats_what_is_not_primary(batch, shared, primary):
+    """E22: every input comes out with the primary batch size, itself where it has it, repeated where it has 1."""
+    other = tf.TensorSpec((None, 3), tf.int32)
+    signature = [{"x": X}, TensorSpecWithDefault(other, [[1, 2, 3]], is_primary=primary and not shared)]
+    small = np.arange(3 * (1 if shared else batch), dtype=np.int32).reshape(-1, 3)
+    large = np.ones((batch, 2), np.float32)
+    found = tf.function(utils.make_auto_batching_function(signature))({"x": large}, small)
+    np.testing.assert_array_equal(found[0]["x"], large)
+    np.testing.assert_array_equal(found[1], np.broadcast_to(small, (batch, 3)))
+
+
+def test_e22_auto_batching_refuses_what_it_cannot_batch():
+    """E22, and the row of section 8 on primary inputs."""
+    default = TensorSpecWithDefault(SCALE, [1.0])
+    with pytest.raises(ValueError, match=r"no input of the signature is primary(.*\n)*.*scale"):
+        utils.make_auto_batching_function([default])
+    with pytest.raises(ValueError, match="no batch axis"):
+        utils.make_auto_batching_function([tf.TensorSpec((), tf.float32)])
+    batched = utils.make_auto_batching_function([X, default])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="neither the batch size 1"):
+        batched(np.ones((3, 2), np.float32), np.ones(2, np.float32))
+    both = utils.make_auto_batching_function([X, TensorSpecWithDefault(SCALE, [1.0], is_primary=True)])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="primary inputs differ"):
+        both(np.ones((3, 2), np.float32), np.ones(2, np.float32))
+    assert utils.make_auto_batching_function([X])(np.ones((3, 2), np.float32)).shape == (3, 2)
+
+
+def test_e22_a_saved_model_keeps_its_defaults(tmp_path):
+    """E18, E22: as TensorFlow Serving sees them, and for whoever calls the loaded model."""
+    signature = [X, TensorSpecWithDefault(SCALE, [3.0])]
+    batched = utils.make_auto_batching_function(signature)
+
+    def scaled(x, scale):
+        x, scale = batched(x, scale)
+        return x * scale[:, None]
+
+    module = JaxModule(jnp.float32(2), lambda p, x: p * x, input_polymorphic_shape="b, 2")
+    manager = ExportManager(module, [ServingConfig("s", signature, scaled)])
+    manager.save(tmp_path / "model")
+    np.testing.assert_array_equal(manager.serving_signatures["s"](tf.ones((2, 2))), np.full((2, 2), 6))
+    served = utils.CallableSignatures.from_saved_model(tmp_path / "model", ["serve"]).signatures
+    assert set(served) == {"s"}
+    np.testing.assert_array_equal(served["s"](x=np.ones((2, 2)))["output_0"], np.full((2, 2), 6))
+    np.testing.assert_array_equal(served["s"](x=np.ones((2, 2)), scale=[1, 2])["output_0"], [[2, 2], [4, 4]])
+    with pytest.raises(ValueError, match=r"'y' too much, 'x' missing\n.*named scale, x"):
+        served["s"](y=1)
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    np.testing.assert_array_equal(loaded(tf.ones((2, 2))), np.full((2, 2), 6))
+
+
+def test_helpers_of_the_reference_have_their_names():
+    """Rows 282 and 285 of the checklist."""
+    assert utils.get_param_names({"a": [1.0, {"~b": 2.0}]}) == {"a": ["a.0", {"~b": "a.1._b"}]}
+    assert utils.get_lowering_platforms({"native_serialization_platforms": ("cpu",)}) == ("cpu",)
+    assert utils.get_lowering_platforms({}) is None
