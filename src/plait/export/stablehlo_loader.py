@@ -95,11 +95,8 @@ def checked(folder, manifest, name):
         content = np.memmap(folder / name, np.uint8, "r")
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{name} cannot be read: {error}") from error
-    need(
-        hashlib.sha256(content.data).hexdigest() == manifest["files"][name]["sha256"],
-        f"{name} was changed",
-        folder / name,
-    )
+    found = hashlib.sha256(content.data).hexdigest()
+    need(found == manifest["files"][name]["sha256"], f"{name} was changed", folder / name)
     return content
 
 
