@@ -9,7 +9,7 @@ import os
 import pathlib
 import sys
 
-NAMES = ("dispatch", "graph", "transitions", "tracing", "memory", "imports", "whole_models", "scaling")
+NAMES = ("dispatch", "graph", "transitions", "tracing", "memory", "imports", "whole_models", "scaling", "exports")
 
 
 def main(arguments: list[str] | None = None) -> None:

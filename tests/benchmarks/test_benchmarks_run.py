@@ -18,6 +18,7 @@ SHAPES = {
     "imports": (3, 1),
     "whole_models": (6, 1),
     "scaling": (7, 3),
+    "exports": (5, 2),
 }
 
 
