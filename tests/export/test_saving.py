@@ -112,9 +112,13 @@ def test_the_report_of_a_bundle(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
+def all_packages():
     pytest.importorskip("tensorflow")
     pytest.importorskip("jax2onnx")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory, all_packages):
     path = tmp_path_factory.mktemp("all") / "net"
     return path, save(trained(), path, inputs=("batch", 4), formats=ALL)
 
@@ -144,7 +148,7 @@ def test_each_describes_itself(written):
 
 @pytest.mark.slow
 @pytest.mark.oracle
-def test_a_step_with_a_cache_chooses_the_same_tokens(tmp_path):
+def test_a_step_with_a_cache_chooses_the_same_tokens(tmp_path, all_packages):
     places = save(Decoder(), tmp_path / "step", inputs=TOKEN, state=plait.Cache, formats=ALL)
     model, start = Decoder(), load(tmp_path / "step").state
     token, state, examples, outputs = jnp.zeros((1, 1), jnp.int32), start, [], []
@@ -165,7 +169,7 @@ def test_a_step_with_a_cache_chooses_the_same_tokens(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.oracle
-def test_an_older_reader_can_be_named(tmp_path):
+def test_an_older_reader_can_be_named(tmp_path, all_packages):
     places = save(trained(), tmp_path / "net", inputs=("batch", 4), formats=["saved_model"], target="1.9.0")
     assert validate_export("saved_model", places["saved_model"], batch(2), expected(trained(), batch(2))).passed
     for target in ("2.21", "99.0.0", "one"):
@@ -175,7 +179,7 @@ def test_an_older_reader_can_be_named(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.oracle
-def test_bfloat16_goes_through(tmp_path):
+def test_bfloat16_goes_through(tmp_path, all_packages):
     layer = plait.Linear(4, 2, param_dtype=jnp.bfloat16, rngs=plait.Rngs(0))
     spec = InputSpec(("batch", 4), jnp.bfloat16)
     places = save(layer, tmp_path / "m", inputs=spec, formats=["stablehlo", "saved_model"])
