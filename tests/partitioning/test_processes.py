@@ -1,6 +1,8 @@
 """Connecting processes: what the environment says, and errors. Real runs are in test_many_processes.py."""
 
 import os
+import re
+import socket
 import subprocess
 import sys
 
@@ -47,6 +49,19 @@ def test_connecting_too_late_is_told(monkeypatch):
         monkeypatch.setenv(name, text)
     with pytest.raises(ProcessError, match=r"(?s)process 1 of 2.*before JAX uses a device.*first thing"):
         plait.partitioning.connect_processes()
+
+
+def test_a_port_that_is_taken_is_told():
+    """In a process of its own: JAX keeps what it has begun."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        found = {processes.ADDRESS: address, processes.COUNT: "2", processes.NUMBER: "0"}
+        done = subprocess.run(
+            [sys.executable, "-c", "import plait; plait.partitioning.connect_processes()"],
+            capture_output=True, text=True, env={**os.environ, **found}, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert re.search(r"(?s)ProcessError.*process 0 of 2.*expected +a free port.*plait launch --port", done.stderr)
 
 
 def test_the_loss_of_a_process_is_told_apart_from_other_errors():

@@ -97,15 +97,21 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _not_connected(error: RuntimeError, found: Mapping[str, Any]) -> ProcessError:
-    early = "before" in str(error)
+    if "start RPC server" in str(error):
+        expected, do = "a free port", "take another port: plait launch --port N, or another in JAX_COORDINATOR_ADDRESS"
+    elif "before" in str(error):
+        expected, do = (
+            "to be called before JAX uses a device",
+            "make connect_processes() the first thing of the program",
+        )
+    else:
+        expected, do = "all processes, within the time to connect", "look at the other processes' output"
     return ProcessError(
         "the processes of this run cannot be connected",
         at=f"process {found['process_id']} of {found['num_processes']}" if found else None,
         found=str(error).partition("\n")[0],
-        expected="to be called before JAX uses a device" if early else "all processes, within the time to connect",
-        do="make connect_processes() the first thing of the program"
-        if early
-        else "look at the other processes' output",
+        expected=expected,
+        do=do,
     )
 
 
