@@ -47,13 +47,14 @@ LARGE_LAYOUTS = (
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """Published figures of an accelerator.
+    """Published figures of an accelerator, round and from memory: replace them by those of your own.
 
     Attributes:
         flops: of bfloat16 products, per second.
         memory: in bytes.
         near: bytes a second into one chip over the links of its pod or machine, which carry the axis ``model``.
         far: bytes a second into one chip over what carries the other axes.
+        machine: how many chips the near links join.
     """
 
     name: str
@@ -61,18 +62,25 @@ class Chip:
     memory: float
     near: float
     far: float
+    machine: int
 
-    def seconds_moving(self, parts: Mapping[str, float]) -> float:
-        """How long the bytes that ``moved`` counts take, one after the other."""
-        return parts["model"] / self.near + (parts["gradients"] + parts["fsdp"]) / self.far
+    def seconds_moving(self, parts: Mapping[str, float], sizes: Mapping[str, int]) -> float:
+        """How long the bytes that ``moved`` counts take on a mesh, one after the other.
+
+        Chips of one machine that gather the same array fetch it once between them, each a part of it, and pass the
+        parts on over the near links; so the far links of all of them work for each.
+        """
+        together = max(1, self.machine // sizes.get("model", 1))
+        far = min(self.near, self.far * together)
+        return parts["model"] / self.near + (parts["gradients"] + parts["fsdp"]) / far
 
 
-# TPU v5p: 459 TFLOP/s, 95 GB, 4,800 Gbit/s between chips, both directions together (Google Cloud, "TPU v5p").
+# TPU v5p: 459 TFLOP/s, 95 GB, 4,800 Gbit/s between chips (Google Cloud, "TPU v5p"), read as both directions together.
 # H100 SXM: 989 TFLOP/s dense, 80 GB, NVLink 900 GB/s both directions together (NVIDIA data sheet), and one 400 Gbit/s
 # network port for each GPU, as in DGX H100.
 CHIPS = (
-    Chip("TPU v5p", 459e12, 95e9, 300e9, 300e9),
-    Chip("H100", 989e12, 80e9, 450e9, 50e9),
+    Chip("TPU v5p", 459e12, 95e9, 300e9, 300e9, machine=8_960),
+    Chip("H100", 989e12, 80e9, 450e9, 50e9, machine=8),
 )
 
 
@@ -103,7 +111,7 @@ def on_paper() -> Table:
         chips = math.prod(sizes.values())
         flops = 6 * sum(row.bytes // 4 for row in rows) * config.batch * config.length / chips
         times = [
-            f"{flops / chip.flops:.1f}, {chip.seconds_moving(parts):.1f}"
+            f"{flops / chip.flops:.1f}, {chip.seconds_moving(parts, sizes):.1f}"
             + ("" if held < chip.memory else " (does not fit)")
             for chip in CHIPS
         ]

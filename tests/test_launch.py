@@ -54,7 +54,11 @@ def test_without_a_port_a_free_one_is_taken():
 
 @pytest.mark.parametrize(
     ("fails", "status", "says"),
-    [("sys.exit(3)", 3, "ended with status 3"), ("os.kill(os.getpid(), 9)", 137, "was ended by signal 9 (SIGKILL)")],
+    [
+        ("sys.exit(3)", 3, "ended with status 3"),
+        ("os.kill(os.getpid(), 9)", 137, "was ended by signal 9 (SIGKILL)"),
+        ("os.kill(os.getpid(), 40)", 168, "was ended by signal 40"),  # a real-time signal has no name
+    ],
 )
 def test_when_one_fails_the_others_are_ended(fails, status, says):
     program = f"import os, sys, time\nif os.environ['JAX_PROCESS_ID'] == '1': {fails}\ntime.sleep(600)"
@@ -76,7 +80,7 @@ def test_one_that_does_not_listen_is_ended_all_the_same(monkeypatch, capfd):
     assert "process 0 of 2 ended with status 1" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("request_to_end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("request_to_end", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interruption_ends_all(request_to_end, tmp_path):
     program = f"import os, time\nopen({str(tmp_path)!r} + '/' + str(os.getpid()), 'w').close(); time.sleep(600)"
     running = start(program)
@@ -88,6 +92,65 @@ def test_an_interruption_ends_all(request_to_end, tmp_path):
     assert running.returncode == 130
     assert "plait: interrupted" in errors
     assert [pid for pid in os.listdir(tmp_path) if is_running(pid)] == []
+
+
+def test_an_impatient_interruption_leaves_nobody_behind(tmp_path):
+    """A second Ctrl-C, while a process that does not listen is waited for."""
+    program = (
+        "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"open({str(tmp_path)!r} + '/' + str(os.getpid()), 'w').close(); time.sleep(600)"
+    )
+    running = start(program)
+    deadline = time.monotonic() + 60
+    while len(os.listdir(tmp_path)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for _ in range(3):
+        running.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert [pid for pid in os.listdir(tmp_path) if is_running(pid)] == []
+
+
+def test_the_one_that_failed_first_is_told(tmp_path):
+    """Not one that fails a moment later, because it has lost the first."""
+    program = (
+        "import os, time\n"
+        f"path = {str(tmp_path / 'pid')!r}\n"
+        "if os.environ['JAX_PROCESS_ID'] == '1':\n"
+        "    open(path + '.new', 'w').write(str(os.getpid())); os.rename(path + '.new', path)\n"
+        "    time.sleep(0.5); os._exit(3)\n"
+        "while not os.path.exists(path): time.sleep(0.01)\n"
+        "stat = f'/proc/{open(path).read()}/stat'\n"
+        "while os.path.exists(stat) and open(stat).read().rpartition(')')[2].split()[0] != 'Z': time.sleep(0.001)\n"
+        "time.sleep(0.03); os._exit(1)"
+    )
+    for _ in range(5):
+        running = start(program)
+        _, errors = running.communicate(timeout=60)
+        assert "plait: process 1 of 2 ended with status 3" in errors
+        assert running.returncode == 3
+        (tmp_path / "pid").unlink()
+
+
+def test_output_that_is_no_text_here_passes(monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    running = start("import sys; sys.stdout.buffer.write(b'\\xc3\\xa9 \\xff\\n'); print('after')", processes=1)
+    running.stdout.reconfigure(errors="surrogateescape")
+    output, errors = running.communicate(timeout=60)
+    assert output.encode(errors="surrogateescape") == b"[0] \xc3\xa9 \xff\n[0] after\n"
+    assert (running.returncode, errors) == (0, "")
+
+
+def test_when_nobody_reads_on_the_processes_are_ended():
+    """As in ``plait launch ... | head -1``."""
+    running = start("while True: print('hello')")
+    with running.stdout as output, running.stderr as told:
+        assert output.readline().endswith("hello\n")
+        output.close()
+        errors = told.read().splitlines()
+    assert running.wait(timeout=60) == 2
+    assert [line for line in errors if not line.startswith("[")] == []
 
 
 def test_what_the_processes_start_is_ended_too(tmp_path):

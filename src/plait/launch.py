@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import queue
 import re
 import signal
 import socket
@@ -16,14 +17,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 from .partitioning.processes import ADDRESS, COUNT, NUMBER
 
 # How long a process may take to end after it was asked to, in seconds.
 PATIENCE = 5.0
+# From the threads: the number of a process that has ended, or why its output cannot be passed on.
+_News: TypeAlias = "queue.SimpleQueue[int | OSError]"
 _DEVICES = "--xla_force_host_platform_device_count"
 
 
@@ -47,7 +50,8 @@ class Options:
 def run(options: Options) -> int:
     """Start the processes, wait for them, and return the exit status: that of the first that failed, or 0."""
     address = f"127.0.0.1:{options.port or _free_port()}"
-    with _interruptible():
+    news: _News = queue.SimpleQueue()
+    with _interruptible() as no_more_interruptions:
         started: list[subprocess.Popen[bytes]] = []
         readers: list[threading.Thread] = []
         try:
@@ -61,11 +65,13 @@ def run(options: Options) -> int:
                     start_new_session=True,  # so that what it starts itself can be ended with it
                 )
                 started.append(child)
-                readers += _pass_on(child, f"[{number}] ".encode())
-            failed = _wait(started)
+                readers += _pass_on(child, f"[{number}] ".encode(), news)
+                threading.Thread(target=_watch, args=(child, number, news), daemon=True).start()
+            failed = _wait(started, news)
             if failed is not None:
                 _say_who_failed(failed, started[failed].returncode, options.processes)
         finally:
+            no_more_interruptions()  # a second Ctrl-C would leave processes behind
             _end(started)
             for reader in readers:
                 reader.join(PATIENCE)
@@ -89,51 +95,87 @@ def _free_port() -> int:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let a request to end this process interrupt it as Ctrl-C does, so that its children are ended too."""
+def _interruptible() -> Iterator[Callable[[], None]]:
+    """Let a request to end this process interrupt it as Ctrl-C does, so that its children are ended too.
+
+    A closed terminal is such a request: the children are in sessions of their own and would not hear of it. What the
+    caller ignores, such as under ``nohup``, stays ignored. Yields a function after which all requests are ignored.
+    """
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    def ignore() -> None:
+        for request in heard:
+            signal.signal(request, signal.SIG_IGN)
+
+    requests = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    heard = [request for request in requests if signal.getsignal(request) is not signal.SIG_IGN]
+    before = {request: signal.signal(request, interrupt) for request in heard}
     try:
-        yield
+        yield ignore
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for request, handler in before.items():
+            signal.signal(request, handler)
 
 
-def _pass_on(child: subprocess.Popen[bytes], prefix: bytes) -> list[threading.Thread]:
+def _pass_on(child: subprocess.Popen[bytes], prefix: bytes, news: _News) -> list[threading.Thread]:
     """Threads that write what a process writes, with a prefix before each line."""
-    pairs = [(child.stdout, sys.stdout), (child.stderr, sys.stderr)]
-    threads = [threading.Thread(target=_copy_lines, args=(*pair, prefix), daemon=True) for pair in pairs]
+    pairs = [(child.stdout, sys.stdout.buffer), (child.stderr, sys.stderr.buffer)]
+    threads = [threading.Thread(target=_copy_lines, args=(*pair, prefix, news), daemon=True) for pair in pairs]
     for thread in threads:
         thread.start()
     return threads
 
 
-def _copy_lines(source: IO[bytes], target: Any, prefix: bytes) -> None:
+def _copy_lines(source: IO[bytes], target: IO[bytes], prefix: bytes, news: _News) -> None:
     with source:
-        for line in source:
-            target.write((prefix + line.rstrip(b"\n") + b"\n").decode(errors="replace"))
-            target.flush()
+        try:
+            # As bytes: the processes may write what the encoding of this one's output does not have.
+            for line in source:
+                target.write(prefix + line.rstrip(b"\n") + b"\n")
+                target.flush()
+        except OSError as error:  # the reader has gone away, or the disk is full
+            news.put(error)
 
 
-def _wait(started: Sequence[subprocess.Popen[bytes]]) -> int | None:
-    """Wait until all are done, or one has failed; returns the number of the one that failed."""
-    while True:
-        codes = [child.poll() for child in started]
-        for number, code in enumerate(codes):
-            if code:
-                return number
-        if None not in codes:
-            return None
-        time.sleep(0.05)
+def _watch(child: subprocess.Popen[bytes], number: int, news: _News) -> None:
+    child.wait()
+    news.put(number)
+
+
+def _wait(started: Sequence[subprocess.Popen[bytes]], news: _News) -> int | None:
+    """Wait until all are done, or one has failed; returns the number of the first that failed.
+
+    Raises:
+        OSError: what the processes write cannot be passed on.
+    """
+    running = len(started)
+    while running:
+        try:
+            # Not without a limit: a signal may arrive in another thread, and is heard when this one does something.
+            ended = news.get(timeout=0.05)
+        except queue.Empty:
+            continue
+        if isinstance(ended, OSError):
+            raise ended
+        if started[ended].returncode:
+            return ended
+        running -= 1
+    return None
 
 
 def _say_who_failed(number: int, code: int, processes: int) -> None:
-    how = f"was ended by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"ended with status {code}"
+    how = f"was ended by signal {-code}{_name_of_signal(-code)}" if code < 0 else f"ended with status {code}"
     others = "; the others are ended too" if processes > 1 else ""
     print(f"plait: process {number} of {processes} {how}{others}", file=sys.stderr, flush=True)
+
+
+def _name_of_signal(number: int) -> str:
+    try:
+        return f" ({signal.Signals(number).name})"
+    except ValueError:  # a real-time signal
+        return ""
 
 
 def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -115,3 +115,13 @@ def test_rich_is_loaded_for_the_table_only():
 
     program = "import plait, sys; plait.inspect.sharding_report(plait.Dict()); sys.exit('rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_without_a_mesh_in_force_it_is_that_of_the_arrays():
+    """The picture showed what is cut as whole on each device."""
+    mesh = jax.make_mesh((8,), ("model",))
+    v = plait.Param(jnp.ones((16, 4)), out_sharding=("model", None), mesh=mesh)
+    report = plait.inspect.sharding_report({"v": v})
+    assert report.mesh == {"model": 8}
+    assert "cut by model" in report.svg()
+    assert "on the mesh model=8" in str(report)

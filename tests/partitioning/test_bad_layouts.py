@@ -145,3 +145,50 @@ def test_a_checkpoint_that_the_mesh_cannot_divide(tmp_path):
 def _shape_with(x, sharding):
     found = jax.ShapeDtypeStruct((8, 4), x.dtype, sharding=sharding)
     return found.update(shape=x.shape) if hasattr(found, "update") else found
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        ("model", r"a str: 'model'.*comma: \('model',\)"),
+        ({"mlp": 0}, r"a dict: \{'mlp': 0\}"),
+        ((0, None), "the entry 0"),
+        ((("data", 1), None), r"the entry \('data', 1\)"),
+    ],
+)
+def test_what_is_no_tuple_of_names(names, says):
+    """V37: a name without its comma was taken letter by letter, or passed over."""
+    message = rf"(?s)axis names are a tuple.*{says}"
+    with pytest.raises(ArgumentError, match=message):
+        plait.get_partition_spec({"w": plait.Param(jnp.ones((8, 4)), out_sharding=names)})
+    with jax.set_mesh(mesh()):
+        with pytest.raises(ArgumentError, match=message):
+            plait.Param(jnp.ones((8, 4)), out_sharding=names)
+        with pytest.raises(ArgumentError, match=message):
+            with_sharding_constraint(jnp.ones((8, 4)), names)
+
+
+@pytest.mark.parametrize("target", [3, ("model", None)])
+def test_a_rule_whose_target_is_no_axis(target):
+    """M29"""
+    with pytest.raises(ArgumentError, match=r"(?s)rule for 'mlp'.*the entry"):
+        plait.logical_axis_rules([("mlp", target)])
+
+
+def test_two_rules_of_the_context_beside_one_of_the_variable():
+    """V39: the second rule for a name is an error, also where the variable has rules for others."""
+    with (
+        plait.logical_axis_rules([("mlp", "model"), ("mlp", "data")]),
+        pytest.raises(ArgumentError, match="contradict"),
+    ):
+        plait.Param(jnp.ones((8, 4)), out_sharding=("mlp", "x"), sharding_rules=[("x", None)], mesh=mesh())
+
+
+def test_a_sharding_that_does_not_divide_the_array():
+    with pytest.raises(ArgumentError, match=r"(?s)dimension 0.*length 6.*'model' of size 4"):
+        plait.Param(jnp.ones((6, 4)), out_sharding=NamedSharding(mesh(), P("model")))
+
+
+def test_a_single_name_among_activations():
+    with plait.logical_axis_rules(RULES[:2] + RULES[3:]):
+        check_rules(Net((8, 4), ("embed", "mlp")), mesh(), activations="batch")

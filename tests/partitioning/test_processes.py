@@ -1,6 +1,7 @@
 """Connecting processes: what the environment says, and errors. Real runs are in test_many_processes.py."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -27,6 +28,10 @@ def test_alone_nothing_happens(monkeypatch):
     ("found", "says"),
     [
         ({processes.COUNT: "2"}, "JAX_COORDINATOR_ADDRESS=not set, JAX_NUM_PROCESSES=2, JAX_PROCESS_ID=not set"),
+        (
+            {processes.ADDRESS: "localhost", processes.COUNT: "2", processes.NUMBER: "0"},
+            "JAX_COORDINATOR_ADDRESS=localhost",
+        ),
         ({processes.ADDRESS: "a:1", processes.COUNT: "two", processes.NUMBER: "0"}, "JAX_NUM_PROCESSES=two"),
         ({processes.ADDRESS: "a:1", processes.COUNT: "2", processes.NUMBER: "2"}, "JAX_PROCESS_ID=2"),
     ],
@@ -47,6 +52,16 @@ def test_connecting_too_late_is_told(monkeypatch):
         monkeypatch.setenv(name, text)
     with pytest.raises(ProcessError, match=r"(?s)process 1 of 2.*before JAX uses a device.*first thing"):
         plait.partitioning.connect_processes()
+
+
+def test_a_port_that_is_taken_is_told(monkeypatch):
+    """JAX may crash there."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for name, text in {processes.ADDRESS: address, processes.COUNT: "2", processes.NUMBER: "0"}.items():
+            monkeypatch.setenv(name, text)
+        with pytest.raises(ProcessError, match=rf"(?s){address}: Address already in use.*a free port.*--port"):
+            plait.partitioning.connect_processes()
 
 
 def test_the_loss_of_a_process_is_told_apart_from_other_errors():

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.layout import Format, Layout
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import plait
@@ -170,3 +171,38 @@ def test_inside_shard_map_names_stay_metadata():
         out = plait.shard_map(f, mesh=None, in_specs=P("data"), out_specs=P("data"))(jnp.ones((8, 2)))
     np.testing.assert_array_equal(out, 2)
     assert seen == [("data", None)]
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=lambda kind: kind.name)
+def test_variables_made_inside_of_vmap_are_laid_out(kind):
+    """V39: also one whose initial value is a constant of the trace, such as a bias of zeros."""
+
+    def make(rngs):
+        names = {"kernel_metadata": {"out_sharding": ("embed", "mlp")}, "bias_metadata": {"out_sharding": ("mlp",)}}
+        return plait.Linear(8, 16, rngs=rngs, **names)
+
+    wide = jax.make_mesh((2, 4), ("data", "model"), axis_types=(kind,) * 2)
+    rules = [("embed", None), ("mlp", "model"), ("layers", None)]
+    with jax.set_mesh(wide), plait.logical_axis_rules(rules):
+        lifted = plait.vmap(make, transform_metadata={plait.PARTITION_NAME: "layers"})
+        stack = lifted(plait.Rngs(0).split(4))
+    for variable, names in ((stack.kernel, ("layers", "embed", "mlp")), (stack.bias, ("layers", "mlp"))):
+        assert variable.out_sharding == names
+        value = variable.get_raw_value()
+        assert value.sharding.shard_shape(value.shape)[-1] == 4
+
+
+def test_a_format_lays_out_as_its_sharding():
+    """V37"""
+    wide = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    layout = Format(Layout((1, 0)), NamedSharding(wide, P("model")))
+    v = plait.Param(jnp.ones((8, 4)), out_sharding=layout)
+    assert v.get_raw_value().sharding.spec == P("model")
+    assert plait.spmd.get_var_pspec(v) == P("model")
+    assert plait.get_named_sharding({"v": v}, wide)["v"].get_raw_value() == layout.sharding
+
+
+def test_no_names_at_all_mean_a_whole_copy():
+    v = plait.Param(jnp.ones((8, 4)), out_sharding=())
+    named = plait.get_named_sharding({"v": v}, jax.make_mesh((8,), ("model",)))
+    assert named["v"].get_raw_value().spec == P()

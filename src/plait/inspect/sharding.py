@@ -127,7 +127,7 @@ def sharding_report(tree: Any, mesh: Any = None) -> ShardingReport:
 
     Args:
         tree: a model, or a state of it; shapes will do, such as those of ``plait.get_abstract_model``.
-        mesh: ``None`` takes the one in force.
+        mesh: ``None`` takes the one in force, or else that on which the arrays lie.
 
     Raises:
         ArgumentError: names that do not fit the mesh; the message has the path.
@@ -140,6 +140,7 @@ def sharding_report(tree: Any, mesh: Any = None) -> ShardingReport:
         [('bias', P(), 32), ('kernel', P(None, 'model'), 1024)]
     """
     mesh = get_global_mesh() if mesh is None else mesh
+    sizes: dict[Any, int] = {} if mesh is None else dict(mesh.shape)
     tree = tree if isinstance(tree, State) or kind_of(tree) is not Kind.GRAPH else state(tree)
     pairs, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, Variable))
     rows = []
@@ -149,7 +150,10 @@ def sharding_report(tree: Any, mesh: Any = None) -> ShardingReport:
         for inner, array in jax.tree_util.tree_flatten_with_path(value)[0]:
             if hasattr(array, "shape") and hasattr(array, "dtype"):
                 rows.append(_row(place + jax.tree_util.keystr(inner), leaf, array, mesh))
-    return ShardingReport({} if mesh is None else dict(mesh.shape), tuple(rows))
+                sharding = getattr(array, "sharding", None)
+                if mesh is None and isinstance(sharding, NamedSharding):
+                    sizes |= sharding.mesh.shape
+    return ShardingReport(sizes, tuple(rows))
 
 
 def _row(place: str, leaf: Any, array: Any, mesh: Any) -> ShardedVariable:

@@ -74,6 +74,7 @@ def _checked(rules: Any) -> Rules:
                 expected="such as ('mlp', 'model')",
                 do="write each rule as a pair",
             )
+        check_names([rule[1]], f"the rule for {rule[0]!r}")
     return tuple((name, tuple(axis) if isinstance(axis, list) else axis) for name, axis in rules)
 
 
@@ -95,7 +96,31 @@ def composite_rules(context: Rules, local: Rules) -> Rules:
                 do="rename one of the two, or drop the rule from logical_axis_rules or sharding_rules",
             )
         targets[name] = axis
-    return tuple(targets.items())
+    # Second rules of the context stay, for check_one_target to find.
+    return (*context, *((name, axis) for name, axis in local if (name, axis) not in context))
+
+
+def check_names(names: Any, what: str) -> None:
+    """Refuse what is no tuple of axis names: a single name, or entries that are no names.
+
+    Raises:
+        ArgumentError: names the entry.
+    """
+    entries = names if isinstance(names, (tuple, list)) else ()
+    wrong = [entry for entry in entries if not _is_entry(entry)]
+    if wrong or not isinstance(names, (tuple, list)):
+        raise ArgumentError(
+            "axis names are a tuple with an entry for each axis",
+            at=what,
+            found=f"the entry {wrong[0]!r:.80}" if wrong else f"a {type(names).__name__}: {names!r:.80}",
+            expected="for each axis a name, a tuple of names, or None; such as ('embed', None)",
+            do=f"write a tuple, with a comma: ({names!r:.60},)" if isinstance(names, str) else "name the axes",
+        )
+
+
+def _is_entry(entry: Any) -> bool:
+    parts = entry if isinstance(entry, (tuple, list)) else (entry,)
+    return entry is None or entry is PartitionSpec.UNCONSTRAINED or all(isinstance(part, str) for part in parts)
 
 
 def check_one_target(names: Any, rules: Rules, what: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from .._compat import Tracer
+from .._compat import Tracer, current_trace, top_level_trace
 from ..errors import ArgumentError
 from .axis_rules import get_logical_axis_rules
 
@@ -49,11 +49,12 @@ def place(value: Any, sharding: NamedSharding, what: str) -> Any:
             expected="all Explicit, or all Auto",
             do="make the mesh with one kind of axes, or place the value yourself",
         )
-    if isinstance(value, Tracer):
-        explicit = kinds == {AxisType.Explicit}
-        return jax.sharding.reshard(value, sharding) if explicit else jax.lax.with_sharding_constraint(value, sharding)
     if isinstance(value, jax.ShapeDtypeStruct):
         return value
+    # Inside of a trace a constant cannot be moved, but laid out as what is traced.
+    if isinstance(value, Tracer) or current_trace() is not top_level_trace:
+        explicit = kinds == {AxisType.Explicit}
+        return jax.sharding.reshard(value, sharding) if explicit else jax.lax.with_sharding_constraint(value, sharding)
     concrete = mesh if isinstance(mesh, Mesh) else jax.sharding.get_mesh()
     if not isinstance(concrete, Mesh) or concrete.empty:
         return value  # an abstract mesh has no devices to move to
@@ -115,7 +116,7 @@ def check_spec(spec: PartitionSpec, mesh: Any, shape: tuple[int, ...], what: str
 
 
 def _check_rank(spec: PartitionSpec, shape: tuple[int, ...], what: str, names: Any) -> None:
-    exact = isinstance(names, (tuple, list)) and not isinstance(names, PartitionSpec)
+    exact = bool(names) and isinstance(names, (tuple, list)) and not isinstance(names, PartitionSpec)
     if len(spec) > len(shape) or (exact and len(spec) < len(shape)):
         more = "more" if len(spec) > len(shape) else "fewer"
         raise ArgumentError(

@@ -9,6 +9,7 @@ with a message that another task has most likely died.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -50,8 +51,9 @@ def connect_processes(
         The number of processes.
 
     Raises:
-        ProcessError: variables that contradict themselves, JAX has used a device already, or the other processes do not
-            come.
+        ProcessError: variables that contradict themselves, JAX has used a device already, or the port of process 0 is
+            taken. Where the other processes do not come in time, JAX itself ends this one, with a message and a stack
+            trace of its own.
 
     Example:
         >>> plait.partitioning.connect_processes()
@@ -62,6 +64,8 @@ def connect_processes(
     found = _from_environment(os.environ)
     if found.get("num_processes") == 1 or not (found or in_cluster()):
         return 1
+    if found.get("process_id") == 0:
+        _check_port(found["coordinator_address"])
     try:
         jax.distributed.initialize(
             **found,
@@ -82,11 +86,13 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     missing = [name for name in (ADDRESS, COUNT, NUMBER) if name not in environment]
     numbers = {name: environment[name] for name in (COUNT, NUMBER) if name in environment}
     wrong = [f"{name}={text}" for name, text in numbers.items() if not text.isdigit()]
+    if not missing and not environment[ADDRESS].rpartition(":")[2].isdigit():
+        wrong.append(ADDRESS)
     if missing or wrong or not int(numbers[NUMBER]) < int(numbers[COUNT]):
         raise ProcessError(
             "the variables that say which process this is do not go together",
             found=", ".join(f"{name}={environment.get(name, 'not set')}" for name in (ADDRESS, COUNT, NUMBER)),
-            expected=f"an address of process 0, a number of processes, and a {NUMBER} from 0 below it",
+            expected=f"an address of process 0 with its port, a number of processes, and a {NUMBER} from 0 below it",
             do="start the processes with: plait launch --processes 2 -- python program.py",
         )
     return {
@@ -94,6 +100,20 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         "num_processes": int(numbers[COUNT]),
         "process_id": int(numbers[NUMBER]),
     }
+
+
+def _check_port(address: str) -> None:
+    """Refuse a port that is taken: JAX (0.10.2) may end the process without a word there."""
+    try:
+        socket.create_server(("", int(address.rpartition(":")[2]))).close()
+    except (OSError, OverflowError) as error:
+        raise ProcessError(
+            "the processes of this run cannot be connected",
+            at="process 0, which is to listen",
+            found=f"{ADDRESS}={address}: {getattr(error, 'strerror', None) or error}",
+            expected="a free port",
+            do="take another port: plait launch --port N, or another in JAX_COORDINATOR_ADDRESS",
+        ) from error
 
 
 def _not_connected(error: RuntimeError, found: Mapping[str, Any]) -> ProcessError:

@@ -48,7 +48,7 @@ def check_rules(tree: Any, mesh: Any = None, *, activations: Iterable[str] = ())
     tree = tree if isinstance(tree, State) or kind_of(tree) is not Kind.GRAPH else state(tree)
     if mesh is not None:
         get_named_sharding(tree, mesh)
-    used = set(activations)
+    used = {activations} if isinstance(activations, str) else set(activations)
     pairs, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, Variable))
     for path, leaf in pairs:
         if isinstance(leaf, Variable):

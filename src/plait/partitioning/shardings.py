@@ -17,7 +17,7 @@ from ..core.variables import Variable, eager_sharding_hooks
 from ..errors import ArgumentError
 from ..words import with_article
 from .mesh import check_spec, get_global_mesh, in_manual_mode, place
-from .specs import describe_leaf, variable_spec
+from .specs import describe_leaf, variable_spec, without_format
 
 
 def sharding_of(variable: Variable[Any], shape: tuple[int, ...], what: str) -> Sharding | None:
@@ -34,9 +34,11 @@ def sharding_of(variable: Variable[Any], shape: tuple[int, ...], what: str) -> S
         ArgumentError: a name that neither rules nor mesh know, or more names than axes.
     """
     metadata = variable.get_metadata()
-    layout = metadata.get("out_sharding")
-    if layout is not None and not isinstance(layout, (tuple, list, PartitionSpec)):
-        return layout if isinstance(layout, Sharding) else None
+    layout = without_format(metadata.get("out_sharding"))
+    if isinstance(layout, NamedSharding):
+        check_spec(layout.spec, layout.mesh, shape, what, names=layout.spec)
+    if isinstance(layout, Sharding):
+        return layout
     mesh = metadata.get("mesh")
     mesh = get_global_mesh() if mesh is None else mesh
     if mesh is None or mesh.empty or in_manual_mode():

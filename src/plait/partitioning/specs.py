@@ -13,6 +13,7 @@ from ..paths import format_path
 from ..words import with_article
 from .axis_rules import (
     Rules,
+    check_names,
     check_one_target,
     composite_rules,
     from_sharding_rules,
@@ -42,7 +43,7 @@ def get_var_pspec(variable: Variable[Any]) -> PartitionSpec | None:
 def variable_spec(variable: Variable[Any], what: str) -> PartitionSpec | None:
     """As ``get_var_pspec``; ``what`` says in errors which variable it is."""
     metadata = variable.get_metadata()
-    names = metadata.get("out_sharding")
+    names = without_format(metadata.get("out_sharding"))
     if isinstance(names, NamedSharding):
         return names.spec
     if names:
@@ -51,14 +52,20 @@ def variable_spec(variable: Variable[Any], what: str) -> PartitionSpec | None:
     return PartitionSpec() if hasattr(variable.get_raw_value(), "shape") else None
 
 
+def without_format(layout: Any) -> Any:
+    """The sharding of a layout format, which also says how an array lies in memory; anything else as it is."""
+    return layout.sharding if hasattr(layout, "layout") else layout
+
+
 def spec_of_names(names: Any, rules: Rules, what: str) -> PartitionSpec:
     """Axis names, translated by rules, as a spec; a ``PartitionSpec`` stays as it is.
 
     Raises:
-        ArgumentError: the rules give a name two targets, or two axes get one mesh axis.
+        ArgumentError: no tuple of names, the rules give a name two targets, or two axes get one mesh axis.
     """
     if isinstance(names, PartitionSpec):
         return names
+    check_names(names, what)
     check_one_target(names, rules, what)
     spec = PartitionSpec(*from_sharding_rules(names, rules))
     check_used_once(spec, names, what)

@@ -32,6 +32,7 @@ from .specs import (
     get_named_sharding as get_named_sharding,
     get_partition_spec as get_partition_spec,
     get_var_pspec as get_var_pspec,
+    without_format,
 )
 
 
@@ -71,7 +72,7 @@ def get_pspec(sharding: Any, sharding_rules: Rules | None = None) -> Any:
 
 def get_mesh(sharding: Any) -> Any:
     """The mesh that a layout has with it; ``None`` for names and specs."""
-    sharding = _sharding_inside(sharding)
+    sharding = without_format(sharding)
     return sharding.mesh if isinstance(sharding, NamedSharding) else None
 
 
@@ -90,7 +91,7 @@ def shard_value(value: Any, out_sharding: Any, sharding_rules: Rules | None, mes
     if not out_sharding:
         return value
     mesh = get_mesh(out_sharding) if mesh is None else mesh
-    found = _sharding_inside(get_pspec(out_sharding, sharding_rules))
+    found = without_format(get_pspec(out_sharding, sharding_rules))
     if isinstance(found, Sharding) and not isinstance(found, NamedSharding):
         return jax.device_put(value, found)
     spec = found.spec if isinstance(found, NamedSharding) else found
@@ -105,8 +106,3 @@ def _map_names(f: Callable[[Any], Any], sharding: Any) -> Any:
     if hasattr(sharding, "layout"):
         return type(sharding)(sharding.layout, _map_names(f, sharding.sharding))
     return sharding
-
-
-def _sharding_inside(sharding: Any) -> Any:
-    """The sharding of a ``Format``; anything else as it is."""
-    return sharding.sharding if hasattr(sharding, "layout") else sharding
