@@ -39,3 +39,19 @@ def test_without_a_mesh_nothing_is_cut():
 def test_an_axis_that_the_recipe_does_not_know_is_told():
     with pytest.raises(ArgumentError, match=r"(?s)'x' of \('x', 'model'\).*data.*fsdp.*model"):
         rules_for(mesh_of(x=4, model=2))
+
+
+def test_a_whole_recipe_passes_the_check_of_unused_rules():
+    """Nobody chose its rules one by one; one that was added is still reported."""
+    mesh = jax.make_mesh((4, 2), ("fsdp", "model"))
+    layer = plait.Linear(8, 8, rngs=plait.Rngs(0), kernel_metadata={"out_sharding": ("embed", "mlp")})
+    rules = plait.partitioning.rules_for(mesh)
+    with plait.logical_axis_rules(rules):
+        plait.partitioning.check_rules(layer, mesh)
+    with (
+        plait.logical_axis_rules([*rules, ("experts", "model")]),
+        pytest.raises(ArgumentError, match="'experts' -> 'model'"),
+    ):
+        plait.partitioning.check_rules(layer, mesh)
+    with plait.logical_axis_rules(rules[:8]), pytest.raises(ArgumentError, match="'batch' -> 'fsdp'"):
+        plait.partitioning.check_rules(layer, mesh)

@@ -14,6 +14,7 @@ from ..core.variables import Variable
 from ..errors import ArgumentError
 from .axis_rules import get_logical_axis_rules
 from .mesh import axes_of, get_global_mesh
+from .recipes import AXES, rules_for
 from .specs import describe_leaf, get_named_sharding
 
 
@@ -23,7 +24,8 @@ def check_rules(tree: Any, mesh: Any = None, *, activations: Iterable[str] = ())
     Args:
         tree: a model, or a state of it; shapes will do, such as those of ``plait.eval_shape``.
         mesh: ``None`` takes the one in force.
-        activations: names that the model gives to activations only, which no variable shows.
+        activations: names that the model gives to activations only, which no variable shows. Those of a whole recipe
+            (``rules_for``) need not be named.
 
     Raises:
         ArgumentError: a name that neither rules nor mesh know, a length that the mesh does not divide, two axes of one
@@ -57,7 +59,16 @@ def check_rules(tree: Any, mesh: Any = None, *, activations: Iterable[str] = ())
             own = {name for entry in layout for name in axes_of(entry)} if isinstance(layout, (tuple, list)) else set()
             used |= own
             _check_used(metadata.get("sharding_rules") or (), own, describe_leaf(path, leaf))
-    _check_used(get_logical_axis_rules(), used, None)
+    rules = get_logical_axis_rules()
+    _check_used([rule for rule in rules if rule not in _recipe(rules, mesh)], used, None)
+
+
+def _recipe(rules: Any, mesh: Any) -> tuple[Any, ...]:
+    """The rules of the recipe for the mesh, if all of them are in force: nobody chose them one by one."""
+    if mesh is None or not set(mesh.axis_names) <= set(AXES):
+        return ()
+    recipe = rules_for(mesh)
+    return recipe if set(recipe) <= {tuple(rule) for rule in rules} else ()
 
 
 def _check_used(rules: Any, used: set[str], at: str | None) -> None:
