@@ -21,7 +21,7 @@ from ..paths import Path, describe_path
 from ..words import describe_type
 from .containers import Dict, List
 from .filters import FilterLiteral, to_predicate
-from .module import Module
+from .module import Module, Pytree
 from .nodes import iter_graph_nodes
 from .path_patterns import PathPattern
 from .sowing import RECORD, new_record
@@ -115,7 +115,7 @@ def _root_of(fn: Any, args: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
     if isinstance(fn, Module):
         call: Any = fn
         return fn, call
-    if isinstance(fn, MethodType):
+    if isinstance(fn, MethodType) and isinstance(fn.__self__, Pytree):
         # By name, so that a method whose outputs are recorded is found.
         name = fn.__name__
         known = getattr(type(fn.__self__), name, None)
