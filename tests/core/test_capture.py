@@ -330,7 +330,9 @@ def test_flax_captures_the_same(options):
     assert answers[0] == answers[1]
 
 
-@pytest.mark.parametrize("only", ["shared", "blocks[0]", lambda path, module: path == ("shared",)], ids=str)
+@pytest.mark.parametrize(
+    "only", ["shared", "blocks[0]", lambda path, module: path == ("shared",)], ids=["second", "first", "function"]
+)
 @pytest.mark.parametrize("way", [lambda f: f, nnx.jit], ids=["eager", "jit"])
 def test_a_module_in_several_places_is_chosen_by_any_of_its_paths(only, way):
     """D3: as with `plait.select`; it is recorded once, under its first path."""
