@@ -48,9 +48,12 @@ def find_nonfinite(node: Any, filter: FilterLiteral = ...) -> dict[str, int]:
     return found
 
 
+_NUMBERS: tuple[type, ...] = (jax.Array, np.ndarray, np.generic, float, complex)
+
+
 def _count(leaf: Any) -> int:
     """How many numbers are not finite. What holds none, such as text or a shape without values, counts as finite."""
-    is_number = isinstance(leaf, (jax.Array, np.ndarray, np.generic, float, complex))
+    is_number = isinstance(leaf, _NUMBERS)
     if not is_number or isinstance(leaf, jax.core.Tracer) or not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
         return 0
     return int((~jnp.isfinite(leaf)).sum())
