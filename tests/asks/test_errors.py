@@ -374,9 +374,9 @@ MISTAKES = {
         wrong="optimizer.update(model, grads)",
         error=ValueError,
         message="""
-            the model has variables that the optimizer has no state for
+            the model has other variables than those that the optimizer has a state for
               at        blocks[0].gain
-              found     11 variables that `wrt` selects, 1 of them new
+              found     1 new, beside 10 variables that fit
               expected  the variables that the model had when the optimizer was made
               do        make the optimizer after the model is complete: plait.Optimizer(model, tx, wrt=plait.Param)
         """,

@@ -68,3 +68,9 @@ def test_wildcards_must_be_the_same_on_both_sides(rules):
 def test_rules_are_strings(rules):
     with pytest.raises(ArgumentTypeError, match="names"):
         NameMap(rules)
+
+
+def test_a_function_returns_names():
+    with pytest.raises(ArgumentTypeError, match=r"at +a\.b\n +found +an? int"):
+        NameMap(lambda name: len(name))("a.b")
+    assert NameMap(lambda name: None)("a.b") is None

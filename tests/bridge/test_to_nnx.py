@@ -400,3 +400,20 @@ def test_advice_about_lazy_init_is_given_only_where_it_helps():
     with pytest.raises(flax.errors.InvalidRngError) as caught:
         model(X)
     assert "lazy_init" not in "".join(getattr(caught.value, "__notes__", []))
+
+
+@pytest.mark.parametrize("way", [lambda f: f, plait.jit], ids=["eager", "jit"])
+def test_outputs_and_gradients_of_a_wrapped_module_can_be_captured(way):
+    """D1, D2, D3: what `capture` keeps in a module is no variable of Linen's."""
+    model = plait.Sequential(block(), plait.Linear(block()(X).shape[-1], 1, rngs=plait.Rngs(0)))
+    expected, hidden = model(X), model.layers[0](X)
+    look = plait.capture(lambda model, x: model(x), plait.Intermediate, method_outputs=plait.Intermediate)
+    out, seen = way(look)(model, X)
+    np.testing.assert_allclose(out, expected, rtol=1e-6)
+    np.testing.assert_allclose(seen["layers"][0]["__call__"][0], hidden, rtol=1e-6)
+    loss = plait.capture_gradients(lambda model, x: model(x).sum())
+    value, gradients = way(loss)(model, X)
+    np.testing.assert_allclose(value, expected.sum(), rtol=1e-6)
+    kernel = jnp.broadcast_to(model.layers[1].kernel[:, 0], hidden.shape)
+    np.testing.assert_allclose(gradients["layers"][0]["__call__"][...], kernel, rtol=1e-6)
+    assert plait.capture(model.layers[0], plait.Intermediate)(X)[1] == plait.State({})

@@ -328,3 +328,24 @@ def test_flax_captures_the_same(options):
         y, *states = result if kinds else (result,)
         answers.append([float(y), *(jax.tree.map(float, library.to_pure_dict(state)) for state in states)])
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    "only", ["shared", "blocks[0]", lambda path, module: path == ("shared",)], ids=["second", "first", "function"]
+)
+@pytest.mark.parametrize("way", [lambda f: f, nnx.jit], ids=["eager", "jit"])
+def test_a_module_in_several_places_is_chosen_by_any_of_its_paths(only, way):
+    """D3: as with `plait.select`; it is recorded once, under its first path."""
+
+    class Model(nnx.Module):
+        def __init__(self):
+            self.blocks = [nnx.Linear(2, 2, rngs=nnx.Rngs(seed)) for seed in range(2)]
+            self.shared = self.blocks[0]
+
+        def __call__(self, x):
+            return self.shared(self.blocks[1](x))
+
+    look = nnx.capture(lambda model, x: model(x), nnx.Intermediate, method_outputs=nnx.Intermediate, only=only)
+    y, seen = way(look)(Model(), jnp.ones((1, 2)))
+    assert nnx.to_flat_state(seen).paths == (("blocks", 0, "__call__"),)
+    assert jnp.array_equal(seen["blocks"][0]["__call__"][0], y)

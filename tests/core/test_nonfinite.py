@@ -109,3 +109,25 @@ def test_what_holds_no_numbers_is_left_out():
     node = {"rngs": nnx.Rngs(0), "ids": nnx.Cache(jnp.arange(3)), "pair": nnx.Param({"a": jnp.inf, "b": jnp.nan})}
     assert nnx.find_nonfinite(node) == {"pair": 2}
     assert nnx.find_nonfinite(nnx.Param(jnp.nan)) == {"the root": 1}
+
+
+BAD_ARRAY = jnp.asarray([jnp.nan, 1.0, -jnp.inf])
+
+
+class WithArray(nnx.Module):
+    def __init__(self):
+        self.table, self.scale = BAD_ARRAY, nnx.Param(jnp.ones(2))
+
+
+@pytest.mark.parametrize(("node", "expected"), [
+    (WithArray(), {"table": 2}),
+    ({"x": BAD_ARRAY, "y": [np.asarray(BAD_ARRAY), jnp.ones(2)]}, {"x": 2, "y[0]": 2}),
+    (nnx.State({"a": {"b": BAD_ARRAY}}), {"a.b": 2}),
+    (nnx.to_pure_dict(nnx.State({"a": {"b": nnx.Param(BAD_ARRAY)}})), {"a.b": 2}),
+    (BAD_ARRAY, {"the root": 2}),
+    (nnx.Dict(name=nnx.Variable("text"), number=nnx.Param(float("nan"))), {"number": 1}),
+    (nnx.eval_shape(lambda: nnx.Linear(2, 2, rngs=nnx.Rngs(0))), {}),
+])  # fmt: skip
+def test_plain_arrays_are_looked_at_and_what_is_no_number_is_not(node, expected):
+    """An empty answer means that all is well, so nothing with numbers is passed over."""
+    assert nnx.find_nonfinite(node) == expected

@@ -437,3 +437,21 @@ def test_a_missing_stream_names_the_cell_and_the_places_to_pass_one():
 def test_other_sources_of_keys_are_refused(rngs):
     with pytest.raises(ArgumentTypeError, match=r"rngs of an RNN[\s\S]*an Rngs, a RngStream, True or False"):
         rnn_of(rngs=rngs)
+
+
+@pytest.mark.parametrize("options", [{}, {"reverse": True, "keep_order": True}, {"state_axes": {...: plait.Carry}}])
+@pytest.mark.parametrize("way", [lambda f: f, plait.jit], ids=["eager", "jit"])
+def test_the_steps_of_a_cell_are_captured_stacked(options, way):
+    """D1, D2: the outputs of all steps, and the gradients at them."""
+    rnn, x = rnn_of("SimpleCell", **options), some_input(2, 5, 3)
+    expected = rnn(x)
+    look = plait.capture(lambda rnn, x: rnn(x), plait.Intermediate, method_outputs=plait.Intermediate)
+    y, seen = way(look)(rnn, x)
+    np.testing.assert_allclose(y, expected, rtol=1e-6)
+    ((carries, outputs),) = seen["cell"]["__call__"].get_value()
+    np.testing.assert_allclose(jnp.moveaxis(outputs, 0, 1), expected, rtol=1e-6)
+    assert carries.shape == outputs.shape == (5, 2, 4)
+    assert seen["cell"]["dense_h"]["__call__"][0].shape == (5, 2, 4)
+    _, gradients = way(plait.capture_gradients(lambda rnn, x: (2 * rnn(x)).sum(), only="cell"))(rnn, x)
+    np.testing.assert_allclose(gradients["cell"]["__call__[1]"], jnp.full((5, 2, 4), 2.0))
+    assert [path for path, _ in plait.to_flat_state(plait.state(rnn)) if "_sown" in path] == []

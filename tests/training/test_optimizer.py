@@ -385,3 +385,38 @@ def test_the_model_in_the_place_of_its_gradients_is_refused(name):
         optimizer.update(*given(model, grads))
     assert_same_graph(model, before)
     assert optimizer.step[...] == 0
+
+
+def a_layer_more(model):
+    model.layers.append(plait.Linear(2, 2, rngs=plait.Rngs(0)))
+
+
+def a_layer_less(model):
+    model.layers[1] = plait.relu
+
+
+def other_sizes(model):
+    model.layers[0] = plait.Linear(4, 5, rngs=plait.Rngs(0))
+    model.layers[1] = plait.Linear(5, 2, rngs=plait.Rngs(0))
+
+
+def a_layer_wrapped(model):
+    model.layers[1] = plait.Sequential(model.layers[1])
+
+
+@pytest.mark.parametrize(("change", "found"), [
+    (a_layer_more, r"layers\[2\]\.bias, layers\[2\]\.kernel\n +found +2 new, beside 4"),
+    (a_layer_less, r"\[0\]\.mu\.layers\[1\]\.bias, .*\n +found +4 that the model lacks, beside 2"),
+    (other_sizes, r"layers\[0\]\.bias, .*\n +found +3 of another shape, beside 1"),
+    (a_layer_wrapped, r"layers\[1\]\.layers\[0\]\.bias, .*\n +found +2 new, 4 that the model lacks, beside 2"),
+])  # fmt: skip
+@pytest.mark.parametrize("way", [lambda f: f, plait.jit], ids=["eager", "jit"])
+def test_a_model_that_was_changed_after_its_optimizer_is_told_apart(way, change, found):
+    model = plait.Sequential(plait.Linear(4, 3, rngs=plait.Rngs(0)), plait.Linear(3, 2, rngs=plait.Rngs(1)))
+    optimizer = Optimizer(model, optax.adam(0.1), wrt=plait.Param)
+    change(model)
+    before = pure(plait.state((model, optimizer)))
+    grads = plait.grad(lambda model: model(jnp.ones((1, 4))).sum())(model)
+    with pytest.raises(OptimizerError, match=found):
+        way(lambda model, optimizer, grads: optimizer.update(model, grads))(model, optimizer, grads)
+    jax.tree.map(np.testing.assert_array_equal, pure(plait.state((model, optimizer))), before)

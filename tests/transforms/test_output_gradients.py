@@ -174,3 +174,47 @@ def test_bad_input():
     with pytest.raises(TypeError, match="scalar"):
         nnx.capture_gradients(lambda model, x: model(x))(model, X)
     assert nnx.graphdef(model) is nnx.graphdef(Looped(nnx.Rngs(0)))
+
+
+class WithLoss(Looped):
+    def loss(self, x, scale):
+        return scale * (self(x) ** 2).sum()
+
+
+class Trainer:
+    """Not a module; its methods take the model."""
+
+    def loss(self, model, x, scale):
+        return model.loss(x, scale)
+
+
+WAYS_TO_SAY_IT = {
+    "a bound method": lambda model: lambda *args: nnx.capture_gradients(model.loss)(*args),
+    "a module": lambda model: lambda *args: nnx.capture_gradients(Calling(model))(*args),
+    "a method of something else": lambda model: lambda *args: nnx.capture_gradients(Trainer().loss)(model, *args),
+}
+
+
+class Calling(nnx.Module):
+    def __init__(self, model):
+        self.model = model
+
+    def __call__(self, x, scale):
+        return self.model.loss(x, scale)
+
+
+@pytest.mark.parametrize("way", WAYS_TO_SAY_IT)
+def test_the_model_may_be_in_the_function(way):
+    """D3: as with `capture`."""
+    model, twin = WithLoss(nnx.Rngs(0)), WithLoss(nnx.Rngs(0))
+    expected = nnx.capture_gradients(lambda model, x: model.loss(x, 3.0))(twin, X)
+    value, gradients = WAYS_TO_SAY_IT[way](model)(X, 3.0)
+    np.testing.assert_allclose(value, expected[0], rtol=1e-6)
+    gradients = gradients["model"] if way == "a module" else gradients
+    for (path, leaf), (other, gradient) in zip(
+        nnx.to_flat_state(expected[1]), nnx.to_flat_state(gradients), strict=True
+    ):
+        assert path == other
+        np.testing.assert_allclose(gradient[...], leaf[...], rtol=1e-5)
+    np.testing.assert_allclose(model.layers[0].norm.mean[...], twin.layers[0].norm.mean[...], rtol=1e-6)
+    assert "_sown" not in vars(model)

@@ -94,6 +94,15 @@ class ToLinen(linen.Module):
         return linen_rngs_dict(self, add_default=True)
 
     def _construct(self, rngs: Rngs) -> Any:
+        if isinstance(self.nnx_class, Module):
+            kind = type(self.nnx_class).__name__
+            raise ArgumentTypeError(
+                "to_linen takes a class, whose constructor makes the variables",
+                found=f"an instance of {kind}",
+                expected="a class or a function that makes a module, and its arguments",
+                do=f"bridge.to_linen({kind}, ...); to run a module that is there from Linen code, "
+                "bridge.to_collections gives its variables",
+            )
         kwargs = unfreeze(FrozenDict(self.kwargs))
         with outside_linen():
             return self.nnx_class(*self.args, **kwargs, **({} if self.skip_rng else {"rngs": rngs}))

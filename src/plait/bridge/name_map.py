@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
@@ -49,7 +50,7 @@ class NameMap:
     def __call__(self, name: str) -> str | None:
         """The new name; ``None`` if it is dropped; the same if no rule matches."""
         if self._call is not None:
-            return self._call(name)
+            return _checked(self._call(name), name)
         for pattern, matcher, target in self._rules:
             found = matcher.match(name)
             if found is not None:
@@ -57,6 +58,18 @@ class NameMap:
                     self.unused.remove(pattern)
                 return None if target is None else _filled(target, found, name)
         return name
+
+
+def _checked(renamed: Any, name: str) -> str | None:
+    if renamed is None or isinstance(renamed, str):
+        return renamed
+    raise ArgumentTypeError(
+        "the function for names returned something else than a name",
+        at=name,
+        found=describe_type(renamed),
+        expected="a name, or None to drop it",
+        do="return the name as it is where nothing changes: names=lambda name: name.removeprefix('model.')",
+    )
 
 
 def _check_rule(pattern: object, target: object) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from ..core.module import RESERVED, Module
 from ..core.rngs import Rngs
 from ..core.settings import using_eager_sharding
+from ..core.sowing import RECORD
 from ..core.trace_guard import check_trace
 from ..core.variables import Variable, eager_sharding_hooks
 from ..errors import ArgumentError, ArgumentTypeError
@@ -22,7 +23,7 @@ from .linen import current_linen_module, is_missing_variable, need_linen
 from .rngs import linen_keys
 from .scope import current_scope
 
-OWN = ("to_nnx__module", "to_nnx__rngs")
+OWN = ("to_nnx__module", "to_nnx__rngs", RECORD)
 
 
 class ToNNX(Module):

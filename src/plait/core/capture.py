@@ -21,11 +21,12 @@ from ..paths import Path, describe_path
 from ..words import describe_type
 from .containers import Dict, List
 from .filters import FilterLiteral, to_predicate
-from .module import Module
+from .module import Module, Pytree
 from .nodes import iter_graph_nodes
 from .path_patterns import PathPattern
 from .sowing import RECORD, new_record
 from .state import FlatState, State, group_leaves, to_flat_state
+from .traversal import find_duplicates
 from .variables import Perturbation, Variable
 
 
@@ -97,7 +98,7 @@ def _capturing(fn: Any, *, kinds: tuple[Any, ...], init: Any, method_outputs: An
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         root, call = _root_of(fn, args)
         modules = _modules_of(root, fn)
-        observed = [] if method_outputs is None else _observed(modules, chosen)
+        observed = [] if method_outputs is None else _observed(root, modules, chosen)
         outputs = {id(module): method_outputs for module in observed}
         with _records(modules, kinds, init, outputs), _recorded_methods(observed):
             result = call(*args, **kwargs)
@@ -115,7 +116,7 @@ def _root_of(fn: Any, args: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
     if isinstance(fn, Module):
         call: Any = fn
         return fn, call
-    if isinstance(fn, MethodType):
+    if isinstance(fn, MethodType) and isinstance(fn.__self__, Pytree):
         # By name, so that a method whose outputs are recorded is found.
         name = fn.__name__
         known = getattr(type(fn.__self__), name, None)
@@ -135,9 +136,10 @@ def _modules_of(root: Any, fn: Any) -> list[tuple[Path, Module]]:
     return modules
 
 
-def _observed(modules: list[tuple[Path, Module]], chosen: Callable[[Path, Any], bool]) -> list[Module]:
-    """The modules whose outputs are wanted."""
-    found = [module for path, module in modules if chosen(path, module)]
+def _observed(root: Any, modules: list[tuple[Path, Module]], chosen: Callable[[Path, Any], bool]) -> list[Module]:
+    """The modules whose outputs are wanted. One that is held in several places has several paths."""
+    places = {path: paths for paths in find_duplicates(root) for path in paths}
+    found = [module for path, module in modules if any(chosen(each, module) for each in places.get(path, [path]))]
     if not found:
         raise GraphError(
             "capture: only chooses no module",

@@ -12,22 +12,24 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._compat import Tracer
 from ..errors import NonFiniteError
 from ..paths import describe_path
 from ..typing import FilterLiteral
-from .functional import variables
+from .functional import state
 from .locate import modules_of_traceback, place_of
 from .state import to_flat_state
+from .variables import Variable
 
 
 def find_nonfinite(node: Any, filter: FilterLiteral = ...) -> dict[str, int]:
-    """The variables of a model that hold NaN or infinity.
+    """The variables and arrays of a model that hold NaN or infinity.
 
     Args:
-        node: a model, a variable, a state, or a pytree of them; outside of transforms.
-        filter: which variables to look at.
+        node: a model, a variable, an array, a state, or a pytree of them; outside of transforms.
+        filter: which of them to look at.
 
     Returns:
         ``{path: count}``, with the number of entries that are not finite; empty if all is well.
@@ -39,15 +41,21 @@ def find_nonfinite(node: Any, filter: FilterLiteral = ...) -> dict[str, int]:
         {'mean': 1, 'var': 1}
     """
     found = {}
-    for (_, *path), variable in to_flat_state(variables([node], filter)):  # in a list: it may be a variable itself
-        count = sum(map(_count, jax.tree.leaves(variable.get_raw_value())))
+    for (_, *path), leaf in to_flat_state(state([node], filter)):  # in a list: it may be a leaf itself
+        value = leaf.get_raw_value() if isinstance(leaf, Variable) else leaf
+        count = sum(map(_count, jax.tree.leaves(value)))
         if count:
             found[describe_path(tuple(path))] = count
     return found
 
 
+_NUMBERS: tuple[type, ...] = (jax.Array, np.ndarray, np.generic, float, complex)
+
+
 def _count(leaf: Any) -> int:
-    if isinstance(leaf, Tracer) or not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+    """How many numbers are not finite. What holds none, such as text or a shape without values, counts as finite."""
+    is_number = isinstance(leaf, _NUMBERS)
+    if not is_number or isinstance(leaf, Tracer) or not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
         return 0
     return int((~jnp.isfinite(leaf)).sum())
 

@@ -15,13 +15,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core.filters import All
+from ..core.filters import All, PathContains
 from ..core.functional import merge, split, variables
 from ..core.locate import describe_place
 from ..core.module import Module
+from ..core.nodes import iter_graph_nodes
 from ..core.rngs import RngCount, Rngs, RngStream
+from ..core.sowing import RECORD
 from ..core.state import to_flat_state
 from ..errors import ShapeError
+from ..paths import Path
 from ..transforms.loops import scan
 from ..transforms.prefixes import Carry, StateAxes
 from ..transforms.rng_splits import split_rngs
@@ -142,7 +145,10 @@ class RNN(Module):
         self, x: Array, initial_carry: Any, time: int, seq_lengths: Array | None, *, backwards: bool
     ) -> tuple[Any, Any]:
         """The loop. With lengths, the carry after each sequence's last real step is kept beside the running one."""
-        state_axes = StateAxes({...: Carry}) if self.state_axes is None else self.state_axes
+        # What `capture` records is stacked if a step made it, and stays as it is if `initialize_carry` did.
+        recorded = {_is_of_a_step: 0, PathContains(RECORD): Carry}
+        given = {...: Carry} if self.state_axes is None else self.state_axes
+        state_axes = StateAxes({**recorded, **given})
 
         @functools.partial(
             scan,
@@ -182,6 +188,11 @@ class RNN(Module):
         return [count for _, count in to_flat_state(variables(cell, All(RngCount, self.broadcast_rngs)))]
 
 
+def _is_of_a_step(path: Path, value: Any) -> bool:
+    """Whether a value is what ``capture`` recorded of a step of the cell."""
+    return RECORD in path and not any(str(key).startswith("initialize_carry") for key in path)
+
+
 def _own_stream(rngs: Any, layer: Module) -> RngStream | None:
     """The stream that a layer keeps for first carries."""
     if isinstance(rngs, bool):
@@ -208,7 +219,15 @@ def _checked_lengths(seq_lengths: Any, batch: tuple[int, ...], layer: RNN) -> Ar
 def _widened(cell: RNNCellBase, carry: Any, x: jax.ShapeDtypeStruct) -> Any:
     """The first carry, in the dtypes that hold what the cell returns too: a loop cannot change them on its way."""
     graphdef, state = split(cell)
-    after = jax.eval_shape(lambda state, carry, x: merge(graphdef, state)(carry, x)[0], state, carry, x)
+
+    def step(state: Any, carry: Any, x: Array) -> Any:
+        cell = merge(graphdef, state)
+        for _, node in iter_graph_nodes(cell):  # what `capture` records is of all steps, and this is one
+            if isinstance(node, Module) and RECORD in node.__dict__:
+                delattr(node, RECORD)
+        return cell(carry, x)[0]
+
+    after = jax.eval_shape(step, state, carry, x)
     if jax.tree.structure(after) != jax.tree.structure(carry):
         return carry  # the loop says what is wrong
     return jax.tree.map(lambda old, new: as_dtype(old, common_dtype(old, new)), carry, after)

@@ -121,7 +121,7 @@ class Optimizer(Pytree):
 
         try:
             updates, new_state = self.tx.update(gradients, raw_state, params, **kwargs)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             self._explain_other_model(selected, error)
             raise
         new_values = {path: _at(updates, path) for path in values}
@@ -136,19 +136,29 @@ class Optimizer(Pytree):
         write_raw(self.step, step)
         return updates
 
-    def _explain_other_model(self, selected: Mapping[Path, Variable[Any]], error: ValueError) -> None:
+    def _explain_other_model(self, selected: Mapping[Path, Variable[Any]], error: Exception) -> None:
         """Say so when the model has other variables than when the optimizer was made.
 
         Raises:
-            OptimizerError: names the variables that have no optimizer state.
+            OptimizerError: names the variables that do not agree with the optimizer's state.
         """
-        known = {path[-1] if path else () for path in _mirrored_paths(self.opt_state)}
-        new = [path for path in selected if known and (path[-1] if path else ()) not in known]
-        if new:
+        mirrored = _mirrored_shapes(self.opt_state)
+        # The path of a moment ends in that of its variable: (0, "mu", "layers", 0, "kernel").
+        ends = {path: {path[start:] for start in range(len(path))} for path in mirrored}
+        known: dict[Path, list[Any]] = {}
+        for path, shape in mirrored.items():
+            for end in ends[path] & selected.keys():
+                known.setdefault(end, []).append(shape)
+        new = [path for path in selected if mirrored and path not in known]
+        gone = [path for path in mirrored if not ends[path] & selected.keys()]
+        changed = [path for path in known if _is_of_another_shape(raw_value(selected[path]), known[path])]
+        if new or gone or changed:
+            counts = {"new": len(new), "of another shape": len(changed), "that the model lacks": len(gone)}
             raise OptimizerError(
-                "the model has variables that the optimizer has no state for",
-                at=", ".join(map(describe_path, new)),
-                found=f"{len(selected)} variables that `wrt` selects, {len(new)} of them new",
+                "the model has other variables than those that the optimizer has a state for",
+                at=_listed([*new, *changed, *gone]),
+                found=", ".join(f"{count} {what}" for what, count in counts.items() if count)
+                + f", beside {len(selected) - len(new) - len(changed)} variables that fit",
                 expected="the variables that the model had when the optimizer was made",
                 do="make the optimizer after the model is complete: "
                 f"plait.Optimizer(model, tx, wrt={_filter_text(self.wrt)})",
@@ -182,13 +192,19 @@ class Optimizer(Pytree):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
-def _mirrored_paths(opt_state: Any) -> list[tuple[Any, ...]]:
-    """Paths, in the state of a transformation, of the variables that mirror the model's."""
-    return [
-        jax_to_nnx_path(path)
+def _mirrored_shapes(opt_state: Any) -> dict[Path, Any]:
+    """The variables, in the state of a transformation, that mirror the model's: shapes by path."""
+    return {
+        jax_to_nnx_path(path): jnp.shape(raw_value(leaf))
         for path, leaf in jax.tree_util.tree_flatten_with_path(opt_state, is_leaf=_is_variable)[0]
         if isinstance(leaf, OptVariable)
-    ]
+    }
+
+
+def _is_of_another_shape(value: Any, moments: list[Any]) -> bool:
+    """Whether a value has not the shape of its moments. Factored moments have fewer axes, and say nothing."""
+    shape = jnp.shape(value)
+    return shape not in moments and all(len(moment) == len(shape) for moment in moments)
 
 
 class ModelAndOptimizer(Optimizer):

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..core.capture import capture
+from ..core.module import Pytree
 from ..core.state import State
 from ..core.variables import Perturbation
 from ..typing import FilterLiteral
@@ -25,8 +27,8 @@ def capture_gradients(f: Callable[..., Any], *, only: FilterLiteral = ..., has_a
     """Wrap a loss function so that it returns the gradients at the outputs of modules beside the loss.
 
     Args:
-        f: a function whose first argument is a module (or holds modules) and that returns a scalar; with ``has_aux``
-            a pair of a scalar and anything.
+        f: a function whose first argument is a module (or holds modules), a module, or a bound method of one. It
+            returns a scalar; with ``has_aux`` a pair of a scalar and anything.
         only: of which modules; a filter, or a path pattern such as ``"layers[*].attention"``.
         has_aux: whether ``f`` returns a pair.
 
@@ -49,16 +51,28 @@ def capture_gradients(f: Callable[..., Any], *, only: FilterLiteral = ..., has_a
         [[2.0, 2.0, 2.0]]
     """
 
+    loss, model = _as_function(f)
+
     def perturbed(perturbations: State, *args: Any, **kwargs: Any) -> Any:
-        return capture(f, init=perturbations, method_outputs=Perturbation, only=only)(*args, **kwargs)
+        return capture(loss, init=perturbations, method_outputs=Perturbation, only=only)(*args, **kwargs)
 
     step = value_and_grad(perturbed, has_aux=has_aux)
 
-    @functools.wraps(f)
+    @functools.wraps(loss)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        look = capture(f, Perturbation, method_outputs=Perturbation, only=only)
+        args = (*model, *args)
+        look = capture(loss, Perturbation, method_outputs=Perturbation, only=only)
         described = eval_shape(lambda *args, **kwargs: look(*args, **kwargs)[1], *args, **kwargs)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), described)
         return step(zeros, *args, **kwargs)
 
     return wrapper
+
+
+def _as_function(f: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A loss as a function of its model, with the model if ``f`` holds it."""
+    model: Any = f.__self__ if isinstance(f, MethodType) else f
+    if not isinstance(model, Pytree):
+        return f, ()
+    name = f.__name__ if isinstance(f, MethodType) else "__call__"
+    return (lambda model, *args, **kwargs: getattr(model, name)(*args, **kwargs)), (model,)
