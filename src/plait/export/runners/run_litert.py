@@ -14,7 +14,7 @@ except ImportError:
     Interpreter = tf.lite.Interpreter
 
 sys.path.insert(0, str(Path(__file__).parent))
-from exchange import run_all
+from exchange import run_all  # pyright: ignore[reportMissingImports]
 
 path, folder, name = sys.argv[1:4]
 with warnings.catch_warnings():

@@ -6,7 +6,7 @@ from pathlib import Path
 import onnxruntime
 
 sys.path.insert(0, str(Path(__file__).parent))
-from exchange import run_all
+from exchange import run_all  # pyright: ignore[reportMissingImports]
 
 path, folder = sys.argv[1:3]
 session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

@@ -8,7 +8,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
 sys.path.insert(0, str(Path(__file__).parent))
-from exchange import run_all
+from exchange import run_all  # pyright: ignore[reportMissingImports]
 
 path, folder, name = sys.argv[1:4]
 loaded = tf.saved_model.load(path)  # kept: it owns the variables

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from exchange import run_all
+from exchange import run_all  # pyright: ignore[reportMissingImports]
 
 path, folder, name = sys.argv[1:4]
 loader = runpy.run_path(str(Path(__file__).parent.parent / "stablehlo_loader.py"))
