@@ -67,12 +67,12 @@ class ValidationSingleJobResult:
 class FloatingPointDiffReport:
     """Differences of all floating-point values together."""
 
-    total: int
-    max_diff: float
-    max_rel_diff: float
     all_close: bool
+    max_diff: float
     all_close_absolute_tolerance: float
+    max_rel_diff: float
     all_close_relative_tolerance: float
+    total: int
 
 
 @dataclasses.dataclass(frozen=True)
