@@ -31,7 +31,10 @@ def test_no_initializer_is_missing():
     assert public - set(vars(initializers)) <= {"DtypeLikeInexact", "tp"}
 
 
+ONLY_JAX = {"mish", "sparse_plus", "sparse_sigmoid", "squareplus"}  # Flax does not pass these on
+
+
 @pytest.mark.oracle
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("name", sorted({*ACTIVATIONS} - ONLY_JAX))
 def test_an_activation_is_flax_s(name):
     assert getattr(activations, name) is getattr(flax_nnx(), name)
