@@ -8,7 +8,6 @@ of the operation, never constants in it. The gradient is ``jax.vjp`` of the same
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,11 +15,12 @@ import jax
 import jax.export
 import numpy as np
 
-from ..errors import ArgumentError, ArgumentTypeError, ExportError
+from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
 from .dependencies import require
-from .lowering import PLATFORMS, open_shape
-from .portable import serialize_for, tensorflow_version
+from .lowering import PLATFORMS, for_one_device
+from .portable import tensorflow_version
+from .xla_call import call_exported
 
 ApplyFn = Callable[[Any, Any], Any]
 
@@ -177,32 +177,12 @@ def _without_gradient(tf: Any, tensors: list[Any], message: str) -> list[Any]:
 def _export(flat: Callable[..., Any], specs: Sequence[Any], options: Conversion) -> jax.export.Exported:
     # Arguments that are not used are kept: an input may be the only one to tell a symbolic size.
     jitted = jax.jit(flat, keep_unused=True)
-    exported = jax.export.export(jitted, platforms=options.platforms, disabled_checks=options.disabled_checks)(*specs)
-    if exported.nr_devices != 1:
-        raise ExportError(
-            "the function was traced for several devices",
-            found=f"{exported.nr_devices} devices",
-            expected="a function for one device",
-            do="leave sharding constraints and meshes out of the exported function",
-        )
-    return exported
+    export = jax.export.export(jitted, platforms=options.platforms, disabled_checks=options.disabled_checks)
+    return for_one_device(export(*specs))
 
 
 def _operation(tf: Any, exported: jax.export.Exported, tensors: Sequence[Any]) -> list[Any]:
-    """The operation that runs an exported function; TensorFlow writes platforms in capitals."""
-    xla = importlib.import_module("tensorflow.compiler.tf2xla.python.xla")
-    if not exported.out_avals:
-        return []
-    outputs = xla.call_module(
-        [tensors[index] for index in exported.module_kept_var_idx],
-        version=exported.calling_convention_version,
-        module=serialize_for(tensorflow_version(), exported.mlir_module_serialized),
-        Tout=[tf.as_dtype(aval.dtype) for aval in exported.out_avals],
-        Sout=[open_shape(aval) for aval in exported.out_avals],
-        platforms=[platform.upper() for platform in exported.platforms],
-        disabled_checks=[str(check) for check in exported.disabled_safety_checks],
-    )
-    return list(outputs)
+    return call_exported(tf, exported, tensors, tensorflow_version())
 
 
 def _is_smooth(dtype: Any) -> bool:

@@ -74,6 +74,15 @@ def export_program(program: Program, platforms: Sequence[str] = PLATFORMS) -> tu
     program, _ = traced_program(program)
     compiled = jax.jit(program.call)
     exported = jax.export.export(compiled, platforms=tuple(platforms))(_shapes(program), symbolic(program.inputs))
+    return for_one_device(exported), program
+
+
+def for_one_device(exported: jax.export.Exported) -> jax.export.Exported:
+    """The function as it is, if it was traced for one device.
+
+    Raises:
+        ExportError: it was traced for several.
+    """
     if exported.nr_devices != 1:
         raise ExportError(
             "the function was traced for several devices",
@@ -81,7 +90,7 @@ def export_program(program: Program, platforms: Sequence[str] = PLATFORMS) -> tu
             expected="a function for one device",
             do="leave sharding constraints and meshes out of the exported function",
         )
-    return exported, program
+    return exported
 
 
 def _callbacks(jaxpr: Any) -> set[str]:
@@ -98,8 +107,3 @@ def _used(jaxpr: Any, names: list[str]) -> set[str]:
         if eqn.effects or not needed.isdisjoint(eqn.outvars):
             needed.update(var for var in eqn.invars if not hasattr(var, "val"))
     return {name for name, var in zip(names, jaxpr.invars, strict=False) if var in needed}
-
-
-def open_shape(aval: Any) -> tuple[int | None, ...]:
-    """The shape of an input or output, with ``None`` for every size that is not fixed."""
-    return tuple(size if isinstance(size, int) else None for size in aval.shape)

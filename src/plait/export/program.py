@@ -26,7 +26,7 @@ from ..paths import Path, describe_path
 from ..typing import FilterLiteral
 from ..words import describe_type
 from .input_spec import InputSpec, resolve_input_specs
-from .weights import by_name, named_weights
+from .weights import by_name, key_name, named_weights
 
 Arrays = dict[str, Any]
 OUTPUT = "y"
@@ -157,7 +157,7 @@ def named_outputs(tree: Any) -> Arrays:
         return {OUTPUT: tree}
     found = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        words = [str(getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", entry)))) for entry in path]
+        words = [key_name(entry) for entry in path]
         name = "_".join(words if not words[0].isdigit() else [OUTPUT, *words])
         if name in found:
             _refuse_twice(name)

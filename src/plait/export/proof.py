@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import ArgumentError, ExportError
+from ..errors import ArgumentError
 from .describe import find_exports
 from .program import Program
 from .stablehlo import load_stablehlo
@@ -130,18 +130,3 @@ def _random(draw: np.random.Generator, shape: list[int], dtype: Any) -> np.ndarr
     if jnp.issubdtype(dtype, jnp.inexact):
         return draw.normal(size=shape).astype(dtype)
     return draw.integers(0, 2, shape).astype(dtype)
-
-
-def check_examples(inputs: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
-    """Refuse a file of inputs with other names.
-
-    Raises:
-        ExportError: names what is missing and what is too much.
-    """
-    if set(inputs) != set(names):
-        raise ExportError(
-            "these are not the inputs of the export",
-            found=f"arrays {', '.join(sorted(inputs))}",
-            expected=f"arrays {', '.join(names)}",
-            do=f"np.savez('data.npz', {', '.join(f'{name}=...' for name in names)})",
-        )

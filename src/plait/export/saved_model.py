@@ -8,7 +8,6 @@ the StableHLO that JAX serialised; here it is first written for the version that
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,12 +19,13 @@ import numpy as np
 from ..errors import ExportError
 from .dependencies import require
 from .input_spec import InputSpec
-from .lowering import PLATFORMS, export_program, open_shape
-from .portable import checked_version, serialize_for, tensorflow_version
+from .lowering import PLATFORMS, export_program
+from .portable import checked_version, tensorflow_version
 from .program import Program, program_of, shared_weights
 from .variable_names import SAVABLE_IN_WORDS, is_savable
 from .weights import Function
 from .whole_write import written_whole
+from .xla_call import call_exported
 
 SIGNATURE = "serving_default"
 
@@ -104,30 +104,15 @@ def _tf_function(
     tf: Any, exported: jax.export.Exported, variables: dict[str, Any], program: Program, version: str
 ) -> Any:
     """A TensorFlow function of the inputs that reads the variables at each call and runs the exported program."""
-    attributes = _operation_attributes(tf, exported, version)
-    xla = importlib.import_module("tensorflow.compiler.tf2xla.python.xla")
     own = {name: variables[name] for name in program.weights}
 
     def serve(**inputs: Any) -> dict[str, Any]:
         # The exported function's own flattening says in which order its arguments come.
         arguments = jax.tree_util.tree_leaves(((dict(own), inputs), {}))
-        kept = [arguments[index] for index in exported.module_kept_var_idx]
-        return jax.tree_util.tree_unflatten(exported.out_tree, xla.call_module(kept, **attributes))
+        return jax.tree_util.tree_unflatten(exported.out_tree, call_exported(tf, exported, arguments, version))
 
     specs = {spec.name: tf.TensorSpec(spec.open_shape, np.dtype(spec.dtype), name=spec.name) for spec in program.inputs}
     return tf.function(serve, autograph=False).get_concrete_function(**specs)
-
-
-def _operation_attributes(tf: Any, exported: jax.export.Exported, version: str) -> dict[str, Any]:
-    """The attributes of ``XlaCallModule``; TensorFlow writes platforms in capitals."""
-    return {
-        "version": exported.calling_convention_version,
-        "module": serialize_for(version, exported.mlir_module_serialized),
-        "Tout": [tf.as_dtype(y.dtype) for y in exported.out_avals],
-        "Sout": [open_shape(y) for y in exported.out_avals],
-        "platforms": [platform.upper() for platform in exported.platforms],
-        "disabled_checks": [str(check) for check in exported.disabled_safety_checks],
-    }
 
 
 def _variable_name(name: str) -> str:

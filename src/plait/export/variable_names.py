@@ -9,17 +9,10 @@ from typing import Any
 import jax
 
 from ..errors import ArgumentError
+from .weights import key_name
 
 _SAVABLE = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 SAVABLE_IN_WORDS = "a letter, digit or dot first, then letters, digits and any of _ . / > -"
-
-
-def key_name(entry: Any) -> str:
-    """One step of a key path as text: a dictionary key, a position, or an attribute's name."""
-    for attribute in ("key", "idx", "name"):
-        if hasattr(entry, attribute):
-            return str(getattr(entry, attribute))
-    return str(entry)
 
 
 def variable_names(params: Any) -> list[str]:

@@ -29,7 +29,7 @@ def named_weights(params: Any) -> dict[str, np.ndarray]:
     """
     weights: dict[str, np.ndarray] = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
-        name = ".".join(_word(entry) for entry in path) or WHOLE
+        name = ".".join(key_name(entry) for entry in path) or WHOLE
         if name in weights:
             raise ExportError(
                 "two parameters would have the same name in the file",
@@ -54,7 +54,7 @@ def by_name(function: Function, params: Any) -> NamedFunction:
     return apply
 
 
-def _word(entry: Any) -> str:
+def key_name(entry: Any) -> str:
     """One step of a key path as text: a dictionary key, a position, or an attribute's name."""
     for attribute in ("key", "idx", "name"):
         if hasattr(entry, attribute):

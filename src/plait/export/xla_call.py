@@ -1,0 +1,41 @@
+"""The one TensorFlow operation that runs an exported JAX function: ``XlaCallModule``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.export
+
+from .portable import serialize_for
+
+
+def call_exported(tf: Any, exported: jax.export.Exported, tensors: Sequence[Any], version: str) -> list[Any]:
+    """The outputs of an exported function as TensorFlow operations; TensorFlow writes platforms in capitals.
+
+    Args:
+        tf: TensorFlow.
+        exported: the function.
+        tensors: its arguments, flat, in the order of its own flattening.
+        version: the StableHLO version that the reader understands.
+    """
+    if not exported.out_avals:
+        return []
+    xla = importlib.import_module("tensorflow.compiler.tf2xla.python.xla")
+    outputs = xla.call_module(
+        [tensors[index] for index in exported.module_kept_var_idx],
+        version=exported.calling_convention_version,
+        module=serialize_for(version, exported.mlir_module_serialized),
+        Tout=[tf.as_dtype(aval.dtype) for aval in exported.out_avals],
+        Sout=[_open_shape(aval) for aval in exported.out_avals],
+        platforms=[platform.upper() for platform in exported.platforms],
+        disabled_checks=[str(check) for check in exported.disabled_safety_checks],
+    )
+    return list(outputs)
+
+
+def _open_shape(aval: Any) -> tuple[int | None, ...]:
+    """The shape of an output, with ``None`` for every size that is not fixed."""
+    return tuple(size if isinstance(size, int) else None for size in aval.shape)
