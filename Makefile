@@ -12,7 +12,9 @@ export UV_HTTP_TIMEOUT ?= 300
 export UV_NATIVE_TLS ?= 1
 export UV_SYSTEM_CERTS ?= 1
 
-.PHONY: help demo test slow torch lint types lock bench fuzz reference check clean
+OLDER_TENSORFLOW := 2.14.1 2.16.2 2.19.1
+
+.PHONY: help demo test slow torch older lint types lock bench fuzz reference check clean
 .NOTPARALLEL:
 
 help:
@@ -20,6 +22,7 @@ help:
 	@echo 'make test       the test suite, but for tests that take long'
 	@echo 'make slow       the tests that take long'
 	@echo 'make torch      adds PyTorch, so that the tests that compare with it run too'
+	@echo 'make older      SavedModels for older releases of TensorFlow, run by them'
 	@echo 'make lint       ruff: rules and formatting'
 	@echo 'make types      pyright on the library'
 	@echo 'make check      lint, types and all tests'
@@ -38,6 +41,10 @@ slow: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -q -m slow
 
 torch: $(VENV)/torch.stamp
+
+older: $(VENV)/dev.stamp $(OLDER_TENSORFLOW:%=$(VENV)/tensorflow-%/stamp)
+	PLAIT_OLDER_TENSORFLOW="$(OLDER_TENSORFLOW:%=$(abspath $(VENV))/tensorflow-%/bin/python)" \
+	  $(BIN)/python -m pytest -q tests/export/test_readers.py
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check
@@ -88,4 +95,10 @@ $(VENV)/dev.stamp: pyproject.toml requirements.lock | $(BIN)/python
 # pip, not uv: it takes the CPU build where the machine's configuration names one.
 $(VENV)/torch.stamp: $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@touch $@
+
+# An environment for each older TensorFlow. They have wheels for Python 3.11, and the oldest not for newer ones.
+$(VENV)/tensorflow-%/stamp: | $(BIN)/python
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check tensorflow-cpu==$*
 	@touch $@

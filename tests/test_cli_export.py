@@ -92,3 +92,48 @@ def test_what_cannot_be_done_is_said_in_words(folder):
         assert text in done.stderr, (arguments, done.stderr)
         assert "Traceback" not in done.stderr
     assert not (folder / "new").exists()
+
+
+def test_inputs_of_other_names_shapes_or_dtypes_are_refused_in_words(folder):
+    for arrays, words in (
+        ({"z": np.ones((3, 4), np.float32)}, ["these are not the inputs of the export", "arrays z", "arrays x"]),
+        ({"x": np.ones((3, 5), np.float32)}, ["an input does not fit", "float32[3, 5]", "float32[batch, 4]"]),
+        ({"x": np.ones((3, 4), np.float64)}, ["an input does not fit", "float64[3, 4]", "astype('float32')"]),
+    ):
+        np.savez(folder / "wrong.npz", **arrays)
+        done = run(folder, "validate", "out", "--inputs", "wrong.npz")
+        assert done.returncode != 0
+        assert "Traceback" not in done.stderr
+        for each in words:
+            assert each in done.stderr, done.stderr
+
+
+def test_another_interpreter_runs_the_export(folder):
+    done = run(folder, "validate", "out", "--python", sys.executable)
+    assert done.returncode == 0, done.stderr
+    done = run(folder, "validate", "out", "--python", "no-such-python")
+    assert done.returncode != 0
+    assert "could not be started" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_state_can_be_named(folder):
+    (folder / "decoder.py").write_text(
+        "import plait\n"
+        "class Note(plait.Variable): pass\n"
+        "class Counter(plait.Module):\n"
+        "    def __init__(self): self.count, self.note = plait.BatchStat(0), Note(0)\n"
+        "    def __call__(self, x):\n"
+        "        self.count[...] += 1\n"
+        "        self.note[...] += 1\n"
+        "        return x * self.count[...]\n"
+        "make = Counter\n"
+    )
+    words = ["export", "decoder:make", "counter", "--input", "x:float32[batch]"]
+    done = run(folder, *words, "--state", "BatchStat", "--frozen", "Note")
+    assert done.returncode == 0, done.stderr
+    inputs = json.loads(run(folder, "inspect", "counter", "--json").stdout)[0]["signatures"]["serving_default"][0]
+    assert [each["name"] for each in inputs] == ["x", "count"]
+    done = run(folder, *words, "--state", "Cachet")
+    assert "there is no variable type of this name" in done.stderr
+    assert "Traceback" not in done.stderr

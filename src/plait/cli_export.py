@@ -34,6 +34,10 @@ def add_commands(commands: Any) -> None:
         "--formats", default="stablehlo", type=_formats, help=f"some of {', '.join(FORMATS)} (default: %(default)s)"
     )
     export.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="a checkpoint of the model, restored first")
+    export.add_argument("--state", metavar="TYPES", help="variables that become inputs and outputs, such as Cache")
+    export.add_argument("--frozen", metavar="TYPES", help="variables whose changes are dropped, such as BatchStat")
+    export.add_argument("--platforms", default="cpu,cuda,tpu", type=_words, help="where it runs (default: %(default)s)")
+    export.add_argument("--target", help="what reads the SavedModel, such as tensorflow==2.16 (default: installed one)")
     export.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
     export.set_defaults(run=_export)
 
@@ -51,6 +55,7 @@ def add_commands(commands: Any) -> None:
     validate.add_argument("--inputs", type=Path, metavar="FILE.npz", help="arrays by name (default: made up)")
     validate.add_argument("--signature", help="which function (default: the first)")
     validate.add_argument("--tolerance", type=float, help="largest difference that passes (default: by dtype)")
+    validate.add_argument("--python", metavar="FILE", help="the interpreter that runs the exports (default: this one)")
     validate.add_argument("--json", type=Path, metavar="FILE", help="also write the report here")
     validate.set_defaults(run=_validate)
 
@@ -69,8 +74,12 @@ def _input(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}".replace("\n", " ")) from error
 
 
+def _words(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def _formats(text: str) -> list[str]:
-    wanted = [part.strip() for part in text.split(",") if part.strip()]
+    wanted = _words(text)
     unknown = [name for name in wanted if name not in FORMATS]
     if unknown or not wanted:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of formats; there are {', '.join(FORMATS)}")
@@ -95,10 +104,35 @@ def _export(options: argparse.Namespace) -> int:
 
         restore(options.checkpoint, model)
     model.eval()
-    written = save(model, options.output, inputs=options.inputs, formats=options.formats, overwrite=options.overwrite)
+    written = save(
+        model, options.output, inputs=options.inputs, formats=options.formats, state=_types(options.state),
+        frozen=_types(options.frozen), platforms=options.platforms, target=options.target, overwrite=options.overwrite,
+    )  # fmt: skip
     for kind, place in written.items():
         print(f"{kind}: {place}")
     return 0
+
+
+def _types(text: str | None) -> Any:
+    """The variable types of these names: a type of plait, or one that the model's code has defined."""
+    from .core.variables import Variable
+
+    found, known = [], {"Variable": Variable}
+    waiting = [Variable]
+    while waiting:
+        for each in waiting.pop().__subclasses__():
+            known.setdefault(each.__name__, each)
+            waiting.append(each)
+    for name in _words(text or ""):
+        if name not in known:
+            raise ArgumentError(
+                "there is no variable type of this name",
+                found=name,
+                expected=f"some of {', '.join(sorted(known))}",
+                do="--state Cache --frozen BatchStat,RngState",
+            )
+        found.append(known[name])
+    return tuple(found)
 
 
 def _made(text: str) -> Any:
@@ -158,7 +192,9 @@ def _validate(options: argparse.Namespace) -> int:
     from .export.proof import prove
 
     inputs = _read(options.inputs) if options.inputs is not None else None
-    reports, times = prove(options.path, inputs=inputs, signature=options.signature, tolerance=options.tolerance)
+    reports, times = prove(
+        options.path, inputs=inputs, signature=options.signature, tolerance=options.tolerance, python=options.python
+    )
     table = Table("format", "passed", "largest difference", "mean difference", "ms", "ms of the model, jitted")
     for report in reports:
         shown = [", ".join(f"{one:.3f}" for one in values) for values in (report.milliseconds, times)]

@@ -39,8 +39,9 @@ FILES: dict[str, tuple[str, ...]] = {
         "conversion_report", "convert", "torch_weights",
     ),
     "export": (
-        "dependencies", "whole_write", "weights", "input_spec", "program", "lowering", "portable", "stablehlo_loader",
-        "onnx_pooling", "runners", "constants", "variable_names", "xla_call", "conversion", "dtensor_utils", "variable_trees",
+        "dependencies", "whole_write", "weights", "input_spec", "program", "lowering", "portable", "readers",
+        "stablehlo_loader", "onnx_pooling", "runners", "constants", "variable_names", "xla_call", "conversion",
+        "dtensor_utils", "variable_trees",
         "jax_module", "signatures", "serving", "warmup", "export_manager", "utils", "validation_report", "validation",
         "saved_model", "stablehlo", "onnx", "litert", "saving", "describe", "validate", "proof",
     ),

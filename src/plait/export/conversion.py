@@ -19,7 +19,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
 from .dependencies import require
 from .lowering import PLATFORMS, for_one_device
-from .portable import tensorflow_version
+from .readers import installed_tensorflow
 from .xla_call import call_exported
 
 ApplyFn = Callable[[Any, Any], Any]
@@ -182,7 +182,7 @@ def _export(flat: Callable[..., Any], specs: Sequence[Any], options: Conversion)
 
 
 def _operation(tf: Any, exported: jax.export.Exported, tensors: Sequence[Any]) -> list[Any]:
-    return call_exported(tf, exported, tensors, tensorflow_version())
+    return call_exported(tf, exported, tensors, installed_tensorflow())
 
 
 def _is_smooth(dtype: Any) -> bool:

@@ -6,12 +6,13 @@ often older than that, and then a SavedModel, correct in itself, fails when it i
     unregistered operation 'vhlo.composite_v2' found in dialect ('vhlo')
     failed to deserialize portable artifact using StableHLO_v1.13.7
 
-The reader isn't asked by JAX, but it can be: TensorFlow carries the StableHLO library it was built with, and that
-library tells its version. So the module is read back with JAX's library, and written again for the smaller of the two
-versions. StableHLO promises that a reader understands whatever was written for its version, and an operation that the
-older version cannot express is an error here, at writing, not at the reader's.
+The reader isn't asked by JAX, but it can be (``readers.py``). So the module is read back with JAX's library, and
+written again for the smaller of the two versions. StableHLO promises that a reader understands whatever was written for
+its version, and an operation that the older version cannot express is an error here, at writing, not at the reader's.
 
-One kind of operation needs more than another number. A *composite* (``top_k``, for example) is a call with a name that
+Two things need more than another number. Where an operation comes from (file, lines and columns) is written in a way
+that readers before StableHLO 1.9 stumble over: ``unknown attribute code: 22``. They get modules without such places.
+And one kind of operation: a *composite* (``top_k``, for example) is a call with a name that
 compilers may recognise; its meaning is a private function of the same module. TensorFlow refines free sizes by
 following calls, and does not follow composites, so a model with a free batch size and a composite would fail when it
 is run. Composites are therefore turned into the calls they stand for. Nothing is lost but the hint.
@@ -19,55 +20,27 @@ is run. Composites are therefore turned into the calls they stand for. Nothing i
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from jax.extend.mlir import ir, passmanager
 from jax.extend.mlir.dialects import stablehlo as _dialect
 
-from ..errors import ArgumentError, ExportError
-from .dependencies import require
+from ..errors import ExportError
+
+PLACES_SINCE = "1.9.0"  # TensorFlow 2.19 has 1.9.1 and reads ranges of lines, 2.18 has 1.7.3 and does not
 
 # Rejected: patching the version that jax.export asks for. The constant is private and is chosen in compiled code, and
 # a patch would hold for the whole process.
 
 
-def tensorflow_version() -> str:
-    """The StableHLO version that the installed TensorFlow reads, such as ``"1.13.7"``.
-
-    Raises:
-        MissingDependencyError: TensorFlow is not installed.
-        ExportError: this TensorFlow cannot be asked.
-    """
-    tensorflow = require("tensorflow", extra="tensorflow", purpose="to write a SavedModel")
-    try:
-        reader = importlib.import_module("tensorflow.compiler.mlir.stablehlo.stablehlo")
-        return reader.get_current_version()
-    except (ImportError, AttributeError) as error:
-        raise ExportError(
-            "TensorFlow does not tell which StableHLO version it reads",
-            found=f"TensorFlow {tensorflow.__version__}: {error}",
-            expected="a TensorFlow with tensorflow.compiler.mlir.stablehlo",
-            do="pip install 'plait[tensorflow]'",
-        ) from error
+def current_version() -> str:
+    """The StableHLO version that this JAX writes, such as ``"1.14.0"``."""
+    return _dialect.get_current_version()
 
 
-def checked_version(target: str) -> str:
-    """A StableHLO version that was named, if JAX can write it.
-
-    Raises:
-        ArgumentError: it is no version, or newer than what this JAX writes.
-    """
-    current = _dialect.get_current_version()
-    is_version = target.count(".") == 2 and all(part.isdecimal() for part in target.split("."))
-    if is_version and _dialect.get_smaller_version(target, current) == target:
-        return target
-    raise ArgumentError(
-        "this target is no StableHLO version that can be written",
-        found=f"target={target!r}",
-        expected=f"'major.minor.patch', at most {current}",
-        do="ask the reader: in TensorFlow, tensorflow.compiler.mlir.stablehlo.stablehlo.get_current_version()",
-    )
+def is_older(version: str, other: str) -> bool:
+    """Whether the first StableHLO version is older than the second."""
+    return version != other and _dialect.get_smaller_version(version, other) == version
 
 
 def serialize_for(version: str, artifact: bytes) -> bytes:
@@ -85,7 +58,9 @@ def serialize_for(version: str, artifact: bytes) -> bytes:
         _dialect.register_dialect(context)
         try:
             module = _dialect.deserialize_portable_artifact(context, artifact)
-            _composites_to_calls(module)
+            _run(module, "func.func(stablehlo-legalize-composite-to-call)")
+            if is_older(target, PLACES_SINCE):
+                _run(module, "strip-debuginfo")
             return _dialect.serialize_portable_artifact(module, target)
         except (ValueError, ir.MLIRError) as error:
             raise ExportError(
@@ -96,7 +71,6 @@ def serialize_for(version: str, artifact: bytes) -> bytes:
             ) from error
 
 
-def _composites_to_calls(module: Any) -> None:
+def _run(module: Any, passes: str) -> None:
     _dialect.register_stablehlo_passes()
-    pipeline = "builtin.module(func.func(stablehlo-legalize-composite-to-call))"
-    passmanager.PassManager.parse(pipeline, module.context).run(module.operation)
+    passmanager.PassManager.parse(f"builtin.module({passes})", module.context).run(module.operation)

@@ -28,24 +28,27 @@ def prove(
     signature: str | None = None,
     tolerance: float | None = None,
     seed: int = 0,
+    python: str | None = None,
 ) -> tuple[list[ExportReport], list[float]]:
     """Run every export at ``path`` in a process of its own and compare the numbers.
 
     Args:
         path: one export, or a folder that ``save`` made.
         inputs: arrays by name, or a list of such examples; made up from the signature if left out, which needs a
-            StableHLO bundle.
+            StableHLO bundle. State that is left out starts as it is stored.
         reference: what gives the expected outputs for inputs by name; by default the StableHLO bundle at ``path``.
         signature: which function; by default the first.
         tolerance: as in ``validate_export``.
         seed: of the inputs that are made up.
+        python: as in ``validate_export``.
 
     Returns:
         A report for each export, and the milliseconds of the reference, jitted, on each example.
 
     Raises:
         ExportError: nothing is there, or an export does not run.
-        ArgumentError: there is nothing to compare with, or to make inputs from.
+        ArgumentError: there is nothing to compare with, or to make inputs from; or the inputs are not those of the
+            signature.
     """
     exports = find_exports(path)
     bundles = [place for kind, place in exports if kind == "stablehlo"]
@@ -73,15 +76,63 @@ def prove(
             )
         inputs = made_up(loaded, seed)
     examples = [dict(each) for each in ([inputs] if isinstance(inputs, Mapping) else inputs)]
+    if isinstance(reference, Program) or loaded is not None:
+        entries, state = _entries(reference, loaded)
+        examples = [{**{name: np.asarray(array) for name, array in state.items()}, **each} for each in examples]
+        for example in examples:
+            check_example(example, entries)
     expected, times = [], []
     for example in examples:
         expected.append(call(example))
         times.append(_milliseconds(lambda example=example: call(example)))
     reports = [
-        validate_export(kind, place, examples, expected, tolerance=tolerance, signature=_of(kind, signature))
+        validate_export(
+            kind, place, examples, expected, tolerance=tolerance, signature=_of(kind, signature), python=python
+        )
         for kind, place in exports
     ]
     return reports, times
+
+
+def _entries(reference: Any, loaded: Any) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
+    """Name, shape and dtype of each input, and the first values of the state."""
+    if loaded is not None:
+        return loaded.signature["inputs"], loaded.state
+    specs = reference.inputs
+    entries = [{"name": each.name, "shape": list(each.shape), "dtype": np.dtype(each.dtype).name} for each in specs]
+    return entries, reference.state
+
+
+def check_example(example: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse arrays that are not the inputs of a signature: other names, shapes or dtypes.
+
+    Raises:
+        ArgumentError: it names the input, what it is, and what it should be.
+    """
+    names = [entry["name"] for entry in entries]
+    if set(example) != set(names):
+        raise ArgumentError(
+            "these are not the inputs of the export",
+            found=f"arrays {', '.join(sorted(example)) or '(none)'}",
+            expected=f"arrays {', '.join(names)}",
+            do=f"np.savez('data.npz', {', '.join(f'{name}=...' for name in names)})",
+        )
+    sizes: dict[str, int] = {}
+    for entry in entries:
+        array, shape = np.asarray(example[entry["name"]]), entry["shape"]
+        fits = len(shape) == array.ndim and all(
+            size == (want if isinstance(want, int) else sizes.setdefault(want, size) if want.isidentifier() else size)
+            for size, want in zip(array.shape, shape, strict=True)
+        )
+        if not fits or array.dtype.name != entry["dtype"]:
+            raise ArgumentError(
+                "an input does not fit the export",
+                at=entry["name"],
+                found=f"{array.dtype.name}[{', '.join(map(str, array.shape))}]"
+                + (f" with {', '.join(f'{name}={size}' for name, size in sizes.items())}" if sizes else ""),
+                expected=f"{entry['dtype']}[{', '.join(map(str, shape))}]",
+                do=f"give an array of this shape, or array.astype({entry['dtype']!r})",
+            )
 
 
 def _of(kind: str, signature: str | None) -> str | None:

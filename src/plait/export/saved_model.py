@@ -2,8 +2,9 @@
 
 The file holds the function as StableHLO inside one TensorFlow operation (``XlaCallModule``) and each weight as one
 ``tf.Variable``, which the operation reads when it is called. ``jax2tf`` would build the same operation, but always with
-the StableHLO that JAX serialised; here it is first written for the version that the installed TensorFlow reads
-(``portable.py`` says why). So the file runs on the TensorFlow that wrote it and on newer ones.
+the StableHLO that JAX serialised; here it is first written for the version that its reader understands: the installed
+TensorFlow, or an older one that is named (``portable.py`` and ``readers.py`` say how). So the file runs on the
+TensorFlow it was written for and on newer ones.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from ..errors import ExportError
 from .dependencies import require
 from .input_spec import InputSpec
 from .lowering import PLATFORMS, export_program
-from .portable import checked_version, tensorflow_version
 from .program import Program, program_of, shared_weights
+from .readers import Reader, reader_of
 from .variable_names import SAVABLE_IN_WORDS, is_savable
 from .weights import Function
 from .whole_write import written_whole
@@ -48,8 +49,8 @@ def save_saved_model(
         path: the folder to be made.
         input_spec: shape, dtype and name of the input, or of each; free sizes are names: ``("batch", 8, 8, 1)``.
         platforms: where the file can run: some of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``.
-        target: the StableHLO version that the reader understands, such as ``"1.9.0"``; by default that of the
-            installed TensorFlow. Newer readers understand older versions.
+        target: what will read the file: ``"tensorflow==2.16"``, or a StableHLO version such as ``"1.9.0"``; by default
+            the installed TensorFlow. Newer readers understand what was written for older ones.
         overwrite: whether to replace what is at ``path``.
 
     Raises:
@@ -83,7 +84,7 @@ def write_saved_model(
         ArgumentError: two programs have different weights under one name, or ``target`` is no version.
     """
     tf = require("tensorflow", extra="tensorflow", purpose="to write a SavedModel")
-    version = tensorflow_version() if target is None else checked_version(target)
+    reader = reader_of(target)
     with written_whole(path, overwrite=overwrite) as draft:
         exported = {name: export_program(program, platforms) for name, program in programs.items()}
         weights = shared_weights({name: program for name, (_, program) in exported.items()})
@@ -93,7 +94,7 @@ def write_saved_model(
             variables = {name: tf.Variable(array, trainable=False, name=names[name]) for name, array in weights.items()}
         module.weights = list(variables.values())  # a list keeps the variables' own names; a dict is rewrapped
         signatures = {
-            name: _tf_function(tf, function, variables, program, version)
+            name: _tf_function(tf, function, variables, program, reader)
             for name, (function, program) in exported.items()
         }
         module.functions = list(signatures.values())
@@ -101,7 +102,7 @@ def write_saved_model(
 
 
 def _tf_function(
-    tf: Any, exported: jax.export.Exported, variables: dict[str, Any], program: Program, version: str
+    tf: Any, exported: jax.export.Exported, variables: dict[str, Any], program: Program, reader: Reader
 ) -> Any:
     """A TensorFlow function of the inputs that reads the variables at each call and runs the exported program."""
     own = {name: variables[name] for name in program.weights}
@@ -109,7 +110,7 @@ def _tf_function(
     def serve(**inputs: Any) -> dict[str, Any]:
         # The exported function's own flattening says in which order its arguments come.
         arguments = jax.tree_util.tree_leaves(((dict(own), inputs), {}))
-        return jax.tree_util.tree_unflatten(exported.out_tree, call_exported(tf, exported, arguments, version))
+        return jax.tree_util.tree_unflatten(exported.out_tree, call_exported(tf, exported, arguments, reader))
 
     specs = {spec.name: tf.TensorSpec(spec.open_shape, np.dtype(spec.dtype), name=spec.name) for spec in program.inputs}
     return tf.function(serve, autograph=False).get_concrete_function(**specs)

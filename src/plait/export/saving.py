@@ -49,7 +49,8 @@ def save(
         state: variables that become inputs and outputs, such as ``plait.Cache``.
         frozen: variables whose changes are dropped.
         platforms: where StableHLO and SavedModel can run.
-        target: the StableHLO version of the SavedModel's reader; by default that of the installed TensorFlow.
+        target: what will read the SavedModel: ``"tensorflow==2.16"``, or a StableHLO version; by default the installed
+            TensorFlow.
         overwrite: whether to replace what is at ``path``.
 
     Returns:

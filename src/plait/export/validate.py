@@ -93,6 +93,7 @@ def validate_export(
     *,
     tolerance: float | None = None,
     signature: str | None = None,
+    python: str | None = None,
 ) -> ExportReport:
     """Run the file at ``path`` in a fresh process and compare what it returns with ``expected``.
 
@@ -105,6 +106,8 @@ def validate_export(
         tolerance: the largest absolute difference that passes; by default it follows from dtype and size of the values:
             integers must be equal, and floating-point numbers may be 256 roundings of the largest value apart.
         signature: which function of the file; by default its first.
+        python: the interpreter that runs it, such as that of an environment with an older TensorFlow; by default this
+            one. It needs NumPy and the packages of the format.
 
     Raises:
         ArgumentError: an unknown kind, or lists of different lengths.
@@ -125,13 +128,18 @@ def validate_export(
             expected="two lists of one length, or two arrays",
             do="validate_export(kind, path, [x1, x2], [y1, y2])",
         )
-    results = run_apart(kind, path, inputs, signature=signature)
+    results = run_apart(kind, path, inputs, signature=signature, python=python)
     times = tuple(float(np.median(result.pop("milliseconds"))) for result in results)
     return dataclasses.replace(_compare(kind, path, results, outputs, tolerance), milliseconds=times)
 
 
 def run_apart(
-    kind: str, path: str | os.PathLike[str], inputs: Sequence[Arrays], *, signature: str | None = None
+    kind: str,
+    path: str | os.PathLike[str],
+    inputs: Sequence[Arrays],
+    *,
+    signature: str | None = None,
+    python: str | None = None,
 ) -> list[Arrays]:
     """The outputs of the file at ``path`` for each input, computed in a fresh process without ``KINDS[kind].blocked``.
 
@@ -145,12 +153,20 @@ def run_apart(
         for index, arrays in enumerate(inputs):
             exchange.write(Path(exchanged, f"x_{index:04d}.npz"), arrays)
         command = [
-            sys.executable, "-I",
+            python or sys.executable, "-I",
             str(RUNNERS / "isolated.py"), ",".join(runner.blocked), str(RUNNERS / runner.script),
             os.fspath(Path(path).absolute()), exchanged, signature or "",
         ]  # fmt: skip
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIME_LIMIT)
+        except OSError as error:
+            raise ExportError(
+                "the process for the exported file could not be started",
+                at=command[0],
+                found=str(error),
+                expected="a Python interpreter",
+                do="python='/path/to/environment/bin/python'",
+            ) from error
         except subprocess.TimeoutExpired as error:
             raise ExportError(
                 "the exported file took too long in its own process",

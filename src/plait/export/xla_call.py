@@ -10,24 +10,28 @@ import jax
 import jax.export
 
 from .portable import serialize_for
+from .readers import Reader
 
 
-def call_exported(tf: Any, exported: jax.export.Exported, tensors: Sequence[Any], version: str) -> list[Any]:
+def call_exported(tf: Any, exported: jax.export.Exported, tensors: Sequence[Any], reader: Reader) -> list[Any]:
     """The outputs of an exported function as TensorFlow operations; TensorFlow writes platforms in capitals.
+
+    The calling convention is named as old as the reader needs it. What versions 9 and 10 added to version 8 are side
+    effects and partitions, which these functions have not got: callbacks are refused, and there is one device.
 
     Args:
         tf: TensorFlow.
         exported: the function.
         tensors: its arguments, flat, in the order of its own flattening.
-        version: the StableHLO version that the reader understands.
+        reader: what will run them.
     """
     if not exported.out_avals:
         return []
     xla = importlib.import_module("tensorflow.compiler.tf2xla.python.xla")
     outputs = xla.call_module(
         [tensors[index] for index in exported.module_kept_var_idx],
-        version=exported.calling_convention_version,
-        module=serialize_for(version, exported.mlir_module_serialized),
+        version=min(exported.calling_convention_version, reader.calling_convention),
+        module=serialize_for(reader.stablehlo, exported.mlir_module_serialized),
         Tout=[tf.as_dtype(aval.dtype) for aval in exported.out_avals],
         Sout=[_open_shape(aval) for aval in exported.out_avals],
         platforms=[platform.upper() for platform in exported.platforms],
