@@ -11,7 +11,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "variable_metadata", "variables", "variable_names", "nodes", "state", "graphdef", "diff", "flatten", "axes",
         "attributes", "sowing", "module", "plan", "state_leaves", "unflatten", "containers", "walks", "modes",
         "functional", "traversal", "locate", "config", "update_context", "proxy_caller", "views", "path_patterns",
-        "capture", "nonfinite", "rngs", "surgery", "graph",
+        "method_observers", "layer_scopes", "capture", "nonfinite", "rngs", "surgery", "graph",
     ),
     "transforms": (
         "prefixes", "aliasing", "captures", "crossing", "arguments", "lanes", "routes", "donating", "axis_names",
@@ -39,9 +39,9 @@ FILES: dict[str, tuple[str, ...]] = {
         "conversion_report", "convert", "torch_weights",
     ),
     "export": (
-        "dependencies", "whole_write", "weights", "input_spec", "program", "lowering", "portable", "readers",
-        "stablehlo_loader", "onnx_pooling", "runners", "constants", "variable_names", "xla_call", "conversion",
-        "dtensor_utils", "variable_trees",
+        "dependencies", "whole_write", "weights", "input_spec", "program", "lowering", "unsupported", "portable",
+        "readers", "stablehlo_loader", "onnx_pooling", "runners", "constants", "variable_names", "xla_call",
+        "conversion", "dtensor_utils", "variable_trees",
         "jax_module", "signatures", "serving", "warmup", "export_manager", "utils", "validation_report", "validation",
         "saved_model", "stablehlo", "onnx", "litert", "saving", "describe", "validate", "proof",
     ),

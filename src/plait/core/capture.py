@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import MethodType
-from typing import Any, Generic
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +18,8 @@ import jax.numpy as jnp
 from ..errors import ArgumentTypeError, GraphError
 from ..paths import Path, describe_path
 from ..words import describe_type
-from .containers import Dict, List
 from .filters import FilterLiteral, to_predicate
+from .method_observers import observed_methods
 from .module import Module, Pytree
 from .nodes import iter_graph_nodes
 from .path_patterns import PathPattern
@@ -100,7 +99,7 @@ def _capturing(fn: Any, *, kinds: tuple[Any, ...], init: Any, method_outputs: An
         modules = _modules_of(root, fn)
         observed = [] if method_outputs is None else _observed(root, modules, chosen)
         outputs = {id(module): method_outputs for module in observed}
-        with _records(modules, kinds, init, outputs), _recorded_methods(observed):
+        with _records(modules, kinds, init, outputs), observed_methods(observed, _record_output):
             result = call(*args, **kwargs)
             sown = _gathered(root, modules)
         if not kinds:
@@ -202,62 +201,18 @@ def _gathered(root: Any, modules: list[tuple[Path, Module]]) -> Iterable[tuple[P
 
 # Recording the outputs of methods -------------------------------------------------------------------------------------
 
-_NOT_RECORDED = {*Module.__mro__, *List.__mro__, *Dict.__mro__, Generic}
-_lock = threading.Lock()
-# Class → (how many captures record it, what its own methods were). Empty when no capture runs.
-_recorded: dict[type, tuple[int, dict[str, Any]]] = {}
 
-
-@contextlib.contextmanager
-def _recorded_methods(modules: list[Module]) -> Iterator[None]:
-    """Public methods of their classes sow their outputs, on objects with a record that asks for it."""
-    classes = {type(module) for module in modules}
-    with _lock:
-        for cls in classes:
-            count, own = _recorded.get(cls) or (0, _replace_methods(cls))
-            _recorded[cls] = (count + 1, own)
-    try:
-        yield
-    finally:
-        with _lock:
-            for cls in classes:
-                count, own = _recorded.pop(cls)
-                if count > 1:
-                    _recorded[cls] = (count - 1, own)
-                else:
-                    _restore_methods(cls, own)
-
-
-_ABSENT: Any = object()
-
-
-def _replace_methods(cls: type) -> dict[str, Any]:
-    methods: dict[str, Any] = {}
-    for base in reversed(cls.__mro__):
-        if base not in _NOT_RECORDED:
-            methods.update((n, f) for n, f in vars(base).items() if n == "__call__" or not n.startswith("_"))
-    own = {}
-    for name, method in methods.items():
-        if callable(method) and hasattr(method, "__get__") and not isinstance(method, type):
-            own[name] = vars(cls).get(name, _ABSENT)
-            setattr(cls, name, _recording(cls, name, method))
-    return own
-
-
-def _recording(cls: type, name: str, method: Any) -> Any:
-    @functools.wraps(method)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        output = method.__get__(self, cls)(*args, **kwargs)
-        record = self.__dict__.get(RECORD)
-        # A class reached through super() is not the class of the object: its output is not the method's.
-        if record is not None and type(self) is cls and record["method_outputs"] is not None:
-            kind = record["method_outputs"]
-            if issubclass(kind, Perturbation):
-                return _perturbed(self, name, output, kind)
-            self.sow(kind, name, output)
+def _record_output(module: Any, name: str, call: Callable[[], Any]) -> Any:
+    """What a method returns, sown if the module's record asks for it, or perturbed."""
+    output = call()
+    record = module.__dict__.get(RECORD)
+    kind = None if record is None else record["method_outputs"]
+    if kind is None:
         return output
-
-    return wrapper
+    if issubclass(kind, Perturbation):
+        return _perturbed(module, name, output, kind)
+    module.sow(kind, name, output)
+    return output
 
 
 def _perturbed(module: Module, name: str, output: Any, kind: type[Variable[Any]]) -> Any:
@@ -271,11 +226,3 @@ def _perturbed(module: Module, name: str, output: Any, kind: type[Variable[Any]]
 
 def _has_gradient(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact)
-
-
-def _restore_methods(cls: type, own: dict[str, Any]) -> None:
-    for name, method in own.items():
-        if method is _ABSENT:
-            delattr(cls, name)
-        else:
-            setattr(cls, name, method)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ExportError
+import jax
+
+from ..errors import ExportError, PlaitError
 from .dependencies import require
-from .program import Program
-from .saved_model import write_saved_model
+from .input_spec import InputSpec
+from .program import Program, program_of
+from .saved_model import SIGNATURE, write_saved_model
+from .unsupported import Operation, refusal, unsupported_operations
 from .whole_write import written_whole
 
 MOST_BYTES = 2**31 - 2**20  # a flatbuffer's offsets end at 2 GiB
@@ -43,23 +47,32 @@ def write_litert(programs: Mapping[str, Program], path: str | os.PathLike[str], 
             expected=f"at most {MOST_BYTES:,} bytes",
             do="store them in a smaller dtype, or export as StableHLO, which has no limit",
         )
-    with written_whole(path, overwrite=overwrite) as draft, tempfile.TemporaryDirectory(prefix="plait-") as scratch:
+    with written_whole(path, overwrite=overwrite) as draft:
+        try:
+            draft.write_bytes(_converted(tf, programs))
+        except (PlaitError, OSError):
+            raise
+        except Exception as error:  # the converter raises errors of its own kinds
+            operations = [each for program in programs.values() for each in _unsupported(tf, program)]
+            raise refusal(
+                "TensorFlow's converter cannot write the model for LiteRT", error, operations,
+                expected="operations that LiteRT has built in",
+            ) from error  # fmt: skip
+
+
+def _converted(tf: Any, programs: Mapping[str, Program]) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="plait-") as scratch:
         folder = Path(scratch, "saved_model")
         write_saved_model(programs, folder, platforms=("cpu",))
-        draft.write_bytes(_converted(tf, os.fspath(folder), list(programs)))
-
-
-def _converted(tf: Any, folder: str, signatures: list[str]) -> bytes:
-    converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=signatures)
-    try:
+        converter = tf.lite.TFLiteConverter.from_saved_model(os.fspath(folder), signature_keys=list(programs))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return converter.convert()
-    except Exception as error:  # the converter raises errors of its own kinds
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        raise ExportError(
-            "TensorFlow's converter cannot write the model for LiteRT",
-            found=f"{type(error).__name__}: " + " ".join(lines)[:600],
-            expected="operations that LiteRT has built in",
-            do="replace the operation that the message names, or export to another format",
-        ) from error
+
+
+def _unsupported(tf: Any, program: Program) -> list[Operation]:
+    def convert(function: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> None:
+        specs = [InputSpec(each.shape, each.dtype, f"x{number}") for number, each in enumerate(shapes)]
+        _converted(tf, {SIGNATURE: program_of(({}, lambda _, *arrays: function(*arrays)), specs)})
+
+    return unsupported_operations(program, convert)

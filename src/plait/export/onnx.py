@@ -23,6 +23,7 @@ from .input_spec import InputSpec, symbolic
 from .lowering import traced_program
 from .onnx_pooling import narrow_pools
 from .program import Program, program_of
+from .unsupported import refusal, unsupported_operations
 from .weights import Function
 from .whole_write import written_whole
 
@@ -120,12 +121,15 @@ def _convert(jax2onnx: Any, program: Program, outputs: list[str]) -> Any:
                 input_names=[*program.weights, *names], output_names=shown,
             )  # fmt: skip
     except Exception as error:  # jax2onnx raises whatever its converter of one operation happens to raise
-        raise ExportError(
-            "jax2onnx cannot convert the function",
-            found=f"{type(error).__name__}: {error}",
-            expected="operations that jax2onnx knows",
-            do="replace the operation that the message names, or export with save_stablehlo or save_saved_model",
+        operations = unsupported_operations(program, lambda function, shapes: _try(jax2onnx, function, shapes))
+        raise refusal(
+            "jax2onnx cannot write the model as ONNX", error, operations, expected="operations that jax2onnx knows"
         ) from error
+
+
+def _try(jax2onnx: Any, function: Any, shapes: Sequence[Any]) -> None:
+    with _quiet_converter():
+        jax2onnx.to_onnx(function, shapes)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..core.filters import to_predicate
 from ..core.functional import merge, split
+from ..core.layer_scopes import layer_scopes
 from ..core.module import Pytree
 from ..core.state import FlatState, from_flat_state, to_flat_state
 from ..core.variables import Variable
@@ -114,7 +115,8 @@ def _program_of_module(
             given[path] = jax.random.wrap_key_data(raw, impl=keys[path]) if path in keys else raw
         pairs = [(path, _with_value(leaf, given[path])) for path, leaf in leaves.items()]
         inner = merge(graphdef, from_flat_state(FlatState(pairs, sort=False)))
-        outputs = named_outputs(getattr(inner, method)(*(xs[spec.name] for spec in specs)))
+        with layer_scopes(inner):
+            outputs = named_outputs(getattr(inner, method)(*(xs[spec.name] for spec in specs)))
         after = {path: _value(leaf) for path, leaf in to_flat_state(split(inner)[1])}
         changed = [path for path in leaves if after.get(path) is not given[path]]
         _check_changes([path for path in changed if not may_change(path, leaves[path])], leaves)

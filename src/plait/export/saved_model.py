@@ -10,7 +10,7 @@ TensorFlow it was written for and on newer ones.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,10 +23,11 @@ from .input_spec import InputSpec
 from .lowering import PLATFORMS, export_program
 from .program import Program, program_of, shared_weights
 from .readers import Reader, reader_of
+from .unsupported import refusal, unsupported_operations
 from .variable_names import SAVABLE_IN_WORDS, is_savable
 from .weights import Function
 from .whole_write import written_whole
-from .xla_call import call_exported
+from .xla_call import call_exported, foreign_calls
 
 SIGNATURE = "serving_default"
 
@@ -87,6 +88,7 @@ def write_saved_model(
     reader = reader_of(target)
     with written_whole(path, overwrite=overwrite) as draft:
         exported = {name: export_program(program, platforms) for name, program in programs.items()}
+        _check_calls(exported, platforms)
         weights = shared_weights({name: program for name, (_, program) in exported.items()})
         names = {name: _variable_name(name) for name in weights}
         module = tf.Module()
@@ -99,6 +101,20 @@ def write_saved_model(
         }
         module.functions = list(signatures.values())
         tf.saved_model.save(module, os.fspath(draft), signatures=signatures)
+
+
+def _check_calls(exported: Mapping[str, tuple[jax.export.Exported, Program]], platforms: Sequence[str]) -> None:
+    """Refuse what could be written, and not be run."""
+
+    def convert(function: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> None:
+        foreign = foreign_calls(jax.export.export(jax.jit(function), platforms=tuple(platforms))(*shapes))
+        if foreign:
+            raise ExportError(f"calls {', '.join(foreign)}, which come with JAX alone")
+
+    for function, program in exported.values():
+        if foreign_calls(function):
+            operations = unsupported_operations(program, convert)
+            raise refusal("TensorFlow cannot run the model", None, operations, expected="operations of XLA")
 
 
 def _tf_function(

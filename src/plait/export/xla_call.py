@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.export
 
+from ..errors import ExportError
 from .portable import serialize_for
 from .readers import Reader
+
+# What jaxlib's own libraries compute; TensorFlow has not got them.
+_FOREIGN = re.compile(r"custom_call @((?:lapack|blas|cusolver|cublas|cusparse|cudnn|cu|hip\w*|rocm)_\w+)")
+
+
+def foreign_calls(exported: jax.export.Exported) -> list[str]:
+    """The calls of an exported function to libraries that come with JAX alone, such as ``lapack_sgetrf_ffi``."""
+    return sorted(set(_FOREIGN.findall(exported.mlir_module())))
 
 
 def call_exported(tf: Any, exported: jax.export.Exported, tensors: Sequence[Any], reader: Reader) -> list[Any]:
@@ -24,9 +34,20 @@ def call_exported(tf: Any, exported: jax.export.Exported, tensors: Sequence[Any]
         exported: the function.
         tensors: its arguments, flat, in the order of its own flattening.
         reader: what will run them.
+
+    Raises:
+        ExportError: the function calls libraries that come with JAX alone.
     """
     if not exported.out_avals:
         return []
+    foreign = foreign_calls(exported)
+    if foreign:
+        raise ExportError(
+            "TensorFlow cannot run the function",
+            found=f"calls of {', '.join(foreign)}, which come with JAX alone",
+            expected="operations of XLA",
+            do="leave out what jax.numpy.linalg and jax.scipy.linalg compute by LAPACK, such as solve, qr and eigh",
+        )
     xla = importlib.import_module("tensorflow.compiler.tf2xla.python.xla")
     outputs = xla.call_module(
         [tensors[index] for index in exported.module_kept_var_idx],
