@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from plait.errors import ExportError
-from plait.export import InputSpec, onnx as export_onnx, save_onnx, validate_export
+from plait.export import InputSpec, describe_exports, save_onnx, validate_export
+from plait.export.onnx import write_onnx
+from plait.export.program import program_of
+from plait.export.whole_write import ExportPathError
 from tests.export.conv_net import IMAGES, inputs, log_probabilities, outputs, params
 
 onnx = pytest.importorskip("onnx")
@@ -55,10 +58,25 @@ def test_an_operation_that_cannot_be_converted_is_an_export_error(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_weights_over_two_gigabytes_are_refused_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(export_onnx, "MOST_BYTES", 7)
-    with pytest.raises(ExportError, match=r"found +8 bytes of weights"):
-        save_onnx(lambda p, x: x, {"w": jnp.ones(2)}, tmp_path / "m.onnx", input_spec=("batch",))
+def test_many_weights_go_to_a_file_beside_the_model(tmp_path):
+    """E45, with a lower limit; tests/export/test_large.py has the real one."""
+    weights = {"a": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones((1, 3), jnp.bfloat16), "c": jnp.float32(2)}
+    program = program_of((weights, lambda p, x: x @ p["a"] * p["b"].astype(jnp.float32) * p["c"]), ("batch", 2))
+    path = tmp_path / "m.onnx"
+    write_onnx(program, path, most_bytes=7)
+    assert {file.name for file in tmp_path.iterdir()} == {"m.onnx", "m.onnx.data"}
+    x = np.ones((4, 2), np.float32)
+    assert validate_export("onnx", path, x, x @ np.arange(6.0, dtype=np.float32).reshape(2, 3) * 2).passed
+    (described,) = describe_exports(path)
+    assert described.size == sum(file.stat().st_size for file in tmp_path.iterdir())
+    assert {(t.name, t.dtype, t.shape) for t in described.weights} >= {("a", "float32", (2, 3)), ("c", "float32", ())}
+    with pytest.raises(ExportPathError, match="overwrite=True"):
+        write_onnx(program, path, most_bytes=7)
+    (tmp_path / "m.onnx").unlink()
+    with pytest.raises(ExportPathError, match=r"m\.onnx\.data"):
+        write_onnx(program, path, most_bytes=7)
+    write_onnx(program, path, most_bytes=7, overwrite=True)
+    onnx.checker.check_model(path)
 
 
 def test_a_parameter_may_not_have_the_name_of_the_input(tmp_path):

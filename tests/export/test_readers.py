@@ -1,4 +1,4 @@
-"""Which TensorFlow reads what, and SavedModels for older ones. (rule E39)"""
+"""Which TensorFlow reads what, and SavedModels for older ones. (rule E42)"""
 
 import itertools
 import os

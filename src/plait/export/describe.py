@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import ExportError
 from . import stablehlo_loader
 from .dependencies import require
+from .onnx import DATA
 from .saving import PLACES
 
 
@@ -91,7 +92,7 @@ def _kinds(place: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _size(place: Path) -> int:
-    files = place.rglob("*") if place.is_dir() else [place]
+    files = place.rglob("*") if place.is_dir() else [place]  # nothing there has no size
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
@@ -135,7 +136,7 @@ def _from_tf(name: str, spec: Any) -> Tensor:
 
 def _onnx(place: Path) -> Description:
     onnx = require("onnx", extra="onnx", purpose="to read an ONNX file")
-    model = onnx.load(os.fspath(place))
+    model = onnx.load(os.fspath(place), load_external_data=False)
 
     def dtype(number: int) -> str:
         return str(onnx.helper.tensor_dtype_to_np_dtype(number))
@@ -150,7 +151,8 @@ def _onnx(place: Path) -> Description:
         {model.producer_name: model.producer_version} if model.producer_name else {}
     )
     pair = [list(map(tensor, model.graph.input)), list(map(tensor, model.graph.output))]
-    return Description("onnx", place, _size(place), versions, {model.graph.name: (pair[0], pair[1])}, weights)
+    size = _size(place) + _size(place.with_name(place.name + DATA))
+    return Description("onnx", place, size, versions, {model.graph.name: (pair[0], pair[1])}, weights)
 
 
 def _litert(place: Path) -> Description:

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -29,6 +30,8 @@ from .whole_write import written_whole
 
 NEXT = "_next"
 MOST_BYTES = 2**31 - 2**24  # a protobuf message ends at 2 GiB; 16 MiB are left for the graph
+DATA = ".data"  # the ending of the file beside a larger model
+ALIGNMENT = 4_096  # a page, so that runtimes can map a weight into memory
 
 
 def save_onnx(
@@ -44,45 +47,46 @@ def save_onnx(
     Args:
         function: a pure JAX function of the parameters and the inputs.
         params: a pytree of arrays. Each becomes an initializer, named by its key path.
-        path: the file to be made.
+        path: the file to be made. More than 2 GB of weights go to a file beside it, ``PATH.data``.
         input_spec: shape, dtype and name of the input, or of each; free sizes are names: ``("batch", 8, 8, 1)``.
         overwrite: whether to replace what is at ``path``.
 
     Raises:
         MissingDependencyError: jax2onnx or onnx is not installed.
         ExportPathError: the file cannot be written, or ``path`` exists.
-        ExportError: the weights do not fit into one file, or the function has an operation that jax2onnx cannot write.
+        ExportError: the function has an operation that jax2onnx cannot write.
     """
     write_onnx(program_of((params, function), input_spec), path, overwrite=overwrite)
 
 
-def write_onnx(program: Program, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+def write_onnx(
+    program: Program, path: str | os.PathLike[str], *, overwrite: bool = False, most_bytes: int = MOST_BYTES
+) -> None:
     """Write one program as an ONNX file whose inputs and outputs have the program's names.
 
     Args:
         program, path, overwrite: as in ``save_onnx``.
+        most_bytes: of weights inside the file; more than that go to a file beside it, ``PATH.data``.
     """
     onnx = require("onnx", extra="onnx", purpose="to write an ONNX file")
     jax2onnx = require("jax2onnx", extra="onnx", purpose="to write an ONNX file")
     with written_whole(path, overwrite=overwrite) as draft:
         program, outputs = traced_program(program)
-        _check_fits(program, outputs)
+        _check_names(program, outputs)
         model = _convert(jax2onnx, program, outputs)
-        _store_weights(model, program.weights, onnx)
         narrow_pools(model, onnx)
         onnx.checker.check_model(model)
-        onnx.save_model(model, os.fspath(draft))
+        if sum(array.nbytes for array in program.weights.values()) <= most_bytes:
+            _store_weights(model, program.weights, onnx)
+            onnx.save_model(model, os.fspath(draft))
+        else:
+            data = Path(f"{os.fspath(path)}{DATA}")
+            with written_whole(data, overwrite=overwrite) as data_draft:
+                _store_beside(model, program.weights, onnx, data_draft, data.name)
+                onnx.save_model(model, os.fspath(draft))
 
 
-def _check_fits(program: Program, outputs: list[str]) -> None:
-    size = sum(array.nbytes for array in program.weights.values())
-    if size > MOST_BYTES:
-        raise ExportError(
-            "the weights do not fit into one ONNX file",
-            found=f"{size:,} bytes of weights",
-            expected=f"at most {MOST_BYTES:,} bytes",
-            do="store them in a smaller dtype, or export with save_stablehlo, which has no limit",
-        )
+def _check_names(program: Program, outputs: list[str]) -> None:
     inputs = [spec.name for spec in program.inputs]
     taken = {*inputs, *outputs} & set(program.weights)
     if taken:
@@ -152,7 +156,25 @@ def _quiet_converter() -> Iterator[None]:
 
 def _store_weights(model: Any, weights: dict[str, np.ndarray], onnx: Any) -> None:
     """Turn the inputs that are weights into initializers."""
+    _keep_inputs(model, weights)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
+
+
+def _store_beside(model: Any, weights: dict[str, np.ndarray], onnx: Any, data: Path, name: str) -> None:
+    """Turn the inputs that are weights into initializers whose numbers are in another file of the same folder."""
+    _keep_inputs(model, weights)
+    with open(data, "wb") as file:
+        for key, array in weights.items():
+            file.write(bytes(-file.tell() % ALIGNMENT))
+            tensor = onnx.TensorProto(name=key, dims=array.shape, data_location=onnx.TensorProto.EXTERNAL)
+            tensor.data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            for word, value in (("location", name), ("offset", file.tell()), ("length", array.nbytes)):
+                tensor.external_data.add(key=word, value=str(value))
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            model.graph.initializer.append(tensor)
+
+
+def _keep_inputs(model: Any, weights: dict[str, np.ndarray]) -> None:
     inputs = [value for value in model.graph.input if value.name not in weights]
     del model.graph.input[:]
     model.graph.input.extend(inputs)
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())

@@ -3,7 +3,8 @@
 Converters stop at the first operation they do not know, and few say where it stands. So once a conversion has failed,
 the program is taken apart: it is traced with its free sizes fixed, and each of its operations is given to the converter
 apart from the others, many at a time, then fewer where that fails. What remains is exactly what the converter refuses,
-whatever its reasons and its version. If each alone is taken, the first is looked for that is refused with those before it.
+whatever its reasons and its version. If each alone is taken, the first is looked for that is refused with those before
+it.
 """
 
 from __future__ import annotations
