@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import ArgumentError
 from ..words import describe_type
 from .data_processors import DataProcessor
-from .signatures import TensorSpecWithDefault, remove_signature_defaults
+from .signatures import TensorSpecWithDefault
 from .typing import ApplyFnInfo
 
 Values = dict[str, Any]
@@ -83,11 +83,10 @@ def named_outputs(keys: Sequence[str], outputs: Any, who: str) -> Values:
     """
     if isinstance(outputs, Mapping) and set(outputs) == set(keys):
         return {key: outputs[key] for key in keys}
-    if len(keys) == 1 and not isinstance(outputs, Mapping):
-        is_in_sequence = isinstance(outputs, (list, tuple)) and len(outputs) == 1
-        return {keys[0]: outputs[0] if is_in_sequence else outputs}
     if isinstance(outputs, (list, tuple)) and len(outputs) == len(keys):
         return dict(zip(keys, outputs, strict=True))
+    if len(keys) == 1 and not isinstance(outputs, (Mapping, list, tuple)):
+        return {keys[0]: outputs}
     raise ArgumentError(
         f"{who} does not return the values of its output_keys",
         found=f"a mapping with the keys {list(outputs)}" if isinstance(outputs, Mapping) else describe_type(outputs),
@@ -98,11 +97,10 @@ def named_outputs(keys: Sequence[str], outputs: Any, who: str) -> Values:
 
 def _input_keys(signature: Sequence[Any]) -> tuple[str, ...]:
     """The keys of one mapping of specs, or the names of several specs."""
-    entries = list(remove_signature_defaults(list(signature)))
-    if len(entries) == 1 and isinstance(entries[0], Mapping):
-        names: list[Any] = list(entries[0])
+    if len(signature) == 1 and isinstance(signature[0], Mapping):
+        names: list[Any] = list(signature[0])
     else:
-        names = [getattr(entry, "name", None) for entry in entries]
+        names = [getattr(getattr(entry, "tensor_spec", entry), "name", None) for entry in signature]
     if len(set(names)) != len(names) or not all(isinstance(name, str) and name for name in names):
         raise ArgumentError(
             "the inputs of a pipeline need names",
