@@ -121,9 +121,9 @@ def named_by_key(signature: Sequence[Any]) -> list[Any]:
 def _named(spec: Any, key: str) -> Any:
     if isinstance(spec, TensorSpecWithDefault):
         return dataclasses.replace(spec, tensor_spec=_named(spec.tensor_spec, key))
-    has_name = not isinstance(spec, Mapping) and getattr(spec, "name", None)
-    is_tensor = hasattr(spec, "shape") and hasattr(spec, "dtype")
-    return type(spec)(spec.shape, spec.dtype, name=key) if is_tensor and not has_name else spec
+    if getattr(spec, "name", None) or not (hasattr(spec, "shape") and hasattr(spec, "dtype")):
+        return spec
+    return type(spec)(spec.shape, spec.dtype, name=key)
 
 
 def _in_order(steps: Sequence[DataProcessor], givers: dict[str, str]) -> tuple[DataProcessor, ...]:

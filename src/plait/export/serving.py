@@ -176,11 +176,11 @@ class ServingConfig:
                 do="ServingConfig(..., tf_preprocessor=...), or leave the signature out",
             )
         pipeline = self._pipeline(self.get_infer_step(infer_step_fns))
-        before = self._before() if pipeline is None else None
+        if pipeline is None:
+            before = self._before()
+            return lambda *inputs: jax.tree_util.tree_leaves(before(*inputs))
 
         def prepare(*inputs: Any) -> list[Any]:
-            if pipeline is None:
-                return jax.tree_util.tree_leaves(before(*inputs))
             values = by_key(pipeline, inputs)
             values |= run_steps(pipeline.before, values)
             return [values[key] for key in pipeline.method.input_keys]
