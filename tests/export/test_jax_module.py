@@ -271,7 +271,7 @@ SHAPES = {"f": None, "g": None}
         ({"apply_fn": affine, "jax2obm_kwargs": {"a": 1}}, NotImplementedError, "jax2obm_kwargs"),
         (
             {"apply_fn": affine, "input_polymorphic_shape_symbol_values": {"b": (1,)}},
-            NotImplementedError,
+            ValueError,
             "input_polymorphic_shape_symbol_values",
         ),
     ],
@@ -282,11 +282,56 @@ def test_e6_arguments_that_contradict_each_other_are_refused(arguments, kind, me
         JaxModule(params(), **arguments)
 
 
+def test_e31_the_format_that_is_not_written_is_named():
+    """E31."""
+    with pytest.raises(NotImplementedError, match=r"export_version=.*ORBAX_MODEL.*TF_SAVEDMODEL"):
+        JaxModule(params(), affine, export_version=constants.ExportModelType.ORBAX_MODEL)
+
+
 def test_e31_the_default_values_of_the_other_format_are_taken():
     """E31."""
-    JaxModule(params(), affine, jax2obm_kwargs=None, export_version=constants.ExportModelType.TF_SAVEDMODEL)
-    with pytest.raises(NotImplementedError, match="obm_module_to_jax_exported_map"):
-        JaxModule(params(), affine).obm_module_to_jax_exported_map()
+    module = JaxModule(params(), affine, jax2obm_kwargs=None, export_version=constants.ExportModelType.TF_SAVEDMODEL)
+    assert module.export_version is constants.ExportModelType.TF_SAVEDMODEL
+
+
+def test_e39_methods_become_programs_of_jax(tmp_path):
+    """E39: by method, with free sizes, on several platforms, and saved."""
+    module = JaxModule(
+        params(),
+        {"affine": affine, "sum": lambda p, x: {"s": x["a"] + x["b"]}},
+        input_polymorphic_shape={"affine": "b, 2", "sum": "n"},
+        jax2tf_kwargs={"affine": {"native_serialization_platforms": ("cpu", "tpu")}, "sum": None},
+    )
+    inputs = {
+        "affine": jax.ShapeDtypeStruct((7, 2), jnp.float32),
+        "sum": {"a": np.ones(3), "b": tf.TensorSpec((None,))},
+    }
+    programs = module.obm_module_to_jax_exported_map(inputs)
+    assert {key: each.platforms for key, each in programs.items()} == {
+        "affine": ("cpu", "tpu"),
+        "sum": ("cpu", "cuda", "tpu"),
+    }
+    utils.save_jax_exported_map(tmp_path / "programs", programs)
+    loaded = utils.load_jax_exported_map(tmp_path / "programs")
+    x = np.ones((5, 2), np.float32)
+    np.testing.assert_allclose(loaded["affine"].call(params(), x), module.jax_methods["affine"](x), rtol=1e-6)
+    halves = np.float32([0.5, 1])
+    assert loaded["sum"].call(params(), {"a": halves, "b": halves})["s"].tolist() == [1, 2]
+
+
+def test_e39_one_input_serves_all_methods_and_must_fit():
+    """E39."""
+    module = JaxModule(
+        {"w": np.float64(3)},
+        {"f": lambda p, x: x * p["w"], "g": lambda p, x: x - p["w"]},
+        input_polymorphic_shape={"f": "b", "g": None},
+    )
+    programs = module.obm_module_to_jax_exported_map(np.ones(2, np.float32))
+    assert [str(each.in_avals[1].shape) for each in programs.values()] == ["(b,)", "(2,)"]
+    with pytest.raises(ValueError, match="input_polymorphic_shape does not fit the input"):
+        module.obm_module_to_jax_exported_map(np.ones((2, 2), np.float32))
+    with pytest.raises(TypeError, match="tensors"):
+        module.obm_module_to_jax_exported_map("text")
 
 
 @pytest.mark.parametrize("leaf", [jax.random.key(0), "text", object(), np.array("text")])

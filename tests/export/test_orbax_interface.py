@@ -23,7 +23,11 @@ NAMES = (
     "get_current_mesh",
     "get_current_dtensor_mesh",
     "get_pspec_from_jax_arrays",
+    "config",
     "constants",
+    "data_processors",
+    "obm_configs",
+    "typing",
     "utils",
     "dtensor_utils",
     "validate",
@@ -34,7 +38,8 @@ def test_e1_the_package_has_the_names_and_importing_it_loads_no_tensorflow():
     """E1."""
     assert set(NAMES) <= set(dir(export)) & set(export.__all__)
     script = (
-        "import sys, plait.export, plait.export.validate, plait.export.constants, plait.export.utils; "
+        "import sys, plait.export, plait.export.validate, plait.export.constants, plait.export.utils, "
+        "plait.export.config, plait.export.data_processors, plait.export.typing, plait.export.obm_configs; "
         "print('tensorflow' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -110,3 +115,15 @@ def test_e20_the_example_of_the_chapter_runs_where_there_is_only_tensorflow(tmp_
     command = [sys.executable, "-I", str(isolated), "jax,jaxlib,flax,plait", *files]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout.strip().endswith("same"), done.stderr[-2000:]
+
+
+@pytest.mark.oracle
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_e4_constants_are_those_of_orbax():
+    """E4, E5: every constant that plait has."""
+    theirs = pytest.importorskip("orbax.export.constants")
+    ours = {name: value for name, value in vars(export.constants).items() if name.isupper()}
+    assert len(ours) == 3
+    assert ours == {name: getattr(theirs, name) for name in ours}
+    assert [kind.name for kind in export.constants.ExportModelType] == [kind.name for kind in theirs.ExportModelType]

@@ -48,8 +48,8 @@ def test_e16_a_method_that_is_not_there_is_named_with_those_that_are(key):
     [
         ({"signature_key": []}, ValueError, "signature_key"),
         ({"signature_key": ["a", 3]}, ValueError, "signature_key"),
-        ({"signature_key": "a", "preprocessors": [abs]}, ValueError, "preprocessors"),
-        ({"signature_key": "a", "postprocessors": [abs]}, ValueError, "postprocessors"),
+        ({"signature_key": "a", "preprocessors": [abs]}, TypeError, "preprocessors"),
+        ({"signature_key": "a", "postprocessors": abs}, TypeError, "postprocessors"),
         ({"signature_key": "a", "obm_kwargs": {"x": 1}}, ValueError, "obm_kwargs"),
         ({"signature_key": "a", "input_signature": SPEC}, TypeError, "one entry for each positional input"),
         ({"signature_key": "a", "input_signature": [(None, 2)]}, TypeError, "no spec"),

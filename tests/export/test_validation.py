@@ -106,7 +106,7 @@ def test_e30_options_have_the_defaults_of_the_contract():
 
 def test_e30_a_report_is_json():
     """E30."""
-    sides = [ValidationSingleJobResult([1.0, 3.0], [[np.ones(2)]] * 2, metadata={"device": d}) for d in ("a", "b")]
+    sides = [ValidationSingleJobResult([0.001, 0.003], [[np.ones(2)]] * 2, metadata={"device": d}) for d in ("a", "b")]
     found = ValidationReport(*sides)
     as_dict = json.loads(found.to_json(indent=2))
     assert as_dict == found.to_dict()

@@ -9,7 +9,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import constants as constants, dtensor_utils as dtensor_utils, utils as utils, validate as validate
+    from . import (
+        config as config,
+        constants as constants,
+        data_processors as data_processors,
+        dtensor_utils as dtensor_utils,
+        obm_configs as obm_configs,
+        typing as typing,
+        utils as utils,
+        validate as validate,
+    )
     from .describe import describe_exports as describe_exports
     from .dtensor_utils import (
         dtensor_initialized as dtensor_initialized,
@@ -65,10 +74,14 @@ _PLACES = {
 }
 
 # Modules that are public under their own name.
-_MODULES = frozenset({"constants", "dtensor_utils", "utils", "validate"})
+_MODULES = frozenset(
+    {"config", "constants", "data_processors", "dtensor_utils", "obm_configs", "typing", "utils", "validate"}
+)
 
 __all__ = [
+    "config",
     "constants",
+    "data_processors",
     "describe_exports",
     "dtensor_initialized",
     "dtensor_utils",
@@ -83,6 +96,7 @@ __all__ = [
     "load",
     "load_stablehlo",
     "maybe_enable_dtensor_export_on",
+    "obm_configs",
     "Program",
     "program_of",
     "prove",
@@ -94,6 +108,7 @@ __all__ = [
     "ServingConfig",
     "shutdown_dtensor",
     "TensorSpecWithDefault",
+    "typing",
     "utils",
     "validate",
     "validate_export",

@@ -20,9 +20,8 @@ from ..words import describe_type
 from .dependencies import require
 from .lowering import PLATFORMS, for_one_device
 from .readers import installed_tensorflow
+from .typing import ApplyFn
 from .xla_call import call_exported
-
-ApplyFn = Callable[[Any, Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,14 +217,50 @@ def _static_spec(tensor: Any) -> jax.ShapeDtypeStruct:
 
 def _input_specs(x: Any, options: Conversion) -> list[jax.ShapeDtypeStruct]:
     """The input as JAX traces it: symbolic where ``input_shape`` says so, and of fixed size elsewhere."""
-    tf = require("tensorflow", extra="tensorflow", purpose="to convert a function")
     scope = jax.export.SymbolicScope(options.constraints)
-    tensors = jax.tree_util.tree_map(tf.convert_to_tensor, x)
-    shapes = _shape_of_each_leaf(tensors, options.input_shape)
     return [
         jax.ShapeDtypeStruct(_sizes(tensor, shape, scope), _dtype_in_jax(tensor))
-        for tensor, shape in zip(jax.tree_util.tree_leaves(tensors), shapes, strict=True)
+        for tensor, shape in tensors_and_shapes(x, options.input_shape)
     ]
+
+
+def tensors_and_shapes(x: Any, input_shape: Any) -> list[tuple[Any, str | None]]:
+    """Each tensor (or ``tf.TensorSpec``) of an input, with the text of its symbolic shape."""
+    tf = require("tensorflow", extra="tensorflow", purpose="to convert a function")
+    x = jax.tree_util.tree_map(lambda leaf: leaf if isinstance(leaf, tf.TensorSpec) else tf.convert_to_tensor(leaf), x)
+    return list(zip(jax.tree_util.tree_leaves(x), _shape_of_each_leaf(x, input_shape), strict=True))
+
+
+def specs_of(x: Any) -> Any:
+    """``tf.TensorSpec`` for each array, ``jax.ShapeDtypeStruct`` or ``tf.TensorSpec`` of a pytree."""
+    tf = require("tensorflow", extra="tensorflow", purpose="to describe an input")
+
+    def spec(leaf: Any) -> Any:
+        if isinstance(leaf, tf.TensorSpec):
+            return leaf
+        if not isinstance(leaf, jax.ShapeDtypeStruct):
+            _check_numeric(tf, leaf)
+        shaped = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+        return tf.TensorSpec(shaped.shape, shaped.dtype)
+
+    return jax.tree_util.tree_map(spec, x)
+
+
+def export_method(function: ApplyFn, params: Any, x: Any, options: Conversion) -> jax.export.Exported:
+    """``function(params, x)`` as a ``jax.export`` program.
+
+    Args:
+        function: the JAX function.
+        params: its parameters; they stay arguments.
+        x: arrays, ``jax.ShapeDtypeStruct`` or ``tf.TensorSpec``.
+        options: how the function is converted.
+    """
+    x = specs_of(x)
+    inputs = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(x), _input_specs(x, options))
+    avals = jax.tree_util.tree_map(
+        lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jax.numpy.result_type(leaf)), params
+    )
+    return _export(function, (avals, inputs), options)
 
 
 def _shape_of_each_leaf(tensors: Any, shapes: Any) -> list[str | None]:
@@ -263,10 +298,15 @@ def _shape_of_each_leaf(tensors: Any, shapes: Any) -> list[str | None]:
     return each
 
 
-_UNKNOWN = 2_147_483_629  # stands for a size that TensorFlow does not know, while placeholders are filled in
+UNKNOWN = 2_147_483_629  # stands for a size that TensorFlow does not know, while placeholders are filled in
 
 
-def _sizes(tensor: Any, shape: str | None, scope: jax.export.SymbolicScope) -> tuple[Any, ...]:
+def sizes_of(tensor: Any, shape: str | None, scope: jax.export.SymbolicScope) -> tuple[Any, ...]:
+    """The sizes that a symbolic shape gives to a tensor, which may have other fixed ones; ``UNKNOWN`` where none does.
+
+    Raises:
+        ArgumentError: it is no shape, or one of another number of axes.
+    """
     if tensor.shape.rank is None:
         raise ArgumentError(
             "the rank of an input is not known",
@@ -274,25 +314,23 @@ def _sizes(tensor: Any, shape: str | None, scope: jax.export.SymbolicScope) -> t
             expected="a known number of axes; sizes may be unknown",
             do="give its shape in input_signature: tf.TensorSpec((None, 2), tf.float32)",
         )
-    like = tuple(_UNKNOWN if size is None else size for size in tensor.shape)
-    problem: Exception | str | None = None
-    sizes: tuple[Any, ...] = ()
+    like = tuple(UNKNOWN if size is None else size for size in tensor.shape)
     try:
         sizes = tuple(jax.export.symbolic_shape("..." if shape is None else shape, scope=scope, like=like))
     except (ValueError, TypeError) as error:
-        problem = error
-    if problem is None and len(sizes) != len(like):
-        problem = f"{len(sizes)} sizes for {len(like)} axes"
-    elif any(isinstance(size, int) and size != old != _UNKNOWN for size, old in zip(sizes, like, strict=False)):
-        problem = "a fixed size differs"
-    if problem is not None:
-        raise ArgumentError(
-            "input_polymorphic_shape does not fit the input",
-            found=f"{shape!r} for a tensor of shape {tuple(tensor.shape)}: {problem}",
-            expected="a size, a name or _ for each axis, or ... for the rest",
-            do='JaxModule(..., input_polymorphic_shape="b, ...")',
-        )
-    if any(isinstance(size, int) and size == _UNKNOWN for size in sizes):
+        raise _not_fitting(tensor, shape, error) from error
+    if len(sizes) != len(like):
+        raise _not_fitting(tensor, shape, f"{len(sizes)} sizes for {len(like)} axes")
+    return sizes
+
+
+def _sizes(tensor: Any, shape: str | None, scope: jax.export.SymbolicScope) -> tuple[Any, ...]:
+    sizes = sizes_of(tensor, shape, scope)
+    if any(
+        isinstance(size, int) and old is not None and size != old for size, old in zip(sizes, tensor.shape, strict=True)
+    ):
+        raise _not_fitting(tensor, shape, "a fixed size differs")
+    if any(isinstance(size, int) and size == UNKNOWN for size in sizes):
         raise ArgumentError(
             "a size of the input is neither fixed nor symbolic",
             found=f"a tensor of shape {tuple(tensor.shape)}, with input_polymorphic_shape={shape!r}",
@@ -300,3 +338,12 @@ def _sizes(tensor: Any, shape: str | None, scope: jax.export.SymbolicScope) -> t
             do='JaxModule(..., input_polymorphic_shape="b, ...")',
         )
     return sizes
+
+
+def _not_fitting(tensor: Any, shape: str | None, problem: Any) -> ArgumentError:
+    return ArgumentError(
+        "input_polymorphic_shape does not fit the input",
+        found=f"{shape!r} for a tensor of shape {tuple(tensor.shape)}: {problem}",
+        expected="a size, a name or _ for each axis, or ... for the rest",
+        do='JaxModule(..., input_polymorphic_shape="b, ...")',
+    )

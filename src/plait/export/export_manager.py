@@ -12,6 +12,7 @@ import jax
 
 from ..errors import ArgumentError, ArgumentTypeError, ExportError, PlaitError
 from ..words import describe_type
+from .config import config as settings
 from .dependencies import require
 from .jax_module import JaxModule
 from .serving import ServingConfig
@@ -150,8 +151,11 @@ def make_e2e_inference_fn(model_fn: Callable[..., Any] | Mapping[str, Any], serv
         serving_config: inputs and processors.
     """
     key = serving_config.get_signature_keys()[0]
-    signature = serving_config.get_input_signature()
-    infer = serving_config.bind(model_fn, require_numpy=False)[key]
+    signature = serving_config.get_traced_signature(model_fn)
+    if settings.obx_export_tf_preprocess_only:
+        infer = serving_config.bind_preprocessing(model_fn)
+    else:
+        infer = serving_config.bind(model_fn, require_numpy=False)[key]
     function = with_default_args(infer, signature)
     _check_outputs(function.get_concrete_function().structured_outputs)
     return function

@@ -11,13 +11,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.export
 import numpy as np
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
 from .constants import DEFAULT_METHOD_KEY, ExportModelType
-from .conversion import ApplyFn, Conversion, call_from_tensorflow, resolve_conversion
+from .conversion import Conversion, call_from_tensorflow, export_method, resolve_conversion, specs_of
 from .dependencies import require
+from .size_variants import Variants, call_by_size, every_size, fitting
+from .typing import ApplyFn, ApplyFnInfo
 from .variable_names import variable_names
 from .variable_trees import make_variables, resolve_placement, resolve_values
 
@@ -34,6 +37,8 @@ class _Inside:
     shapes: dict[str, Any]
     kwargs: dict[str, dict[str, Any]]
     conversions: dict[str, Conversion]
+    infos: dict[str, ApplyFnInfo]
+    variants: dict[str, Variants]  # of methods that have a program for each of some sizes
     pspecs: Any
     consolidate: bool
     names: list[str]
@@ -50,7 +55,8 @@ class JaxModule(tf.Module):
     Args:
         params: a pytree of arrays; states and modules of plait are such.
         apply_fn: a function ``(params, x) -> outputs``, or a mapping from method keys to such functions. Where this is
-            a mapping, so are the arguments below that say so, with the same keys.
+            a mapping, so are the arguments below that say so, with the same keys. Instead of a function, an
+            ``ApplyFnInfo`` gives its input and outputs the keys by which processors are connected with it.
         trainable: which parameters are trainable: ``None`` for none, one bool for all, or a pytree of bools.
         input_polymorphic_shape: the sizes of the input that are free, as in ``"batch, 8, 8, 1"`` or ``"batch, ..."``; a
             pytree of such for an input that is a pytree. ``None``: all are fixed. (Or a mapping.)
@@ -62,7 +68,9 @@ class JaxModule(tf.Module):
         allow_multi_axis_sharding_conslidation: whether a dimension that is sharded over several axes may be sharded
             over the largest alone.
         allow_multi_axis_sharding_consolidation: the same.
-        input_polymorphic_shape_symbol_values: not supported.
+        input_polymorphic_shape_symbol_values: for each name in ``input_polymorphic_shape`` the sizes that it may have:
+            ``{"batch": (1, 8)}``. The method is then one program for each combination, of fixed sizes, and an input of
+            another size is an error. (Or a mapping.)
         export_version: only ``ExportModelType.TF_SAVEDMODEL``.
         jax2obm_kwargs: not supported.
 
@@ -80,7 +88,7 @@ class JaxModule(tf.Module):
     def __init__(
         self,
         params: Any,
-        apply_fn: ApplyFn | Mapping[str, ApplyFn],
+        apply_fn: ApplyFn | ApplyFnInfo | Mapping[str, ApplyFn | ApplyFnInfo],
         trainable: Any = None,
         input_polymorphic_shape: Any = None,
         jax2tf_kwargs: Mapping[str, Any] | None = None,
@@ -94,13 +102,15 @@ class JaxModule(tf.Module):
         export_version: ExportModelType = ExportModelType.TF_SAVEDMODEL,
         jax2obm_kwargs: Any = None,
     ) -> None:
-        _check_format(export_version, input_polymorphic_shape_symbol_values, jax2obm_kwargs)
+        _check_format(export_version, jax2obm_kwargs)
         consolidate = _resolve_consolidation(
             allow_multi_axis_sharding_conslidation, allow_multi_axis_sharding_consolidation
         )
         apply_fns, shapes, kwargs, compile_flags = _by_method(
             apply_fn, input_polymorphic_shape, jax2tf_kwargs, jit_compile
         )
+        infos = {key: function for key, function in apply_fns.items() if isinstance(function, ApplyFnInfo)}
+        apply_fns |= {key: info.apply_fn for key, info in infos.items()}
         params_def = jax.tree_util.tree_structure(params)
         flags = _resolve_trainable(trainable, params_def)
         with_gradient = any(flags)
@@ -109,6 +119,7 @@ class JaxModule(tf.Module):
         }
         for key, conversion in conversions.items():
             kwargs[key] = {**kwargs[key], "with_gradient": conversion.with_gradient}
+        variants = _by_size(apply_fn, conversions, input_polymorphic_shape_symbol_values)
         placement = resolve_placement(params, pspecs, consolidate=consolidate)
         values = resolve_values(params)
         names = variable_names(params)
@@ -123,6 +134,8 @@ class JaxModule(tf.Module):
             shapes=shapes,
             kwargs=kwargs,
             conversions=conversions,
+            infos=infos,
+            variants=variants,
             pspecs=pspecs,
             consolidate=consolidate,
             names=names,
@@ -133,10 +146,24 @@ class JaxModule(tf.Module):
     def _method(self, key: str, *, jit_compile: bool) -> Any:
         inside, variables = self._inside, list(self.tf_var_leaves)
 
-        def method(x: Any) -> Any:
-            return call_from_tensorflow(inside.apply_fns[key], variables, inside.params_def, x, inside.conversions[key])
+        def traced(conversion: Conversion) -> Any:
+            def method(x: Any) -> Any:
+                return call_from_tensorflow(inside.apply_fns[key], variables, inside.params_def, x, conversion)
 
-        return tf.function(method, autograph=False, jit_compile=jit_compile)
+            return tf.function(method, autograph=False, jit_compile=jit_compile)
+
+        if key not in inside.variants:
+            return self._with_keys(key, traced(inside.conversions[key]))
+        variants = inside.variants[key]
+        fixed = dataclasses.replace(inside.conversions[key], input_shape=None)
+        functions = [traced(fixed) for _ in variants.sizes]
+        # The choice among compiled programs is itself not compiled: a compiler would want to compile all for one size.
+        return self._with_keys(key, tf.function(lambda x: call_by_size(x, functions, variants), autograph=False))
+
+    def _with_keys(self, key: str, function: Any) -> Any:
+        if key in self._inside.infos:
+            function.apply_fn_info = self._inside.infos[key]
+        return function
 
     @property
     def methods(self) -> Mapping[str, Any]:
@@ -147,7 +174,10 @@ class JaxModule(tf.Module):
     def jax_methods(self) -> Mapping[str, Callable[[Any], Any]]:
         """The JAX function of each method, of one argument, with the current parameters."""
         inside = self._inside
-        return {key: functools.partial(function, inside.params) for key, function in inside.jitted.items()}
+        return {
+            key: self._with_keys(key, functools.partial(function, inside.params))
+            for key, function in inside.jitted.items()
+        }
 
     @property
     def with_gradient(self) -> bool:
@@ -184,13 +214,33 @@ class JaxModule(tf.Module):
         """``ExportModelType.TF_SAVEDMODEL``."""
         return ExportModelType.TF_SAVEDMODEL
 
-    def obm_module_to_jax_exported_map(self, *args: Any, **kwargs: Any) -> Any:
-        """Only for Orbax models, which plait does not write.
+    def obm_module_to_jax_exported_map(self, model_inputs: Any) -> Mapping[str, jax.export.Exported]:
+        """The methods as ``jax.export`` programs of ``(params, x)``, to be called from JAX or to be saved.
+
+        Sizes that ``input_polymorphic_shape`` names are free in the programs. A method for a finite set of sizes
+        becomes the program for the sizes of ``model_inputs``.
+
+        Args:
+            model_inputs: the input of the methods, or a mapping from method keys to the input of each; arrays,
+                ``jax.ShapeDtypeStruct`` or ``tf.TensorSpec``.
 
         Raises:
-            NotImplementedError: always.
+            ArgumentError: an input that does not fit ``input_polymorphic_shape``.
+
+        Example:
+            >>> programs = module.obm_module_to_jax_exported_map(x)  # doctest: +SKIP
+            >>> plait.export.utils.save_jax_exported_map("programs", programs)  # doctest: +SKIP
         """
-        raise NotImplementedError("obm_module_to_jax_exported_map belongs to export_version=ORBAX_MODEL")
+        inside = self._inside
+        by_method = isinstance(model_inputs, Mapping) and set(model_inputs) == set(inside.apply_fns)
+        programs = {}
+        for key, function in inside.apply_fns.items():
+            x, conversion = model_inputs[key] if by_method else model_inputs, inside.conversions[key]
+            if key in inside.variants:
+                fitting(specs_of(x), inside.variants[key])
+                conversion = dataclasses.replace(conversion, input_shape=None)
+            programs[key] = export_method(function, inside.params, x, conversion)
+        return programs
 
     def update_variables(self, params: Any) -> None:
         """Give every variable a new value. Traced and bound functions see it; if anything does not fit, none changes.
@@ -226,13 +276,26 @@ class JaxModule(tf.Module):
         inside.params = params
 
 
-def _check_format(version: Any, symbol_values: Any, jax2obm_kwargs: Any) -> None:
+def _check_format(version: Any, jax2obm_kwargs: Any) -> None:
     if version is not ExportModelType.TF_SAVEDMODEL:
         raise NotImplementedError(f"export_version={version}: plait writes SavedModels only (TF_SAVEDMODEL)")
-    if symbol_values is not None:
-        raise NotImplementedError("input_polymorphic_shape_symbol_values belongs to another format than a SavedModel")
     if jax2obm_kwargs:
         raise NotImplementedError("jax2obm_kwargs belongs to another format than a SavedModel")
+
+
+def _by_size(apply_fn: Any, conversions: Mapping[str, Conversion], values: Any) -> dict[str, Variants]:
+    """The sizes of each method that has a finite set of them."""
+    if values is None:
+        return {}
+    if isinstance(apply_fn, Mapping):
+        _check_keys("input_polymorphic_shape_symbol_values", values, apply_fn)
+    else:
+        values = {DEFAULT_METHOD_KEY: values}
+    return {
+        key: every_size(conversions[key].input_shape, each, conversions[key].constraints)
+        for key, each in values.items()
+        if each is not None
+    }
 
 
 def _resolve_consolidation(old: bool | None, new: bool | None) -> bool:
@@ -249,7 +312,7 @@ def _resolve_consolidation(old: bool | None, new: bool | None) -> bool:
 def _by_method(apply_fn: Any, shapes: Any, kwargs: Any, jit_compile: Any) -> tuple[dict, dict, dict, dict]:
     """Each argument as a mapping from method keys."""
     if not isinstance(apply_fn, Mapping):
-        if not callable(apply_fn):
+        if not isinstance(apply_fn, ApplyFnInfo) and not callable(apply_fn):
             raise ArgumentTypeError(
                 "apply_fn is not a function",
                 found=describe_type(apply_fn),
@@ -272,7 +335,10 @@ def _by_method(apply_fn: Any, shapes: Any, kwargs: Any, jit_compile: Any) -> tup
             expected="at least one method",
             do="JaxModule(params, {'predict': predict}, ...)",
         )
-    wrong = next((key for key, function in apply_fn.items() if not callable(function)), None)
+    wrong = next(
+        (key for key, function in apply_fn.items() if not isinstance(function, ApplyFnInfo) and not callable(function)),
+        None,
+    )
     if wrong is not None:
         raise ArgumentTypeError(
             "apply_fn has an entry that is not a function",

@@ -11,8 +11,11 @@ import numpy as np
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
+from .data_processors import DataProcessor
 from .dependencies import require
+from .pipeline import Pipeline, by_key, connected, named_by_key, named_outputs, run_in_a_row, run_steps
 from .signatures import remove_signature_defaults
+from .typing import info_of
 
 Method = Callable[[Any], Any]
 
@@ -28,14 +31,16 @@ class ServingConfig:
             the preprocessor, which is then a ``tf.function`` with an ``input_signature``.
         tf_preprocessor: a TensorFlow function of the inputs that returns the method's one input, a pytree.
         tf_postprocessor: a TensorFlow function of the method's outputs.
-        preprocessors: must be empty.
-        postprocessors: must be empty.
+        preprocessors: steps before the method, of ``plait.export.data_processors``, instead of ``tf_preprocessor``.
+            With keys they run in the order in which they need each other's values, and the method is an
+            ``ApplyFnInfo``; without keys each takes what the one before it returned.
+        postprocessors: steps after the method, instead of ``tf_postprocessor``.
         extra_trackable_resources: a structure of TensorFlow resources (tables, variables, …) that the processors use.
         method_key: which method; may be left out where there is one.
         obm_kwargs: must be empty.
 
     Raises:
-        ArgumentError: no name, or an argument that must be empty and is not.
+        ArgumentError: no name, arguments that exclude each other, or ``obm_kwargs``.
 
     Example:
         >>> ServingConfig("serving_default", [tf.TensorSpec((None, 2), tf.float32, name="x")])  # doctest: +SKIP
@@ -45,8 +50,8 @@ class ServingConfig:
     input_signature: Sequence[Any] | None = None
     tf_preprocessor: Callable[..., Any] | None = None
     tf_postprocessor: Callable[..., Any] | None = None
-    preprocessors: Sequence[Any] = ()
-    postprocessors: Sequence[Any] = ()
+    preprocessors: Sequence[DataProcessor] = ()
+    postprocessors: Sequence[DataProcessor] = ()
     extra_trackable_resources: Any = None
     method_key: str | None = None
     obm_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -60,15 +65,15 @@ class ServingConfig:
                 expected="a name, or a sequence of names",
                 do="ServingConfig('serving_default', ...)",
             )
-        for name in ("preprocessors", "postprocessors", "obm_kwargs"):
-            if getattr(self, name):
-                raise ArgumentError(
-                    f"{name} belongs to another format than a SavedModel",
-                    at=f"signature {keys[0]!r}",
-                    found=f"{name}={getattr(self, name)!r}",
-                    expected="nothing",
-                    do="use tf_preprocessor and tf_postprocessor",
-                )
+        if self.obm_kwargs:
+            raise ArgumentError(
+                "obm_kwargs belongs to another format than a SavedModel",
+                at=f"signature {keys[0]!r}",
+                found=f"obm_kwargs={self.obm_kwargs!r}",
+                expected="nothing",
+                do="leave it out",
+            )
+        _check_steps(self, keys[0])
         signature = self.input_signature
         if signature is not None and not isinstance(signature, (list, tuple)):
             raise ArgumentTypeError(
@@ -93,17 +98,27 @@ class ServingConfig:
         """
         signature = self.input_signature
         if signature is None:
-            signature = getattr(self.tf_preprocessor, "input_signature", None)
+            first = self.preprocessors[0] if self.preprocessors else self.tf_preprocessor
+            signature = getattr(first, "input_signature", None)
         if signature is None and required:
             raise ArgumentError(
                 "there is no input signature",
                 at=f"signature {self.get_signature_keys()[0]!r}",
                 found="input_signature=None, and "
-                + ("no preprocessor" if self.tf_preprocessor is None else "a preprocessor without input_signature"),
+                + (
+                    "a preprocessor without input_signature"
+                    if self.tf_preprocessor or self.preprocessors
+                    else "no preprocessor"
+                ),
                 expected="a tf.TensorSpec for each input",
                 do="ServingConfig(..., input_signature=[tf.TensorSpec((None, 2), tf.float32, name='x')])",
             )
         return signature
+
+    def get_traced_signature(self, infer_step_fns: Method | Mapping[str, Method]) -> Any:
+        """The input signature with a name for each input of a pipeline that is connected by keys."""
+        signature = self.get_input_signature()
+        return signature if self._pipeline(self.get_infer_step(infer_step_fns)) is None else named_by_key(signature)
 
     def get_infer_step(self, infer_step_fns: Method | Mapping[str, Method]) -> Method:
         """The method that is served.
@@ -139,7 +154,61 @@ class ServingConfig:
                 TensorFlow's they need not.
         """
         method = self.get_infer_step(infer_step_fns)
-        before, after = _as_tf_function(self.tf_preprocessor), _as_tf_function(self.tf_postprocessor)
+        pipeline = self._pipeline(method)
+        if pipeline is None:
+            infer = self._bound_in_a_row(method, require_numpy)
+        else:
+            infer = self._bound_by_keys(pipeline, method, require_numpy)
+        return dict.fromkeys(self.get_signature_keys(), infer)
+
+    def bind_preprocessing(self, infer_step_fns: Method | Mapping[str, Method]) -> Callable[..., list[Any]]:
+        """What comes before the method, alone: a TensorFlow function from the signature's inputs to a list of tensors.
+
+        Raises:
+            ArgumentError: nothing comes before the method.
+        """
+        if self.tf_preprocessor is None and not self.preprocessors:
+            raise ArgumentError(
+                "there is no preprocessor to be exported alone",
+                at=f"signature {self.get_signature_keys()[0]!r}",
+                found="neither tf_preprocessor nor preprocessors, with obx_export_tf_preprocess_only",
+                expected="a preprocessor",
+                do="ServingConfig(..., tf_preprocessor=...), or leave the signature out",
+            )
+        pipeline = self._pipeline(self.get_infer_step(infer_step_fns))
+        if pipeline is None:
+            before = self._before()
+            return lambda *inputs: jax.tree_util.tree_leaves(before(*inputs))
+
+        def prepare(*inputs: Any) -> list[Any]:
+            values = by_key(pipeline, inputs)
+            values |= run_steps(pipeline.before, values)
+            return [values[key] for key in pipeline.method.input_keys]
+
+        return prepare
+
+    def _pipeline(self, method: Method) -> Pipeline | None:
+        """The steps by their keys, if they have keys."""
+        steps, info = [*self.preprocessors, *self.postprocessors], info_of(method)
+        if not any(step.has_keys for step in steps):
+            is_bare = not (steps or self.tf_preprocessor or self.tf_postprocessor)
+            return connected(self.get_input_signature(), (), info, ()) if info and is_bare else None
+        if info is None:
+            raise ArgumentError(
+                "processors with keys need a method with keys",
+                at=f"signature {self.get_signature_keys()[0]!r}",
+                found=f"{', '.join(map(repr, steps))}, and a method without keys",
+                expected="an ApplyFnInfo as the apply_fn of the JaxModule",
+                do="ApplyFnInfo(apply_fn, input_keys=('x',), output_keys=('y',))",
+            )
+        return connected(self.get_input_signature(), self.preprocessors, info, self.postprocessors)
+
+    def _before(self) -> Any:
+        return _as_tf_function(self.tf_preprocessor) if self.tf_preprocessor else _in_a_row(self.preprocessors)
+
+    def _bound_in_a_row(self, method: Method, require_numpy: bool) -> Callable[..., Any]:
+        before = self._before()
+        after = _as_tf_function(self.tf_postprocessor) if self.tf_postprocessor else _in_a_row(self.postprocessors)
 
         def infer(*inputs: Any) -> Any:
             if before is not None:
@@ -149,13 +218,28 @@ class ServingConfig:
                 x = self._one_input(inputs)
             outputs = method(x)
             if after is not None:
-                if require_numpy:  # TensorFlow takes NumPy arrays, and not all that JAX may return
-                    outputs = jax.tree_util.tree_map(np.asarray, outputs)
-                outputs = after(outputs)
+                outputs = after(_for_tensorflow(outputs, require_numpy))
                 outputs = _to_numpy(outputs) if require_numpy else outputs
             return outputs
 
-        return dict.fromkeys(self.get_signature_keys(), infer)
+        return infer
+
+    def _bound_by_keys(self, pipeline: Pipeline, method: Method, require_numpy: bool) -> Callable[..., Any]:
+        before, after = _by_keys(pipeline.before), _by_keys(pipeline.after)
+
+        def infer(*inputs: Any) -> Any:
+            values = by_key(pipeline, self._as_tensors(inputs))
+            values |= before(values) if before else {}
+            x = {key: values[key] for key in pipeline.method.input_keys}
+            outputs = named_outputs(
+                pipeline.method.output_keys, method(_to_numpy(x) if require_numpy else x), "the method"
+            )
+            values |= _for_tensorflow(outputs, require_numpy)
+            values |= after(values) if after else {}
+            found = {key: values[key] for key in pipeline.outputs}
+            return _to_numpy(found) if require_numpy else found
+
+        return infer
 
     def _one_input(self, inputs: Sequence[Any]) -> Any:
         if len(inputs) != 1:
@@ -188,6 +272,41 @@ class ServingConfig:
         )
 
 
+def _check_steps(config: ServingConfig, key: str) -> None:
+    for name in ("preprocessors", "postprocessors"):
+        steps = getattr(config, name)
+        wrong = (
+            [steps] if not isinstance(steps, (list, tuple)) else [s for s in steps if not isinstance(s, DataProcessor)]
+        )
+        if wrong:
+            raise ArgumentTypeError(
+                f"{name} are steps of a pipeline",
+                at=f"signature {key!r}",
+                found=describe_type(wrong[0]),
+                expected="a sequence of TfDataProcessor and JaxDataProcessor, of plait.export.data_processors",
+                do=f"{name}=[TfDataProcessor(function)]",
+            )
+    steps = [*config.preprocessors, *config.postprocessors]
+    if steps and (config.tf_preprocessor is not None or config.tf_postprocessor is not None):
+        raise ArgumentError(
+            "there are two ways to say what comes before and after the method",
+            at=f"signature {key!r}",
+            found="tf_preprocessor or tf_postprocessor, and preprocessors or postprocessors",
+            expected="one of the two ways",
+            do="preprocessors=[TfDataProcessor(tf_preprocessor)], postprocessors=[TfDataProcessor(tf_postprocessor)]",
+        )
+    if any(step.has_keys for step in steps):
+        lacking = next((step for step in steps if not (step.input_keys and step.output_keys)), None)
+        if lacking is not None:
+            raise ArgumentError(
+                "a step of a pipeline lacks keys that the others have",
+                at=f"signature {key!r}",
+                found=f"{lacking.name!r} with input_keys={lacking.input_keys}, output_keys={lacking.output_keys}",
+                expected="input_keys and output_keys for every step, or for none",
+                do="TfDataProcessor(function, name, input_keys=('x',), output_keys=('y',))",
+            )
+
+
 def _check_specs(signature: Sequence[Any], key: str) -> None:
     tf = require("tensorflow", extra="tensorflow", purpose="to describe inputs")
     for leaf in jax.tree_util.tree_leaves(remove_signature_defaults(list(signature))):
@@ -201,12 +320,32 @@ def _check_specs(signature: Sequence[Any], key: str) -> None:
             )
 
 
-def _as_tf_function(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+def _as_tf_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """Processors run as TensorFlow graphs, here as in the saved model."""
-    if function is None or hasattr(function, "get_concrete_function"):
+    if hasattr(function, "get_concrete_function"):
         return function
     tf = require("tensorflow", extra="tensorflow", purpose="to run a processor")
     return tf.function(function)
+
+
+def _in_a_row(steps: Sequence[DataProcessor]) -> Callable[..., Any] | None:
+    """Steps without keys as one function; each traces its own part, so this one needs no autograph."""
+    if not steps:
+        return None
+    tf = require("tensorflow", extra="tensorflow", purpose="to run a processor")
+    return tf.function(lambda *inputs: run_in_a_row(steps, *inputs), autograph=False)
+
+
+def _by_keys(steps: Sequence[DataProcessor]) -> Callable[..., Any] | None:
+    if not steps:
+        return None
+    tf = require("tensorflow", extra="tensorflow", purpose="to run a processor")
+    return tf.function(lambda values: run_steps(steps, values), autograph=False)
+
+
+def _for_tensorflow(outputs: Any, from_jax: bool) -> Any:
+    """TensorFlow takes NumPy arrays, and not all that JAX may return."""
+    return jax.tree_util.tree_map(np.asarray, outputs) if from_jax else outputs
 
 
 def _to_numpy(tree: Any) -> Any:

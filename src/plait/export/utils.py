@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
+from ..errors import ArgumentError
+from ..words import describe_type
+from .exported_maps import (
+    load_jax_exported_map as load_jax_exported_map,
+    save_jax_exported_map as save_jax_exported_map,
+)
 from .signatures import (
     CallableSignatures as CallableSignatures,
     TensorSpecWithDefault as TensorSpecWithDefault,
@@ -31,6 +38,52 @@ def get_param_names(params: Any) -> Any:
 def get_variable_tree(var_treedef: Any, var_leaves: Sequence[Any]) -> Any:
     """The variables in the structure of the parameters."""
     return jax.tree_util.tree_unflatten(var_treedef, list(var_leaves))
+
+
+def get_key_name(key: Any) -> int | str:
+    """One step of a key path: the position in a sequence, or a name.
+
+    Raises:
+        ArgumentError: it is no step of a key path.
+
+    Example:
+        >>> path, _ = jax.tree_util.tree_leaves_with_path({"layers": [1.0]})[0]
+        >>> [plait.export.utils.get_key_name(key) for key in path]
+        ['layers', 0]
+    """
+    if isinstance(key, jax.tree_util.SequenceKey):
+        return key.idx
+    if isinstance(key, jax.tree_util.DictKey):
+        return str(key.key)
+    if isinstance(key, jax.tree_util.FlattenedIndexKey):
+        return key.key
+    if isinstance(key, jax.tree_util.GetAttrKey):
+        return key.name
+    raise ArgumentError(
+        "this is no step of a key path",
+        found=describe_type(key),
+        expected="an entry of a path of jax.tree_util.tree_leaves_with_path",
+        do="get_key_name(jax.tree_util.DictKey('w'))",
+    )
+
+
+def to_bfloat16(tree: Any) -> Any:
+    """The tree with every real floating-point array in bfloat16; shapes without values change their dtype too.
+
+    Example:
+        >>> tree = plait.export.utils.to_bfloat16({"w": jnp.ones(2), "steps": jnp.int32(3)})
+        >>> tree["w"].dtype, tree["steps"].dtype
+        (dtype(bfloat16), dtype('int32'))
+    """
+
+    def convert(leaf: Any) -> Any:
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            return leaf
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf.update(dtype=jnp.bfloat16)
+        return jnp.asarray(leaf, jnp.bfloat16)
+
+    return jax.tree_util.tree_map(convert, tree)
 
 
 def get_lowering_platforms(kwargs: Mapping[str, Any]) -> Sequence[str] | None:

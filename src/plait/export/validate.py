@@ -29,12 +29,14 @@ from ..errors import ArgumentError, ExportError
 from ..words import with_article
 from .runners import exchange
 from .validation import ValidationManager as ValidationManager
+from .validation_job import ValidationJob as ValidationJob
 from .validation_report import (
     FloatingPointDiffReport as FloatingPointDiffReport,
     NonFloatingPointDiffReport as NonFloatingPointDiffReport,
     Status as Status,
     ValidationReport as ValidationReport,
     ValidationReportOption as ValidationReportOption,
+    ValidationSingleJobResult as ValidationSingleJobResult,
 )
 
 Arrays = dict[str, np.ndarray]

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
 from .dependencies import require
 from .serving import ServingConfig
 from .signatures import remove_signature_defaults
-from .validation_report import ValidationReport, ValidationReportOption, ValidationSingleJobResult
+from .validation_job import ValidationJob
+from .validation_report import ValidationReport, ValidationReportOption
 
 
 class ValidationManager:
@@ -70,7 +69,7 @@ class ValidationManager:
 
         Args:
             loaded_model: what ``tf.saved_model.load`` returned, or a mapping from signature names to functions.
-            with_xprof: accepted; no profile is made.
+            with_xprof: whether to record profiles, in folders that the reports name as ``xprof_url``.
             report_option: what counts as agreement, and where reports go.
 
         Returns:
@@ -79,7 +78,6 @@ class ValidationManager:
         Raises:
             ArgumentError: a signature that the loaded model does not have, or outputs of different structures.
         """
-        del with_xprof
         option = report_option or ValidationReportOption()
         signatures = getattr(loaded_model, "signatures", loaded_model)
         reports = {}
@@ -93,9 +91,13 @@ class ValidationManager:
                     do="load the model that was exported with these configs",
                 )
             signature = config.get_input_signature(required=False)
-            ours = _run(lambda batch, f=baseline, s=signature: f(*positional_inputs(s, batch)), batches)
-            theirs = _run(lambda batch, f=signatures[key], s=signature: _call(f, batch, s), batches)
-            reports[key] = ValidationReport(ours, theirs, option)
+            job = ValidationJob(
+                lambda batch, f=baseline, s=signature: f(*positional_inputs(s, batch)),
+                lambda batch, f=signatures[key], s=signature: _call(f, batch, s),
+                batches,
+                with_xprof,
+            )
+            reports[key] = ValidationReport(job.calc_baseline_result(), job.calc_candidate_result(), option)
         if option.print_debug_info:
             for key, report in reports.items():
                 print(f"{key}: {report.to_json(indent=2)}")
@@ -159,16 +161,3 @@ def _by_name(batch: Any, signature: Sequence[Any] | None, wanted: list[str]) -> 
     if set(names) != set(wanted):
         return None
     return dict(zip(names, structure.flatten_up_to(values), strict=True))
-
-
-def _run(function: Callable[[Any], Any], batches: Sequence[Any]) -> ValidationSingleJobResult:
-    def outputs_of(batch: Any) -> Any:
-        return jax.tree_util.tree_map(np.asarray, function(batch))
-
-    outputs_of(batches[0])  # not timed: it compiles
-    latencies, outputs = [], []
-    for batch in batches:
-        start = time.perf_counter()
-        outputs.append(outputs_of(batch))
-        latencies.append(1000 * (time.perf_counter() - start))
-    return ValidationSingleJobResult(latencies, outputs)

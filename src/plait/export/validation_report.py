@@ -53,14 +53,38 @@ class ValidationReportOption:
                 raise OverflowError(f"{name}={getattr(self, name)} is negative; a tolerance is 0 or more")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class ValidationSingleJobResult:
-    """One side of a comparison: outputs of each batch, and the milliseconds that each took."""
+    """One side of a comparison.
+
+    Args:
+        latencies: the seconds that each batch took.
+        outputs: the outputs of each batch.
+        xprof_url: the folder of a profile, or ``"N/A"``.
+        metadata: whatever is to be told of this side.
+
+    Example:
+        >>> result = plait.export.validate.ValidationSingleJobResult([0.5], [(1.0, 2.0)])
+        >>> result.maybe_convert_result_to_dict()
+        >>> result.outputs
+        [{'output_0': 1.0, 'output_1': 2.0}]
+    """
 
     latencies: Sequence[float]
     outputs: Sequence[Any]
     xprof_url: str = "N/A"
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def maybe_convert_result_to_dict(self) -> None:
+        """Name outputs that are no mappings as a SavedModel does: ``output_0``, ``output_1``, …"""
+        self.outputs = [named_outputs(outputs) for outputs in self.outputs]
+
+
+def named_outputs(outputs: Any) -> Any:
+    """A sequence, or an array, as a dictionary with TensorFlow's names; anything else as it is."""
+    if isinstance(outputs, (list, tuple)):
+        return {f"output_{index}": value for index, value in enumerate(outputs)}
+    return {"output_0": outputs} if hasattr(outputs, "dtype") else outputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,10 +186,7 @@ def _pairs(baseline: Sequence[Any], candidate: Sequence[Any]) -> list[tuple[np.n
 
 
 def _flat(side: str, outputs: Any) -> dict[str, np.ndarray]:
-    if isinstance(outputs, (list, tuple)):
-        outputs = {f"output_{index}": value for index, value in enumerate(outputs)}
-    elif hasattr(outputs, "dtype"):
-        outputs = {"output_0": outputs}
+    outputs = named_outputs(outputs)
     if not isinstance(outputs, Mapping) or any(isinstance(value, (Mapping, list, tuple)) for value in outputs.values()):
         raise ArgumentError(
             "outputs to compare are no flat dictionary",
@@ -208,7 +229,7 @@ def _other(pairs: list[tuple[np.ndarray, np.ndarray]], option: ValidationReportO
     )
 
 
-def _latency(milliseconds: Sequence[float]) -> LatencyStat:
-    times = np.asarray(milliseconds, np.float64)
+def _latency(seconds: Sequence[float]) -> LatencyStat:
+    times = 1000 * np.asarray(seconds, np.float64)
     p90, p99 = np.percentile(times, [90, 99])
     return LatencyStat(len(times), float(times.mean()), float(p90), float(p99))
