@@ -18,7 +18,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "jit_shardings", "compiled", "dispatch", "stages", "shapes", "jit", "cached_partial", "selections",
         "autodiff", "output_gradients", "tangent_trees",
         "tangents", "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "branches", "sharded",
-        "remat", "tree_states", "rng_splits", "compat",
+        "remat", "tree_states", "rng_splits", "lax_map", "compat",
     ),
     "partitioning": (
         "axis_rules", "mesh", "specs", "shardings", "creation", "activations", "recipes", "rule_checks",
