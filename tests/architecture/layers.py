@@ -5,7 +5,7 @@ its own area's list. An area is a folder of src/plait, or a group of the files t
 """
 
 FILES: dict[str, tuple[str, ...]] = {
-    "row 0": ("errors", "words", "paths", "typing", "_compat", "_public"),
+    "row 0": ("errors", "words", "notices", "paths", "typing", "_compat", "_public"),
     "core": (
         "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings",
         "variable_metadata", "variables", "variable_names", "nodes", "state", "graphdef", "diff", "flatten", "axes",
