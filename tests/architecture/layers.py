@@ -34,7 +34,7 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "bridge": (
         "linen", "kinds", "nnx_meta", "leaves", "collections", "variables", "rngs", "lazy", "init_apply", "filling",
-        "scope", "to_nnx", "linen_wrapper", "wrappers", "children", "module", "interop",
+        "scope", "to_nnx", "linen_wrapper", "wrappers", "children", "module", "interop", "partitioning",
         "linen_bytes", "sources", "name_map", "layouts", "torch_layouts", "linen_layouts", "wanted",
         "conversion_report", "convert", "torch_weights",
     ),

@@ -104,25 +104,20 @@ def _in_batches(lifting: Lifting, size: int, batch_size: int) -> Any:
     lane = lifting.lanes.index(0)
     full = size // batch_size if batch_size else 0
     used = full * batch_size
-    inputs = list(lifting.inputs)
-    results: list[list[Any]] = []
-    report = None
+    inputs: list[Any] = list(lifting.inputs)
+    parts, outputs, report = [], inputs, None
     if full:
-        batches = _each(lambda x: jnp.reshape(x[:used], (full, batch_size, *jnp.shape(x)[1:])), lifting.inputs[lane])
-        inputs[lane] = batches
+        inputs[lane] = _each(lambda x: jnp.reshape(x[:used], (full, batch_size, *x.shape[1:])), lifting.inputs[lane])
         outputs, report = scan_lanes(lifting, inputs, full, {})
-        results.append(_each(lambda x: jnp.reshape(x, (used, *jnp.shape(x)[2:])), outputs[lane]))
-        if Carry in lifting.lanes:
+        parts.append(_each(lambda x: jnp.reshape(x, (used, *x.shape[2:])), outputs[lane]))
+        if Carry in lifting.lanes:  # the random streams have moved on
             inputs[lifting.lanes.index(Carry)] = outputs[lifting.lanes.index(Carry)]
-    if used < size or not full:
+    if used < size or report is None:
         inputs[lane] = _each(lambda x: x[used:], lifting.inputs[lane])
         outputs, report = lifting.passage(inputs)
-        results.append(outputs[lane])
+        parts.append(outputs[lane])
     outputs = list(outputs)
-    outputs[lane] = results[0]
-    if len(results) == 2:
-        outputs[lane] = jax.tree_util.tree_map(lambda *parts: jnp.concatenate(parts), *results)
-    assert report is not None
+    outputs[lane] = jax.tree_util.tree_map(lambda *each: jnp.concatenate(each), *parts) if len(parts) > 1 else parts[0]
     return lifting.finish(outputs, report)
 
 
