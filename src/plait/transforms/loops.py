@@ -260,7 +260,7 @@ def scan_lanes(
         return after, ({lane: outputs[lane] for lane in scanned}, report)
 
     stacked = {lane: _to_front(list(inputs[lane]), axis) for lane, axis in scanned.items()}
-    initial = [] if carry is None else inputs[carry]
+    initial: list[Any] = [] if carry is None else list(inputs[carry])
     # Left to the arrays where there are any, the length may be symbolic.
     told = None if jax.tree_util.tree_leaves(stacked) else size
     last, (slices, report) = jax.lax.scan(body, initial, stacked, **{**options, "length": told})
