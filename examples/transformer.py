@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -207,18 +208,40 @@ def train(
     return losses
 
 
+def positive(text: str) -> int:
+    """A number from 1 up, for argparse, which tells its user what this raises."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
+    return int(text)
+
+
+def mesh_sizes(text: str) -> dict[str, int]:
+    """The sizes of the mesh axes in ``data=2,model=4``."""
+    sizes: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        name, _, size = part.partition("=")
+        if name not in ("data", "fsdp", "model") or name in sizes:
+            raise argparse.ArgumentTypeError(f"{part!r} does not name one of data, fsdp and model for the first time")
+        sizes[name] = positive(size)
+    return sizes
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mesh", default="", help="sizes of the mesh axes data, fsdp and model: data=2,model=4")
+    parser.add_argument(
+        "--mesh", type=mesh_sizes, default={}, help="sizes of the mesh axes data, fsdp and model: data=2,model=4"
+    )
     parser.add_argument("--explicit", action="store_true", help="make the axes of the mesh explicit")
-    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--steps", type=positive, default=50)
     parser.add_argument("--checkpoints", type=Path, metavar="FOLDER", help="save there, and go on from the newest")
-    parser.add_argument("--every", type=int, default=10, help="steps between checkpoints")
+    parser.add_argument("--every", type=positive, default=10, help="steps between checkpoints")
     options = parser.parse_args(arguments)
     processes = plait.partitioning.connect_processes()
-    sizes = {name: int(size) for name, _, size in (part.partition("=") for part in options.mesh.split(",") if part)}
+    sizes = options.mesh
     if not sizes and processes > 1:
         sizes = {"data": jax.device_count()}
+    if math.prod(sizes.values()) > jax.device_count():
+        parser.error(f"--mesh needs {math.prod(sizes.values())} devices, and there are {jax.device_count()}")
 
     def report(number: int, loss: float) -> None:
         if jax.process_index() == 0:

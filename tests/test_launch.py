@@ -174,9 +174,19 @@ def test_a_program_that_is_not_there_is_named(capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [(["--", "true"], "--processes"), (["--processes", "0", "--", "true"], "0 is not 1 or more"),
-     (["--processes", "2"], "COMMAND")],
+     (["--processes", "2", "--"], "COMMAND")],
 )  # fmt: skip
 def test_a_request_that_makes_no_sense_is_refused(arguments, says, capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main(["launch", *arguments])
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [[], ["true"], ["echo", "--devices", "3"], [sys.executable, "-c", "print(1)"]])
+def test_a_command_that_does_not_stand_behind_two_dashes_is_refused_in_one_line(command, capsys):
+    """Its options would be taken for those of plait launch."""
+    assert cli.main(["launch", "--processes", "2", *command]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("plait: launch takes its COMMAND behind `--`, such as: plait launch --processes 2 -- ")
+    assert err.count("\n") == 1

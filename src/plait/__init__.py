@@ -215,6 +215,7 @@ from .transforms import compat as compat
 from .transforms.custom_rules import custom_jvp as custom_jvp
 from .transforms.custom_rules import custom_vjp as custom_vjp
 from .transforms.jit import jit as jit
+from .transforms.lax_map import lax_map as lax_map
 from .transforms.loops import fori_loop as fori_loop
 from .transforms.loops import scan as scan
 from .transforms.loops import while_loop as while_loop

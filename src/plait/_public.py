@@ -68,6 +68,7 @@ _NAMES = {
     "transforms.cached_partial": "cached_partial jit_partial",
     "transforms.custom_rules": "custom_jvp custom_vjp",
     "transforms.jit": "jit",
+    "transforms.lax_map": "lax_map",
     "transforms.loops": "fori_loop scan while_loop",
     "transforms.remat": "remat",
     "transforms.selections": "DiffState",

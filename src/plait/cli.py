@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from . import cli_export
-from .errors import PlaitError
+from .errors import ArgumentError, PlaitError
 
 MAX_SEED = 2**31 - 1
 
@@ -27,6 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these arguments (default: those of the process) and return its exit status."""
     try:
         with _reliable_interrupts():
+            arguments = list(sys.argv[1:] if arguments is None else arguments)
+            _check_launch(arguments)
             options = _parser().parse_args(arguments)
             return options.run(options)
     except PlaitError as error:
@@ -138,6 +140,18 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=_whole(1, 65_535), metavar="N", help="where process 0 listens (default: free)")
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="the program, such as: python train.py")
     parser.set_defaults(run=_run_launch)
+
+
+def _check_launch(arguments: Sequence[str]) -> None:
+    """Refuse a command that does not stand behind ``--``: its options would be taken for those of ``plait launch``.
+
+    Raises:
+        ArgumentError: says how to write it.
+    """
+    if arguments[:1] == ["launch"] and not {"--", "-h", "--help"} & {*arguments}:
+        raise ArgumentError(
+            "launch takes its COMMAND behind `--`, such as: plait launch --processes 2 -- python train.py --steps 10"
+        )
 
 
 def _run_launch(options: argparse.Namespace) -> int:

@@ -39,9 +39,9 @@ builtin exception that a user would catch::
     ├── ScopeParamShapeError         (ValueError)
     └── CollectionTypeError          (ValueError, AssertionError)  a box of another kind than its collection
 
-Three warnings stand beside them: ``CapturedModelWarning``, for a model that a jitted function captures,
-``LostUpdateWarning``, for a change inside one of JAX's own transforms that reaches no one, and ``SingleValueWarning``,
-for statistics of one value.
+Four warnings stand beside them: ``CapturedModelWarning``, for a model that a jitted function captures,
+``LostUpdateWarning``, for a change inside one of JAX's own transforms that reaches no one, ``SingleValueWarning``,
+for statistics of one value, and ``NothingSelectedWarning``, for a filter or a tag that matches nothing.
 """
 
 from __future__ import annotations
@@ -234,3 +234,7 @@ class LostUpdateWarning(UserWarning):
 
 class SingleValueWarning(UserWarning):
     """A layer was to take the statistics of one value for each feature: the variance is 0 and the result constant."""
+
+
+class NothingSelectedWarning(UserWarning):
+    """What was to be differentiated, updated or reseeded is not there: a filter or a tag matches nothing."""

@@ -20,6 +20,15 @@ def with_article(name: str) -> str:
     return f"{'an' if vowel else 'a'} {name}"
 
 
+def describe_filter(filter: Any) -> str:
+    """A filter as code: ``plait.Param``, ``...``, ``PathContains('bias')``."""
+    if isinstance(filter, type):
+        return f"plait.{filter.__name__}" if filter.__module__.split(".")[0] == "plait" else filter.__name__
+    if isinstance(filter, (tuple, list)):
+        return f"({', '.join(map(describe_filter, filter))}{',' if len(filter) == 1 else ''})"
+    return "..." if filter is ... else repr(filter)
+
+
 def describe_type(value: Any) -> str:
     """The type of a value, with its article: ``an int``; ``None`` and classes stand for themselves."""
     if value is None:

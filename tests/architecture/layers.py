@@ -5,7 +5,7 @@ its own area's list. An area is a folder of src/plait, or a group of the files t
 """
 
 FILES: dict[str, tuple[str, ...]] = {
-    "row 0": ("errors", "words", "paths", "typing", "_compat", "_public"),
+    "row 0": ("errors", "words", "notices", "paths", "typing", "_compat", "_public"),
     "core": (
         "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings",
         "variable_metadata", "variables", "variable_names", "nodes", "state", "graphdef", "diff", "flatten", "axes",
@@ -18,7 +18,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "jit_shardings", "compiled", "dispatch", "stages", "shapes", "jit", "cached_partial", "selections",
         "autodiff", "output_gradients", "tangent_trees",
         "tangents", "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "branches", "sharded",
-        "remat", "tree_states", "rng_splits", "compat",
+        "remat", "tree_states", "rng_splits", "lax_map", "compat",
     ),
     "partitioning": (
         "axis_rules", "mesh", "specs", "shardings", "creation", "activations", "recipes", "rule_checks",
@@ -34,7 +34,7 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "bridge": (
         "linen", "kinds", "nnx_meta", "leaves", "collections", "variables", "rngs", "lazy", "init_apply", "filling",
-        "scope", "to_nnx", "linen_wrapper", "wrappers", "children", "module", "interop",
+        "scope", "to_nnx", "linen_wrapper", "wrappers", "children", "module", "interop", "partitioning",
         "linen_bytes", "sources", "name_map", "layouts", "torch_layouts", "linen_layouts", "wanted",
         "conversion_report", "convert", "torch_weights",
     ),

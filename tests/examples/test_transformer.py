@@ -71,3 +71,22 @@ def test_a_run_goes_on_in_another_layout_with_the_losses_of_an_unbroken_one(alon
 def test_it_runs_from_the_command_line(capsys):
     transformer.main(["--mesh", "fsdp=2,model=4", "--steps", "2", "--explicit"])
     assert capsys.readouterr().out.count('"loss"') == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--mesh", "data"], "--mesh: '' is not a whole number"),
+        (["--mesh", "data=x"], "--mesh: 'x' is not"),
+        (["--mesh", "data=0"], "--mesh: '0' is not"),
+        (["--mesh", "rows=2"], "'rows=2' does not name one of data, fsdp and model"),
+        (["--mesh", "data=2,data=2"], "for the first time"),
+        (["--mesh", "data=3,model=4"], "--mesh needs 12 devices, and there are 8"),
+        (["--steps", "-1"], "--steps: '-1' is not"),
+        (["--every", "0"], "--every: '0' is not"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_in_one_line(options, says, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        transformer.main(options)
+    assert says in capsys.readouterr().err.splitlines()[-1]

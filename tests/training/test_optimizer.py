@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 import plait
 from plait.core.variables import OptArray, OptState, OptVariable
-from plait.errors import ArgumentTypeError, OptimizerAttributeError, OptimizerError
+from plait.errors import ArgumentTypeError, NothingSelectedWarning, OptimizerAttributeError, OptimizerError
 from plait.training.optimizer import ModelAndOptimizer, Optimizer
 from tests.nn.twins import flax_nnx, pure, some_input
 from tests.oracles import assert_same_graph
@@ -420,3 +420,13 @@ def test_a_model_that_was_changed_after_its_optimizer_is_told_apart(way, change,
     with pytest.raises(OptimizerError, match=found):
         way(lambda model, optimizer, grads: optimizer.update(model, grads))(model, optimizer, grads)
     jax.tree.map(np.testing.assert_array_equal, pure(plait.state((model, optimizer))), before)
+
+
+@pytest.mark.parametrize("kind", [Optimizer, ModelAndOptimizer])
+def test_a_filter_that_selects_nothing_is_told(kind):
+    """O1: silent in Flax, where each step does nothing."""
+    model = plait.Dict(norm=plait.BatchNorm(2, rngs=plait.Rngs(0)))
+    message = rf"(?s){kind.__name__}: the filter plait\.LoRAParam selects nothing.*2 Param, 2 BatchStat.*do +select"
+    with pytest.warns(NothingSelectedWarning, match=message) as caught:
+        kind(model, optax.sgd(0.1), wrt=plait.LoRAParam)
+    assert [each.filename for each in caught] == [__file__]

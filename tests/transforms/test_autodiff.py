@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from jax.test_util import check_grads
 
 import plait
-from plait.errors import SharingError
+from plait.errors import NothingSelectedWarning, SharingError
 from tests.oracles import describe
 from tests.strategies import Leafy, Node
 
@@ -153,7 +153,6 @@ SELECTIONS = {
         lambda g: g.flat_state().paths,
         (("layers", 0, "b"),),
     ),
-    "nothing": (plait.DiffState(0, plait.Cache), lambda g: dict(g), {}),
     "pairs from the front": (plait.DiffState(-4, plait.PathContains("layers")), lambda g: list(g), ["layers"]),
     "arrays of a module": (plait.DiffState(0, lambda path, value: path == ("scale",)), lambda g: g["scale"].shape, ()),
     "mixed": ((plait.DiffState(0, plait.PathContains("enc")), 1), lambda g: [len(g[0]), type(g[1])], [1, plait.Param]),
@@ -169,6 +168,37 @@ def test_what_is_differentiated_is_chosen_by_argnums(case):
     args = Net(), plait.Param(jnp.float32(3)), {"a": jnp.ones(2), "b": [jnp.float32(1)]}, X
     assert look(plait.grad(mixed, argnums=argnums)(*args)) == expected
     assert look(plait.jit(plait.grad(mixed, argnums=argnums))(*args)) == expected
+
+
+NOTHING = {
+    "a filter": (plait.DiffState(0, plait.Cache), r"plait\.Cache.*so the gradient is empty.*argument net"),
+    "a word": (plait.DiffState(0, plait.PathContains("krenel")), r"PathContains\('krenel'\).*3 Param, 2 BatchStat"),
+    "one of two": ((1, plait.DiffState(0, plait.Cache)), r"plait\.Cache.*argument net"),
+}
+
+
+@pytest.mark.parametrize("case", NOTHING)
+@pytest.mark.parametrize("lift", [lambda f: f, plait.jit])
+def test_a_filter_that_selects_nothing_gives_an_empty_gradient_and_a_warning(case, lift):
+    """X13: silent in Flax."""
+    argnums, message = NOTHING[case]
+    args = Net(), plait.Param(jnp.float32(3)), {"a": jnp.ones(2), "b": [jnp.float32(1)]}, X
+    with pytest.warns(NothingSelectedWarning, match=f"(?s)grad: the filter {message}") as caught:
+        grads = lift(plait.grad(mixed, argnums=argnums))(*args)
+    assert dict(grads[1] if isinstance(argnums, tuple) else grads) == {}
+    assert caught[0].filename == __file__ or lift is plait.jit
+
+
+def test_a_model_without_parameters_is_told_unless_another_argument_has_some():
+    """X13."""
+    drop, dense = plait.Dropout(0.5, rngs=plait.Rngs(0)), plait.Linear(2, 2, rngs=plait.Rngs(0))
+
+    def f(drop, dense):
+        return drop(dense(jnp.ones(2))).sum()
+
+    with pytest.warns(NothingSelectedWarning, match=r"(?s)plait\.Param.*argument drop.*1 RngCount, 1 RngKey"):
+        plait.value_and_grad(f)(drop, dense)
+    assert dict(plait.grad(f, argnums=(0, 1))(drop, dense)[0]) == {}
 
 
 def test_gradients_of_several_arguments_are_those_of_plain_jax():

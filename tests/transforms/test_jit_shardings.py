@@ -136,5 +136,65 @@ def test_outputs_that_a_sharding_cannot_cut():
     """X10: an error, as in JAX, and not another layout."""
     with pytest.raises(ArgumentError, match=r"(?s)out_shardings does not fit.*\(3,\).*'data'"):
         plait.jit(lambda x: x * 1, out_shardings=named("data"))(jnp.ones(3))
-    with pytest.raises(ArgumentError, match=r"(?s)out_shardings does not fit.*\(\)"):
+    with pytest.raises(ArgumentError, match=r"(?s)more entries.*shape \(\)"):
         plait.jit(lambda x: plait.Param(x), out_shardings=named("data"))(jnp.ones(()))
+
+
+def _jit_w(spec, **options):
+    return plait.jit(lambda m: m.w[...] * 2, in_shardings=spec, **options)
+
+
+LAYOUTS_THAT_DO_NOT_FIT = {
+    "unknown axis": (P("nope"), r"(?s)in_shardings names an axis.*at +m\.w.*'nope' in P\('nope',\).*'data': 4"),
+    "length": (P(None, ("data", "model")), r"(?s)in_shardings does not fit.*at +m\.w.*\(8, 4\).*of 8"),
+    "rank": (P(None, None, "data"), r"(?s)more entries.*at +m\.w.*P\(None, None, 'data'\).*'data': 4.*at most 2"),
+    "twice": (P("data", "data"), r"(?s)cuts two axes.*at +m\.w.*'data' twice in P.*'data': 4"),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS_THAT_DO_NOT_FIT)
+@pytest.mark.parametrize("filtered", [False, True])
+def test_specs_that_do_not_fit_are_told_by_path(name, filtered):
+    """Section 9: path, spec and the axes of the mesh, in and out; nothing is changed."""
+    bad, message = LAYOUTS_THAT_DO_NOT_FIT[name]
+    node = Node(w=model().w)
+    given = plait.StateSharding({plait.Param: bad, ...: P()}) if filtered else bad
+    with jax.set_mesh(MESH):
+        with pytest.raises(ArgumentError, match=message):
+            _jit_w(given)(node)
+        with pytest.raises(ArgumentError, match=message):
+            _jit_w(given).lower(node)
+        out = message.replace("in_shardings", "out_shardings").replace("m\\.w", r"the output\['y'\]")
+        with pytest.raises(ArgumentError, match=out):
+            plait.jit(lambda m: {"y": m.w * 2}, out_shardings=bad)(node)
+        with pytest.raises(ArgumentError, match=message.replace("in_shardings", "out_shardings").replace("m\\.w", "w")):
+            plait.jit(lambda: model(), out_shardings=plait.StateSharding({plait.Param: bad, ...: P()}))()
+
+
+def test_a_later_call_whose_shape_does_not_fit_is_told_by_path():
+    """Section 9: the specs are those of a compiled function that has run."""
+    f = plait.jit(lambda m, x: x * m.w[0, 0], in_shardings=(None, P("data")))
+    node, fits, odd = model(), jnp.ones(8), jnp.ones(6)
+    with jax.set_mesh(MESH):
+        assert f(node, fits).shape == (8,)
+        with pytest.raises(ArgumentError, match=r"(?s)in_shardings does not fit.*at +x.*\(6,\).*'data': 4"):
+            f(node, odd)
+        with pytest.raises(ArgumentError, match=r"(?s)arrives in another sharding.*at +x.*P\(\).*P\('data',\)"):
+            f(node, jax.device_put(fits, named()))
+
+
+@pytest.mark.parametrize("side", ["in_shardings", "out_shardings"])
+def test_specs_without_a_mesh(side):
+    """Section 9."""
+    f, x = plait.jit(lambda x: x * 1, **{side: P("data")}), jnp.ones(8)
+    with pytest.raises(ArgumentError, match=rf"(?s){side} has partition specs.*P\('data',\), and no mesh.*set_mesh"):
+        f(x)
+    with jax.set_mesh(MESH):
+        assert f(x).shape == (8,)
+
+
+def test_specs_that_stop_early_or_leave_an_axis_to_jax_fit():
+    """X10: as in JAX."""
+    with jax.set_mesh(MESH):
+        for given in (P(), P("data"), P(("data", "model")), P(P.UNCONSTRAINED, "model")):
+            assert plait.jit(lambda m: m.w * 2, out_shardings=given)(model()).shape == (8, 4)

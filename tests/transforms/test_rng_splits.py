@@ -13,6 +13,7 @@ from plait.errors import (
     ArgumentTypeError,
     GraphError,
     GraphTypeError,
+    NothingSelectedWarning,
     StreamError,
     TraceContextError,
 )
@@ -503,6 +504,7 @@ def draw_everywhere(lib, model):
 
 
 @pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore:reseed. there is no stream:plait.errors.NothingSelectedWarning")
 @pytest.mark.parametrize("sources", SOURCES.values(), ids=SOURCES)
 def test_r8_reseeded_streams_are_flax_s(sources):
     def run(lib):
@@ -554,6 +556,18 @@ def test_r8_many_keys_without_a_policy_name_path_shape_and_policies():
     with pytest.raises(ArgumentError, match=expected):
         plait.reseed(model, params=3, dropout=5)
     assert describe(model) == before
+
+
+def test_r8_a_tag_that_no_stream_has_is_told():
+    """Silent in Flax; the other tags are reseeded."""
+    model = plait.Dict(drop=plait.Dropout(0.5, rngs=plait.Rngs(0)), rngs=plait.Rngs(params=1))
+    twin = plait.clone(model)
+    message = r"(?s)dropout=, nope= .*\['default', 'params'\].*default=seed"
+    with pytest.warns(NothingSelectedWarning, match=message) as caught:
+        plait.reseed(model, dropout=5, params=2, nope=1)
+    assert [each.filename for each in caught] == [__file__]
+    plait.reseed(twin, params=2)
+    assert describe(model) == describe(twin)
 
 
 def test_r8_an_unknown_policy_and_an_invalid_seed_are_named():

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import variables as variables, wrappers as wrappers
+    from . import partitioning as partitioning, variables as variables, wrappers as wrappers
     from .collections import (
         from_collections as from_collections,
         linen_vars_to_nnx_attrs as linen_vars_to_nnx_attrs,
@@ -94,7 +94,12 @@ _PLACES = {
     "variable_type_name": "kinds",
     "with_partitioning": "leaves",
 }
-_MODULES = {"variables": ".variables", "wrappers": ".wrappers", "initializers": "..nn.initializers"}
+_MODULES = {
+    "partitioning": ".partitioning",
+    "variables": ".variables",
+    "wrappers": ".wrappers",
+    "initializers": "..nn.initializers",
+}
 
 __all__ = [
     "AttrPriority",
@@ -124,6 +129,7 @@ __all__ = [
     "linen_vars_to_nnx_attrs",
     "nnx_attrs_to_linen_vars",
     "nnx_in_bridge_mdl",
+    "partitioning",
     "register_layout",
     "register_variable_name_type_pair",
     "sort_variable_types",

@@ -16,15 +16,17 @@ import jax
 import jax.numpy as jnp
 
 from ..core.functional import state, variables
+from ..core.locate import describe_place
 from ..core.module import Pytree, copied_buffers
 from ..core.nodes import Kind, jax_to_nnx_path, kind_of
 from ..core.state import FlatState, State, from_flat_state, to_flat_state, tracked
 from ..core.trace_guard import check_trace
 from ..core.variables import OptArray, OptState, OptVariable, Param, Variable, eager_sharding_hooks
 from ..errors import ArgumentTypeError, OptimizerAttributeError, OptimizerError
+from ..notices import warn_nothing_selected
 from ..paths import Path, describe_path
 from ..typing import FilterLiteral
-from ..words import describe_type
+from ..words import describe_filter, describe_type
 
 _MISSING: Any = object()
 
@@ -59,6 +61,9 @@ class Optimizer(Pytree):
     Raises:
         ArgumentTypeError: ``wrt`` is missing, or ``tx`` is no gradient transformation.
 
+    Warns:
+        NothingSelectedWarning: ``wrt`` selects no variable of the model.
+
     Example:
         >>> model = plait.Linear(2, 1, rngs=plait.Rngs(0))
         >>> optimizer = plait.Optimizer(model, optax.sgd(0.5), wrt=plait.Param)
@@ -84,6 +89,16 @@ class Optimizer(Pytree):
         self.tx = tx
         self.wrt = wrt
         selected = _selected_variables(model, wrt)
+        if not selected:
+            kinds = [type(variable) for variable in _selected_variables(model, ...).values()]
+            warn_nothing_selected(
+                type(self).__name__,
+                wrt,
+                kinds,
+                at=describe_place(model),
+                so="so no update will change the model",
+                do="select variables that the model has, such as wrt=plait.Param",
+            )
         values = {path: raw_value(variable) for path, variable in selected.items()}
         self.opt_state = to_opt_state(_unshared(tx.init(_nested(values)), values), selected)
 
@@ -161,7 +176,7 @@ class Optimizer(Pytree):
                 + f", beside {len(selected) - len(new) - len(changed)} variables that fit",
                 expected="the variables that the model had when the optimizer was made",
                 do="make the optimizer after the model is complete: "
-                f"plait.Optimizer(model, tx, wrt={_filter_text(self.wrt)})",
+                f"plait.Optimizer(model, tx, wrt={describe_filter(self.wrt)})",
             ) from error
 
     def _check_writable(self, selected: Mapping[Path, Variable[Any]]) -> None:
@@ -406,9 +421,9 @@ def _matching_gradients(model: Any, values: Mapping[Path, Any], grads: Any, wrt:
             "the gradients do not have the paths of the variables that the optimizer updates",
             at=_listed([*missing, *extra]),
             found="; ".join(parts),
-            expected=f"one gradient for each of the {len(values)} variables that wrt={_filter_text(wrt)} selects",
+            expected=f"one gradient for each of the {len(values)} variables that wrt={describe_filter(wrt)} selects",
             do="differentiate with respect to the same variables: "
-            f"grads = plait.grad(loss, argnums=plait.DiffState(0, {_filter_text(wrt)}))(model, x)",
+            f"grads = plait.grad(loss, argnums=plait.DiffState(0, {describe_filter(wrt)}))(model, x)",
         )
     misfits = [path for path, value in values.items() if _shapes(value) != _shapes(found[path])]
     if misfits:
@@ -449,7 +464,3 @@ def _shown(value: Any) -> Any:
 def _listed(paths: list[Path]) -> str:
     more = f" and {len(paths) - 8} more" if len(paths) > 8 else ""
     return ", ".join(map(describe_path, paths[:8])) + more
-
-
-def _filter_text(wrt: FilterLiteral) -> str:
-    return f"plait.{wrt.__name__}" if isinstance(wrt, type) else "..." if wrt is ... else repr(wrt)

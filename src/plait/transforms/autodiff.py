@@ -24,7 +24,16 @@ from ..words import describe_type
 from .crossing import check_function, check_no_duplicates, gather, run_inside, write_back
 from .lanes import positional
 from .prefixes import is_graph_leaf
-from .selections import DiffState, check_differentiable, check_distinct, check_sharing, number_of, resolve, select
+from .selections import (
+    DiffState,
+    check_differentiable,
+    check_distinct,
+    check_sharing,
+    number_of,
+    resolve,
+    select,
+    warn_of_nothing,
+)
 
 
 def grad(
@@ -58,6 +67,9 @@ def grad(
         ArgumentError: a position is given twice, or a ``DiffState`` where only values are carried.
         ArgumentTypeError: a position names no positional argument.
         SharingError: a variable is reached through two arguments, of which one is differentiated and the other is not.
+
+    Warns:
+        NothingSelectedWarning: there is nothing to differentiate, or nothing that a ``DiffState`` matches.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -148,6 +160,8 @@ def _lift(
         elif len(gathered.roots) > 1:
             check_sharing(name, f, args, kwargs, requests)
         selections = [select(gathered, args, request, updates) for request in requests]
+        if updates:
+            warn_of_nothing(name, f, args, gathered, given, selections)
         if not allow_int:
             check_differentiable(name, f, args, gathered, selections)
         # A NumPy array would be written in place, and cannot take a tracer.

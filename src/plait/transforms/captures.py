@@ -12,9 +12,6 @@ import contextlib
 import dis
 import functools
 import operator
-import os
-import sys
-import warnings
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -28,10 +25,10 @@ from ..core.trace_guard import raise_foreign_trace
 from ..core.variables import Variable
 from ..core.walks import find_walk
 from ..errors import CapturedModelWarning, GraphError
+from ..notices import warn
 from .prefixes import is_graph_leaf
 
 _LONGEST = 1_000  # longer containers hold data
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def warn_about_captures(f: Callable[..., Any], name: str) -> None:
@@ -42,11 +39,10 @@ def warn_about_captures(f: Callable[..., Any], name: str) -> None:
     """
     captured = sorted({label for label, value in _captured(f) if _holds_arrays(value)})
     if captured:
-        warnings.warn(
+        warn(
+            CapturedModelWarning,
             f"{name}: the function {_name(f)!r} captures {', '.join(captured)} from outside. Its values "
             "become constants of the compiled program, and later changes to it are not seen. Pass it as an argument.",
-            CapturedModelWarning,
-            stacklevel=_levels_out(),
         )
 
 
@@ -128,16 +124,6 @@ def _refill(container: Any, saved: Any) -> None:
         container.update(saved)
     else:
         container[:] = saved
-
-
-def _levels_out() -> int:
-    """How many frames there are to the caller's own code, for the warning to point at."""
-    level = 1
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
-        frame = frame.f_back
-        level += 1
-    return level
 
 
 def _name(f: Any) -> str:

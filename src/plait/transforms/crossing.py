@@ -527,15 +527,19 @@ def check_function(f: Any, name: str) -> None:
         )
     if isinstance(f, MethodType) and is_graph_leaf(f.__self__):
         cls, method = type(f.__self__).__name__, f.__name__
+        name_of = cls.lower()
+        if name == "lax_map":
+            do = f"pass the module, too: plait.lax_map(lambda x, {name_of}: {name_of}.{method}(x), xs, {name_of})"
+        elif name in ("cond", "switch", "while_loop", "fori_loop"):
+            do = f"pass a function: lambda {name_of}, x: {name_of}.{method}(x)"
+        else:
+            do = f"decorate the method in the class (@plait.{name}), or call plait.{name}({cls}.{method})({name_of}, x)"
         raise ArgumentError(
             f"{name} was given a bound method of a module",
             at=describe_place(f.__self__),
             found=f"the method {method!r} bound to a {cls}",
             expected="a function that takes the module as an argument",
-            do=f"pass a function: lambda {cls.lower()}, x: {cls.lower()}.{method}(x)"
-            if name in ("cond", "switch", "while_loop", "fori_loop")
-            else f"decorate the method in the class (@plait.{name}), or call "
-            f"plait.{name}({cls}.{method})({cls.lower()}, x)",
+            do=do,
         )
 
 

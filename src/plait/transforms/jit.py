@@ -22,6 +22,7 @@ import functools
 import inspect
 import itertools
 import os
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
@@ -217,6 +218,7 @@ def _make_jitted(
     tokens: dict[Layout, _Token] = {}
     codes: dict[Layout, Any] = {}
     static_numbers, static_names = statics
+    explain = explain_buffers if shardings is None else functools.partial(explain_layout, shardings)
 
     def wrap_static(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return (
@@ -237,7 +239,7 @@ def _make_jitted(
             returned = compiled.jitted(*positional, **named)
         except (ValueError, RuntimeError) as error:
             explain_deleted(gathered)
-            if shardings is not None and isinstance(error, ValueError):
+            if shardings is not None:
                 shardings.explain(error, gathered, args)
             raise
         except (TypeError, jax.errors.UnexpectedTracerError) as error:
@@ -288,7 +290,7 @@ def _make_jitted(
         run = walk.runs.get(number)
         if run is None:
             check = check_cells if CHECK_DISPATCH else None
-            run = make_run(compiled, walk, gathered.roots, (graph, graph_updates), finish, check, explain_buffers)
+            run = make_run(compiled, walk, gathered.roots, (graph, graph_updates), finish, check, explain)
             run.guard = weakref.ref(token, _drop_from(weakref.ref(first), number))
             walk.runs[number] = run
         kept[number] = run
@@ -346,6 +348,17 @@ def explain_buffers(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str,
     gathered = gather((args, kwargs))
     explain_deleted(gathered)
     compiled.arguments(gathered, args, kwargs)
+
+
+def explain_layout(shardings: Shardings, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """As ``explain_buffers``; and raise an error with paths if that being handled is about a sharding.
+
+    It is kept by the model, and may not refer to the jitted function.
+    """
+    explain_buffers(compiled, args, kwargs)
+    error = sys.exc_info()[1]
+    if error is not None:
+        shardings.explain(error, gather((args, kwargs)), args)
 
 
 def explain_deleted(gathered: Gathered) -> None:

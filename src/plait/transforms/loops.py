@@ -194,12 +194,7 @@ def scan(
         >>> forward(jnp.ones((2, 3)), make(plait.Rngs(0))).shape
         (2, 3)
     """
-    options = {
-        "length": length,
-        "reverse": reverse,
-        "unroll": unroll,
-        "_split_transpose": _split_transpose,
-    }
+    options = {"reverse": reverse, "unroll": unroll, "_split_transpose": _split_transpose}
     check_function(f, "scan")
     f, transform_metadata = read_axis_name(f, transform_metadata)
     if in_axes is Carry:
@@ -231,35 +226,50 @@ def scan(
                 expected="one of the two",
                 do="pass length=...",
             )
-        lanes = lifting.lanes
-        labels = lifting.lane_labels()
-        scanned = {lane: axis for lane, axis in enumerate(lanes) if isinstance(axis, int)}
-        carry = lanes.index(Carry) if Carry in lanes else None
-
-        def body(carried: list[Any], slices: dict[int, list[Any]]) -> Any:
-            inputs = list(lifting.inputs)
-            for lane, values in slices.items():
-                inputs[lane] = values
-            if carry is not None:
-                inputs[carry] = carried
-            outputs, report = lifting.passage(inputs)
-            after = [] if carry is None else outputs[carry]
-            check_carry_types("scan", [] if carry is None else labels[carry], carried, after)
-            return after, ({lane: outputs[lane] for lane in scanned}, report)
-
-        stacked = {lane: _to_front(lifting.inputs[lane], axis) for lane, axis in scanned.items()}
-        initial = [] if carry is None else lifting.inputs[carry]
-        # Left to the arrays where there are any, the length may be symbolic.
-        told = None if jax.tree_util.tree_leaves(stacked) else size
-        last, (slices, report) = jax.lax.scan(body, initial, stacked, **{**options, "length": told})
-        outputs: list[Any] = [[] for _ in lanes]
-        for lane, axis in scanned.items():
-            outputs[lane] = _from_front(slices[lane], axis)
-        if carry is not None:
-            outputs[carry] = last
+        outputs, report = scan_lanes(lifting, lifting.inputs, size, options)
         return lifting.finish(outputs, report)
 
     return wrapper
+
+
+def scan_lanes(
+    lifting: Lifting, inputs: Sequence[Sequence[Any]], size: int, options: Mapping[str, Any]
+) -> tuple[list[list[Any]], Any]:
+    """Run the lifted function ``size`` times: on slices of the lanes with an axis, handing on the lane ``Carry``.
+
+    Args:
+        inputs: the lanes of what goes in, as ``lifting.inputs``.
+        options: of ``jax.lax.scan``, but the length.
+
+    Returns:
+        The lanes of what comes out, and the report.
+    """
+    lanes, labels, name = lifting.lanes, lifting.lane_labels(), lifting.passage.name
+    scanned = {lane: axis for lane, axis in enumerate(lanes) if isinstance(axis, int)}
+    carry = lanes.index(Carry) if Carry in lanes else None
+
+    def body(carried: list[Any], slices: dict[int, list[Any]]) -> Any:
+        given = list(inputs)
+        for lane, values in slices.items():
+            given[lane] = values
+        if carry is not None:
+            given[carry] = carried
+        outputs, report = lifting.passage(given)
+        after = [] if carry is None else outputs[carry]
+        check_carry_types(name, [] if carry is None else labels[carry], carried, after)
+        return after, ({lane: outputs[lane] for lane in scanned}, report)
+
+    stacked = {lane: _to_front(list(inputs[lane]), axis) for lane, axis in scanned.items()}
+    initial: list[Any] = [] if carry is None else list(inputs[carry])
+    # Left to the arrays where there are any, the length may be symbolic.
+    told = None if jax.tree_util.tree_leaves(stacked) else size
+    last, (slices, report) = jax.lax.scan(body, initial, stacked, **{**options, "length": told})
+    outputs: list[list[Any]] = [[] for _ in lanes]
+    for lane, axis in scanned.items():
+        outputs[lane] = _from_front(slices[lane], axis)
+    if carry is not None:
+        outputs[carry] = last
+    return outputs, report
 
 
 def while_loop(

@@ -17,12 +17,14 @@ import jax.numpy as jnp
 
 from ..core.filters import Predicate, to_predicate
 from ..core.functional import clone
+from ..core.locate import describe_place
 from ..core.modes import check_mode, in_default_modes
 from ..core.nodes import Kind, check_node, iter_graph_nodes, kind_of
 from ..core.rngs import RngStream, as_key, key_shape, raise_many_keys
 from ..core.trace_guard import check_trace
 from ..core.variables import Variable
-from ..errors import ArgumentError
+from ..errors import ArgumentError, NothingSelectedWarning
+from ..notices import warn
 from ..paths import Path, describe_path
 from ..typing import FilterLiteral
 
@@ -337,10 +339,13 @@ def reseed(
     Args:
         policy: what to do with the new key of a stream that holds many keys: an error (``"scalars_only"``), a split of
             that shape (``"match_shape"``), or, for every stream, what ``(path, key, shape)`` returns.
-        **stream_keys: a seed, key or stream for each tag; tags that do not occur are ignored.
+        **stream_keys: a seed, key or stream for each tag.
 
     Raises:
         ArgumentError: a stream holds many keys; its path and shape are named. No stream is changed then.
+
+    Warns:
+        NothingSelectedWarning: no stream has one of the tags.
 
     Example:
         >>> model = plait.Dropout(0.5, rngs=plait.Rngs(dropout=0))
@@ -361,12 +366,26 @@ def reseed(
         )
     sources = {tag: RngStream(as_key(source), tag=tag) for tag, source in stream_keys.items()}
     plan = []
+    tags = set()
     for path, stream in _iter_streams(node):
+        tags.add(stream.tag)
         if stream.tag in sources:
             _check_trace(stream)
             plan.append((stream, _reseeded(path, sources[stream.tag](), stream.key.shape, policy)))
     for stream, key in plan:
         _set_key(stream, key)
+    missing = [tag for tag in stream_keys if tag not in tags]
+    if missing:
+        warn(
+            NothingSelectedWarning,
+            "reseed: there is no stream with such a tag, so it was not reseeded",
+            at=describe_place(node),
+            found=f"{', '.join(f'{tag}=' for tag in missing)} and streams with the tags {sorted(tags, key=str)}",
+            expected="tags of streams below it",
+            do="a layer that was given plait.Rngs(0) draws from the stream 'default': reseed(node, default=seed)"
+            if "default" in tags and "default" not in stream_keys
+            else "correct the tag, or leave it out",
+        )
 
 
 def _reseeded(path: Path, key: jax.Array, shape: tuple[int, ...], policy: Any) -> jax.Array:

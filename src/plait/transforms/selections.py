@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..core.state import FlatState, State
 from ..core.variables import Param, Variable, make_variable
 from ..core.walks import CachedWalk
 from ..errors import ArgumentError, ArgumentTypeError
+from ..notices import warn_nothing_selected
 from ..typing import FilterLiteral
 from .aliasing import Treatment, check_aliasing
 from .arguments import argument_names
@@ -142,6 +144,48 @@ def check_differentiable(
                 do="leave it out: argnums=plait.DiffState(0, plait.All(plait.Param, lambda path, v: "
                 "jnp.issubdtype(v.dtype, jnp.inexact))), give it another kind than Param, or pass allow_int=True",
             )
+
+
+def warn_of_nothing(
+    name: str,
+    f: Any,
+    args: tuple[Any, ...],
+    gathered: Gathered,
+    given: Sequence[int | DiffState],
+    selections: Sequence[Selection],
+) -> None:
+    """Warn if nothing is differentiated, or nothing for a filter that was asked for.
+
+    Warns:
+        NothingSelectedWarning: names the argument, the filter, and what there is.
+    """
+    empty = [not selection.positions and not selection.plain for selection in selections]
+    if not any(empty) or gathered.walk is None:
+        return
+    walk, names = gathered.walk, argument_names(f, len(args))
+    roots = [number for number, argument in enumerate(args) for _ in _objects(argument)]
+    for argnum, is_empty in zip(given, empty, strict=True):
+        number = number_of(argnum) % len(args)
+        if is_empty and number in roots and (all(empty) or isinstance(argnum, DiffState)):
+            starts = itertools.accumulate(walk.counts, initial=0)
+            kinds = [
+                kind
+                for root, start, count in zip(roots, starts, walk.counts, strict=False)
+                if root == number
+                for kind in walk.types[start : start + count]
+            ]
+            warn_nothing_selected(
+                name,
+                argnum.filter if isinstance(argnum, DiffState) else Param,
+                kinds,
+                at=f"argument {names[number]}",
+                so="so the gradient is empty",
+                do=f"select what the argument has, such as argnums=plait.DiffState({number}, plait.Param)",
+            )
+
+
+def _objects(argument: Any) -> list[Any]:
+    return [leaf for leaf in jax.tree_util.tree_leaves(argument, is_leaf=is_graph_leaf) if is_graph_leaf(leaf)]
 
 
 def as_prefix(root: Any, filter: FilterLiteral) -> Any:

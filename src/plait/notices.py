@@ -1,0 +1,51 @@
+"""Warnings in the form of plait's errors, that point at the line of the user's own code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from .errors import NothingSelectedWarning, PlaitError
+from .words import describe_filter
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def warn(kind: type[Warning], message: str, **parts: str | None) -> None:
+    """Warn with the parts that an error has: ``at``, ``found``, ``expected``, ``do``."""
+    warnings.warn(str(PlaitError(message, **parts)), kind, stacklevel=_levels_out())
+
+
+def warn_nothing_selected(
+    who: str, filter: Any, kinds: Iterable[type | None], *, at: str | None, so: str, do: str
+) -> None:
+    """Warn that a filter matched nothing.
+
+    Args:
+        who: what was given the filter.
+        kinds: of what there is: classes of variables, ``None`` for a bare array.
+        so: what follows from it.
+    """
+    counts = Counter("array" if kind is None else kind.__name__ for kind in kinds)
+    warn(
+        NothingSelectedWarning,
+        f"{who}: the filter {describe_filter(filter)} selects nothing, {so}",
+        at=at,
+        found=", ".join(f"{count} {name}" for name, count in counts.most_common()) or "no variables",
+        expected="at least one variable that the filter matches",
+        do=do,
+    )
+
+
+def _levels_out() -> int:
+    """How many frames there are from ``warn`` to the user's own code."""
+    level = 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+        level += 1
+    return level

@@ -1,0 +1,168 @@
+"""``lax_map``: one call after the other over the leading axis, or batch after batch. (rule X20)"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..core.functional import state
+from ..core.modes import graph_updates_mode
+from ..core.rngs import RngState
+from ..core.traversal import iter_graph
+from ..core.variables import Variable
+from ..errors import ArgumentError, ArgumentTypeError
+from ..paths import format_path
+from .arguments import argument_names
+from .batching import check_axes, vmap
+from .crossing import check_function
+from .lanes import Lifting
+from .loops import LoopPassage, scan_lanes
+from .prefixes import Carry, Prefix, StateAxes, is_graph_leaf, prefix
+from .rng_splits import split_rngs
+
+
+def lax_map(
+    f: Callable[..., Any],
+    xs: Any,
+    *operands: Any,
+    batch_size: int | None = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """``jax.lax.map`` for functions of modules. (``plait.map`` is a function on the leaves of a model.)
+
+    Args:
+        f: ``(x, *operands) -> out``, called for one slice of ``xs`` after the other.
+        xs: arrays, and modules whose state is stacked, along axis 0.
+        operands: what all calls share. What a call writes to a module, the next call reads.
+        batch_size: how many slices run at once, under ``vmap``; 0: all. Every slice draws random numbers of its own,
+            from split keys. Since no slice of a batch comes after another, modules among the operands are only read.
+
+    Returns:
+        The outputs, stacked along axis 0.
+
+    Raises:
+        ArgumentError: sizes that differ or an axis that is not there, a change in the structure of an operand, or one
+            that is written with ``batch_size``; each names the path.
+        ArgumentTypeError: ``batch_size`` is no number from 0 up, or a written value changes shape or dtype.
+
+    Example:
+        >>> calls = plait.Variable(jnp.zeros((), jnp.int32))
+        >>> def f(x, calls):
+        ...     calls[...] += 1
+        ...     return x * calls[...]
+        >>> plait.lax_map(f, jnp.ones(3, jnp.int32), calls).tolist(), int(calls[...])
+        ([1, 2, 3], 3)
+    """
+    check_function(f, "lax_map")
+    if not (
+        batch_size is None or (isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size >= 0)
+    ):
+        raise ArgumentTypeError(
+            "lax_map: batch_size is no number of slices",
+            at="batch_size",
+            found=f"{batch_size!r:.80}",
+            expected="an integer from 0 (all at once) up, or None (one after the other)",
+            do="for example batch_size=32",
+        )
+    updates = graph_updates_mode(graph_updates)
+    carried = jax.tree_util.tree_map(
+        lambda leaf: Carry if is_graph_leaf(leaf) else None, operands, is_leaf=is_graph_leaf
+    )
+    lifting = Lifting(
+        "lax_map",
+        f if batch_size is None else _batched(f, graph, updates),
+        (xs, *operands),
+        {},
+        Prefix.of("lax_map", "xs and operands", (0, *carried), updates=updates),
+        Prefix.of("lax_map", "the output", 0, updates=updates),
+        graph=graph,
+        graph_updates=graph_updates,
+        axis_metadata={} if batch_size is None else None,  # a batch has the axis that all slices have
+        passage=LoopPassage,
+    )
+    size = check_axes(lifting)
+    if size is None:
+        raise ArgumentError(
+            "lax_map does not know how many calls to make",
+            at=lifting.root_labels[0] if lifting.root_labels else None,
+            found="no array in xs",
+            expected="at least one array with a leading axis",
+            do="pass jnp.arange(n) to make n calls",
+        )
+    if batch_size is None:
+        return lifting.finish(*scan_lanes(lifting, lifting.inputs, size, {}))
+    return _in_batches(lifting, size, batch_size)
+
+
+def _in_batches(lifting: Lifting, size: int, batch_size: int) -> Any:
+    """Run full batches in a loop, then what is left over: with ``batch_size=0`` all."""
+    lane = lifting.lanes.index(0)
+    full = size // batch_size if batch_size else 0
+    used = full * batch_size
+    inputs: list[Any] = list(lifting.inputs)
+    parts, outputs, report = [], inputs, None
+    if full:
+        inputs[lane] = _each(lambda x: jnp.reshape(x[:used], (full, batch_size, *x.shape[1:])), lifting.inputs[lane])
+        outputs, report = scan_lanes(lifting, inputs, full, {})
+        parts.append(_each(lambda x: jnp.reshape(x, (used, *x.shape[2:])), outputs[lane]))
+        if Carry in lifting.lanes:  # the random streams have moved on
+            inputs[lifting.lanes.index(Carry)] = outputs[lifting.lanes.index(Carry)]
+    if used < size or report is None:
+        inputs[lane] = _each(lambda x: x[used:], lifting.inputs[lane])
+        outputs, report = lifting.passage(inputs)
+        parts.append(outputs[lane])
+    outputs = list(outputs)
+    outputs[lane] = jax.tree_util.tree_map(lambda *each: jnp.concatenate(each), *parts) if len(parts) > 1 else parts[0]
+    return lifting.finish(outputs, report)
+
+
+def _each(f: Callable[[Any], Any], values: Any) -> list[Any]:
+    return jax.tree_util.tree_map(lambda x: f(jnp.asarray(x)), list(values))
+
+
+def _batched(f: Callable[..., Any], graph: bool | None, updates: bool) -> Callable[..., Any]:
+    """``f`` of a batch of slices; the streams of the operands are split for the time of the call."""
+
+    @functools.wraps(f)
+    def one(x: Any, *operands: Any) -> Any:
+        before = [
+            (path, variable, variable._cell.raw)
+            for path, variable in iter_graph(operands)
+            if isinstance(variable, Variable) and not isinstance(variable, RngState)
+        ]
+        out = f(x, *operands)
+        for (number, *path), variable, old in before:
+            if variable._cell.raw is not old:
+                name = argument_names(f, 1 + len(operands))[1 + number]
+                raise ArgumentError(
+                    "lax_map with batch_size: a variable of an operand was written",
+                    at=format_path((name, *path)),
+                    found=f"a new value for a {type(variable).__name__}, by slices that run at once",
+                    expected="that operands are only read, since none of the slices comes after another",
+                    do="leave batch_size out, or return what is to be written and write it after the call",
+                )
+        return out
+
+    @functools.wraps(f)
+    def batch(x: Any, *operands: Any) -> Any:
+        size = jnp.shape(jax.tree_util.tree_leaves(state(x))[0])[0]
+
+        def with_streams(*operands: Any) -> Any:
+            axes = jax.tree_util.tree_map(functools.partial(_axes, updates=updates), operands, is_leaf=is_graph_leaf)
+            return vmap(one, in_axes=(0, *axes), graph=graph, graph_updates=updates)(x, *operands)
+
+        return split_rngs(with_streams, splits=size, graph=graph, graph_updates=updates)(*operands)
+
+    return batch
+
+
+def _axes(operand: Any, updates: bool) -> Any:
+    if not is_graph_leaf(operand):
+        return None
+    axes = {RngState: 0, ...: None}
+    return StateAxes(axes) if updates else prefix(operand, axes)

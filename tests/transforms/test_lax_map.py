@@ -1,0 +1,224 @@
+"""``lax_map``: numbers, operands, batches, errors. (rules X20, U28; ask 7)"""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+import plait
+from plait.errors import ArgumentError, ArgumentTypeError
+from tests.strategies import Node
+
+XS = jnp.arange(10.0).reshape(5, 2)
+BATCHES = (None, 0, 1, 2, 5, 7)
+
+
+class Block(plait.Module):
+    def __init__(self, rngs):
+        self.linear = plait.Linear(2, 3, rngs=rngs)
+        self.norm = plait.BatchNorm(3, rngs=rngs)
+        self.drop = plait.Dropout(0.5, rngs=rngs)
+        self.calls = plait.Variable(jnp.zeros((), jnp.int32))
+
+    def __call__(self, x):
+        self.calls[...] += 1
+        return self.drop(self.norm(self.linear(x)))
+
+
+@given(st.integers(0, 7), st.sampled_from(BATCHES))
+def test_arrays_give_what_jax_gives(size, batch_size):
+    """X20: any pytree in and out, a remainder, no slices at all."""
+    xs = {"a": jnp.arange(size * 3.0).reshape(size, 3), "b": np.arange(size)}
+
+    def f(x):
+        return x["a"] * 2, [x["a"].sum(), x["b"] + 1]
+
+    expected = jax.lax.map(f, xs, batch_size=batch_size)
+    jax.tree.map(np.testing.assert_array_equal, plait.lax_map(f, xs, batch_size=batch_size), expected)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_operands_hand_on_what_was_written_as_in_a_python_loop(jit):
+    """X20: statistics, counters and random streams, from call to call."""
+    xs = jnp.arange(24.0).reshape(4, 3, 2)
+    mapped, looped = Block(plait.Rngs(0)), Block(plait.Rngs(0))
+    run = functools.partial(plait.lax_map, lambda x, model: model(x))
+    found = (plait.jit(run) if jit else run)(xs, mapped)
+    expected = jnp.stack([looped(x) for x in xs])
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-6),
+        plait.to_pure_dict(plait.state(mapped, plait.BatchStat)),
+        plait.to_pure_dict(plait.state(looped, plait.BatchStat)),
+    )
+    assert int(mapped.calls[...]) == 4
+    assert int(mapped.drop.rngs.count[...]) == int(looped.drop.rngs.count[...]) == 4
+
+
+@pytest.mark.parametrize("batch_size", BATCHES)
+@pytest.mark.parametrize("graph_updates", [True, False])
+def test_gradients_reach_operands_and_slices(batch_size, graph_updates):
+    """X20: the same as those of jax.lax.map."""
+    model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+
+    def loss(model, xs):
+        f = functools.partial(plait.lax_map, batch_size=batch_size, graph_updates=graph_updates)
+        return (f(lambda x, model: jnp.tanh(model(x)), xs, model) ** 2).sum()
+
+    def pure(weights, xs):
+        out = jax.lax.map(lambda x: jnp.tanh(x @ weights[0] + weights[1]), xs, batch_size=batch_size)
+        return (out**2).sum()
+
+    grads, dx = plait.grad(loss, argnums=(0, 1))(model, XS)
+    expected, expected_dx = jax.grad(pure, argnums=(0, 1))((model.kernel[...], model.bias[...]), XS)
+    np.testing.assert_allclose(grads.kernel[...], expected[0], rtol=1e-5)
+    np.testing.assert_allclose(grads.bias[...], expected[1], rtol=1e-5)
+    np.testing.assert_allclose(dx, expected_dx, rtol=1e-5)
+
+
+@pytest.mark.parametrize("batch_size", BATCHES)
+def test_the_program_is_that_of_jax(batch_size):
+    """Ask 7: what is only read is not carried through the loop."""
+    model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+    lifted = plait.make_jaxpr(lambda m, xs: plait.lax_map(lambda x, m: m(x), xs, m, batch_size=batch_size))(model, XS)
+    pure = jax.make_jaxpr(lambda w, b, xs: jax.lax.map(lambda x: x @ w + b, xs, batch_size=batch_size))(
+        model.kernel[...], model.bias[...], XS
+    )
+
+    def loops(jaxpr):
+        return re.findall(r"length=\d+|num_carry=\d+|num_consts=\d+", str(jaxpr))
+
+    assert loops(lifted) == loops(pure)
+
+
+@pytest.mark.parametrize("batch_size", BATCHES)
+def test_modules_among_the_slices_are_stacked(batch_size):
+    """X20: each call has a layer of its own, and what it writes stays there; also what is new."""
+    norms = plait.vmap(lambda key: plait.BatchNorm(2, rngs=plait.Rngs(key)))(jax.random.split(jax.random.key(0), 5))
+    batches = jnp.arange(30.0).reshape(5, 3, 2)
+
+    def f(pair):
+        norm, x = pair
+        norm.seen = plait.Variable(x.sum())
+        return norm(x)
+
+    out = plait.lax_map(f, (norms, batches), batch_size=batch_size)
+    expected = plait.BatchNorm(2, rngs=plait.Rngs(0))
+    np.testing.assert_allclose(out[3], expected(batches[3]), rtol=1e-5)
+    np.testing.assert_allclose(norms.mean[3], expected.mean[...], rtol=1e-5)
+    np.testing.assert_allclose(norms.seen[...], batches.sum((1, 2)))
+
+
+@pytest.mark.parametrize("batch_size", BATCHES)
+def test_new_modules_come_out_stacked(batch_size):
+    """U18."""
+    keys = jax.random.split(jax.random.key(0), 5)
+    made = plait.lax_map(lambda key: plait.Linear(2, 3, rngs=plait.Rngs(key)), keys, batch_size=batch_size)
+    expected = plait.Linear(2, 3, rngs=plait.Rngs(keys[4]))
+    np.testing.assert_allclose(made.kernel[4], expected.kernel[...], rtol=1e-6)
+
+
+@pytest.mark.parametrize("batch_size", [0, 1, 2, 3, 5])
+@pytest.mark.parametrize("graph_updates", [True, False])
+def test_every_slice_of_a_batch_draws_for_itself(batch_size, graph_updates):
+    """R7: the streams are split for a batch, and restored behind the draw."""
+    drop = plait.Dropout(0.5, rngs=plait.Rngs(0))
+
+    def run():
+        f = functools.partial(plait.lax_map, batch_size=batch_size, graph_updates=graph_updates)
+        return f(lambda x, drop: drop(x), jnp.ones((5, 40)), drop)
+
+    masks = [tuple(row.tolist()) for _ in range(2) for row in run()]
+    assert len(set(masks)) == 10
+    assert drop.rngs.key.shape == ()
+
+
+def test_axis_names_follow_the_slices():
+    """V40: inside, a slice lacks the name of the leading axis; in a batch, too."""
+    names = []
+    stacked = plait.Dict(w=plait.Param(XS, out_sharding=("layers", "features")))
+    for batch_size in (None, 2):
+        plait.lax_map(lambda node: names.append(node.w.out_sharding), stacked, batch_size=batch_size)
+    assert set(names) == {("features",)}
+    assert stacked.w.out_sharding == ("layers", "features")
+
+
+def test_operands_may_be_anything():
+    """X20: containers, numbers, static values, variables."""
+    scale = plait.Variable(jnp.array(3.0))
+    out = plait.lax_map(
+        lambda x, parts, power, label: (parts["scale"] * x**power) if label == "on" else x,
+        XS,
+        {"scale": scale},
+        2,
+        "on",
+    )
+    np.testing.assert_allclose(out, 3 * XS**2)
+
+
+def _writes(x, model):
+    model.total[...] += 1
+    return x
+
+
+def _total():
+    return Node(total=plait.Variable(jnp.zeros(())))
+
+
+def _grows(x, model):
+    model.extra = plait.Variable(x)
+    return x
+
+
+def _widens(x, model):
+    model.total.set_value(jnp.zeros(2))
+    return x
+
+
+MISTAKES = {
+    "a batch that writes": (
+        lambda: plait.lax_map(_writes, XS, _total(), batch_size=2),
+        r"(?s)batch_size: a variable of an operand was written.*at +model\.total.*leave batch_size out",
+    ),
+    "a new variable": (lambda: plait.lax_map(_grows, XS, _total()), r"(?s)lax_map: the structure.*extra"),
+    "another shape": (lambda: plait.lax_map(_widens, XS, _total()), r"(?s)lax_map: what is carried.*model\.total"),
+    "sizes": (
+        lambda: plait.lax_map(lambda p: p["a"], {"a": XS, "b": XS[:3]}),
+        r"(?s)lax_map: the mapped axes have different sizes.*p\.a.*p\.b.*5 and 3",
+    ),
+    "no axis": (lambda: plait.lax_map(lambda x: x, 1.0), r"(?s)lax_map: axis 0 is out of range.*at +x"),
+    "nothing": (lambda: plait.lax_map(lambda x: x, ()), r"(?s)does not know how many calls.*jnp\.arange"),
+    "batch_size": (lambda: plait.lax_map(lambda x: x, XS, batch_size=-1), r"(?s)at +batch_size.*-1"),
+    "batch_size True": (lambda: plait.lax_map(lambda x: x, XS, batch_size=True), r"(?s)at +batch_size.*True"),
+    "no function": (lambda: plait.lax_map(XS, XS), r"lax_map takes a function"),
+    "a bound method": (
+        lambda: plait.lax_map(Block(plait.Rngs(0)).__call__, XS),
+        r"(?s)lax_map was given a bound method.*plait\.lax_map\(lambda x, block: block\.__call__\(x\), xs, block\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_told_by_path(name):
+    """Section 9."""
+    call, message = MISTAKES[name]
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
+        call()
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_nothing_is_changed_when_a_call_raises(batch_size):
+    """U26."""
+    node = _total()
+
+    def f(x, node):
+        node.total[...] += 1
+        raise RuntimeError("late")
+
+    with pytest.raises(RuntimeError, match="late"):
+        plait.lax_map(f, XS, node, batch_size=batch_size)
+    assert float(node.total[...]) == 0
