@@ -88,7 +88,7 @@ def _version() -> str:
 def _add_digits(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Train a convolutional network on the handwritten digits of scikit-learn, with a checkpoint after each epoch; "
-        "draw figures; export to TensorFlow, StableHLO and ONNX, and compare each export with the model."
+        "draw figures; export to TensorFlow, StableHLO, ONNX and LiteRT, and compare each export with the model."
     )
     parser.add_argument("--epochs", type=_whole(1), default=15, help="how long to train (default: %(default)s)")
     parser.add_argument("--batch-size", type=_whole(1), default=32, help="images in a step (default: %(default)s)")

@@ -1,6 +1,5 @@
-"""The exports of the demo: the pure function of a model, and what becomes of each file."""
+"""The exports of the demo: what becomes of each file."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,7 +7,7 @@ import pytest
 import plait
 from plait.demo import exports
 from plait.demo.digits import DigitsNet
-from plait.demo.exports import FORMATS, Format, as_function, iter_exports, remove_exports
+from plait.demo.exports import FORMATS, Format, iter_exports, remove_exports
 from plait.errors import ExportError
 from plait.export.validate import ExportReport
 
@@ -29,12 +28,14 @@ def outcomes(model, folder, **replacements):
         return list(iter_exports(model, folder, IMAGES))
 
 
-def nothing_saved(function, params, path, **options):
+def nothing_saved(program, path):
     path.write_text("saved")
 
 
 def one_format(**changes):
-    return (Format(**{"title": "Some", "kind": "some", "file": "a", "save": nothing_saved, "packages": (), **changes}),)
+    return (
+        Format(**{"title": "Some", "kind": "some", "file": "a", "write": nothing_saved, "packages": (), **changes}),
+    )
 
 
 def reported(difference):
@@ -44,18 +45,16 @@ def reported(difference):
     return validate
 
 
-def test_the_function_of_a_model_is_the_model(model):
-    apply, weights = as_function(model)
-    assert {"conv1/kernel", "norm2/mean", "logits/bias"} <= weights.keys()
-    assert all(isinstance(value, jax.Array) for value in weights.values())
-    np.testing.assert_allclose(jax.jit(apply)(weights, IMAGES), model(jnp.asarray(IMAGES)), atol=1e-6)
+def test_the_expected_numbers_are_those_of_the_model(model, tmp_path):
+    seen = {}
 
+    def validate(kind, path, x, expected, *, tolerance):
+        seen.update(x=x, expected=expected)
+        return reported(0.0)(kind, path, x, expected, tolerance=tolerance)
 
-def test_the_function_uses_the_weights_that_it_is_given(model):
-    apply, weights = as_function(model)
-    zeros = jax.tree.map(jnp.zeros_like, weights)
-    assert not apply(zeros, IMAGES).any()
-    assert model(jnp.asarray(IMAGES)).any()
+    outcomes(model, tmp_path, FORMATS=one_format(), validate_export=validate)
+    np.testing.assert_array_equal(seen["x"], IMAGES)
+    np.testing.assert_allclose(seen["expected"], model(jnp.asarray(IMAGES)), atol=1e-6)
 
 
 def test_an_export_that_agrees_is_ok(model, tmp_path):
@@ -76,7 +75,7 @@ def test_an_export_that_cannot_be_written_failed_and_the_others_go_on(model, tmp
     def broken(*args, **options):
         raise ExportError("no such operation", at="conv1", found="x", expected="y", do="z")
 
-    formats = one_format(title="Broken", save=broken) + one_format()
+    formats = one_format(title="Broken", write=broken) + one_format()
     first, second = outcomes(model, tmp_path, FORMATS=formats, validate_export=reported(0.0))
     assert (first.title, first.status, second.status) == ("Broken", "failed", "ok")
     assert "no such operation" in first.text

@@ -12,15 +12,14 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from ..core.functional import merge, split
 from ..core.module import Module
-from ..core.state import from_flat_state, to_flat_state
-from ..core.variables import BatchStat, Param
 from ..errors import ExportError
 from ..export.input_spec import InputSpec
-from ..export.onnx import save_onnx
-from ..export.saved_model import save_saved_model
-from ..export.stablehlo import save_stablehlo
+from ..export.litert import write_litert
+from ..export.onnx import write_onnx
+from ..export.program import Program, program_of
+from ..export.saved_model import SIGNATURE, write_saved_model
+from ..export.stablehlo import write_bundle
 from ..export.validate import validate_export
 
 TOLERANCE = 1e-4
@@ -30,8 +29,6 @@ EXPORTS = "exports"
 # is on, which it says before it looks at the log level.
 QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
-Pure = Callable[[dict[str, jax.Array], jax.Array], jax.Array]
-
 
 @dataclasses.dataclass(frozen=True)
 class Format:
@@ -40,15 +37,32 @@ class Format:
     title: str
     kind: str
     file: str
-    save: Callable[..., None]
+    write: Callable[[Program, Path], None]
     packages: tuple[str, ...]
     extra: str | None = None
 
 
+def _saved_model(program: Program, path: Path) -> None:
+    write_saved_model({SIGNATURE: program}, path, overwrite=True)
+
+
+def _stablehlo(program: Program, path: Path) -> None:
+    write_bundle({SIGNATURE: program}, path, overwrite=True)
+
+
+def _onnx(program: Program, path: Path) -> None:
+    write_onnx(program, path, overwrite=True)
+
+
+def _litert(program: Program, path: Path) -> None:
+    write_litert({SIGNATURE: program}, path, overwrite=True)
+
+
 FORMATS = (
-    Format("TensorFlow SavedModel", "saved_model", "saved_model", save_saved_model, ("tensorflow",), "tensorflow"),
-    Format("StableHLO", "stablehlo", "stablehlo", save_stablehlo, ("flatbuffers", "safetensors")),
-    Format("ONNX", "onnx", "digits.onnx", save_onnx, ("onnx", "jax2onnx", "onnxruntime"), "onnx"),
+    Format("TensorFlow SavedModel", "saved_model", "saved_model", _saved_model, ("tensorflow",), "tensorflow"),
+    Format("StableHLO", "stablehlo", "stablehlo", _stablehlo, ("flatbuffers", "safetensors")),
+    Format("ONNX", "onnx", "digits.onnx", _onnx, ("onnx", "jax2onnx", "onnxruntime"), "onnx"),
+    Format("LiteRT", "litert", "digits.tflite", _litert, ("tensorflow",), "tensorflow"),
 )
 
 
@@ -59,20 +73,6 @@ class Outcome:
     title: str
     status: str
     text: str
-
-
-def as_function(model: Module) -> tuple[Pure, dict[str, jax.Array]]:
-    """A model as a pure function of its weights and images, and the weights by name: ``{"conv1/kernel": …}``."""
-    graphdef, learned, rest = split(model, (Param, BatchStat), ...)
-    flat = to_flat_state(learned)
-    paths = {"/".join(map(str, path)): path for path in flat.paths}
-    weights = {name: leaf.get_raw_value() for name, leaf in zip(paths, flat.leaves, strict=True)}
-
-    def apply(weights: dict[str, jax.Array], images: jax.Array) -> jax.Array:
-        values = from_flat_state((path, weights[name]) for name, path in paths.items())
-        return merge(graphdef, values, rest)(images)
-
-    return apply, weights
 
 
 def iter_exports(model: Module, folder: Path, images: np.ndarray) -> Iterator[Outcome]:
@@ -86,30 +86,21 @@ def iter_exports(model: Module, folder: Path, images: np.ndarray) -> Iterator[Ou
     for name, value in QUIET_TENSORFLOW.items():
         os.environ.setdefault(name, value)
     folder.mkdir(parents=True, exist_ok=True)
-    apply, weights = as_function(model)
-    spec = InputSpec(("batch", *images.shape[1:]))
+    program = program_of(model, InputSpec(("batch", *images.shape[1:])))
     # Accelerators multiply float32 with fewer bits by default, which alone would be more than the tolerance.
     with jax.default_matmul_precision("highest"):
-        logits = np.asarray(jax.jit(apply)(weights, images))
+        logits = np.asarray(jax.jit(program.call)(program.weights, {"x": images})["y"])
         for each in FORMATS:
-            yield _export(each, apply, weights, folder / each.file, spec, images, logits)
+            yield _export(each, program, folder / each.file, images, logits)
 
 
-def _export(
-    each: Format,
-    apply: Pure,
-    weights: dict[str, jax.Array],
-    path: Path,
-    spec: InputSpec,
-    images: np.ndarray,
-    logits: np.ndarray,
-) -> Outcome:
+def _export(each: Format, program: Program, path: Path, images: np.ndarray, logits: np.ndarray) -> Outcome:
     missing = [package for package in each.packages if importlib.util.find_spec(package) is None]
     if missing:
         what = f"'plait[{each.extra}]'" if each.extra else " ".join(missing)
         return Outcome(each.title, "skipped", f"pip install {what}")
     try:
-        each.save(apply, weights, path, input_spec=spec, overwrite=True)
+        each.write(program, path)
         report = validate_export(each.kind, path, images, logits, tolerance=TOLERANCE)
     except ExportError as error:
         return Outcome(each.title, "failed", str(error))
