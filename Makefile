@@ -13,8 +13,10 @@ export UV_NATIVE_TLS ?= 1
 export UV_SYSTEM_CERTS ?= 1
 
 OLDER_TENSORFLOW := 2.14.1 2.16.2 2.19.1
+NEWER  ?= python3.13
+NEWEST := .venv-newest
 
-.PHONY: help demo test slow torch older lint types lock bench fuzz reference check clean
+.PHONY: help demo test slow torch older newest lint types lock bench fuzz reference check clean
 .NOTPARALLEL:
 
 help:
@@ -23,6 +25,7 @@ help:
 	@echo 'make slow       the tests that take long'
 	@echo 'make torch      adds PyTorch, so that the tests that compare with it run too'
 	@echo 'make older      SavedModels for older releases of TensorFlow, run by them'
+	@echo 'make newest     exports with the newest JAX, on a newer Python: make newest NEWER=python3.13'
 	@echo 'make lint       ruff: rules and formatting'
 	@echo 'make types      pyright on the library'
 	@echo 'make check      lint, types and all tests'
@@ -45,6 +48,9 @@ torch: $(VENV)/torch.stamp
 older: $(VENV)/dev.stamp $(OLDER_TENSORFLOW:%=$(VENV)/tensorflow-%/stamp)
 	PLAIT_OLDER_TENSORFLOW="$(OLDER_TENSORFLOW:%=$(abspath $(VENV))/tensorflow-%/bin/python)" \
 	  $(BIN)/python -m pytest -q tests/export/test_readers.py
+
+newest: $(NEWEST)/stamp
+	$(NEWEST)/bin/python -m pytest -q tests/export --ignore tests/export/test_large.py --ignore tests/export/test_zoo.py
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check
@@ -70,7 +76,7 @@ lock:
 	  --fork-strategy fewest --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet --output-file requirements.lock
 
 clean:
-	rm -rf $(VENV) build dist runs .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NEWEST) build dist runs .pytest_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || { echo 'plait needs Python 3.11 or newer, and there is no $(PYTHON); name one: make PYTHON=/path/to/python3'; exit 1; }
@@ -101,4 +107,11 @@ $(VENV)/torch.stamp: $(VENV)/dev.stamp
 $(VENV)/tensorflow-%/stamp: | $(BIN)/python
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check tensorflow-cpu==$*
+	@touch $@
+
+# No lock here: the newest release of everything. jax2onnx holds JAX back, so ONNX stays out.
+$(NEWEST)/stamp: pyproject.toml
+	$(NEWER) -m venv --clear $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[tensorflow]' \
+	  'hypothesis>=6.120' 'pytest>=8.3' 'pytest-xdist>=3.6'
 	@touch $@
