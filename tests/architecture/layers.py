@@ -40,9 +40,10 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "export": (
         "dependencies", "whole_write", "weights", "input_spec", "program", "lowering", "portable", "stablehlo_loader",
-        "onnx_pooling", "runners", "constants", "variable_names", "xla_call", "conversion", "dtensor_utils", "variable_trees",
-        "jax_module", "signatures", "serving", "warmup", "export_manager", "utils", "validation_report", "validation",
-        "saved_model", "stablehlo", "onnx", "litert", "saving", "describe", "validate", "proof",
+        "rewriting", "onnx_pooling", "runners", "constants", "variable_names", "xla_call", "conversion",
+        "dtensor_utils", "variable_trees", "jax_module", "signatures", "serving", "warmup", "export_manager", "utils",
+        "validation_report", "validation", "saved_model", "stablehlo", "onnx", "litert", "saving", "describe",
+        "validate", "proof",
     ),
     "inspect": ("tabulate", "sharding", "retrace", "treescope", "explorer"),
     "training": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
 import warnings
@@ -12,6 +13,7 @@ from typing import Any
 from ..errors import ExportError
 from .dependencies import require
 from .program import Program
+from .rewriting import FOR_LITERT, rewritten
 from .saved_model import write_saved_model
 from .whole_write import written_whole
 
@@ -45,7 +47,11 @@ def write_litert(programs: Mapping[str, Program], path: str | os.PathLike[str], 
         )
     with written_whole(path, overwrite=overwrite) as draft, tempfile.TemporaryDirectory(prefix="plait-") as scratch:
         folder = Path(scratch, "saved_model")
-        write_saved_model(programs, folder, platforms=("cpu",))
+        known = {
+            name: dataclasses.replace(program, call=rewritten(program.call, FOR_LITERT))
+            for name, program in programs.items()
+        }
+        write_saved_model(known, folder, platforms=("cpu",))
         draft.write_bytes(_converted(tf, os.fspath(folder), list(programs)))
 
 

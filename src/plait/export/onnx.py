@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 
@@ -23,6 +25,7 @@ from .input_spec import InputSpec, symbolic
 from .lowering import traced_program
 from .onnx_pooling import narrow_pools
 from .program import Program, program_of
+from .rewriting import FOR_ONNX, rewritten
 from .weights import Function
 from .whole_write import written_whole
 
@@ -67,6 +70,7 @@ def write_onnx(program: Program, path: str | os.PathLike[str], *, overwrite: boo
         program, outputs = traced_program(program)
         _check_fits(program, outputs)
         model = _convert(jax2onnx, program, outputs)
+        _without_zeros(model, onnx)
         _store_weights(model, program.weights, onnx)
         narrow_pools(model, onnx)
         onnx.checker.check_model(model)
@@ -92,6 +96,15 @@ def _check_fits(program: Program, outputs: list[str]) -> None:
             expected="names that differ",
             do="give the input another name: InputSpec(shape, name=...), or rename the parameter",
         )
+    taken = {*inputs} & {*outputs} - {*program.state}
+    if taken:
+        raise ExportError(
+            "an input and an output have the same name, and ONNX has one name for one value",
+            at=min(taken),
+            found=f"inputs {', '.join(inputs)}, outputs {', '.join(outputs)}",
+            expected="names that differ",
+            do="give the input another name: InputSpec(shape, name=...)",
+        )
 
 
 def _convert(jax2onnx: Any, program: Program, outputs: list[str]) -> Any:
@@ -102,21 +115,27 @@ def _convert(jax2onnx: Any, program: Program, outputs: list[str]) -> Any:
     """
     names = [spec.name for spec in program.inputs]
 
-    def of_arrays(*arrays: jax.Array) -> Any:
+    def of_arrays(*arrays: jax.Array) -> list[jax.Array]:
         weights = dict(zip(program.weights, arrays, strict=False))
         found = program.call(weights, dict(zip(names, arrays[len(weights) :], strict=True)))
         results = [found[name] for name in outputs]
         for index, result in enumerate(results):  # ONNX has one name for one value
             if any(result is other for other in (*arrays, *results[:index])):
                 results[index] = jnp.copy(result)
-        return tuple(results) if len(results) > 1 else results[0]
+        return results
 
-    shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in program.weights.values()]
+    arguments = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in program.weights.values()]
+    arguments += symbolic(program.inputs).values()
+    # jax2onnx replaces functions of JAX, Flax and others by its own while it traces, and its own take less. So it is
+    # given what was traced before, the operations alone.
+    closed = jax.make_jaxpr(rewritten(of_arrays, FOR_ONNX))(*arguments)
+    _check_runs(closed.jaxpr)
+    traced = jax.extend.core.jaxpr_as_fun(closed)
     shown = [f"{name}{NEXT}" if name in program.state else name for name in outputs]
     try:
         with _quiet_converter():
             return jax2onnx.to_onnx(
-                of_arrays, [*shapes, *symbolic(program.inputs).values()],
+                lambda *arrays: tuple(traced(*arrays)), arguments,
                 input_names=[*program.weights, *names], output_names=shown,
             )  # fmt: skip
     except Exception as error:  # jax2onnx raises whatever its converter of one operation happens to raise
@@ -126,6 +145,20 @@ def _convert(jax2onnx: Any, program: Program, outputs: list[str]) -> Any:
             expected="operations that jax2onnx knows",
             do="replace the operation that the message names, or export with save_stablehlo or save_saved_model",
         ) from error
+
+
+def _check_runs(jaxpr: Any) -> None:
+    """ONNX can say bfloat16, but ONNX Runtime can only move it about on a CPU."""
+    for eqn in jaxpr.eqns:
+        for inner in jax.extend.core.jaxprs_in_params(eqn.params):
+            _check_runs(inner)
+        if any(getattr(var.aval, "dtype", None) == jnp.bfloat16 for var in (*eqn.invars, *eqn.outvars)):
+            raise ExportError(
+                "ONNX Runtime does not compute in bfloat16",
+                found=f"the operation {eqn.primitive.name} of bfloat16",
+                expected="float32, or float16",
+                do="cast the weights first, or export with save_stablehlo or save_saved_model",
+            )
 
 
 @contextlib.contextmanager
@@ -140,7 +173,9 @@ def _quiet_converter() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
@@ -152,3 +187,19 @@ def _store_weights(model: Any, weights: dict[str, np.ndarray], onnx: Any) -> Non
     del model.graph.input[:]
     model.graph.input.extend(inputs)
     model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
+
+
+def _without_zeros(model: Any, onnx: Any) -> None:
+    """Leave out what jax2onnx says in float32 whatever the dtype: a zero that it adds to each product of matrices, and
+    the types of what is computed on the way, which every reader works out by itself."""
+    constants = {each.name: each for each in model.graph.initializer}
+    dropped = set()
+    for node in model.graph.node:
+        if node.op_type != "Gemm" or len(node.input) < 3 or not node.input[2].startswith("dot_bias_"):
+            continue
+        if not onnx.numpy_helper.to_array(constants[node.input[2]]).any():
+            dropped.add(node.input.pop(2))
+    del model.graph.value_info[:]
+    kept = [each for name, each in constants.items() if name not in dropped]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
