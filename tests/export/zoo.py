@@ -188,6 +188,7 @@ ZOO = [
         LENGTHS,
         {"lengths": "length"},
         frozen=plait.RngCount,
+        refused={"litert": "gather"},
     ),
     Entry("generator", sequences.Generator, (words("batch", name="token"),)),
     Entry(
@@ -218,6 +219,7 @@ ZOO = [
         (words("batch", "length"),),
         LENGTHS,
         dtype="bfloat16",
+        refused={"onnx": "of bfloat16", "litert": "gather"},
     ),
     Entry("mixture_of_experts", sequences.Mixture, (x("batch", "length", 8),), LENGTHS),
     Entry("perceiver", sequences.Perceiver, (x("batch", "length", 3),), LENGTHS),
@@ -243,6 +245,7 @@ ZOO = [
         (x("nodes", 4, name="nodes"), words("edges", name="senders"), words("edges", name="receivers")),
         NODES,
         {"senders": "nodes", "receivers": "nodes"},
+        refused={"litert": "scatter-add"},
     ),
     Entry(
         "running_statistics",
@@ -253,13 +256,18 @@ ZOO = [
         training=True,
     ),
     Entry(
-        "float16", lambda rngs: tables.Counted(rngs, jnp.float16), (x("batch", 6, dtype="float16"),), dtype="float16"
+        "float16",
+        lambda rngs: tables.Counted(rngs, jnp.float16),
+        (x("batch", 6, dtype="float16"),),
+        dtype="float16",
+        refused={"litert": "batch_matmul"},
     ),
     Entry(
         "bfloat16",
         lambda rngs: tables.Counted(rngs, jnp.bfloat16),
         (x("batch", 6, dtype=jnp.bfloat16),),
         dtype="bfloat16",
+        refused={"onnx": "dot_general of bfloat16", "litert": "batch_matmul"},
     ),
     Entry("plain_function", tables.plain_function, (x("batch", 6),)),
     Entry("linen", tables.linen, (x("batch", 6, 6, 1),), frozen=plait.RngCount, packages=("flax",)),

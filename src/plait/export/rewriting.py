@@ -4,8 +4,8 @@ The converters of other formats lack a few operations of JAX, or have them only 
 equal made of operations that they have. So a program is traced, and each such operation is replaced by what a *rule*
 makes of it, in loops and branches too; every other operation stays as it is, with its place in the source.
 
-A rule is a JAX function of the operation's inputs and parameters, or says by ``None`` that it has nothing to say about
-these.
+A rule sees an operation, and which of its inputs are known; it returns a JAX function of the inputs, or ``None`` for
+an operation that stays.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-Rule = Callable[..., Any]  # (eqn, constants) -> a function of the inputs, or None
+from ..errors import ExportError
+
+Rule = Callable[[Any, list[Any]], Any]  # (eqn, values of the inputs that are known) -> a function, or None
 
 
 def rewritten(function: Callable[..., Any], rules: Mapping[str, Rule]) -> Callable[..., Any]:
@@ -260,6 +262,15 @@ def _slices(x: jax.Array, axes: tuple[int, ...], starts: np.ndarray, sizes: tupl
     return x
 
 
+def _refused(eqn: Any, known: list[Any]) -> None:
+    raise ExportError(
+        "LiteRT's interpreter does not run what its converter makes of an operation",
+        found=f"the operation {eqn.primitive.name}",
+        expected="operations that LiteRT has built in",
+        do="use gathers and sums instead, or export to another format",
+    )
+
+
 FOR_ONNX: dict[str, Rule] = {
     "stack": _stack,
     "select_n": _select_bools,
@@ -273,5 +284,6 @@ FOR_LITERT: dict[str, Rule] = {
     "iota": _grid_of_indices,
     "gather": _constant_gather,
     "top_k": _top,
+    "scatter-add": _refused,
     "conv_general_dilated": _dilated_convolution,
 }
