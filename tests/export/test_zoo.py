@@ -36,14 +36,17 @@ def need(entry):
 @pytest.mark.oracle
 @every_model
 def test_each_file_runs_alone_with_the_numbers_of_the_model(entry, tmp_path):
-    """E32, E33, E37: in every format that can hold the model, at three sizes; integers are equal."""
+    """E32, E33, E37: in every format that can hold the model, at three sizes.
+
+    Integers are equal. Numbers of 32 bits are at most 256 roundings of the largest one apart (3e-5 of it), those of 16
+    bits at most 8 (0.06 of it in bfloat16, 0.008 in float16).
+    """
     need(entry)
     eager, examples = Eager(entry), entry.examples()
-    tolerance = entry.tolerance([eager(**example) for example in examples])
     assert len(examples) == 3
     written = entry.save(tmp_path / "model", entry.formats)
     assert list(written) == entry.formats
-    reports, _ = prove(tmp_path / "model", inputs=examples, reference=eager, tolerance=tolerance)
+    reports, _ = prove(tmp_path / "model", inputs=examples, reference=eager)
     assert [report.kind for report in reports] == entry.formats
     for report in reports:
         assert report.passed, report
@@ -71,7 +74,7 @@ def test_the_zoo_is_large_and_exceptions_are_few():
 # Broken files ----------------------------------------------------------------------------------------------------
 
 
-class Small(plait.Module):
+class TwoLayers(plait.Module):
     """Two layers, and weights that no other file of an export holds."""
 
     def __init__(self, seed):
@@ -89,7 +92,7 @@ X = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
 def exported(tmp_path_factory, all_packages):
     """The same model with two sets of weights, in all formats."""
     folder = tmp_path_factory.mktemp("broken")
-    return [save(Small(seed), folder / str(seed), inputs=("batch", 6), formats=FORMATS) for seed in (1, 2)]
+    return [save(TwoLayers(seed), folder / str(seed), inputs=("batch", 6), formats=FORMATS) for seed in (1, 2)]
 
 
 def with_weights(place):
@@ -101,7 +104,7 @@ def with_weights(place):
 
 def stored(content):
     """Where the kernel of the model lies in a file, and how: as it is, or transposed."""
-    kernel = np.asarray(Small(1).head.kernel[...])
+    kernel = np.asarray(TwoLayers(1).head.kernel[...])
     for change in (lambda array: array, np.transpose):
         if (start := content.find(change(kernel).tobytes())) >= 0:
             return start, change
@@ -111,7 +114,7 @@ def stored(content):
 def flipped(file, other):
     content = bytearray(file.read_bytes())
     start, change = stored(content)
-    largest = int(np.abs(change(np.asarray(Small(1).head.kernel[...]))).argmax())
+    largest = int(np.abs(change(np.asarray(TwoLayers(1).head.kernel[...]))).argmax())
     content[start + 4 * largest + 3] ^= 0x80  # its sign
     file.write_bytes(content)
 
@@ -124,7 +127,7 @@ def cut(file, other):
 def exchanged(file, other):
     content = bytearray(file.read_bytes())
     start, change = stored(content)
-    wrong = change(np.asarray(Small(2).head.kernel[...])).tobytes()
+    wrong = change(np.asarray(TwoLayers(2).head.kernel[...])).tobytes()
     content[start : start + len(wrong)] = wrong
     file.write_bytes(content)
 
@@ -136,7 +139,7 @@ def of_another_model(file, other):
 
 def verdict(place):
     """``passed``, ``failed`` or ``refused``."""
-    expected = {"y": np.asarray(Small(1)(jnp.asarray(X)))}
+    expected = {"y": np.asarray(TwoLayers(1)(jnp.asarray(X)))}
     try:
         (report,), _ = prove(place, inputs={"x": X}, reference=lambda x: expected)
     except ExportError:

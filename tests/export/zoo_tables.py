@@ -123,11 +123,11 @@ class Running(plait.Module):
         return self.head(self.norm(x))
 
 
-class Counted(plait.Module):
-    """Several kinds of layer in another dtype than float32."""
+class Small(plait.Module):
+    """Layers whose weights, and unless told otherwise their outputs, have another dtype than float32."""
 
-    def __init__(self, rngs, dtype):
-        options = {"param_dtype": dtype, "rngs": rngs}
+    def __init__(self, rngs, dtype, computed=None):
+        options = {"param_dtype": dtype, "dtype": computed, "rngs": rngs}
         self.hidden, self.norm = plait.Linear(6, 12, **options), plait.LayerNorm(12, **options)
         self.head = plait.Linear(12, 3, **options)
 

@@ -70,7 +70,6 @@ def write_onnx(program: Program, path: str | os.PathLike[str], *, overwrite: boo
         program, outputs = traced_program(program)
         _check_fits(program, outputs)
         model = _convert(jax2onnx, program, outputs)
-        _without_zeros(model, onnx)
         _store_weights(model, program.weights, onnx)
         narrow_pools(model, onnx)
         onnx.checker.check_model(model)
@@ -147,18 +146,27 @@ def _convert(jax2onnx: Any, program: Program, outputs: list[str]) -> Any:
         ) from error
 
 
+HALVES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
+CASTS = ("convert_element_type", "copy")  # to and from what is stored in few bytes
+
+
 def _check_runs(jaxpr: Any) -> None:
-    """ONNX can say bfloat16, but ONNX Runtime can only move it about on a CPU."""
+    """Refuse dtypes that end in a file that no one can load.
+
+    jax2onnx writes constants between numbers of 16 bits in float32, and ONNX Runtime only moves bfloat16 about.
+    """
     for eqn in jaxpr.eqns:
-        for inner in jax.extend.core.jaxprs_in_params(eqn.params):
-            _check_runs(inner)
-        if any(getattr(var.aval, "dtype", None) == jnp.bfloat16 for var in (*eqn.invars, *eqn.outvars)):
-            raise ExportError(
-                "ONNX Runtime does not compute in bfloat16",
-                found=f"the operation {eqn.primitive.name} of bfloat16",
-                expected="float32, or float16",
-                do="cast the weights first, or export with save_stablehlo or save_saved_model",
-            )
+        inside = list(jax.extend.core.jaxprs_in_params(eqn.params))
+        for each in inside:
+            _check_runs(each)
+        for var in (*eqn.invars, *eqn.outvars):
+            if getattr(var.aval, "dtype", None) in HALVES and not inside and eqn.primitive.name not in CASTS:
+                raise ExportError(
+                    "an ONNX file is written for float32",
+                    found=f"the operation {eqn.primitive.name} of {var.aval.dtype}",
+                    expected="16 bits in what is stored alone, and casts before it is used",
+                    do="compute in float32, dtype=jnp.float32 in the layers; or export with save_stablehlo",
+                )
 
 
 @contextlib.contextmanager
@@ -187,19 +195,3 @@ def _store_weights(model: Any, weights: dict[str, np.ndarray], onnx: Any) -> Non
     del model.graph.input[:]
     model.graph.input.extend(inputs)
     model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
-
-
-def _without_zeros(model: Any, onnx: Any) -> None:
-    """Leave out what jax2onnx says in float32 whatever the dtype: a zero that it adds to each product of matrices, and
-    the types of what is computed on the way, which every reader works out by itself."""
-    constants = {each.name: each for each in model.graph.initializer}
-    dropped = set()
-    for node in model.graph.node:
-        if node.op_type != "Gemm" or len(node.input) < 3 or not node.input[2].startswith("dot_bias_"):
-            continue
-        if not onnx.numpy_helper.to_array(constants[node.input[2]]).any():
-            dropped.add(node.input.pop(2))
-    del model.graph.value_info[:]
-    kept = [each for name, each in constants.items() if name not in dropped]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
