@@ -267,7 +267,7 @@ def _refused(eqn: Any, known: list[Any]) -> None:
         "LiteRT's interpreter does not run what its converter makes of an operation",
         found=f"the operation {eqn.primitive.name}",
         expected="operations that LiteRT has built in",
-        do="use gathers and sums instead, or export to another format",
+        do="write the sum as a product with a matrix of zeros and ones, or export to another format",
     )
 
 
