@@ -147,7 +147,7 @@ def _pad(eqn: Any, known: list[Any]) -> Any:
 
 
 def _is_negative(size: Any) -> bool:
-    return not isinstance(size, (int, np.integer)) or size < 0
+    return not isinstance(size, (int, np.integer)) or int(size) < 0
 
 
 def _remainder(eqn: Any, known: list[Any]) -> Any:
