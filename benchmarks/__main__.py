@@ -9,7 +9,10 @@ import os
 import pathlib
 import sys
 
-NAMES = ("dispatch", "graph", "transitions", "tracing", "memory", "imports", "whole_models", "scaling", "exports")
+NAMES = (
+    "dispatch", "graph", "transitions", "tracing", "memory", "imports", "whole_models", "scaling", "exports",
+    "export_zoo",
+)  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -19,6 +19,7 @@ SHAPES = {
     "whole_models": (6, 1),
     "scaling": (7, 3),
     "exports": (5, 2),
+    "export_zoo": (3, 2),
 }
 
 

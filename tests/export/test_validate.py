@@ -9,6 +9,7 @@ import pytest
 
 from plait.errors import ArgumentError, ExportError
 from plait.export import InputSpec, save_stablehlo, validate, validate_export
+from plait.export.validate import tolerance_of
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,15 @@ def test_a_file_that_cannot_be_loaded_is_an_error_with_the_last_lines(tmp_path):
 )
 def test_values_are_compared(monkeypatch, result, expected, passed):
     assert outcome(monkeypatch, result, expected).passed is passed
+
+
+@pytest.mark.parametrize(
+    ("dtype", "limit"), [("float32", 6.2e-5), ("bfloat16", 0.125), ("float16", 0.0157), ("int32", 0)]
+)
+def test_what_passes_follows_from_dtype_and_size(dtype, limit):
+    """E37: relative to the largest finite value, and few roundings where there are few bits."""
+    output = np.asarray([0.5, -2, np.inf] if limit else [1, -2]).astype(jnp.dtype(dtype))
+    assert tolerance_of(output) == pytest.approx(limit, rel=0.02)
 
 
 @pytest.mark.parametrize(

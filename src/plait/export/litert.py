@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
 import warnings
@@ -15,6 +16,7 @@ from ..errors import ExportError, PlaitError
 from .dependencies import require
 from .input_spec import InputSpec
 from .program import Program, program_of
+from .rewriting import FOR_LITERT, rewritten
 from .saved_model import SIGNATURE, write_saved_model
 from .unsupported import Operation, refusal, unsupported_operations
 from .whole_write import written_whole
@@ -49,7 +51,7 @@ def write_litert(programs: Mapping[str, Program], path: str | os.PathLike[str], 
         )
     with written_whole(path, overwrite=overwrite) as draft:
         try:
-            draft.write_bytes(_converted(tf, programs))
+            draft.write_bytes(_converted(tf, {name: _in_known(program) for name, program in programs.items()}))
         except (PlaitError, OSError):
             raise
         except Exception as error:  # the converter raises errors of its own kinds
@@ -58,6 +60,11 @@ def write_litert(programs: Mapping[str, Program], path: str | os.PathLike[str], 
                 "TensorFlow's converter cannot write the model for LiteRT", error, operations,
                 expected="operations that LiteRT has built in",
             ) from error  # fmt: skip
+
+
+def _in_known(program: Program) -> Program:
+    """The program in operations that LiteRT has, as far as there are equal ones."""
+    return dataclasses.replace(program, call=rewritten(program.call, FOR_LITERT))
 
 
 def _converted(tf: Any, programs: Mapping[str, Program]) -> bytes:
@@ -75,4 +82,4 @@ def _unsupported(tf: Any, program: Program) -> list[Operation]:
         specs = [InputSpec(each.shape, each.dtype, f"x{number}") for number, each in enumerate(shapes)]
         _converted(tf, {SIGNATURE: program_of(({}, lambda _, *arrays: function(*arrays)), specs)})
 
-    return unsupported_operations(program, convert)
+    return unsupported_operations(_in_known(program), convert)

@@ -8,22 +8,27 @@ can be replaced by any ONNX tool.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 
+from ..core.layer_scopes import layer_of
 from ..errors import ExportError
 from .dependencies import require
 from .input_spec import InputSpec, symbolic
 from .lowering import traced_program
 from .onnx_pooling import narrow_pools
 from .program import Program, program_of
+from .rewriting import FOR_ONNX, rewritten
 from .unsupported import refusal, unsupported_operations
 from .weights import Function
 from .whole_write import written_whole
@@ -97,6 +102,15 @@ def _check_names(program: Program, outputs: list[str]) -> None:
             expected="names that differ",
             do="give the input another name: InputSpec(shape, name=...), or rename the parameter",
         )
+    taken = {*inputs} & {*outputs} - {*program.state}
+    if taken:
+        raise ExportError(
+            "an input and an output have the same name, and ONNX has one name for one value",
+            at=min(taken),
+            found=f"inputs {', '.join(inputs)}, outputs {', '.join(outputs)}",
+            expected="names that differ",
+            do="give the input another name: InputSpec(shape, name=...)",
+        )
 
 
 def _convert(jax2onnx: Any, program: Program, outputs: list[str]) -> Any:
@@ -107,25 +121,32 @@ def _convert(jax2onnx: Any, program: Program, outputs: list[str]) -> Any:
     """
     names = [spec.name for spec in program.inputs]
 
-    def of_arrays(*arrays: jax.Array) -> Any:
+    def of_arrays(*arrays: jax.Array) -> list[jax.Array]:
         weights = dict(zip(program.weights, arrays, strict=False))
         found = program.call(weights, dict(zip(names, arrays[len(weights) :], strict=True)))
         results = [found[name] for name in outputs]
         for index, result in enumerate(results):  # ONNX has one name for one value
             if any(result is other for other in (*arrays, *results[:index])):
                 results[index] = jnp.copy(result)
-        return tuple(results) if len(results) > 1 else results[0]
+        return results
 
-    shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in program.weights.values()]
+    arguments = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in program.weights.values()]
+    arguments += symbolic(program.inputs).values()
+    # jax2onnx replaces functions of JAX, Flax and others by its own while it traces, and its own take less. So it is
+    # given what was traced before, the operations alone.
+    closed = jax.make_jaxpr(rewritten(of_arrays, FOR_ONNX))(*arguments)
+    _check_runs(closed.jaxpr)
+    traced = jax.extend.core.jaxpr_as_fun(closed)
     shown = [f"{name}{NEXT}" if name in program.state else name for name in outputs]
     try:
         with _quiet_converter():
             return jax2onnx.to_onnx(
-                of_arrays, [*shapes, *symbolic(program.inputs).values()],
+                lambda *arrays: tuple(traced(*arrays)), arguments,
                 input_names=[*program.weights, *names], output_names=shown,
             )  # fmt: skip
     except Exception as error:  # jax2onnx raises whatever its converter of one operation happens to raise
-        operations = unsupported_operations(program, lambda function, shapes: _try(jax2onnx, function, shapes))
+        known = dataclasses.replace(program, call=rewritten(program.call, FOR_ONNX))
+        operations = unsupported_operations(known, lambda function, shapes: _try(jax2onnx, function, shapes))
         raise refusal(
             "jax2onnx cannot write the model as ONNX", error, operations, expected="operations that jax2onnx knows"
         ) from error
@@ -134,6 +155,30 @@ def _convert(jax2onnx: Any, program: Program, outputs: list[str]) -> Any:
 def _try(jax2onnx: Any, function: Any, shapes: Sequence[Any]) -> None:
     with _quiet_converter():
         jax2onnx.to_onnx(function, shapes)
+
+
+HALVES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
+CASTS = ("convert_element_type", "copy")  # to and from what is stored in few bytes
+
+
+def _check_runs(jaxpr: Any) -> None:
+    """Refuse dtypes that end in a file that no one can load.
+
+    jax2onnx writes constants between numbers of 16 bits in float32, and ONNX Runtime only moves bfloat16 about.
+    """
+    for eqn in jaxpr.eqns:
+        inside = list(jax.extend.core.jaxprs_in_params(eqn.params))
+        for each in inside:
+            _check_runs(each)
+        for var in (*eqn.invars, *eqn.outvars):
+            if getattr(var.aval, "dtype", None) in HALVES and not inside and eqn.primitive.name not in CASTS:
+                raise ExportError(
+                    "an ONNX file is written for float32",
+                    at=layer_of(eqn),
+                    found=f"the operation {eqn.primitive.name} of {var.aval.dtype}",
+                    expected="16 bits in what is stored alone, and casts before it is used",
+                    do="compute in float32, dtype=jnp.float32 in the layers; or export with save_stablehlo",
+                )
 
 
 @contextlib.contextmanager
@@ -148,7 +193,9 @@ def _quiet_converter() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

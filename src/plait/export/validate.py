@@ -60,8 +60,9 @@ KINDS = {
     "onnx": Runner("run_onnx.py", ("jax", "jaxlib", "jax2onnx", "tensorflow", "flax", "plait")),
     "litert": Runner("run_litert.py", ("jax", "jaxlib", "flax", "plait")),
 }
-# What passes by default, relative to the largest value: some hundred roundings of the dtype.
-ROUNDINGS = 256
+# What passes by default, in roundings of a dtype of so many bits, relative to the largest value: sums come in another
+# order. Where bits are few, sums are kept in wider numbers, and a hundred roundings would let everything pass.
+ROUNDINGS = {16: 8, 32: 256, 64: 256}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +107,8 @@ def validate_export(
             file has several inputs, or one of another name than ``x``, a dictionary, or a list of them.
         expected: the output for ``x``, or the list of outputs; dictionaries where there are several outputs.
         tolerance: the largest absolute difference that passes; by default it follows from dtype and size of the values:
-            integers must be equal, and floating-point numbers may be 256 roundings of the largest value apart.
+            integers must be equal, and floating-point numbers may be 256 roundings of the largest value apart, or 8 if
+            they have 16 bits.
         signature: which function of the file; by default its first.
         python: the interpreter that runs it, such as that of an environment with an older TensorFlow; by default this
             one. It needs NumPy and the packages of the format.
@@ -210,7 +212,11 @@ def _compare(
     problems = [text for index, pair in enumerate(pairs) for text in _unlike(f"example {index}", *pair)]
     if problems:
         return ExportReport(kind, os.fspath(path), float("inf"), float("inf"), False, "; ".join(problems))
-    found = [(_difference(r[key], o[key]), _tolerance(o[key], tolerance)) for r, o in pairs for key in o]
+    found = [
+        (_difference(r[key], o[key]), tolerance_of(o[key]) if tolerance is None else tolerance)
+        for r, o in pairs
+        for key in o
+    ]
     differences = np.concatenate([difference for difference, _ in found] or [np.zeros(0)])
     largest = float(differences.max(initial=0.0))
     mean = float(differences.mean()) if differences.size else 0.0
@@ -236,14 +242,14 @@ def _shown(array: np.ndarray) -> str:
     return f"{array.dtype.name}{list(array.shape)}"
 
 
-def _tolerance(output: np.ndarray, given: float | None) -> float:
-    if given is not None:
-        return given
+def tolerance_of(output: np.ndarray) -> float:
+    """The largest difference from an expected output that passes, if nothing else is asked for."""
     if not jnp.issubdtype(output.dtype, jnp.inexact):
         return 0.0
-    finite = np.abs(output.astype(np.complex128 if np.iscomplexobj(output) else np.float64))
-    largest = finite[np.isfinite(finite)].max(initial=1.0)
-    return float(ROUNDINGS * jnp.finfo(output.dtype).eps * largest)
+    wide = np.abs(output.astype(np.complex128 if np.iscomplexobj(output) else np.float64))
+    largest = wide[np.isfinite(wide)].max(initial=1.0)
+    kind = jnp.finfo(output.dtype)
+    return float(ROUNDINGS.get(kind.bits, 1) * kind.eps * largest)
 
 
 def _difference(result: np.ndarray, output: np.ndarray) -> np.ndarray:

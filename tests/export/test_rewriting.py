@@ -1,0 +1,122 @@
+"""Operations that a converter lacks, in others that it has: the same numbers, and nothing else changes. (E32)"""
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from plait.errors import ExportError
+from plait.export.rewriting import FOR_LITERT, FOR_ONNX, rewritten
+
+X = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
+WITH_NAN = X.copy()
+WITH_NAN[1, 2, 3] = WITH_NAN[1, 2, 1] = np.nan
+WORDS = np.random.default_rng(1).integers(-9, 9, (3, 4, 5)).astype(np.int32)
+KERNEL = np.random.default_rng(2).normal(size=(3, 5, 2)).astype(np.float32)
+
+
+def transposed(padding):
+    return lambda x: lax.conv_transpose(x, KERNEL, (2,), padding)
+
+
+# name: (rules, what is not there afterwards, function, input)
+CASES = {
+    "stack": (FOR_ONNX, "stack", lambda x: jnp.stack([x, x + 1], 1), X),
+    "a choice of truth values": (FOR_ONNX, "select_n", lambda x: jnp.where(x > 0, x < 1, x > -1), X),
+    "pad": (FOR_ONNX, "pad", lambda x: jnp.pad(x, ((0, 0), (2, 1), (0, 3)), constant_values=7.0), X),
+    "remainder": (FOR_ONNX, "rem", lambda x: lax.rem(x, jnp.int32(4) + 0 * x), WORDS),
+    "remainder of Python": (FOR_ONNX, "rem", lambda x: x % jnp.int32(4), WORDS),
+    "transposed convolution": (FOR_ONNX, "conv with lhs_dilation", transposed("SAME"), X),
+    "transposed convolution, cut": (FOR_LITERT, "conv with lhs_dilation", transposed("VALID"), X),
+    "first of the largest": (FOR_LITERT, "argmax", lambda x: x.argmax(1), WORDS),
+    "first of the smallest": (FOR_LITERT, "argmin", lambda x: x.argmin(-1), X),
+    "not a number": (FOR_LITERT, "argmax", lambda x: x.argmax(-1), WITH_NAN),
+    "the largest three": (FOR_LITERT, "top_k", lambda x: lax.top_k(x, 3)[1], X),
+    "the largest of many equals": (FOR_LITERT, "top_k", lambda x: lax.top_k(x // 4, 5)[1], WORDS),
+    "the largest with infinities": (FOR_LITERT, "top_k", lambda x: lax.top_k(jnp.where(x > 0, x, -jnp.inf), 5)[1], X),
+    "the largest, and not a number": (FOR_LITERT, "top_k", lambda x: lax.top_k(x, 3)[0], WITH_NAN),
+    "one row": (FOR_LITERT, "gather", lambda x: x[:, 2], X),
+    "every other row": (FOR_LITERT, "gather", lambda x: x[..., 0::2], X),
+    "rows by number": (FOR_LITERT, "gather", lambda x: x[:, np.array([3, 0, 0])], X),
+    "some columns": (FOR_LITERT, "gather", lambda x: x[..., 1:3], X),
+    "a corner": (FOR_LITERT, "gather", lambda x: x[:, 1, 2:], X),
+    "triangle": (FOR_LITERT, "", lambda x: jnp.tril(jnp.ones((x.shape[0],) * 2)), X),
+}
+
+
+def free(array):
+    names = ["batch", *map(str, array.shape[1:])]
+    return jax.ShapeDtypeStruct(jax.export.symbolic_shape(", ".join(names)), array.dtype)
+
+
+def operations(jaxpr):
+    """The names of all operations, those in loops, branches and calls too."""
+    inner = [operations(each) for eqn in jaxpr.eqns for each in jax.extend.core.jaxprs_in_params(eqn.params)]
+    dilated = {"conv with lhs_dilation" for eqn in jaxpr.eqns if set(eqn.params.get("lhs_dilation", (1,))) != {1}}
+    return {eqn.primitive.name for eqn in jaxpr.eqns}.union(dilated, *inner)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_numbers_are_the_same(name):
+    rules, _, function, x = CASES[name]
+    expected, found = function(jnp.asarray(x)), rewritten(function, rules)(jnp.asarray(x))
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_with_a_free_batch_size_too(name):
+    """Ask 17: the operation is gone, and one program takes every size."""
+    rules, gone, function, x = CASES[name]
+    replaced = rewritten(function, rules)
+    if gone:
+        assert gone in operations(jax.make_jaxpr(function)(free(x)).jaxpr)
+        assert gone not in operations(jax.make_jaxpr(replaced)(free(x)).jaxpr)
+    program = jax.export.export(jax.jit(replaced))(free(x))
+    for size in (1, 3):
+        np.testing.assert_allclose(program.call(x[:size]), function(jnp.asarray(x[:size])), rtol=1e-5, atol=1e-6)
+
+
+def test_the_first_of_a_free_length_is_a_slice_and_others_are_not_known_to_be_there():
+    shape = jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, length, 5"), jnp.float32)
+    first = rewritten(lambda x: x[:, 0], FOR_LITERT)
+    assert "gather" not in operations(jax.make_jaxpr(first)(shape).jaxpr)
+    np.testing.assert_array_equal(jax.export.export(jax.jit(first))(shape).call(X), X[:, 0])
+    second = rewritten(lambda x: x[:, 1], FOR_LITERT)
+    assert "gather" in operations(jax.make_jaxpr(second)(shape).jaxpr)
+
+
+def test_what_has_no_equal_is_refused_by_name():
+    scatter = rewritten(lambda x: x.at[jnp.array([0, 0])].add(1.0), FOR_LITERT)
+    with pytest.raises(ExportError, match="the operation scatter-add"):
+        jax.make_jaxpr(scatter)(X)
+
+
+def test_in_loops_branches_and_calls():
+    def body(x, _):
+        x = lax.cond(
+            x.sum() > 0, lambda x: x[..., ::-1], lambda x: jax.jit(lambda x: x + x.argmax(-1, keepdims=True))(x), x
+        )
+        return x, x.argmax(-1)
+
+    function = lambda x: lax.scan(body, x, None, length=3)
+    replaced = rewritten(function, FOR_LITERT)
+    assert "argmax" in operations(jax.make_jaxpr(function)(WORDS).jaxpr)
+    assert "argmax" not in operations(jax.make_jaxpr(replaced)(WORDS).jaxpr)
+    jax.tree.map(np.testing.assert_array_equal, replaced(WORDS), function(WORDS))
+
+
+def test_what_no_rule_names_keeps_its_place_in_the_source():
+    jaxpr = jax.make_jaxpr(rewritten(lambda x: jnp.stack([x, jnp.sin(x)]), FOR_ONNX))(X).jaxpr
+    places = {eqn.primitive.name: str(eqn.source_info.traceback) for eqn in jaxpr.eqns}
+    assert "test_rewriting.py" in places["sin"]
+    assert "test_rewriting.py" in places["concatenate"]
+
+
+def test_trees_come_and_go():
+    replaced = rewritten(lambda tree, y: {"a": tree["x"].argmax(), "b": (y, None)}, FOR_LITERT)
+    found = replaced({"x": jnp.asarray([1.0, 3.0])}, jnp.ones(2))
+    assert int(found["a"]) == 1
+    np.testing.assert_array_equal(found["b"][0], np.ones(2))
