@@ -30,6 +30,7 @@ def keys():
     return {name: jax.random.key(seed) for name, seed in KEYS.items()}
 
 
+@pytest.mark.filterwarnings("ignore::plait.errors.NothingSelectedWarning")  # Dropout has no parameters
 @pytest.mark.parametrize("case", LAYERS.values(), ids=LAYERS)
 @pytest.mark.usefixtures("users_promotion")
 def test_a_wrapped_layer_is_the_layer(case):
