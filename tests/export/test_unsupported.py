@@ -104,7 +104,8 @@ def test_a_refusal_shows_the_operations_or_the_converter_s_own_words():
     shown = str(refusal("no", None, operations * (SHOWN + 3), expected="less"))
     assert "layers[0]" in shown
     assert "and 3 more" in shown
-    assert "with free sizes fixed" in str(refusal("no", ValueError("a size"), [], expected="less"))
+    assert "fix the sizes" in str(refusal("no", ValueError("a size"), [], expected="less"))
+    assert "fix the sizes" not in str(refusal("no", ValueError("a size"), [], expected="less", free=False))
 
 
 # The converters themselves -------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import jax
 
 from ..errors import ExportError, PlaitError
 from .dependencies import require
-from .input_spec import InputSpec
+from .input_spec import InputSpec, has_free_sizes
 from .program import Program, program_of
 from .saved_model import SIGNATURE, write_saved_model
 from .unsupported import Operation, refusal, unsupported_operations
@@ -57,6 +57,7 @@ def write_litert(programs: Mapping[str, Program], path: str | os.PathLike[str], 
             raise refusal(
                 "TensorFlow's converter cannot write the model for LiteRT", error, operations,
                 expected="operations that LiteRT has built in",
+                free=any(has_free_sizes(program.inputs) for program in programs.values()),
             ) from error  # fmt: skip
 
 

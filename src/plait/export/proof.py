@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ArgumentTypeError
+from ..words import describe_type
 from .describe import find_exports
 from .program import Program
 from .stablehlo import load_stablehlo
@@ -75,7 +76,7 @@ def prove(
                 do="pass inputs={'x': x}, or on the command line --inputs data.npz",
             )
         inputs = made_up(loaded, seed)
-    examples = [dict(each) for each in ([inputs] if isinstance(inputs, Mapping) else inputs)]
+    examples = _examples(inputs)
     if isinstance(reference, Program) or loaded is not None:
         entries, state = _entries(reference, loaded)
         examples = [{**{name: np.asarray(array) for name, array in state.items()}, **each} for each in examples]
@@ -92,6 +93,25 @@ def prove(
         for kind, place in exports
     ]
     return reports, times
+
+
+def _examples(inputs: Any) -> list[dict[str, Any]]:
+    several = [inputs] if isinstance(inputs, Mapping) else inputs
+    if not isinstance(several, (list, tuple)) or not all(isinstance(each, Mapping) for each in several):
+        raise ArgumentTypeError(
+            "inputs are arrays by name",
+            found=describe_type(inputs),
+            expected="a dictionary, or a list of dictionaries",
+            do="inputs={'x': x}",
+        )
+    if not several:
+        raise ArgumentError(
+            "no example to compare",
+            found="inputs=[]",
+            expected="at least one",
+            do="inputs={'x': x}, or leave inputs out to have them made up",
+        )
+    return [dict(each) for each in several]
 
 
 def _entries(reference: Any, loaded: Any) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:

@@ -20,7 +20,7 @@ import numpy as np
 from ..errors import ExportError
 from .dependencies import require
 from .input_spec import InputSpec
-from .lowering import PLATFORMS, export_program
+from .lowering import PLATFORMS, export_program, known_platforms
 from .program import Program, program_of, shared_weights
 from .readers import Reader, reader_of
 from .unsupported import refusal, unsupported_operations
@@ -85,7 +85,7 @@ def write_saved_model(
         ArgumentError: two programs have different weights under one name, or ``target`` is no version.
     """
     tf = require("tensorflow", extra="tensorflow", purpose="to write a SavedModel")
-    reader = reader_of(target)
+    reader, platforms = reader_of(target), known_platforms(platforms)
     with written_whole(path, overwrite=overwrite) as draft:
         exported = {name: export_program(program, platforms) for name, program in programs.items()}
         _check_calls(exported, platforms)
