@@ -136,6 +136,12 @@ def test_proof_wants_arrays_by_name(tmp_path, inputs):
         prove(tmp_path / "net", inputs=inputs)
 
 
+def test_a_bundle_for_other_machines_is_not_proved_here(tmp_path):
+    save(trained(), tmp_path / "net", inputs=("batch", 4), platforms=("tpu",))
+    with pytest.raises(ExportError, match=r"(?s)this machine.*written for tpu.*expected +cpu"):
+        prove(tmp_path / "net")
+
+
 def test_outputs_may_have_names_that_numpy_uses(tmp_path):
     """E37: whatever the outputs are called, they come back from the other process."""
     function = lambda params, x: {"file": x, "milliseconds": 2 * x, "a|b": 3 * x, "c_next": 4 * x}

@@ -7,6 +7,7 @@ is a number is fixed in the file.
 from __future__ import annotations
 
 import dataclasses
+import keyword
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,11 +67,11 @@ class InputSpec:
                     do='InputSpec(("batch", 8, 8, 1))',
                 )
         _check_dtype(self.dtype, self.name)
-        if not (isinstance(self.name, str) and self.name.isidentifier()):
+        if not (isinstance(self.name, str) and self.name.isidentifier()) or keyword.iskeyword(self.name):
             raise ArgumentError(
                 "an input's name becomes a keyword of the exported function",
                 found=f"name={self.name!r}",
-                expected="a Python identifier",
+                expected="a Python identifier that is no keyword",
                 do='InputSpec(shape, name="x")',
             )
 

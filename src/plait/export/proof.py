@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, ExportError
 from ..words import describe_type
+from . import stablehlo_loader
 from .describe import find_exports
 from .program import Program
 from .stablehlo import load_stablehlo
@@ -54,6 +56,8 @@ def prove(
     exports = find_exports(path)
     bundles = [place for kind, place in exports if kind == "stablehlo"]
     loaded = load_stablehlo(bundles[0], signature) if bundles else None
+    if bundles:
+        _check_platform(bundles[0])
     if reference is None and loaded is None:
         raise ArgumentError(
             "there is nothing to compare the exports with",
@@ -93,6 +97,20 @@ def prove(
         for kind, place in exports
     ]
     return reports, times
+
+
+def _check_platform(bundle: Path) -> None:
+    """Refuse a bundle that was written for other machines than this one."""
+    written = stablehlo_loader.read_manifest(bundle).get("platforms", [])
+    here = {"gpu": {"cuda", "rocm"}}.get(jax.default_backend(), {jax.default_backend()})
+    if not here & set(written):
+        raise ExportError(
+            "the bundle does not run on this machine",
+            at=os.fspath(bundle),
+            found=f"written for {', '.join(map(str, written))}",
+            expected=" or ".join(sorted(here)),
+            do="prove it where it is to run, or export with platforms=('cpu', ...) too",
+        )
 
 
 def _examples(inputs: Any) -> list[dict[str, Any]]:
