@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.core
 import numpy as np
 
+from .._compat import Tracer
 from ..errors import ExportError
 from ..words import describe_type
 
@@ -101,7 +101,7 @@ def check_concrete(leaf: Any, name: str) -> None:
     Raises:
         ExportError: with the name.
     """
-    if isinstance(leaf, jax.core.Tracer):
+    if isinstance(leaf, Tracer):
         raise ExportError(
             "a model cannot be exported while JAX traces it",
             at=name,
