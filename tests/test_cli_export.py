@@ -22,6 +22,10 @@ def make():
 
 def nothing():
     return 3
+
+
+def mistaken():
+    return plait.Linera(4)
 """
 
 
@@ -92,6 +96,13 @@ def test_what_cannot_be_done_is_said_in_words(folder):
         assert text in done.stderr, (arguments, done.stderr)
         assert "Traceback" not in done.stderr
     assert not (folder / "new").exists()
+
+
+def test_a_mistake_in_the_factory_is_not_a_missing_factory(folder):
+    done = run(folder, "export", "my_model:mistaken", "new", "--input", "x:float32[4]")
+    assert done.returncode != 0
+    assert "cannot be found" not in done.stderr
+    assert "return plait.Linera(4)" in done.stderr
 
 
 def test_inputs_of_other_names_shapes_or_dtypes_are_refused_in_words(folder):

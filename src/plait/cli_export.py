@@ -140,8 +140,8 @@ def _made(text: str) -> Any:
     module, _, function = text.partition(":")
     sys.path.insert(0, os.getcwd())
     try:
-        return getattr(importlib.import_module(module), function or "make_model")()
-    except (ImportError, AttributeError) as error:
+        factory = getattr(importlib.import_module(module), function or "make_model")
+    except (ImportError, AttributeError, ValueError) as error:  # ValueError: the module's name is empty
         raise ArgumentError(
             "the model's factory cannot be found",
             at=text,
@@ -149,6 +149,8 @@ def _made(text: str) -> Any:
             expected="MODULE:FUNCTION, a function without arguments in a module that can be imported from here",
             do="plait export my_model:make FOLDER --input 'x:float32[batch,8]'",
         ) from error
+    else:
+        return factory()  # its own errors are the user's, with their places
     finally:
         sys.path.pop(0)
 

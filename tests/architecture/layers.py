@@ -39,12 +39,12 @@ FILES: dict[str, tuple[str, ...]] = {
         "conversion_report", "convert", "torch_weights",
     ),
     "export": (
-        "dependencies", "whole_write", "weights", "input_spec", "program", "lowering", "unsupported", "portable",
-        "readers", "stablehlo_loader", "rewriting", "onnx_pooling", "runners", "constants", "typing", "config",
-        "obm_configs", "variable_names", "xla_call", "conversion", "size_variants", "dtensor_utils", "variable_trees",
-        "jax_module", "signatures", "data_processors", "pipeline", "serving", "warmup", "export_manager",
-        "exported_maps", "utils", "validation_report", "validation_job", "validation", "saved_model", "stablehlo",
-        "onnx", "litert", "saving", "describe", "validate", "proof",
+        "dependencies", "whole_write", "weights", "input_spec", "arguments", "program", "lowering", "unsupported",
+        "portable", "readers", "stablehlo_loader", "rewriting", "onnx_pooling", "runners", "constants", "typing",
+        "config", "obm_configs", "variable_names", "xla_call", "conversion", "size_variants", "dtensor_utils",
+        "variable_trees", "jax_module", "signatures", "data_processors", "pipeline", "serving", "warmup",
+        "export_manager", "exported_maps", "utils", "validation_report", "validation_job", "validation",
+        "saved_model", "stablehlo", "onnx", "litert", "saving", "describe", "validate", "proof",
     ),
     "inspect": ("tabulate", "sharding", "retrace", "treescope", "explorer"),
     "training": (

@@ -1,5 +1,6 @@
 """Bundles that were cut, swapped or edited: refused by name, never run, never a crash. (rules E35, E36)"""
 
+import hashlib
 import json
 import random
 import shutil
@@ -129,3 +130,29 @@ def test_the_loader_is_short_and_stands_alone(bundle):
     assert not {"pickle", "eval(", "exec(", "plait."} & {*text.replace("``plait", "").split()}
     apply = load(bundle)
     assert apply(batch(2))["logits"].shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda signature: signature["inputs"][0].update(name="other"),
+        lambda signature: signature["inputs"][0].update(dtype="int8"),
+        lambda signature: signature["inputs"][0].update(shape="b"),
+        lambda signature: signature.update(inputs=[]),
+        lambda signature: signature.update(weights=[]),
+    ],
+)
+def test_a_manifest_of_another_function_is_refused(copy, change):
+    """E36: at loading, by the name of the function's file."""
+    edit(copy, lambda manifest: change(next(iter(manifest["signatures"].values()))))
+    with pytest.raises(ExportError, match=r"(?s)a function of other arrays.*\.jax_export"):
+        load(copy)
+
+
+def test_a_function_that_cannot_be_read_is_refused(copy):
+    """E36: even if the sum of the file is right."""
+    (place,) = copy.glob("*.jax_export")
+    place.write_bytes(b"junk" * 10)
+    edit(copy, lambda manifest: manifest["files"][place.name].update(sha256=hashlib.sha256(b"junk" * 10).hexdigest()))
+    with pytest.raises(ExportError, match=r"\.jax_export is damaged"):
+        load(copy)

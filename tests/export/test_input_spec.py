@@ -42,6 +42,7 @@ def test_a_bare_shape_is_a_float32_input_x():
         ({"shape": ("batch", 0)}, ArgumentError, r"found +0 in shape"),
         ({"shape": ("2 * batch",)}, ArgumentError, r"found +'2 \* batch' in shape"),
         ({"shape": (8,), "name": "my input"}, ArgumentError, r"found +name='my input'"),
+        ({"shape": (8,), "name": "class"}, ArgumentError, r"found +name='class'"),
     ],
 )
 def test_a_wrong_spec_says_what_it_found(arguments, error, found):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import plait
 from plait.errors import ExportError
 from plait.export import InputSpec, describe_exports, save_onnx, validate_export
 from plait.export.onnx import write_onnx
@@ -77,9 +78,34 @@ def test_many_weights_go_to_a_file_beside_the_model(tmp_path):
         write_onnx(program, path, most_bytes=7)
     write_onnx(program, path, most_bytes=7, overwrite=True)
     onnx.checker.check_model(path)
+    write_onnx(program, path, overwrite=True)
+    assert {file.name for file in tmp_path.iterdir()} == {"m.onnx"}
 
 
 def test_a_parameter_may_not_have_the_name_of_the_input(tmp_path):
     spec = InputSpec(("batch",), name="kernel")
     with pytest.raises(ExportError, match=r"at +kernel"):
         save_onnx(lambda p, x: x, {"kernel": jnp.ones(2)}, tmp_path / "m.onnx", input_spec=spec)
+
+
+def test_what_onnx_cannot_load_is_refused(tmp_path):
+    """E44: jax2onnx writes a cast to complex numbers, which no operation of ONNX takes."""
+    with pytest.raises(ExportError, match=r"(?s)cannot write the model as ONNX.*tensor\(complex64\)"):
+        save_onnx(lambda p, x: jnp.fft.fft(x).real, {}, tmp_path / "m.onnx", input_spec=InputSpec(("batch", 4)))
+    assert list(tmp_path.iterdir()) == []
+
+
+class Counting(plait.Module):
+    def __init__(self):
+        self.count = plait.Cache(jnp.zeros(()))
+
+    def __call__(self, x):
+        self.count[...] = self.count[...] + 1
+        return {"count_next": x + self.count[...]}
+
+
+def test_an_output_may_not_have_the_name_of_the_next_state(tmp_path):
+    """E33: which is ``NAME_next`` in ONNX."""
+    program = program_of(Counting(), (2,), state=plait.Cache)
+    with pytest.raises(ExportError, match=r"(?s)new value of a state.*at +count_next"):
+        write_onnx(program, tmp_path / "m.onnx")

@@ -36,7 +36,8 @@ def test_changes_of_variables_need_a_decision():
     model = Net()
     before = plait.to_pure_dict(plait.state(model, plait.BatchStat))
     with pytest.raises(
-        ExportError, match=r"(?s)norm\.mean, norm\.var.*BatchStat.*model\.eval\(\).*state=plait\.BatchStat"
+        ExportError,
+        match=r"(?s)norm\.mean, norm\.var.*BatchStat.*model\.eval\(\).*state=\(plait\.BatchStat, plait\.RngCount\)",
     ):
         export_program(program_of(model, ("batch", 4)))
     frozen = program_of(model, ("batch", 4), frozen=(plait.BatchStat, plait.RngState))
@@ -122,3 +123,73 @@ def test_python_inside_a_model_is_refused(call):
 
     with pytest.raises(ExportError, match=r"calls back into Python(.|\n)*jax\.debug\.print"):
         export_program(program_of(({}, noisy), ("batch", 4)))
+
+
+class Weighted(plait.Module):
+    """Two variables whose paths are the same text once they are joined by dots."""
+
+    def __init__(self):
+        self.table = plait.Dict({"a.b": plait.Param(jnp.ones(2)), "a": plait.Dict({"b": plait.Param(jnp.zeros(2))})})
+
+    def __call__(self, x):
+        return x + self.table["a.b"] + 10 * self.table["a"]["b"]
+
+
+def test_two_weights_of_one_name_are_refused():
+    """E33: one array would otherwise stand for both."""
+    with pytest.raises(ExportError, match=r"(?s)same name.*at +table\.a\.b.*'a', 'b'.*'a\.b'"):
+        program_of(Weighted(), (2,))
+
+
+def test_two_states_of_one_name_are_refused():
+    """E33: the state is named by its path, joined by ``_``."""
+    model = plait.Dict({"a_b": plait.Cache(jnp.ones(2)), "a": plait.Dict({"b": plait.Cache(jnp.zeros(2))})})
+    with pytest.raises(ArgumentError, match=r"(?s)same name.*'a_b' twice"):
+        program_of(model, (2,), method="items", state=plait.Cache)
+
+
+class Ordered(plait.Module):
+    def __call__(self, tokens, scale, *, shift=0.0):
+        return 100 * tokens + 10 * scale + shift
+
+
+@pytest.mark.parametrize(
+    "model", [Ordered(), ({}, lambda _, tokens, scale, *, shift=0.0: Ordered()(tokens, scale, shift=shift))]
+)
+def test_inputs_in_a_dictionary_go_to_the_arguments_of_their_names(model):
+    """E32: in any order, keyword-only ones too; a name of the dictionary is the input's name."""
+    program = program_of(model, {"shift": (), "scale": InputSpec((), "int32"), "tokens": InputSpec((), "int32")})
+    assert [spec.name for spec in program.inputs] == ["shift", "scale", "tokens"]
+    assert program.call({}, {"shift": 3, "scale": 2, "tokens": 1}) == {"y": 123}
+    other = program_of(model, {"a": (), "b": ()})  # names of the file alone
+    assert other.call({}, {"a": 1, "b": 2}) == {"y": 120}
+    same = program_of(model, {"tokens": (), "b": ()})
+    assert same.call({}, {"tokens": 1, "b": 2}) == {"y": 120}
+    with pytest.raises(ArgumentError, match=r"(?s)at +scale.*inputs scale, b.*arguments tokens, scale"):
+        program_of(model, {"scale": (), "b": ()})
+
+
+def test_a_function_without_outputs_is_refused():
+    with pytest.raises(ExportError, match="returns nothing"):
+        named_outputs(None)
+    with pytest.raises(ArgumentTypeError, match=r"(?s)by its name.*a function"):
+        program_of(Net(), (4,), method=Net.encode)
+
+
+@pytest.mark.parametrize("dtype", ["floot32", "S5", object])
+def test_an_input_has_a_dtype_of_numbers(dtype):
+    with pytest.raises(ArgumentError, match=r"(?s)no such dtype.*InputSpec 'x'"):
+        InputSpec((4,), dtype)
+
+
+def test_64_bits_are_refused_where_jax_has_32():
+    """E33: the signature would say int64 and its function take int32; arrays are taken as JAX takes them."""
+    with pytest.raises(ArgumentError, match=r"(?s)at +InputSpec 'x'.*'int64'.*'int32'.*jax_enable_x64"):
+        program_of(Net(), InputSpec((4,), "int64"))
+    assert program_of(Net(), np.zeros((2, 4))).inputs[0].dtype == np.float32
+    assert program_of(({"w": np.zeros(4)}, lambda params, x: x + params["w"]), (4,)).weights["w"].dtype == np.float32
+
+
+def test_a_model_that_is_traced_is_refused():
+    with pytest.raises(ExportError, match=r"(?s)while JAX traces it.*at +body\.bias"):
+        plait.jit(lambda model: program_of(model, (4,)).weights)(Net())

@@ -60,3 +60,11 @@ def test_a_name_that_tensorflow_cannot_save_is_refused_before_anything_is_writte
     with pytest.raises(ExportError, match=r"at +_hidden/kernel"):
         save_saved_model(lambda p, x: x, {"_hidden/kernel": jnp.ones(1)}, tmp_path / "m", input_spec=("batch",))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["self", "größe", "_x"])
+def test_names_of_inputs_that_tensorflow_has_not_got_are_refused(tmp_path, name):
+    """E44: before anything is written."""
+    with pytest.raises(ExportError, match=rf"(?s)no input of this name.*at +{name}"):
+        save_saved_model(lambda params, x: x, {}, tmp_path / "m", input_spec=InputSpec((2,), name=name))
+    assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import plait
-from plait.errors import ArgumentError, ExportError
+from plait.errors import ArgumentError, ArgumentTypeError, ExportError
 from plait.export import InputSpec, describe_exports, load, prove, save, validate_export
 from plait.export.program import named_outputs
 from plait.export.whole_write import ExportPathError
@@ -84,6 +84,15 @@ def test_what_is_there_is_kept_unless_asked(tmp_path):
     )
 
 
+def test_a_folder_that_is_no_export_is_never_replaced(tmp_path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "thesis.tex").write_text("years")
+    for overwrite in (False, True):
+        with pytest.raises(ExportPathError, match=r"thesis\.tex"):
+            save(trained(), tmp_path / "work", inputs=("batch", 4), overwrite=overwrite)
+    assert (tmp_path / "work" / "thesis.tex").read_text() == "years"
+
+
 def test_bad_requests_are_named(tmp_path):
     with pytest.raises(ArgumentError, match=r"'onx'(.|\n)*'stablehlo', 'saved_model', 'onnx', 'litert'"):
         save(trained(), tmp_path / "net", inputs=("batch", 4), formats=["onx"])
@@ -92,6 +101,62 @@ def test_bad_requests_are_named(tmp_path):
     with pytest.raises(ExportError, match="changes variables"):
         save(Net(), tmp_path / "net", inputs=("batch", 4))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"formats": []}, "needs a format"),
+        ({"platforms": ("gpuu",)}, r"'gpuu'(.|\n)*'cpu', 'cuda', 'rocm', 'tpu'"),
+        ({"platforms": ()}, "needs a platform"),
+        ({"target": "tensorflow==2.16"}, r"target='tensorflow==2\.16', formats=\['stablehlo'\]"),
+        ({"methods": ["encode"]}, r"methods=\['encode'\]"),
+        ({"methods": {"../x": "encode"}}, r"'\.\./x' in methods"),
+        ({"methods": {"": "encode"}}, "'' in methods"),
+        ({"methods": {"a/b": "encode"}}, "'a/b' in methods"),
+    ],
+)
+def test_options_that_would_do_nothing_or_harm_are_refused(tmp_path, options, message):
+    """E32: before anything is written."""
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
+        save(trained(), tmp_path / "net", inputs=("batch", 4), **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_format_named_twice_is_written_once_and_one_platform_is_a_word(tmp_path):
+    save(trained(), tmp_path / "net", inputs=("batch", 4), formats=["stablehlo"] * 2, platforms="cpu")
+    manifest = json.loads((tmp_path / "net" / "stablehlo" / "manifest.json").read_text())
+    assert manifest["platforms"] == ["cpu"]
+
+
+def test_a_loaded_function_takes_each_input_once(tmp_path):
+    save(trained(), tmp_path / "net", inputs=("batch", 4))
+    apply = load(tmp_path / "net")
+    for args, named in [((batch(2),), {"x": batch(3)}), ((batch(2), batch(2)), {}), ((), {})]:
+        with pytest.raises(TypeError, match=r"takes the inputs \['x'\], each once"):
+            apply(*args, **named)
+
+
+@pytest.mark.parametrize("inputs", [[], batch(2), [batch(2)], "data.npz"])
+def test_proof_wants_arrays_by_name(tmp_path, inputs):
+    """E43: a proof of nothing would pass."""
+    save(trained(), tmp_path / "net", inputs=("batch", 4))
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=r"no example|arrays by name"):
+        prove(tmp_path / "net", inputs=inputs)
+
+
+def test_a_bundle_for_other_machines_is_not_proved_here(tmp_path):
+    save(trained(), tmp_path / "net", inputs=("batch", 4), platforms=("tpu",))
+    with pytest.raises(ExportError, match=r"(?s)this machine.*written for tpu.*expected +cpu"):
+        prove(tmp_path / "net")
+
+
+def test_outputs_may_have_names_that_numpy_uses(tmp_path):
+    """E37: whatever the outputs are called, they come back from the other process."""
+    function = lambda params, x: {"file": x, "milliseconds": 2 * x, "a|b": 3 * x, "c_next": 4 * x}
+    save(({}, function), tmp_path / "net", inputs={"file": ("batch", 4)})
+    (report,), _ = prove(tmp_path / "net")
+    assert report.passed, report
 
 
 def test_the_report_of_a_bundle(tmp_path):

@@ -104,7 +104,8 @@ def test_a_refusal_shows_the_operations_or_the_converter_s_own_words():
     shown = str(refusal("no", None, operations * (SHOWN + 3), expected="less"))
     assert "layers[0]" in shown
     assert "and 3 more" in shown
-    assert "with free sizes fixed" in str(refusal("no", ValueError("a size"), [], expected="less"))
+    assert "fix the sizes" in str(refusal("no", ValueError("a size"), [], expected="less"))
+    assert "fix the sizes" not in str(refusal("no", ValueError("a size"), [], expected="less", free=False))
 
 
 # The converters themselves -------------------------------------------------------------------------------------------
@@ -114,7 +115,12 @@ def test_a_refusal_shows_the_operations_or_the_converter_s_own_words():
 @pytest.mark.oracle
 @pytest.mark.parametrize(
     ("kind", "layer", "operation"),
-    [("onnx", Fourier, "fft"), ("litert", Fourier, "fft"), ("litert", Sorted, "sort"), ("saved_model", Inverse, "lu")],
+    [
+        ("onnx", Fourier, "convert_element_type"),
+        ("litert", Fourier, "fft"),
+        ("litert", Sorted, "sort"),
+        ("saved_model", Inverse, "lu"),
+    ],
 )
 def test_save_refuses_by_layer_and_writes_nothing(tmp_path, kind, layer, operation):
     pytest.importorskip("jax2onnx" if kind == "onnx" else "tensorflow")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from plait.errors import ExportError
+from plait.export import save
 from plait.export.weights import by_name, named_weights
 
 
@@ -36,3 +37,9 @@ def test_a_function_of_named_weights_gives_what_the_function_gives():
 def test_what_cannot_be_stored_is_refused_by_name(params, reason):
     with pytest.raises(ExportError, match=reason):
         named_weights(params)
+
+
+def test_a_dtype_that_safetensors_has_not_got_is_refused(tmp_path):
+    with pytest.raises(ExportError, match=r"(?s)no such dtype.*at +w\n.*int4"):
+        save(({"w": jnp.ones(4, "int4")}, lambda params, x: x), tmp_path / "m", inputs=(4,))
+    assert list(tmp_path.iterdir()) == []

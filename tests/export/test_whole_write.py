@@ -47,3 +47,13 @@ def test_the_error_carries_its_parts(tmp_path):
     with pytest.raises(ExportPathError) as caught:
         write(tmp_path / "missing" / "model")
     assert caught.value.parts["found"] == "No such file or directory"
+
+
+def test_a_full_disk_is_told_as_one(tmp_path):
+    """E20: by whatever error a library raises for it; what was there is kept."""
+    write(tmp_path / "model", "old")
+    expected = pytest.raises(ExportPathError, match=rf"(?s)disk is full.*at +{tmp_path}\n")
+    with expected, written_whole(tmp_path / "model", overwrite=True):
+        raise RuntimeError("I/O error: No space left on device (os error 28)")
+    assert (tmp_path / "model" / "file").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -7,6 +7,7 @@ is a number is fixed in the file.
 from __future__ import annotations
 
 import dataclasses
+import keyword
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from jax.typing import DTypeLike
 from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
 
+UNNAMED = "x"
+
 
 @dataclasses.dataclass(frozen=True)
 class InputSpec:
@@ -30,7 +33,8 @@ class InputSpec:
         name: name of the input in the file's signature.
 
     Raises:
-        ArgumentError: a size that is neither positive nor a name, or a name that is no Python identifier.
+        ArgumentError: a size that is neither positive nor a name, a dtype that JAX has not got, or a name that is no
+            Python identifier.
         ArgumentTypeError: the shape is a string, or has an entry that is neither ``int`` nor ``str``.
 
     Example:
@@ -41,7 +45,7 @@ class InputSpec:
 
     shape: tuple[int | str, ...]
     dtype: DTypeLike = jnp.float32
-    name: str = "x"
+    name: str = UNNAMED
 
     def __post_init__(self) -> None:
         if isinstance(self.shape, str) or not all(isinstance(size, (int, np.integer, str)) for size in self.shape):
@@ -62,11 +66,12 @@ class InputSpec:
                     expected="positive integers for fixed sizes, identifiers such as 'batch' for free ones",
                     do='InputSpec(("batch", 8, 8, 1))',
                 )
-        if not self.name.isidentifier():
+        _check_dtype(self.dtype, self.name)
+        if not (isinstance(self.name, str) and self.name.isidentifier()) or keyword.iskeyword(self.name):
             raise ArgumentError(
                 "an input's name becomes a keyword of the exported function",
                 found=f"name={self.name!r}",
-                expected="a Python identifier",
+                expected="a Python identifier that is no keyword",
                 do='InputSpec(shape, name="x")',
             )
 
@@ -74,6 +79,21 @@ class InputSpec:
     def open_shape(self) -> tuple[int | None, ...]:
         """The shape with ``None`` for each free size."""
         return tuple(None if isinstance(size, str) else int(size) for size in self.shape)
+
+
+def _check_dtype(dtype: Any, name: str) -> None:
+    try:
+        known = jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_)
+    except TypeError:  # no dtype at all
+        known = False
+    if not known:
+        raise ArgumentError(
+            "there is no such dtype of an input",
+            at=f"InputSpec {name!r}",
+            found=f"dtype={dtype!r}",
+            expected="a dtype of numbers or bool that JAX has",
+            do='InputSpec(("batch", 128), dtype="int32")',
+        )
 
 
 def resolve_input_specs(specs: Any) -> tuple[InputSpec, ...]:
@@ -89,7 +109,7 @@ def resolve_input_specs(specs: Any) -> tuple[InputSpec, ...]:
         ['x', 'scale']
     """
     if isinstance(specs, Mapping):
-        found = tuple(_named(name, spec) for name, spec in specs.items())
+        found = tuple(_renamed(name, _named(name, spec)) for name, spec in specs.items())
     elif isinstance(specs, InputSpec) or _is_shape(specs) or hasattr(specs, "dtype"):
         found = (_named("x", specs),)
     elif isinstance(specs, (list, tuple)):
@@ -109,13 +129,19 @@ def resolve_input_specs(specs: Any) -> tuple[InputSpec, ...]:
     return found
 
 
+def _renamed(name: str, spec: InputSpec) -> InputSpec:
+    """The input under its key in a dictionary, if it has no name of its own."""
+    return dataclasses.replace(spec, name=name) if spec.name == UNNAMED else spec
+
+
 def _named(name: str, spec: Any) -> InputSpec:
     if isinstance(spec, InputSpec):
-        return spec
+        return _held(spec)
     if _is_shape(spec):
         return InputSpec(tuple(spec), name=name)
     if hasattr(spec, "shape") and hasattr(spec, "dtype"):
-        return InputSpec(tuple(spec.shape), spec.dtype, name)
+        dtype = jax.dtypes.canonicalize_dtype(spec.dtype)  # as JAX takes an array
+        return InputSpec(tuple(spec.shape), dtype, name)
     raise ArgumentTypeError(
         "an input of an export is described by its shape and dtype",
         at=name,
@@ -125,8 +151,27 @@ def _named(name: str, spec: Any) -> InputSpec:
     )
 
 
+def _held(spec: InputSpec) -> InputSpec:
+    """Refuse a dtype that JAX traces as a narrower one: the file would say the one, its function take the other."""
+    narrower = jax.dtypes.canonicalize_dtype(spec.dtype)
+    if narrower != np.dtype(spec.dtype):
+        raise ArgumentError(
+            "JAX has 64-bit values only where they are asked for",
+            at=f"InputSpec {spec.name!r}",
+            found=f"dtype={np.dtype(spec.dtype).name!r}",
+            expected=f"{narrower.name!r}, as the model gets it here",
+            do=f"InputSpec(..., dtype={narrower.name!r}), or jax.config.update('jax_enable_x64', True) first",
+        )
+    return spec
+
+
 def _is_shape(spec: Any) -> bool:
     return isinstance(spec, tuple) and all(isinstance(size, (int, np.integer, str)) for size in spec)
+
+
+def has_free_sizes(specs: Sequence[InputSpec]) -> bool:
+    """Whether a size of an input is a name."""
+    return any(None in spec.open_shape for spec in specs)
 
 
 def symbolic(specs: Sequence[InputSpec]) -> dict[str, jax.ShapeDtypeStruct]:

@@ -14,7 +14,7 @@ import jax
 
 from ..errors import ExportError, PlaitError
 from .dependencies import require
-from .input_spec import InputSpec
+from .input_spec import InputSpec, has_free_sizes
 from .program import Program, program_of
 from .rewriting import FOR_LITERT, rewritten
 from .saved_model import SIGNATURE, write_saved_model
@@ -41,7 +41,8 @@ def write_litert(programs: Mapping[str, Program], path: str | os.PathLike[str], 
         ExportError: LiteRT has not got an operation of the model, or the weights do not fit into one file.
     """
     tf = require("tensorflow", extra="tensorflow", purpose="to write a LiteRT file")
-    size = sum(array.nbytes for array in next(iter(programs.values())).weights.values())
+    weights = {name: array for program in programs.values() for name, array in program.weights.items()}
+    size = sum(array.nbytes for array in weights.values())
     if size > MOST_BYTES:
         raise ExportError(
             "the weights do not fit into one LiteRT file",
@@ -59,6 +60,7 @@ def write_litert(programs: Mapping[str, Program], path: str | os.PathLike[str], 
             raise refusal(
                 "TensorFlow's converter cannot write the model for LiteRT", error, operations,
                 expected="operations that LiteRT has built in",
+                free=any(has_free_sizes(program.inputs) for program in programs.values()),
             ) from error  # fmt: skip
 
 

@@ -16,11 +16,29 @@ import jax.export
 import jax.extend.core
 
 from ..core.locate import place_of
-from ..errors import ExportError, PlaitError
+from ..errors import ArgumentError, ExportError, PlaitError
 from .input_spec import symbolic
 from .program import Arrays, Program
 
 PLATFORMS = ("cpu", "cuda", "tpu")
+KNOWN_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+
+def known_platforms(platforms: str | Sequence[str]) -> tuple[str, ...]:
+    """The platforms, each once; JAX itself writes a file for a platform that no one has.
+
+    Raises:
+        ArgumentError: there is none, or one has another name.
+    """
+    wanted = tuple(dict.fromkeys([platforms] if isinstance(platforms, str) else platforms))
+    if not wanted or not set(wanted) <= set(KNOWN_PLATFORMS):
+        raise ArgumentError(
+            "there is no platform of this name" if wanted else "an export needs a platform to run on",
+            found=f"platforms={platforms!r}",
+            expected=f"some of {', '.join(map(repr, KNOWN_PLATFORMS))}",
+            do="platforms=('cpu', 'cuda'), or leave it out",
+        )
+    return wanted
 
 
 def traced_program(program: Program) -> tuple[Program, list[str]]:

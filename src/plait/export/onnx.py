@@ -24,7 +24,7 @@ import numpy as np
 from ..core.layer_scopes import layer_of
 from ..errors import ExportError
 from .dependencies import require
-from .input_spec import InputSpec, symbolic
+from .input_spec import InputSpec, has_free_sizes, symbolic
 from .lowering import traced_program
 from .onnx_pooling import narrow_pools
 from .program import Program, program_of
@@ -75,20 +75,24 @@ def write_onnx(
     """
     onnx = require("onnx", extra="onnx", purpose="to write an ONNX file")
     jax2onnx = require("jax2onnx", extra="onnx", purpose="to write an ONNX file")
+    data = Path(f"{os.fspath(path)}{DATA}")
+    small = sum(array.nbytes for array in program.weights.values()) <= most_bytes
     with written_whole(path, overwrite=overwrite) as draft:
         program, outputs = traced_program(program)
         _check_names(program, outputs)
-        model = _convert(jax2onnx, program, outputs)
+        _check_next(program, outputs)
+        model = _convert(jax2onnx, onnx, program, outputs)
         narrow_pools(model, onnx)
         onnx.checker.check_model(model)
-        if sum(array.nbytes for array in program.weights.values()) <= most_bytes:
+        if small:
             _store_weights(model, program.weights, onnx)
             onnx.save_model(model, os.fspath(draft))
         else:
-            data = Path(f"{os.fspath(path)}{DATA}")
             with written_whole(data, overwrite=overwrite) as data_draft:
                 _store_beside(model, program.weights, onnx, data_draft, data.name)
                 onnx.save_model(model, os.fspath(draft))
+    if small and overwrite:
+        data.unlink(missing_ok=True)  # of the larger model that was here
 
 
 def _check_names(program: Program, outputs: list[str]) -> None:
@@ -113,7 +117,20 @@ def _check_names(program: Program, outputs: list[str]) -> None:
         )
 
 
-def _convert(jax2onnx: Any, program: Program, outputs: list[str]) -> Any:
+def _check_next(program: Program, outputs: list[str]) -> None:
+    """Refuse outputs that have the name of the new value of a state."""
+    for name in program.state:
+        if f"{name}{NEXT}" in outputs:
+            raise ExportError(
+                "an output has the name of the new value of a state",
+                at=f"{name}{NEXT}",
+                found=f"the state {name}, and an output {name}{NEXT}",
+                expected="names that differ: in ONNX the new value of a state is its name with _next",
+                do="give the output another name",
+            )
+
+
+def _convert(jax2onnx: Any, onnx: Any, program: Program, outputs: list[str]) -> Any:
     """The ``ModelProto`` of the program, with weights and inputs as its inputs.
 
     ONNX wants names that differ, but a state has one name as an input and as an output: the new value of ``cache`` is
@@ -139,22 +156,25 @@ def _convert(jax2onnx: Any, program: Program, outputs: list[str]) -> Any:
     traced = jax.extend.core.jaxpr_as_fun(closed)
     shown = [f"{name}{NEXT}" if name in program.state else name for name in outputs]
     try:
-        with _quiet_converter():
-            return jax2onnx.to_onnx(
-                lambda *arrays: tuple(traced(*arrays)), arguments,
-                input_names=[*program.weights, *names], output_names=shown,
-            )  # fmt: skip
+        return _checked(
+            jax2onnx, onnx, lambda *arrays: tuple(traced(*arrays)), arguments,
+            input_names=[*program.weights, *names], output_names=shown,
+        )  # fmt: skip
     except Exception as error:  # jax2onnx raises whatever its converter of one operation happens to raise
         known = dataclasses.replace(program, call=rewritten(program.call, FOR_ONNX))
-        operations = unsupported_operations(known, lambda function, shapes: _try(jax2onnx, function, shapes))
+        operations = unsupported_operations(known, lambda function, shapes: _checked(jax2onnx, onnx, function, shapes))
         raise refusal(
-            "jax2onnx cannot write the model as ONNX", error, operations, expected="operations that jax2onnx knows"
-        ) from error
+            "jax2onnx cannot write the model as ONNX", error, operations, expected="operations that jax2onnx knows",
+            free=has_free_sizes(program.inputs),
+        ) from error  # fmt: skip
 
 
-def _try(jax2onnx: Any, function: Any, shapes: Sequence[Any]) -> None:
+def _checked(jax2onnx: Any, onnx: Any, function: Any, shapes: Sequence[Any], **names: Any) -> Any:
+    """The ``ModelProto`` of a function. jax2onnx also writes what no one loads: ``Cast`` to complex numbers, say."""
     with _quiet_converter():
-        jax2onnx.to_onnx(function, shapes)
+        model = jax2onnx.to_onnx(function, shapes, **names)
+    onnx.checker.check_model(model, full_check=True)
+    return model
 
 
 HALVES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))

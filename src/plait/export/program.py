@@ -26,8 +26,9 @@ from ..errors import ArgumentError, ArgumentTypeError, ExportError
 from ..paths import Path, describe_path
 from ..typing import FilterLiteral
 from ..words import describe_type
+from .arguments import arguments
 from .input_spec import InputSpec, resolve_input_specs
-from .weights import by_name, key_name, named_weights
+from .weights import by_name, check_concrete, check_distinct, key_name, named_weights
 
 Arrays = dict[str, Any]
 OUTPUT = "y"
@@ -59,7 +60,8 @@ def program_of(
 
     Args:
         model: a module, or ``(params, function)`` where ``function(params, *inputs)`` is pure.
-        inputs: an ``InputSpec``, a shape, or a sequence of ``InputSpec``s, one for each argument.
+        inputs: an ``InputSpec``, a shape, a sequence of ``InputSpec``s, one for each argument, or a dictionary: an
+            input goes to the argument of its name, or all of them in order if the function has other names.
         method: which method of the module.
         state: variables that are inputs and outputs of the program.
         frozen: variables that stay as they are, whatever the method does to them.
@@ -71,11 +73,16 @@ def program_of(
     """
     specs = resolve_input_specs(inputs)
     if isinstance(model, Pytree):
-        return _program_of_module(model, specs, method, state, frozen)
+        return _program_of_module(model, specs, isinstance(inputs, Mapping), method, state, frozen)
     if isinstance(model, tuple) and len(model) == 2 and callable(model[1]):
         params, function = model
         apply = by_name(function, params)
-        call = lambda weights, xs: named_outputs(apply(weights, *(xs[spec.name] for spec in specs)))
+        given = arguments(specs, function, 1, by_name=isinstance(inputs, Mapping))
+
+        def call(weights: Arrays, xs: Arrays) -> Arrays:
+            args, kwargs = given(xs)
+            return named_outputs(apply(weights, *args, **kwargs))
+
         return Program(call, named_weights(params), specs)
     raise ArgumentTypeError(
         "an export takes a model",
@@ -86,8 +93,16 @@ def program_of(
 
 
 def _program_of_module(
-    model: Any, specs: tuple[InputSpec, ...], method: str, state: FilterLiteral, frozen: FilterLiteral
+    model: Any, specs: tuple[InputSpec, ...], named: bool, method: str, state: FilterLiteral, frozen: FilterLiteral
 ) -> Program:
+    if not isinstance(method, str):
+        raise ArgumentTypeError(
+            "a method is given by its name",
+            at=type(model).__name__,
+            found=describe_type(method),
+            expected="the name of a method",
+            do="methods={'encode': 'encode'}",
+        )
     if not callable(getattr(type(model), method, None)):
         raise ArgumentError(
             "the model has no such method",
@@ -102,11 +117,15 @@ def _program_of_module(
     leaves = dict(flat)
     carried = {path: _state_name(path) for path, leaf in leaves.items() if is_state(path, leaf)}
     keys = {path: jax.random.key_impl(_value(leaf)) for path, leaf in leaves.items() if _is_key(_value(leaf))}
+    for path, leaf in leaves.items():
+        check_concrete(_value(leaf), describe_path(path))
     values = {path: _numbers(_value(leaf)) for path, leaf in leaves.items()}
     first = {name: np.asarray(values[path]) for path, name in carried.items()}
     tree = {path: value for path, value in values.items() if path not in carried}
     names = {path: ".".join(map(str, path)) for path in tree}
-    _check_names([spec.name for spec in specs] + list(first))
+    check_distinct(names)
+    _check_names([*(spec.name for spec in specs), *carried.values()])
+    arguments_of = arguments(specs, getattr(type(model), method), 1, by_name=named)
 
     def call(weights: Arrays, xs: Arrays) -> Arrays:
         given = {}
@@ -116,7 +135,8 @@ def _program_of_module(
         pairs = [(path, _with_value(leaf, given[path])) for path, leaf in leaves.items()]
         inner = merge(graphdef, from_flat_state(FlatState(pairs, sort=False)))
         with layer_scopes(inner):
-            outputs = named_outputs(getattr(inner, method)(*(xs[spec.name] for spec in specs)))
+            args, kwargs = arguments_of(xs)
+            outputs = named_outputs(getattr(inner, method)(*args, **kwargs))
         after = {path: _value(leaf) for path, leaf in to_flat_state(split(inner)[1])}
         changed = [path for path in leaves if after.get(path) is not given[path]]
         _check_changes([path for path in changed if not may_change(path, leaves[path])], leaves)
@@ -164,6 +184,13 @@ def named_outputs(tree: Any) -> Arrays:
         if name in found:
             _refuse_twice(name)
         found[name] = leaf
+    if not found:
+        raise ExportError(
+            "the exported function returns nothing",
+            found=f"{tree!r}",
+            expected="at least one array",
+            do="return the arrays that the file should give",
+        )
     return found
 
 
@@ -188,13 +215,14 @@ def _check_changes(paths: list[Path], leaves: Mapping[Path, Any]) -> None:
         return
     listed = ", ".join(describe_path(path) for path in paths[:8]) + (f" and {len(paths) - 8} more" * (len(paths) > 8))
     kinds = sorted({type(leaves[path]).__name__ for path in paths})
+    chosen = f"plait.{kinds[0]}" if len(kinds) == 1 else f"({', '.join(f'plait.{kind}' for kind in kinds)})"
     raise ExportError(
         "the exported function changes variables of the model",
         at=listed,
         found=f"changes of {len(paths)} variables: {', '.join(kinds)}",
         expected="a function that leaves the model as it is, or is told what to do with the changes",
-        do=f"export model.eval(); or state=plait.{kinds[0]} makes them inputs and outputs, and "
-        f"frozen=plait.{kinds[0]} drops the changes",
+        do=f"export model.eval(); or state={chosen} makes them inputs and outputs, and "
+        f"frozen={chosen} drops the changes",
     )
 
 

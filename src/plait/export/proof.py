@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ArgumentTypeError, ExportError
+from ..words import describe_type
+from . import stablehlo_loader
 from .describe import find_exports
 from .program import Program
 from .stablehlo import load_stablehlo
@@ -53,6 +56,8 @@ def prove(
     exports = find_exports(path)
     bundles = [place for kind, place in exports if kind == "stablehlo"]
     loaded = load_stablehlo(bundles[0], signature) if bundles else None
+    if bundles:
+        _check_platform(bundles[0])
     if reference is None and loaded is None:
         raise ArgumentError(
             "there is nothing to compare the exports with",
@@ -75,7 +80,7 @@ def prove(
                 do="pass inputs={'x': x}, or on the command line --inputs data.npz",
             )
         inputs = made_up(loaded, seed)
-    examples = [dict(each) for each in ([inputs] if isinstance(inputs, Mapping) else inputs)]
+    examples = _examples(inputs)
     if isinstance(reference, Program) or loaded is not None:
         entries, state = _entries(reference, loaded)
         examples = [{**{name: np.asarray(array) for name, array in state.items()}, **each} for each in examples]
@@ -92,6 +97,39 @@ def prove(
         for kind, place in exports
     ]
     return reports, times
+
+
+def _check_platform(bundle: Path) -> None:
+    """Refuse a bundle that was written for other machines than this one."""
+    written = stablehlo_loader.read_manifest(bundle).get("platforms", [])
+    here = {"gpu": {"cuda", "rocm"}}.get(jax.default_backend(), {jax.default_backend()})
+    if not here & set(written):
+        raise ExportError(
+            "the bundle does not run on this machine",
+            at=os.fspath(bundle),
+            found=f"written for {', '.join(map(str, written))}",
+            expected=" or ".join(sorted(here)),
+            do="prove it where it is to run, or export with platforms=('cpu', ...) too",
+        )
+
+
+def _examples(inputs: Any) -> list[dict[str, Any]]:
+    several = [inputs] if isinstance(inputs, Mapping) else inputs
+    if not isinstance(several, (list, tuple)) or not all(isinstance(each, Mapping) for each in several):
+        raise ArgumentTypeError(
+            "inputs are arrays by name",
+            found=describe_type(inputs),
+            expected="a dictionary, or a list of dictionaries",
+            do="inputs={'x': x}",
+        )
+    if not several:
+        raise ArgumentError(
+            "no example to compare",
+            found="inputs=[]",
+            expected="at least one",
+            do="inputs={'x': x}, or leave inputs out to have them made up",
+        )
+    return [dict(each) for each in several]
 
 
 def _entries(reference: Any, loaded: Any) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:

@@ -20,7 +20,7 @@ import numpy as np
 from ..errors import ExportError
 from .dependencies import require
 from .input_spec import InputSpec
-from .lowering import PLATFORMS, export_program
+from .lowering import PLATFORMS, export_program, known_platforms
 from .program import Program, program_of, shared_weights
 from .readers import Reader, reader_of
 from .unsupported import refusal, unsupported_operations
@@ -85,8 +85,9 @@ def write_saved_model(
         ArgumentError: two programs have different weights under one name, or ``target`` is no version.
     """
     tf = require("tensorflow", extra="tensorflow", purpose="to write a SavedModel")
-    reader = reader_of(target)
+    reader, platforms = reader_of(target), known_platforms(platforms)
     with written_whole(path, overwrite=overwrite) as draft:
+        _check_inputs(programs)
         exported = {name: export_program(program, platforms) for name, program in programs.items()}
         _check_calls(exported, platforms)
         weights = shared_weights({name: program for name, (_, program) in exported.items()})
@@ -101,6 +102,20 @@ def write_saved_model(
         }
         module.functions = list(signatures.values())
         tf.saved_model.save(module, os.fspath(draft), signatures=signatures)
+
+
+def _check_inputs(programs: Mapping[str, Program]) -> None:
+    """Refuse the names of inputs that TensorFlow would refuse later, in words that name neither input nor reason."""
+    states = {name for program in programs.values() for name in program.state}
+    for spec in (spec for program in programs.values() for spec in program.inputs):
+        if not is_savable(spec.name) or spec.name == "self":
+            raise ExportError(
+                "TensorFlow has no input of this name",
+                at=spec.name,
+                found=f"the {'state' if spec.name in states else 'input'} {spec.name!r}",
+                expected="a letter of ASCII first, then those, digits and _; not self",
+                do="rename the variable of the model" if spec.name in states else "InputSpec(shape, name='x')",
+            )
 
 
 def _check_calls(exported: Mapping[str, tuple[jax.export.Exported, Program]], platforms: Sequence[str]) -> None:

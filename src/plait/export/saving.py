@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ArgumentTypeError
 from ..typing import FilterLiteral
 from .litert import write_litert
-from .lowering import PLATFORMS
+from .lowering import PLATFORMS, known_platforms
 from .onnx import write_onnx
 from .program import Program, program_of
 from .saved_model import SIGNATURE, write_saved_model
 from .stablehlo import load_stablehlo, write_bundle
 from .stablehlo_loader import MANIFEST
-from .whole_write import written_whole
+from .whole_write import ExportPathError, written_whole
 
 PLACES = {"stablehlo": "stablehlo", "saved_model": "saved_model", "onnx": "model.onnx", "litert": "model.tflite"}
 
@@ -51,13 +51,14 @@ def save(
         platforms: where StableHLO and SavedModel can run.
         target: what will read the SavedModel: ``"tensorflow==2.16"``, or a StableHLO version; by default the installed
             TensorFlow.
-        overwrite: whether to replace what is at ``path``.
+        overwrite: whether to replace an export that is at ``path``.
 
     Returns:
         What was written, by format.
 
     Raises:
-        ArgumentError: an unknown format.
+        ArgumentError: an unknown format or platform; a ``target`` without a SavedModel; a signature whose name is no
+            file name.
         ExportError: the model changes variables that are neither ``state`` nor ``frozen``, or a format cannot express
             it. Nothing is written then, in any format.
         ExportPathError: the folder cannot be written, or ``path`` exists.
@@ -69,16 +70,24 @@ def save(
         >>> plait.export.load("model")(jnp.ones((3, 4))).shape  # doctest: +SKIP
         (3, 2)
     """
-    wanted = [formats] if isinstance(formats, str) else list(formats)
-    for name in wanted:
-        if name not in PLACES:
-            raise ArgumentError(
-                "there is no export format of this name",
-                found=f"formats={wanted!r}",
-                expected=f"some of {', '.join(map(repr, PLACES))}",
-                do="plait.export.save(model, path, formats=['stablehlo', 'onnx'], inputs=('batch', 8))",
-            )
+    wanted = list(dict.fromkeys([formats] if isinstance(formats, str) else formats))
+    if not wanted or not set(wanted) <= set(PLACES):
+        raise ArgumentError(
+            "there is no export format of this name" if wanted else "an export needs a format",
+            found=f"formats={wanted!r}",
+            expected=f"some of {', '.join(map(repr, PLACES))}",
+            do="plait.export.save(model, path, formats=['stablehlo', 'onnx'], inputs=('batch', 8))",
+        )
+    if target is not None and "saved_model" not in wanted:
+        raise ArgumentError(
+            "a target is the reader of a SavedModel",
+            found=f"target={target!r}, formats={wanted!r}",
+            expected="the format 'saved_model', or no target",
+            do="add 'saved_model' to the formats, or leave target out",
+        )
+    platforms = known_platforms(platforms)
     programs = _programs(model, inputs, methods, state, frozen)
+    _check_is_export(Path(path))
     with written_whole(path, overwrite=overwrite) as draft:
         draft.mkdir()
         for name in wanted:
@@ -94,11 +103,38 @@ def save(
     return {name: Path(path) / PLACES[name] for name in wanted}
 
 
+def _check_is_export(path: Path) -> None:
+    """Refuse to replace a folder that ``save`` did not make: it may be somebody's work."""
+    if path.is_dir() and any(path.iterdir()) and not any((path / place).exists() for place in PLACES.values()):
+        raise ExportPathError(
+            "there is a folder at the path of the export, and it is no export",
+            at=str(path.absolute()),
+            found=", ".join(sorted(each.name for each in path.iterdir())[:8]),
+            expected="a path that is free, or, with overwrite=True, a folder that plait.export.save made",
+            do="choose another path, or remove the folder yourself",
+        )
+
+
 def _programs(
     model: Any, inputs: Any, methods: Mapping[str, str] | None, state: FilterLiteral, frozen: FilterLiteral
 ) -> dict[str, Program]:
     if methods is None:
         return {SIGNATURE: program_of(model, inputs, state=state, frozen=frozen)}
+    if not isinstance(methods, Mapping):
+        raise ArgumentTypeError(
+            "methods are given by signature",
+            found=f"methods={methods!r}",
+            expected="a dictionary",
+            do="methods={'serving_default': '__call__'}",
+        )
+    for name in methods:
+        if not isinstance(name, str) or not name.strip() or name.startswith(".") or set(name) & set("/\\:\0"):
+            raise ArgumentError(
+                "the name of a signature is part of a file's name",
+                found=f"{name!r} in methods",
+                expected="text without / \\ : that does not start with a dot",
+                do="methods={'encode': 'encode'}",
+            )
     if not methods or (len(methods) > 1 and not (isinstance(inputs, Mapping) and set(inputs) == set(methods))):
         raise ArgumentError(
             "each signature needs a method and its inputs",

@@ -22,7 +22,7 @@ import numpy as np
 from ..errors import ExportError
 from . import stablehlo_loader
 from .input_spec import InputSpec
-from .lowering import PLATFORMS, export_program
+from .lowering import PLATFORMS, export_program, known_platforms
 from .program import Program, program_of, shared_weights
 from .weights import Function
 from .whole_write import written_whole
@@ -79,6 +79,7 @@ def write_bundle(
     Raises:
         ArgumentError: two programs have different weights under one name.
     """
+    platforms = known_platforms(platforms)
     with written_whole(path, overwrite=overwrite) as draft:
         exported = {name: export_program(program, platforms) for name, program in programs.items()}
         weights = shared_weights({name: program for name, (_, program) in exported.items()})
@@ -131,6 +132,14 @@ def _write_weights(weights: dict[str, np.ndarray], folder: Path, shard_bytes: in
     shards: list[dict[str, np.ndarray]] = [{}]
     size = 0
     for name, array in weights.items():
+        if array.dtype.name not in stablehlo_loader.DTYPES.values():
+            raise ExportError(
+                "safetensors files have no such dtype",
+                at=name,
+                found=array.dtype.name,
+                expected=f"one of {', '.join(sorted(stablehlo_loader.DTYPES.values()))}",
+                do="store it in another dtype, and convert it in the function",
+            )
         if size and size + array.nbytes > shard_bytes:
             shards.append({})
             size = 0

@@ -1,8 +1,6 @@
 """Load a StableHLO bundle without plait: needs JAX and NumPy. A copy of this file lies in each bundle as ``load.py``.
 
-    from load import load
-    apply = load("path/of/the/bundle")
-    y = apply(x)
+    from load import load; y = load("path/of/the/bundle")(x)
 
 ``manifest.json`` names the rest: for each signature a ``jax.export`` artifact of ``(weights, inputs) -> outputs``,
 three dictionaries of arrays, and safetensors files (an 8-byte little-endian length, that many bytes of JSON which say
@@ -15,7 +13,6 @@ import json
 import math
 from pathlib import Path
 
-import jax
 import jax.export
 import numpy as np
 
@@ -49,18 +46,26 @@ def load(path, signature=None):
     needed = {*chosen["weights"], *states.values()}
     need(needed <= set(tensors), f"no weights {needed - set(tensors)}", folder)
     weights = {key: jax.device_put(tensors[key]) for key in chosen["weights"]}
-    call = jax.jit(jax.export.deserialize(bytearray(checked(folder, manifest, chosen["file"]))).call)
-    names = [entry["name"] for entry in chosen["inputs"]]
+    file, takes = chosen["file"], {each["name"]: (*map(str, each["shape"]), each["dtype"]) for each in chosen["inputs"]}
+    content = checked(folder, manifest, file)
+    try:
+        function = jax.export.deserialize(bytearray(content))
+        (own, given), _ = jax.tree.unflatten(function.in_tree, function.in_avals)
+    except Exception as error:  # JAX's reader raises errors of many kinds
+        raise ArtifactError(f"{file} is damaged: {type(error).__name__}: {error}"[:300]) from error
+    described = lambda arrays: {key: (*map(str, each.shape), each.dtype.name) for key, each in arrays.items()}
+    need(described(own) == described(weights) and described(given) == takes, "a function of other arrays", file)
+    call = jax.jit(function.call)
 
     def apply(*args, **inputs):
-        inputs.update(zip(names, args, strict=False))
-        if set(inputs) != set(names) or len(args) > len(names):
-            raise TypeError(f"{name} takes the inputs {', '.join(names)}, not {', '.join(inputs) or 'nothing'}")
+        if len(args) > len(takes) or sorted([*list(takes)[: len(args)], *inputs]) != sorted(takes):
+            raise TypeError(f"{name} takes the inputs {list(takes)}, each once; given {len(args)} and {list(inputs)}")
+        inputs.update(zip(takes, args, strict=False))
         outputs = call(weights, inputs)
         return outputs["y"] if list(outputs) == ["y"] else outputs
 
-    apply.__dict__["signature"] = chosen
-    apply.__dict__["state"] = {key: jax.device_put(tensors[place]) for key, place in states.items()}
+    first = {key: jax.device_put(tensors[place]) for key, place in states.items()}
+    apply.__dict__.update(signature=chosen, state=first)
     return apply
 
 
@@ -77,11 +82,8 @@ def read_manifest(path):
             need(Path(name).name == name not in ("", ".", ".."), f"{name!r} is no file of this folder", place)
             need(len(bytes.fromhex(manifest["files"][name]["sha256"])) == 32, f"no SHA-256 of {name!r}", place)
         for chosen in manifest["signatures"].values():
-            texts = [
-                *chosen["weights"],
-                *chosen["state"],
-                *(entry["name"] for entry in [*chosen["inputs"], *chosen["outputs"]]),
-            ]
+            names = [entry["name"] for entry in (*chosen["inputs"], *chosen["outputs"])]
+            texts = (*names, *chosen["weights"], *chosen["state"])
             need(all(isinstance(text, str) for text in texts), "a name that is no text", place)
     except DAMAGED as error:
         need(isinstance(error, ArtifactError), f"no whole manifest: {type(error).__name__}: {error}"[:300], place)

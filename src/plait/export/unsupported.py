@@ -67,15 +67,26 @@ def unsupported_operations(program: Program, convert: Convert) -> list[Operation
     return operations or _first_refused(closed, convert)
 
 
-def refusal(message: str, error: Exception | None, operations: list[Operation], *, expected: str) -> ExportError:
-    """An error that lists the operations, or has the converter's own words where none stands out."""
+def refusal(
+    message: str, error: Exception | None, operations: list[Operation], *, expected: str, free: bool = True
+) -> ExportError:
+    """An error that lists the operations, or has the converter's own words where none stands out.
+
+    Args:
+        message: what cannot be done.
+        error: what the converter raised.
+        operations: those that it refuses.
+        expected: what it takes.
+        free: whether an input has a free size, which may be what it refuses.
+    """
     if not operations:
-        first = _line(error)
         return ExportError(
             message,
-            found=f"{first}; with free sizes fixed, it can be written",
+            found=f"{_line(error)}; none of the operations is refused by itself",
             expected=expected,
-            do="fix the sizes of the inputs in InputSpec, or export to another format",
+            do="fix the sizes of the inputs in InputSpec, or export to another format"
+            if free
+            else "export to another format; StableHLO has all operations",
         )
     lines = [str(operation) for operation in operations[:SHOWN]]
     if len(operations) > SHOWN:

@@ -133,8 +133,10 @@ def validate_export(
             do="validate_export(kind, path, [x1, x2], [y1, y2])",
         )
     results = run_apart(kind, path, inputs, signature=signature, python=python)
-    times = tuple(float(np.median(result.pop("milliseconds"))) for result in results)
-    return dataclasses.replace(_compare(kind, path, results, outputs, tolerance), milliseconds=times)
+    times = tuple(float(np.median(milliseconds)) for _, milliseconds in results)
+    return dataclasses.replace(
+        _compare(kind, path, [found for found, _ in results], outputs, tolerance), milliseconds=times
+    )
 
 
 def run_apart(
@@ -144,10 +146,10 @@ def run_apart(
     *,
     signature: str | None = None,
     python: str | None = None,
-) -> list[Arrays]:
+) -> list[tuple[Arrays, np.ndarray]]:
     """The outputs of the file at ``path`` for each input, computed in a fresh process without ``KINDS[kind].blocked``.
 
-    Each also has the entry ``milliseconds``, the times of a few calls.
+    With each come the milliseconds of a few calls.
 
     Raises:
         ExportError: the process failed or took longer than the time limit.
@@ -188,7 +190,8 @@ def run_apart(
                 expected=f"{with_article(kind)} file that runs without {', '.join(runner.blocked)}",
                 do=f"run it yourself: {' '.join(command[:-2])} FOLDER_WITH_x_0000.npz",
             )
-        return [exchange.read(Path(exchanged, f"y_{index:04d}.npz")) for index in range(len(inputs))]
+        places = [Path(exchanged, f"y_{index:04d}.npz") for index in range(len(inputs))]
+        return [(exchange.read(place), exchange.read_milliseconds(place)) for place in places]
 
 
 def _examples(given: Any, name: str) -> list[Arrays]:

@@ -6,12 +6,13 @@ of a flat dictionary keep their keys. Names are what a reader of the file sees, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
+from .._compat import Tracer
 from ..errors import ExportError
 from ..words import describe_type
 
@@ -27,19 +28,28 @@ def named_weights(params: Any) -> dict[str, np.ndarray]:
     Raises:
         ExportError: two leaves have the same name, or a leaf is not an array of numbers.
     """
-    weights: dict[str, np.ndarray] = {}
-    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
-        name = ".".join(key_name(entry) for entry in path) or WHOLE
-        if name in weights:
+    pairs = jax.tree_util.tree_flatten_with_path(params)[0]
+    names = {jax.tree_util.keystr(path): ".".join(key_name(entry) for entry in path) or WHOLE for path, _ in pairs}
+    check_distinct(names)
+    return {name: _on_host(leaf, name) for name, (_, leaf) in zip(names.values(), pairs, strict=True)}
+
+
+def check_distinct(names: Mapping[Any, str]) -> None:
+    """Refuse names, given by path, of which two are the same: one array would stand for both.
+
+    Raises:
+        ExportError: it has the name and both paths.
+    """
+    first: dict[str, Any] = {}
+    for path, name in names.items():
+        if first.setdefault(name, path) != path:
             raise ExportError(
                 "two parameters would have the same name in the file",
                 at=name,
-                found=f"{jax.tree_util.keystr(path)} and another leaf",
+                found=f"{first[name]} and {path}",
                 expected="one leaf for each name",
                 do="rename one of them; nested keys are joined by dots",
             )
-        weights[name] = _on_host(leaf, name)
-    return weights
 
 
 def by_name(function: Function, params: Any) -> NamedFunction:
@@ -47,8 +57,8 @@ def by_name(function: Function, params: Any) -> NamedFunction:
     treedef = jax.tree_util.tree_structure(params)
     names = list(named_weights(params))
 
-    def apply(weights: dict[str, Any], *inputs: Any) -> Any:
-        return function(jax.tree_util.tree_unflatten(treedef, [weights[name] for name in names]), *inputs)
+    def apply(weights: dict[str, Any], *inputs: Any, **named: Any) -> Any:
+        return function(jax.tree_util.tree_unflatten(treedef, [weights[name] for name in names]), *inputs, **named)
 
     apply.__name__ = getattr(function, "__name__", "apply")
     return apply
@@ -63,6 +73,7 @@ def key_name(entry: Any) -> str:
 
 
 def _on_host(leaf: Any, name: str) -> np.ndarray:
+    check_concrete(leaf, name)
     if isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
         raise ExportError(
             "a key of random numbers cannot be stored in an export",
@@ -80,4 +91,21 @@ def _on_host(leaf: Any, name: str) -> np.ndarray:
             expected="arrays of numbers",
             do="pass a pytree whose leaves are arrays",
         )
-    return array
+    held = jax.dtypes.canonicalize_dtype(array.dtype)  # what the function was traced with
+    return array if held == array.dtype else array.astype(held)
+
+
+def check_concrete(leaf: Any, name: str) -> None:
+    """Refuse an array that JAX is tracing: it has no numbers yet that could be written.
+
+    Raises:
+        ExportError: with the name.
+    """
+    if isinstance(leaf, Tracer):
+        raise ExportError(
+            "a model cannot be exported while JAX traces it",
+            at=name,
+            found=describe_type(leaf),
+            expected="an array with numbers",
+            do="export outside of jit, grad, vmap and scan",
+        )

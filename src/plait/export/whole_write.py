@@ -43,6 +43,16 @@ def written_whole(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[
             if os.path.lexists(scratch / "replaced"):
                 os.rename(scratch / "replaced", target)
             raise
+    except Exception as error:  # libraries have errors of their own for a full disk
+        if "No space left on device" in str(error) and not isinstance(error, ExportPathError):
+            raise ExportPathError(
+                "the disk is full",
+                at=str(target.parent),
+                found=str(error)[:300],
+                expected="room for the export",
+                do="make room, or choose a path on another disk; what was written is removed, what was there is kept",
+            ) from error
+        raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -1,7 +1,8 @@
 """Arrays by name, between processes, as ``.npz`` files; and the time that a call takes. Needs NumPy alone.
 
 ``.npz`` forgets the names of bfloat16 and its like, so those travel as integers of their width, with the name of the
-dtype behind the array's own: ``x|bfloat16``.
+dtype before the array's own: ``bfloat16|x``. All others have an empty one, ``|x``, so that no array has the name of an
+argument of NumPy, or that of the times: ``milliseconds``.
 """
 
 import importlib
@@ -10,27 +11,35 @@ from pathlib import Path
 
 import numpy as np
 
+MILLISECONDS = "milliseconds"
 
-def write(path, arrays):
-    """Write a dictionary of arrays."""
-    stored = {}
+
+def write(path, arrays, milliseconds=None):
+    """Write a dictionary of arrays; ``milliseconds`` are written beside them, if given."""
+    stored = {} if milliseconds is None else {MILLISECONDS: np.asarray(milliseconds)}
     for name, array in arrays.items():
         array = np.asarray(array)
         if array.dtype.kind == "V":  # an extension dtype
-            stored[f"{name}|{array.dtype.name}"] = array.view(f"u{array.dtype.itemsize}")
+            stored[f"{array.dtype.name}|{name}"] = array.view(f"u{array.dtype.itemsize}")
         else:
-            stored[name] = array
+            stored[f"|{name}"] = array
     np.savez(path, **stored)
 
 
 def read(path):
-    """What ``write`` wrote; extension dtypes come from the package ``ml_dtypes``."""
+    """The arrays that ``write`` wrote; extension dtypes come from the package ``ml_dtypes``."""
     with np.load(path, allow_pickle=False) as file:
-        return dict(_restored(name, file[name]) for name in file.files)
+        return dict(_restored(name, file[name]) for name in file.files if name != MILLISECONDS)
+
+
+def read_milliseconds(path):
+    """The times that ``write`` wrote."""
+    with np.load(path, allow_pickle=False) as file:
+        return file[MILLISECONDS]
 
 
 def _restored(name, array):
-    name, _, dtype = name.partition("|")
+    dtype, _, name = name.partition("|")
     return name, array.view(getattr(importlib.import_module("ml_dtypes"), dtype)) if dtype else array
 
 
@@ -50,4 +59,4 @@ def run_all(folder, call, names):
             start = time.perf_counter()
             call(inputs)
             times.append((time.perf_counter() - start) * 1_000)
-        write(folder / file.name.replace("x_", "y_", 1), {**outputs, "milliseconds": np.asarray(sorted(times))})
+        write(folder / file.name.replace("x_", "y_", 1), outputs, sorted(times))

@@ -10,9 +10,9 @@ from exchange import run_all  # pyright: ignore[reportMissingImports]
 
 path, folder = sys.argv[1:3]
 session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-names = [output.name.removesuffix("_next") for output in session.get_outputs()]
-run_all(
-    folder,
-    lambda inputs: dict(zip(names, session.run(None, inputs), strict=True)),
-    [each.name for each in session.get_inputs()],
-)
+given = [each.name for each in session.get_inputs()]
+names = []
+for output in session.get_outputs():
+    state = output.name.removesuffix("_next")
+    names.append(state if state in given else output.name)
+run_all(folder, lambda inputs: dict(zip(names, session.run(None, inputs), strict=True)), given)
