@@ -111,6 +111,7 @@ def test_groups_by_filter_are_two_optimizers():
     assert_same(model, expected)
 
 
+@pytest.mark.slow
 def test_line_search_gets_the_value_and_the_function():
     """L-BFGS needs the loss, the gradient and the function of the parameters; nothing is wrapped anew in a step."""
     tx = optax.lbfgs(linesearch=optax.scale_by_backtracking_linesearch(max_backtracking_steps=10))

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parents[2]
 # The columns of the first table of each benchmark, and how many tables there are.
 SHAPES = {

@@ -5,6 +5,7 @@ import functools
 import flax.linen as nn
 import jax
 import numpy as np
+import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
@@ -187,6 +188,7 @@ def composed(steps, side):
     return make, side, tuple(names)
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(STEPS, st.sampled_from(["linen", "plait"]))
 def test_names_have_the_length_of_the_shape_under_any_composition(steps, side):

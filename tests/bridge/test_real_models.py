@@ -133,6 +133,7 @@ def trained_in_plait(module, inputs, labels):
     return losses, bridge.nnx_attrs_to_linen_vars(attrs)
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.usefixtures("users_promotion")
 @pytest.mark.parametrize(("module", "inputs", "labels"), MODELS.values(), ids=MODELS)

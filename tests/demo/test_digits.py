@@ -69,6 +69,7 @@ def test_it_learns(unbroken):
     assert second["train_accuracy"] > first["train_accuracy"] + 0.1
 
 
+@pytest.mark.slow
 def test_what_was_interrupted_and_resumed_equals_the_unbroken_run(unbroken, tmp_path):
     """Bit for bit: weights, batch statistics, optimizer state, dropout's keys and counters, metrics."""
     assert run(Options(output=tmp_path, **{**FEW, "epochs": 1})) == 0
@@ -96,6 +97,7 @@ def test_an_interruption_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     assert command in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_that_is_passed_over_is_named(tmp_path, capsys):
     assert run(Options(output=tmp_path, **FEW)) == 0
     newest = tmp_path / "checkpoints" / "epoch-0002"

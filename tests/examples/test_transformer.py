@@ -25,6 +25,7 @@ def test_it_learns(alone):
     assert alone[-1] < 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("sizes", LAYOUTS, ids=lambda sizes: "x".join(sizes))
 def test_every_layout_has_the_losses_of_one_device(sizes, kind, alone):

@@ -12,6 +12,7 @@ import os
 import hypothesis
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -164,4 +165,4 @@ Dispatch.TestCase.settings = hypothesis.settings(
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )
-TestDispatch = Dispatch.TestCase
+TestDispatch = pytest.mark.slow(Dispatch.TestCase)

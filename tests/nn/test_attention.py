@@ -69,6 +69,7 @@ def test_l27_it_is_the_paper_s_equation(options, shapes):
     np.testing.assert_allclose(y, paper(layer, *inputs), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @settings(max_examples=6)
 @given(

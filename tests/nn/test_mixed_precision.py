@@ -43,6 +43,7 @@ def products(jaxpr):
     return found
 
 
+@pytest.mark.slow
 def test_every_product_is_in_bfloat16_and_every_variable_in_float32():
     model, x = Net(BF16), some_input(4, 5, 3)
     forward = products(plait.make_jaxpr(loss)(model, x).jaxpr)
@@ -57,6 +58,7 @@ def test_every_product_is_in_bfloat16_and_every_variable_in_float32():
     assert dtypes(plait.state(model, (plait.Param, plait.BatchStat))) == {"float32"}
 
 
+@pytest.mark.slow
 def test_the_result_is_that_of_float32_to_bfloat16_s_eight_bits(users_promotion):
     x = some_input(4, 5, 3)
     half, full = Net(BF16), Net(jnp.float32)

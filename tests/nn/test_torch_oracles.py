@@ -165,6 +165,7 @@ def test_group_norm_and_instance_norm(groups, group_size, n_axes):
         compare_with_torch(layer, theirs, x, channels_first, channels_last, SCALE_AND_BIAS)
 
 
+@pytest.mark.slow
 @given(st.integers(2, 5), st.integers(1, 4), st.integers(0, 2), st.sampled_from([0.5, 0.9]))
 @few
 def test_batch_norm_in_training_and_after(batch, features, n_axes, momentum):
@@ -216,6 +217,7 @@ def test_pooling(n_axes, window, stride, padded):
         np.testing.assert_allclose(grad, channels_last(x_t.grad.numpy()), err_msg=name, **TOLERANCE)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers(1, 2), st.integers(1, 2), st.data())
 @few
 def test_dot_product_attention(batch, t_q, t_k, kv_heads, per_group, data):

@@ -454,6 +454,7 @@ def run_arrays(layers, scale, x):
     return (x**2).sum() * (layers[0]["b"] if scale is None else scale).sum()
 
 
+@pytest.mark.slow
 @given(plain_models())
 def test_random_models_have_the_gradients_of_their_pure_functions(sample):
     """X13, X14, U19: with and without a tied variable."""

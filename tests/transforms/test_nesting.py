@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
@@ -120,6 +121,7 @@ WRAPS = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(sorted(WRAPS)), min_size=2, max_size=4))
 def test_a_nest_equals_the_nest_of_jax(names):

@@ -23,7 +23,7 @@ def write(path, arrays, milliseconds=None):
             stored[f"{array.dtype.name}|{name}"] = array.view(f"u{array.dtype.itemsize}")
         else:
             stored[f"|{name}"] = array
-    np.savez(path, **stored)
+    np.savez(path, **stored)  # pyright: ignore[reportArgumentType]  # no name is that of an option
 
 
 def read(path):
