@@ -79,6 +79,7 @@ def test_a_checkpoint_is_restored_before_the_export(folder):
     np.testing.assert_allclose(apply(np.ones((1, 4), np.float32)), [[3.0, 3.0]], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_done_is_said_in_words(folder):
     (folder / "bad.npz").write_bytes(b"no archive")
     for arguments, text in (

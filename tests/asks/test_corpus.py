@@ -73,6 +73,7 @@ def test_every_program_is_there_in_every_spelling():
     assert len(texts) == len(STYLES) * len(PROGRAMS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("style", STYLES)
 def test_a_program_runs_after_one_changed_import(style, program):

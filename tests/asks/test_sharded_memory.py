@@ -39,6 +39,7 @@ def held_by(device):
     return sum(buffers.values())
 
 
+@pytest.mark.slow
 @layouts
 def test_a_model_is_made_in_place(sizes):
     """Per device: the program's results and intermediate values are at most the final shards and one array.
@@ -57,6 +58,7 @@ def test_a_model_is_made_in_place(sizes):
     assert found.output_size_in_bytes + found.temp_size_in_bytes <= report.bytes_per_device + room + tables
 
 
+@pytest.mark.slow
 @layouts
 def test_what_is_made_in_place_is_the_model_and_nothing_else(sizes):
     gc.collect()
@@ -71,6 +73,7 @@ def test_what_is_made_in_place_is_the_model_and_nothing_else(sizes):
         assert jnp.allclose(jax.device_get(mine), its, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_model_made_step_by_step_under_a_mesh_keeps_one_whole_array_at_a_time():
     """Without jit: each variable is computed whole, and cut before the next."""
     peaks = []

@@ -30,6 +30,7 @@ def keys():
     return {name: jax.random.key(seed) for name, seed in KEYS.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::plait.errors.NothingSelectedWarning")  # Dropout has no parameters
 @pytest.mark.parametrize("case", LAYERS.values(), ids=LAYERS)
 @pytest.mark.usefixtures("users_promotion")
@@ -70,6 +71,7 @@ def positional(make):
     return lambda rngs: make(rngs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_layer_of_plait_in_linen_is_the_layer(case):
     """B29, B30, and there and back: with the same keys both sides begin, answer and change alike."""

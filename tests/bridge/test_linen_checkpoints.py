@@ -98,6 +98,7 @@ def test_logits_are_those_of_linen(case, form, tmp_path):
     np.testing.assert_allclose(forward(ours, jnp.asarray(x)), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [

@@ -331,6 +331,7 @@ def test_initializers_can_be_given():
 NOT_AGAIN = {"WeightNorm", "SpectralNorm", "LoRA", "LoRALinear"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in CASES if case.name not in NOT_AGAIN], ids=lambda case: case.name)
 def test_every_layer_can_be_initialized_again(case):
     """Each parameter is drawn anew, from the distribution of the layer's own constructor."""

@@ -46,6 +46,7 @@ def step(lib, cell, carry, x):
     return out, (pure(grads[0], lib), *grads[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @every_cell
 @settings(max_examples=2)
@@ -70,6 +71,7 @@ def test_a_step_is_flax_s_forward_and_backward(name, batch, in_features, hidden,
         compare(a, b, TOLERANCE, "output or gradient")
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @every_cell
 @pytest.mark.parametrize("dtypes", [("float32", "bfloat16", "float32"), ("bfloat16", None, "float16")])

@@ -88,6 +88,7 @@ LENGTHS = {
 }
 
 
+@pytest.mark.slow
 @every_layer
 def test_one_program_takes_every_size(case):
     """Ask 17: a symbolic batch, and symbolic lengths where they mean something; three sizes of each."""

@@ -34,6 +34,7 @@ def test_every_layer_has_an_expression():
     assert set(PLAIN) == {case.name for case in CASES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_layer_costs_no_operation_over_plain_jax(case):
     layer, x = case.make(plait.Rngs(0)), case.x

@@ -79,6 +79,7 @@ def test_trajectories_and_states_are_flax_s(name):
         np.testing.assert_allclose(ours[path][...], theirs[path][...], rtol=1e-3, atol=1e-5, err_msg=str(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["momentum", "adamw with clipping", "groups", "schedule free"])
 def test_trajectories_are_those_of_plain_optax(name):
     tx, model, reference = TRANSFORMATIONS[name](), build(plait), build(plait)
