@@ -12,17 +12,19 @@ export UV_HTTP_TIMEOUT ?= 300
 export UV_NATIVE_TLS ?= 1
 export UV_SYSTEM_CERTS ?= 1
 
-OLDER_TENSORFLOW := 2.14.1 2.16.2 2.19.1
+OLDER_TENSORFLOW := 2.14.1 2.19.1
 NEWER  ?= python3.13
 NEWEST := .venv-newest
+ON_NEWEST := saved_model saving portable readers stablehlo conversion
 
-.PHONY: help demo test slow torch older newest lint types lock bench fuzz reference check clean
+.PHONY: help demo test slow long torch older newest lint types lock bench fuzz reference check clean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo       train and look at a small model; needs nothing but Python 3.11 or newer'
 	@echo 'make test       the test suite, but for tests that take long'
 	@echo 'make slow       the tests that take long'
+	@echo 'make long       more of what slow tests show'
 	@echo 'make torch      adds PyTorch, so that the tests that compare with it run too'
 	@echo 'make older      SavedModels for older releases of TensorFlow, run by them'
 	@echo 'make newest     exports with the newest JAX, on a newer Python: make newest NEWER=python3.13'
@@ -41,7 +43,10 @@ test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -q -m "not slow"
 
 slow: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -m "slow and not long"
+
+long: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -q -m long
 
 torch: $(VENV)/torch.stamp
 
@@ -50,7 +55,7 @@ older: $(VENV)/dev.stamp $(OLDER_TENSORFLOW:%=$(VENV)/tensorflow-%/stamp)
 	  $(BIN)/python -m pytest -q tests/export/test_readers.py
 
 newest: $(NEWEST)/stamp
-	$(NEWEST)/bin/python -m pytest -q tests/export --ignore tests/export/test_large.py --ignore tests/export/test_zoo.py
+	$(NEWEST)/bin/python -m pytest -q $(addprefix tests/export/test_,$(ON_NEWEST:=.py))
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check

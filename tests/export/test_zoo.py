@@ -16,7 +16,11 @@ from plait.errors import ExportError
 from plait.export import prove, save
 from tests.export.zoo import FORMATS, ZOO, Eager
 
-every_model = pytest.mark.parametrize("entry", ZOO, ids=lambda entry: entry.name)
+# Every second model is proved by `make slow`, the others by `make long`.
+every_model = pytest.mark.parametrize(
+    "entry",
+    [pytest.param(entry, id=entry.name, marks=[pytest.mark.long] * (n % 2)) for n, entry in enumerate(ZOO)],
+)
 REFUSED = [(entry, kind) for entry in ZOO for kind in entry.refused]
 
 
