@@ -176,4 +176,4 @@ def test_the_whole_demo_is_accurate_and_its_exports_agree(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert rows(tmp_path)[-1]["test_accuracy"] >= 0.975
     table = done.stdout[done.stdout.index("plait demo digits\n") :]
-    assert table.count("ok: max |difference|") == 3
+    assert table.count("ok: max |difference|") == 4
