@@ -21,7 +21,7 @@ from .dependencies import require
 from .lowering import PLATFORMS, for_one_device
 from .readers import installed_tensorflow
 from .typing import ApplyFn
-from .xla_call import call_exported
+from .xla_call import call_exported, without_foreign_calls
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _export(flat: Callable[..., Any], specs: Sequence[Any], options: Conversion)
 
 
 def _operation(tf: Any, exported: jax.export.Exported, tensors: Sequence[Any]) -> list[Any]:
-    return call_exported(tf, exported, tensors, installed_tensorflow())
+    return call_exported(tf, without_foreign_calls(exported), tensors, installed_tensorflow())
 
 
 def _is_smooth(dtype: Any) -> bool:

@@ -92,7 +92,8 @@ def _kinds(place: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _size(place: Path) -> int:
-    files = place.rglob("*") if place.is_dir() else [place]  # nothing there has no size
+    """Bytes of a file, of all files of a folder, or of nothing."""
+    files = place.rglob("*") if place.is_dir() else [place]
     return sum(file.stat().st_size for file in files if file.is_file())
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import jax.export
 
 from ..errors import ArgumentError, ExportError
-from .whole_write import written_whole
+from .whole_write import is_file_name, written_whole
 
 FORMAT, FORMAT_VERSION, MANIFEST = "plait-jax-exported-map", 1, "manifest.json"
 SUFFIX = ".jax_exported"
@@ -58,7 +58,7 @@ def save_jax_exported_map(
             do="save_jax_exported_map(path, module.obm_module_to_jax_exported_map(x))",
         )
     for name in jax_exported_map:
-        if not isinstance(name, str) or not _is_file_name(name + SUFFIX) or name.startswith("."):
+        if not isinstance(name, str) or not is_file_name(name + SUFFIX) or name.startswith("."):
             raise ArgumentError(
                 "a program's name cannot be that of a file",
                 found=repr(name),
@@ -113,7 +113,7 @@ def _serialized(name: str, exported: jax.export.Exported, vjp_order: int) -> byt
 
 
 def _read(folder: Path, file: Any, checksum: Any) -> jax.export.Exported:
-    if not isinstance(file, str) or not _is_file_name(file):
+    if not isinstance(file, str) or not is_file_name(file):
         raise _refused(folder / MANIFEST, f"{file!r} is no file of this folder")
     place = folder / file
     try:
@@ -126,10 +126,6 @@ def _read(folder: Path, file: Any, checksum: Any) -> jax.export.Exported:
         return jax.export.deserialize(bytearray(content))
     except Exception as error:  # whatever the parser of this version of JAX raises
         raise _refused(place, f"JAX cannot read it: {type(error).__name__}: {error}"[:300]) from error
-
-
-def _is_file_name(name: str) -> bool:
-    return name not in ("", ".", "..") and not set(name) & set("/\\:\0")
 
 
 def _refused(place: Path, problem: str) -> ExportError:

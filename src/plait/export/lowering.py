@@ -18,6 +18,7 @@ import jax.extend.core
 from ..core.locate import place_of
 from ..errors import ArgumentError, ExportError, PlaitError
 from .input_spec import symbolic
+from .operations import operations
 from .program import Arrays, Program
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -54,7 +55,8 @@ def traced_program(program: Program) -> tuple[Program, list[str]]:
         raise
     except Exception as error:  # whatever the model raises
         raise _explained(error) from error
-    callbacks = sorted(_callbacks(traced.jaxpr.jaxpr))
+    names = {eqn.primitive.name for eqn, _ in operations(traced.jaxpr.jaxpr)}
+    callbacks = sorted(name for name in names if re.search("callback|debug_print", name))
     if callbacks:  # jax.export takes them, and refuses to write them; a file for another program cannot hold them
         raise ExportError(
             "the model calls back into Python, which no file can hold",
@@ -109,13 +111,6 @@ def for_one_device(exported: jax.export.Exported) -> jax.export.Exported:
             do="leave sharding constraints and meshes out of the exported function",
         )
     return exported
-
-
-def _callbacks(jaxpr: Any) -> set[str]:
-    """The operations of a program, and of those inside it, that run Python."""
-    found = {eqn.primitive.name for eqn in jaxpr.eqns if re.search("callback|debug_print", eqn.primitive.name)}
-    inner = (each for eqn in jaxpr.eqns for each in jax.extend.core.jaxprs_in_params(eqn.params))
-    return found.union(*map(_callbacks, inner))
 
 
 def _used(jaxpr: Any, names: list[str]) -> set[str]:

@@ -27,6 +27,7 @@ from .dependencies import require
 from .input_spec import InputSpec, has_free_sizes, symbolic
 from .lowering import traced_program
 from .onnx_pooling import narrow_pools
+from .operations import operations
 from .program import Program, program_of
 from .rewriting import FOR_ONNX, rewritten
 from .unsupported import refusal, unsupported_operations
@@ -189,10 +190,8 @@ def _check_runs(jaxpr: Any) -> None:
 
     jax2onnx writes constants between numbers of 16 bits in float32, and ONNX Runtime only moves bfloat16 about.
     """
-    for eqn in jaxpr.eqns:
+    for eqn, _ in operations(jaxpr):
         inside = list(jax.extend.core.jaxprs_in_params(eqn.params))
-        for each in inside:
-            _check_runs(each)
         for var in (*eqn.invars, *eqn.outvars):
             if getattr(var.aval, "dtype", None) in HALVES and not inside and eqn.primitive.name not in CASTS:
                 raise ExportError(

@@ -17,7 +17,7 @@ from ..words import describe_type
 from . import stablehlo_loader
 from .describe import find_exports
 from .program import Program
-from .stablehlo import load_stablehlo
+from .stablehlo import described_inputs, load_stablehlo
 from .validate import Arrays, ExportReport, validate_export
 
 SIZES = (1, 3)  # what free sizes are, in the inputs that are made up
@@ -136,9 +136,7 @@ def _entries(reference: Any, loaded: Any) -> tuple[list[dict[str, Any]], Mapping
     """Name, shape and dtype of each input, and the first values of the state."""
     if loaded is not None:
         return loaded.signature["inputs"], loaded.state
-    specs = reference.inputs
-    entries = [{"name": each.name, "shape": list(each.shape), "dtype": np.dtype(each.dtype).name} for each in specs]
-    return entries, reference.state
+    return described_inputs(reference), reference.state
 
 
 def check_example(example: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> None:

@@ -16,7 +16,7 @@ from .program import Program, program_of
 from .saved_model import SIGNATURE, write_saved_model
 from .stablehlo import load_stablehlo, write_bundle
 from .stablehlo_loader import MANIFEST
-from .whole_write import ExportPathError, written_whole
+from .whole_write import ExportPathError, is_file_name, written_whole
 
 PLACES = {"stablehlo": "stablehlo", "saved_model": "saved_model", "onnx": "model.onnx", "litert": "model.tflite"}
 
@@ -128,7 +128,7 @@ def _programs(
             do="methods={'serving_default': '__call__'}",
         )
     for name in methods:
-        if not isinstance(name, str) or not name.strip() or name.startswith(".") or set(name) & set("/\\:\0"):
+        if not isinstance(name, str) or not name.strip() or name.startswith(".") or not is_file_name(name):
             raise ArgumentError(
                 "the name of a signature is part of a file's name",
                 found=f"{name!r} in methods",

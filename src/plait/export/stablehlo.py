@@ -161,11 +161,16 @@ def _signature(name: str, exported: jax.export.Exported, program: Program) -> di
     return {
         "file": f"{name}.jax_export",
         "calling_convention": exported.calling_convention_version,
-        "inputs": [_described(spec.name, spec.shape, np.dtype(spec.dtype)) for spec in program.inputs],
+        "inputs": described_inputs(program),
         "outputs": [_described(key, y.shape, y.dtype) for key, y in outputs.items()],
         "state": list(program.state),  # inputs that are outputs too; the first value is the tensor "state:" + name
         "weights": list(program.weights),
     }
+
+
+def described_inputs(program: Program) -> list[dict[str, Any]]:
+    """Name, shape and dtype of each input, as the manifest has them."""
+    return [_described(spec.name, spec.shape, np.dtype(spec.dtype)) for spec in program.inputs]
 
 
 def _described(name: str, shape: Sequence[Any], dtype: np.dtype) -> dict[str, Any]:

@@ -10,7 +10,7 @@ it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ import jax.extend.core
 
 from ..core.layer_scopes import layer_of
 from ..errors import ExportError
+from .operations import operations
 from .program import Program
 
 # Operations that only call the program inside them. Loops and branches are not among them: a converter may know all
@@ -55,31 +56,32 @@ def unsupported_operations(program: Program, convert: Convert) -> list[Operation
     if closed is None:
         return []
     kinds: dict[Any, tuple[Any, list[str]]] = {}
-    for eqn, layer in _operations(closed.jaxpr, None):
-        key = (_name(eqn), str(eqn.params), str([var.aval for var in eqn.invars]))
-        kinds.setdefault(key, (eqn, []))[1].append(layer or NO_LAYER)
+    for eqn, layer in operations(closed.jaxpr):
+        if _can_stand_alone(eqn):
+            key = (_name(eqn), str(eqn.params), str([var.aval for var in eqn.invars]))
+            kinds.setdefault(key, (eqn, []))[1].append(layer or NO_LAYER)
     refused = _refused([eqn for eqn, _ in kinds.values()], convert)
     found: dict[tuple[str, str], list[str]] = {}
     for eqn, layers in kinds.values():
         if id(eqn) in refused:
             found.setdefault((_name(eqn), refused[id(eqn)]), []).extend(layers)
-    operations = [Operation(name, tuple(dict.fromkeys(layers)), reason) for (name, reason), layers in found.items()]
-    return operations or _first_refused(closed, convert)
+    listed = [Operation(name, tuple(dict.fromkeys(layers)), reason) for (name, reason), layers in found.items()]
+    return listed or _first_refused(closed, convert)
 
 
 def refusal(
-    message: str, error: Exception | None, operations: list[Operation], *, expected: str, free: bool = True
+    message: str, error: Exception | None, listed: list[Operation], *, expected: str, free: bool = True
 ) -> ExportError:
     """An error that lists the operations, or has the converter's own words where none stands out.
 
     Args:
         message: what cannot be done.
         error: what the converter raised.
-        operations: those that it refuses.
+        listed: the operations that it refuses.
         expected: what it takes.
         free: whether an input has a free size, which may be what it refuses.
     """
-    if not operations:
+    if not listed:
         return ExportError(
             message,
             found=f"{_line(error)}; none of the operations is refused by itself",
@@ -88,12 +90,12 @@ def refusal(
             if free
             else "export to another format; StableHLO has all operations",
         )
-    lines = [str(operation) for operation in operations[:SHOWN]]
-    if len(operations) > SHOWN:
-        lines.append(f"and {len(operations) - SHOWN} more")
+    lines = [str(operation) for operation in listed[:SHOWN]]
+    if len(listed) > SHOWN:
+        lines.append(f"and {len(listed) - SHOWN} more")
     return ExportError(
         message,
-        at=None if operations[0].layers[0] == NO_LAYER else operations[0].layers[0],
+        at=None if listed[0].layers[0] == NO_LAYER else listed[0].layers[0],
         found="\n            ".join(lines),
         expected=expected,
         do="replace these operations in the layers named, or export to another format; StableHLO has all of them",
@@ -114,13 +116,8 @@ def _with_fixed_sizes(program: Program) -> Any:
     return None
 
 
-def _operations(jaxpr: Any, layer: str | None) -> Iterator[tuple[Any, str | None]]:
-    for eqn in jaxpr.eqns:
-        inside = layer_of(eqn) or layer
-        for inner in jax.extend.core.jaxprs_in_params(eqn.params):
-            yield from _operations(getattr(inner, "jaxpr", inner), inside)
-        if eqn.primitive.name not in CALLS and all(_is_plain(var.aval) for var in (*eqn.invars, *eqn.outvars)):
-            yield eqn, inside
+def _can_stand_alone(eqn: Any) -> bool:
+    return eqn.primitive.name not in CALLS and all(_is_plain(var.aval) for var in (*eqn.invars, *eqn.outvars))
 
 
 def _is_plain(aval: Any) -> bool:

@@ -23,6 +23,23 @@ def foreign_calls(exported: jax.export.Exported) -> list[str]:
     return sorted(set(_FOREIGN.findall(exported.mlir_module())))
 
 
+def without_foreign_calls(exported: jax.export.Exported) -> jax.export.Exported:
+    """The function as it is.
+
+    Raises:
+        ExportError: it calls libraries that come with JAX alone.
+    """
+    foreign = foreign_calls(exported)
+    if foreign:
+        raise ExportError(
+            "TensorFlow cannot run the function",
+            found=f"calls of {', '.join(foreign)}, which come with JAX alone",
+            expected="operations of XLA",
+            do="leave out what jax.numpy.linalg and jax.scipy.linalg compute by LAPACK, such as solve, qr and eigh",
+        )
+    return exported
+
+
 def call_exported(tf: Any, exported: jax.export.Exported, tensors: Sequence[Any], reader: Reader) -> list[Any]:
     """The outputs of an exported function as TensorFlow operations; TensorFlow writes platforms in capitals.
 
@@ -34,20 +51,9 @@ def call_exported(tf: Any, exported: jax.export.Exported, tensors: Sequence[Any]
         exported: the function.
         tensors: its arguments, flat, in the order of its own flattening.
         reader: what will run them.
-
-    Raises:
-        ExportError: the function calls libraries that come with JAX alone.
     """
     if not exported.out_avals:
         return []
-    foreign = foreign_calls(exported)
-    if foreign:
-        raise ExportError(
-            "TensorFlow cannot run the function",
-            found=f"calls of {', '.join(foreign)}, which come with JAX alone",
-            expected="operations of XLA",
-            do="leave out what jax.numpy.linalg and jax.scipy.linalg compute by LAPACK, such as solve, qr and eigh",
-        )
     xla = importlib.import_module("tensorflow.compiler.tf2xla.python.xla")
     outputs = xla.call_module(
         [tensors[index] for index in exported.module_kept_var_idx],
