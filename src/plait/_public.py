@@ -7,34 +7,38 @@
 from __future__ import annotations
 
 _NAMES = {
-    "core.axes": "PARTITION_NAME",
-    "core.attributes": "Data Static data has_data is_data register_data_type static",
-    "core.capture": "capture",
-    "core.config": "from_config to_config",
-    "core.containers": "Dict List",
-    "core.diff": "GraphDiff diff",
-    "core.filters": "All Everything Not Nothing OfType PathContains WithTag to_predicate",
-    "core.functional": "GraphState clone flatten graphdef merge pop split state unflatten unpack update variables",
-    "core.graphdef": "GraphDef",
-    "core.module": "M Module Object Pytree check_pytree dataclass",
-    "core.rngs": "RngCount RngKey RngState RngStream Rngs",
-    "core.settings": "use_eager_sharding using_eager_sharding var_defaults",
-    "core.variable_metadata": "VariableMetadata with_metadata with_partitioning",
-    "core.state": (
+    "core.graph.axes": "PARTITION_NAME",
+    "core.objects.attributes": "Data Static data has_data is_data register_data_type static",
+    "core.tools.capture": "capture",
+    "core.tools.config": "from_config to_config",
+    "core.objects.containers": "Dict List",
+    "core.graph.diff": "GraphDiff diff",
+    "core.objects.filters": "All Everything Not Nothing OfType PathContains WithTag to_predicate",
+    "core.functional.calls": (
+        "GraphState clone flatten graphdef merge pop split state unflatten unpack update variables"
+    ),
+    "core.graph.graphdef": "GraphDef",
+    "core.objects.module": "M Module Object Pytree check_pytree dataclass",
+    "core.objects.rngs": "RngCount RngKey RngState RngStream Rngs",
+    "core.objects.settings": "use_eager_sharding using_eager_sharding var_defaults",
+    "core.objects.variable_metadata": "VariableMetadata with_metadata with_partitioning",
+    "core.objects.state": (
         "FlatState State as_pure filter_state from_flat_state map_state merge_state replace_by_pure_dict "
         "restore_int_paths split_state to_flat_state to_pure_dict"
     ),
-    "core.surgery": "Selection select trainable",
-    "core.traversal": ("find_duplicates iter_children iter_graph iter_module_children iter_modules set_metadata"),
-    "core.nonfinite": "debug_nans find_nonfinite",
-    "core.modes": "set_graph_mode set_graph_updates",
-    "core.proxy_caller": "call",
-    "core.update_context": (
+    "core.tools.surgery": "Selection select trainable",
+    "core.functional.traversal": (
+        "find_duplicates iter_children iter_graph iter_module_children iter_modules set_metadata"
+    ),
+    "core.tools.nonfinite": "debug_nans find_nonfinite",
+    "core.functional.modes": "set_graph_mode set_graph_updates",
+    "core.functional.proxy_caller": "call",
+    "core.functional.update_context": (
         "MergeContext SplitContext UpdateContext current_update_context merge_context split_context update_context"
     ),
-    "core.views": "map recursive_map view view_info with_attributes with_vars",
-    "core.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
-    "core.variables": ("A BatchStat Cache Intermediate LoRAParam Param Perturbation Variable VariableState"),
+    "core.tools.views": "map recursive_map view view_info with_attributes with_vars",
+    "core.objects.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
+    "core.objects.variables": ("A BatchStat Cache Intermediate LoRAParam Param Perturbation Variable VariableState"),
     "nn.activations": (
         "celu elu gelu glu hard_sigmoid hard_silu hard_swish hard_tanh identity leaky_relu log_sigmoid log_softmax "
         "logsumexp mish one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus sparse_plus sparse_sigmoid "
@@ -62,21 +66,21 @@ _NAMES = {
     "partitioning.specs": "get_named_sharding get_partition_spec",
     "transforms.autodiff": "grad value_and_grad",
     "transforms.output_gradients": "capture_gradients",
-    "transforms.axis_names": "transform_metadata",
+    "transforms.call.axis_names": "transform_metadata",
     "transforms.batching": "pmap vmap",
     "transforms.branches": "cond switch",
     "transforms.cached_partial": "cached_partial jit_partial",
     "transforms.custom_rules": "custom_jvp custom_vjp",
-    "transforms.jit": "jit",
+    "transforms.jit.function": "jit",
     "transforms.lax_map": "lax_map",
     "transforms.loops": "fori_loop scan while_loop",
     "transforms.remat": "remat",
     "transforms.selections": "DiffState",
-    "transforms.shapes": "checkify eval_shape make_jaxpr",
+    "transforms.jit.shapes": "checkify eval_shape make_jaxpr",
     "transforms.sharded": "shard_map",
     "transforms.tangents": "jvp linearize vjp",
     "transforms.tree_states": "NodeStates from_tree to_tree",
-    "transforms.prefixes": "Carry StateAxes StateSharding prefix",
+    "transforms.call.prefixes": "Carry StateAxes StateSharding prefix",
     "transforms.rng_splits": "backup_keys fork_rngs reseed restore_rngs split_rngs with_rngs",
 }
 
@@ -88,14 +92,14 @@ MODULES = {
     "nn": "nn",
     "partitioning": "partitioning",
     "errors": "errors",
-    "filterlib": "core.filters",
-    "graph": "core.graph",
-    "graphlib": "core.graph",
-    "proxy_caller": "core.proxy_caller",
-    "rnglib": "core.rngs",
+    "filterlib": "core.objects.filters",
+    "graph": "core.tools.graph",
+    "graphlib": "core.tools.graph",
+    "proxy_caller": "core.functional.proxy_caller",
+    "rnglib": "core.objects.rngs",
     "spmd": "partitioning.spmd",
-    "statelib": "core.state",
-    "variablelib": "core.variables",
+    "statelib": "core.objects.state",
+    "variablelib": "core.objects.variables",
 }
 
 # Names whose module loads on first use, because it brings a library that costs import time, or is not needed to define
@@ -125,7 +129,7 @@ LAZY: dict[str, str] = {
 }
 
 # Public names that differ from the name in their module.
-RENAMED = {"Any": ("core.filters", "Any_"), "pure": ("core.state", "as_pure")}
+RENAMED = {"Any": ("core.objects.filters", "Any_"), "pure": ("core.objects.state", "as_pure")}
 
 PUBLIC: dict[str, str] = {
     **{name: module for module, names in _NAMES.items() for name in names.split()},

@@ -87,7 +87,7 @@ def _formats(text: str) -> list[str]:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from .core.module import Module
+    from .core.objects.module import Module
     from .export.saving import save
 
     model = _made(options.factory)
@@ -115,7 +115,7 @@ def _export(options: argparse.Namespace) -> int:
 
 def _types(text: str | None) -> Any:
     """The variable types of these names: a type of plait, or one that the model's code has defined."""
-    from .core.variables import Variable
+    from .core.objects.variables import Variable
 
     found, known = [], {"Variable": Variable}
     waiting = [Variable]

@@ -40,12 +40,15 @@ def module_parts(file: Path, source: Path = SOURCE) -> tuple[str, ...]:
 
 
 def place_of(parts: tuple[str, ...], source: Path = SOURCE) -> Place:
-    """Where a module stands. A folder inside an area counts as one entry of the area's list."""
+    """Where a module stands. A folder inside an area is an area too, or counts as one entry of the list."""
     if not parts:
         return Place("plait", "")
     if len(parts) == 1 and not (source / parts[0]).is_dir():
         group = next((area for area in ("row 0", "program") if parts[0] in FILES[area]), "unknown")
         return Place(group, parts[0])
+    inner = "/".join(parts[:2])
+    if inner in FILES and (len(parts) > 2 or (source / inner).is_dir()):
+        return Place(inner, parts[2] if len(parts) > 2 else "")
     return Place(parts[0], parts[1] if len(parts) > 1 else "")
 
 

@@ -1,22 +1,31 @@
 """The house as data: every file of src/plait, bottom-up, and what each folder may import.
 
 A file imports from the areas that its own area names in ``MAY_IMPORT``, or from files that stand before it in
-its own area's list. An area is a folder of src/plait, or a group of the files that lie directly in it.
+its own area's list. An area is a folder, or a group of the files that lie directly in src/plait; the files of a
+folder inside an area belong to that folder's own area where it has one, and are one entry of the list where not.
 """
 
 FILES: dict[str, tuple[str, ...]] = {
     "row 0": ("errors", "words", "notices", "paths", "typing", "_compat", "_public"),
-    "core": (
-        "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings",
-        "variable_metadata", "variables", "variable_names", "nodes", "state", "graphdef", "diff", "flatten", "axes",
-        "attributes", "sowing", "module", "plan", "state_leaves", "unflatten", "containers", "walks", "modes",
-        "functional", "traversal", "locate", "config", "update_context", "proxy_caller", "views", "path_patterns",
-        "method_observers", "layer_scopes", "capture", "nonfinite", "rngs", "surgery", "graph",
+    "core/objects": (
+        "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings", "variable_metadata",
+        "variables", "variable_names", "nodes", "state", "attributes", "sowing", "module", "containers", "rngs",
     ),
-    "transforms": (
+    "core/graph": (
+        "graphdef", "diff", "flatten", "axes", "plan", "state_leaves", "unflatten", "walks", "locate",
+    ),
+    "core/functional": ("modes", "calls", "traversal", "update_context", "proxy_caller"),
+    "core/tools": (
+        "config", "views", "path_patterns", "method_observers", "layer_scopes", "capture", "nonfinite", "surgery",
+        "graph",
+    ),
+    "core": (),
+    "transforms/call": (
         "prefixes", "aliasing", "captures", "crossing", "arguments", "lanes", "routes", "donating", "axis_names",
-        "jit_shardings", "compiled", "dispatch", "stages", "shapes", "jit", "cached_partial", "selections",
-        "autodiff", "output_gradients", "tangent_trees",
+    ),
+    "transforms/jit": ("shardings", "compiled", "dispatch", "stages", "shapes", "function"),
+    "transforms": (
+        "cached_partial", "selections", "autodiff", "output_gradients", "tangent_trees",
         "tangents", "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "branches", "sharded",
         "remat", "tree_states", "rng_splits", "lax_map", "compat",
     ),
@@ -56,18 +65,27 @@ FILES: dict[str, tuple[str, ...]] = {
     "program": ("launch", "cli_export", "cli"),
 }  # fmt: skip
 
+CORE = frozenset({"row 0", "core/objects", "core/graph", "core/functional", "core/tools"})
+TRANSFORMS = frozenset({"transforms/call", "transforms/jit", "transforms"})
+
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "row 0": frozenset(),
-    "core": frozenset({"row 0"}),
-    "transforms": frozenset({"row 0", "core"}),
-    "partitioning": frozenset({"row 0", "core"}),
-    "nn": frozenset({"row 0", "core", "transforms", "partitioning"}),
-    "checkpoint": frozenset({"row 0", "core", "transforms", "partitioning"}),
+    "core/objects": frozenset({"row 0"}),
+    "core/graph": frozenset({"row 0", "core/objects"}),
+    "core/functional": frozenset({"row 0", "core/objects", "core/graph"}),
+    "core/tools": CORE - {"core/tools"},
+    "core": frozenset(),
+    "transforms/call": CORE,
+    "transforms/jit": CORE | {"transforms/call"},
+    "transforms": CORE | {"transforms/call", "transforms/jit"},
+    "partitioning": CORE,
+    "nn": CORE | TRANSFORMS | {"partitioning"},
+    "checkpoint": CORE | TRANSFORMS | {"partitioning"},
     # Conversion states layouts of the standard layers, and reads files in the formats of checkpoint/.
-    "bridge": frozenset({"row 0", "core", "transforms", "partitioning", "nn", "checkpoint"}),
-    "export": frozenset({"row 0", "core", "transforms", "partitioning"}),
-    "inspect": frozenset({"row 0", "core", "transforms", "partitioning"}),
-    "training": frozenset({"row 0", "core", "transforms", "partitioning", "checkpoint"}),
+    "bridge": CORE | TRANSFORMS | {"partitioning", "nn", "checkpoint"},
+    "export": CORE | TRANSFORMS | {"partitioning"},
+    "inspect": CORE | TRANSFORMS | {"partitioning"},
+    "training": CORE | TRANSFORMS | {"partitioning", "checkpoint"},
     "demo": frozenset(FILES) - {"demo", "program"},
     "migrate": frozenset({"row 0"}),  # it looks names up in the modules of plait, and imports none of them by itself
     "program": frozenset(FILES) - {"program"},

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 import plait
-from plait.transforms.jit import CHECK_DISPATCH
+from plait.transforms.jit.function import CHECK_DISPATCH
 
 pytestmark = pytest.mark.skipif(CHECK_DISPATCH, reason="checking walks the model on every call")
 

@@ -309,7 +309,7 @@ MISTAKES = {
         message="""
             Non-exhaustive filters: some leaves match none of them
               at        blocks[0].calls (BatchStat)
-              found     1 of 5 leaves left over by [<class 'plait.core.variables.Param'>]
+              found     1 of 5 leaves left over by [<class 'plait.core.objects.variables.Param'>]
               expected  filters that together match every leaf
               do        add `...` as the last filter, which takes the rest: plait.split(model, plait.Param, ...)
         """,

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import plait
-from plait.core.walks import find_walk
-from plait.transforms.jit import check_walk
+from plait.core.graph.walks import find_walk
+from plait.transforms.jit.function import check_walk
 from tests.laws.dispatch_world import (
     CALLS,
     FUNCTIONS,

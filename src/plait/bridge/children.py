@@ -10,11 +10,11 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from ..core.containers import Dict, List
-from ..core.functional import children_by_key
-from ..core.module import Module, Pytree
-from ..core.rngs import RngState
-from ..core.variables import Variable
+from ..core.functional.calls import children_by_key
+from ..core.objects.containers import Dict, List
+from ..core.objects.module import Module, Pytree
+from ..core.objects.rngs import RngState
+from ..core.objects.variables import Variable
 from ..errors import ArgumentError
 from .collections import MISSING, Collections, put_leaf
 from .filling import check_no_parameter, fill

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..core.filters import Not
-from ..core.functional import merge, split, state
-from ..core.graphdef import GraphDef
-from ..core.rngs import RngState
-from ..core.state import from_flat_state, to_flat_state
-from ..core.variable_names import variable_name_from_type
-from ..core.variables import Variable
+from ..core.functional.calls import merge, split, state
+from ..core.graph.graphdef import GraphDef
+from ..core.objects.filters import Not
+from ..core.objects.rngs import RngState
+from ..core.objects.state import from_flat_state, to_flat_state
+from ..core.objects.variable_names import variable_name_from_type
+from ..core.objects.variables import Variable
 from ..errors import ArgumentError, GraphError
 from ..paths import Path, describe_path
 from .kinds import variable_type_name

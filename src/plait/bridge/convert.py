@@ -17,14 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..checkpoint.stored import StoredArray
-from ..core.functional import update as update_graph
-from ..core.state import State, from_flat_state
-from ..core.variables import Variable
+from ..core.functional.calls import update as update_graph
+from ..core.objects.state import State, from_flat_state
+from ..core.objects.variables import Variable
 from ..errors import ConversionError
 from ..paths import Path, describe_path
 from ..typing import DTypeLike
 from ..words import describe_type
-from . import linen_layouts as linen_layouts, torch_layouts as torch_layouts  # they fill the table of layouts
+from . import (
+    linen_layouts as linen_layouts,
+    torch_layouts as torch_layouts,  # they fill the table of layouts
+)
 from .conversion_report import ConversionReport, Converted, Mismatched, Missing
 from .layouts import DoesNotFit, check_library
 from .name_map import NameMap, Names

@@ -12,13 +12,13 @@ from typing import Any
 
 import jax
 
-from ..core.functional import state, update
-from ..core.rngs import Rngs, RngState, as_key
-from ..core.state import from_flat_state, to_flat_state
-from ..core.variables import Variable
+from ..core.functional.calls import state, update
+from ..core.objects.rngs import Rngs, RngState, as_key
+from ..core.objects.state import from_flat_state, to_flat_state
+from ..core.objects.variables import Variable
 from ..errors import ArgumentError
 from ..paths import Path, describe_path
-from ..transforms.shapes import eval_shape
+from ..transforms.jit.shapes import eval_shape
 from .collections import MISSING
 from .rngs import PARAMS
 

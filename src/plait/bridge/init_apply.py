@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from ..core.functional import split
-from ..core.graphdef import GraphDef
-from ..core.module import Module
-from ..core.proxy_caller import apply
-from ..core.rngs import Rngs
-from ..core.state import State
+from ..core.functional.calls import split
+from ..core.functional.proxy_caller import apply
+from ..core.graph.graphdef import GraphDef
+from ..core.objects.module import Module
+from ..core.objects.rngs import Rngs
+from ..core.objects.state import State
 from ..errors import ArgumentError
 
 M = TypeVar("M", bound=Module)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..core.module import Module
-from ..core.rngs import Rngs
+from ..core.objects.module import Module
+from ..core.objects.rngs import Rngs
 from ..errors import ArgumentError
 from .children import attach
 from .filling import abstract_module

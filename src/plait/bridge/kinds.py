@@ -8,8 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..core.variable_names import _CLASSES, register_variable_name, variable_name_from_type, variable_type_from_name
-from ..core.variables import Variable
+from ..core.objects.variable_names import (
+    _CLASSES,
+    register_variable_name,
+    variable_name_from_type,
+    variable_type_from_name,
+)
+from ..core.objects.variables import Variable
 from ..errors import ArgumentError
 
 # The table itself: collection name -> class.

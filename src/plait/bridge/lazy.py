@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from .._compat import current_trace
-from ..core.module import Module, Pytree
-from ..core.nodes import iter_graph_nodes
+from ..core.objects.module import Module, Pytree
+from ..core.objects.nodes import iter_graph_nodes
 from ..errors import ArgumentError
 
 F = TypeVar("F", bound=Callable[..., Any])

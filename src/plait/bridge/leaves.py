@@ -10,8 +10,8 @@ from typing import Any
 from jax.tree_util import DictKey
 
 from .._compat import is_mutable_array
-from ..core.variable_metadata import HOOKS, with_partitioning as with_partitioning_metadata
-from ..core.variables import REQUIRED_METADATA, Variable
+from ..core.objects.variable_metadata import HOOKS, with_partitioning as with_partitioning_metadata
+from ..core.objects.variables import REQUIRED_METADATA, Variable
 from ..errors import ArgumentError, CollectionTypeError
 from ..partitioning.boxes import AxisMetadata, Partitioned
 from .kinds import variable_type, variable_type_name

@@ -11,13 +11,13 @@ from typing import Any
 from flax import linen
 from flax.core import FrozenDict, unfreeze
 
-from ..core.filters import Not
-from ..core.functional import state
-from ..core.module import Module
-from ..core.rngs import Rngs, RngState
-from ..core.sowing import keeping_sown
-from ..core.state import to_flat_state
-from ..core.variables import Variable
+from ..core.functional.calls import state
+from ..core.objects.filters import Not
+from ..core.objects.module import Module
+from ..core.objects.rngs import Rngs, RngState
+from ..core.objects.sowing import keeping_sown
+from ..core.objects.state import to_flat_state
+from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..partitioning.boxes import AxisMetadata, unbox
 from ..paths import Path, describe_path

@@ -13,12 +13,12 @@ from typing import Any, TypeVar, dataclass_transform
 
 import jax
 
-from ..core.functional import clone
-from ..core.module import Module as PlaitModule, dataclass as plait_dataclass
-from ..core.rngs import Rngs
-from ..core.sowing import keeping_sown
-from ..core.variable_metadata import VariableMetadata
-from ..core.variables import Variable
+from ..core.functional.calls import clone
+from ..core.objects.module import Module as PlaitModule, dataclass as plait_dataclass
+from ..core.objects.rngs import Rngs
+from ..core.objects.sowing import keeping_sown
+from ..core.objects.variable_metadata import VariableMetadata
+from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError, ScopeParamShapeError
 from ..partitioning.boxes import AxisMetadata, unbox as unbox_tree
 from ..paths import describe_path

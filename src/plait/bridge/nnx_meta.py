@@ -11,10 +11,10 @@ from jax.sharding import PartitionSpec
 from jax.tree_util import GetAttrKey
 
 from .._compat import current_trace
-from ..core.axes import drop_axis, has_axis_metadata, put_axis
-from ..core.statics import HashableMapping
-from ..core.variable_metadata import HOOKS
-from ..core.variables import PLAIN_METADATA, Variable, make_variable
+from ..core.graph.axes import drop_axis, has_axis_metadata, put_axis
+from ..core.objects.statics import HashableMapping
+from ..core.objects.variable_metadata import HOOKS
+from ..core.objects.variables import PLAIN_METADATA, Variable, make_variable
 from ..partitioning.boxes import AxisMetadata, same_value
 from ..partitioning.specs import get_var_pspec
 

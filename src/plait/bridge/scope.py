@@ -9,8 +9,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from ..core.module import Pytree
-from ..core.rngs import Rngs
+from ..core.objects.module import Pytree
+from ..core.objects.rngs import Rngs
 
 
 class Scope(Pytree):

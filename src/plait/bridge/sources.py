@@ -17,7 +17,7 @@ import numpy as np
 from ..checkpoint.orbax_trees import is_orbax, load_orbax_tree
 from ..checkpoint.safetensors import is_safetensors, load_safetensors
 from ..checkpoint.stored import StoredArray
-from ..core.variable_names import variable_type_from_name
+from ..core.objects.variable_names import variable_type_from_name
 from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
 from ..words import describe_type
 from .linen_bytes import read_linen_bytes

@@ -8,12 +8,12 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.module import RESERVED, Module
-from ..core.rngs import Rngs
-from ..core.settings import using_eager_sharding
-from ..core.sowing import RECORD
-from ..core.trace_guard import check_trace
-from ..core.variables import Variable, eager_sharding_hooks
+from ..core.objects.module import RESERVED, Module
+from ..core.objects.rngs import Rngs
+from ..core.objects.settings import using_eager_sharding
+from ..core.objects.sowing import RECORD
+from ..core.objects.trace_guard import check_trace
+from ..core.objects.variables import Variable, eager_sharding_hooks
 from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import Path, describe_path
 from ..words import describe_type

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..core.variables import Variable
+from ..core.objects.variables import Variable
 from ..errors import ArgumentError
 from ..paths import Path, describe_path
 from ..words import describe_type

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from ..core.functional import children_by_key, variables
-from ..core.module import Module
-from ..core.nodes import Kind, check_node, kind_of
-from ..core.rngs import RngState
-from ..core.state import FlatState, State, to_flat_state
-from ..core.variable_names import variable_name_from_type
-from ..core.variables import Cache, Intermediate, Perturbation, Variable
+from ..core.functional.calls import children_by_key, variables
+from ..core.objects.module import Module
+from ..core.objects.nodes import Kind, check_node, kind_of
+from ..core.objects.rngs import RngState
+from ..core.objects.state import FlatState, State, to_flat_state
+from ..core.objects.variable_names import variable_name_from_type
+from ..core.objects.variables import Cache, Intermediate, Perturbation, Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import Path, describe_path, sorted_keys
 from ..words import describe_type

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..core.module import Module
-from ..core.variables import Variable
+from ..core.objects.module import Module
+from ..core.objects.variables import Variable
 from .init_apply import Functional as Functional, functional as functional
 from .lazy import lazy_init as lazy_init
 from .leaves import to_linen_var

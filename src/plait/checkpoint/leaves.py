@@ -21,10 +21,10 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from .._compat import Tracer, is_mutable_array
-from ..core.functional import state
-from ..core.nodes import Kind, check_node, kind_of
-from ..core.state import State, map_state
-from ..core.variables import Variable
+from ..core.functional.calls import state
+from ..core.objects.nodes import Kind, check_node, kind_of
+from ..core.objects.state import State, map_state
+from ..core.objects.variables import Variable
 from ..errors import ArgumentTypeError, CheckpointError
 from ..partitioning.mesh import check_spec
 from ..paths import Path, describe_path

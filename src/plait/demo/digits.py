@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ..core.module import Module
-from ..core.rngs import Rngs
-from ..core.variables import Param
+from ..core.objects.module import Module
+from ..core.objects.rngs import Rngs
+from ..core.objects.variables import Param
 from ..errors import ArgumentError, MissingDependencyError
 from ..nn.activations import relu
 from ..nn.conv import Conv
@@ -33,7 +33,7 @@ from ..training.metrics import Accuracy, Average, MultiMetric
 from ..training.optimizer import Optimizer
 from ..training.progress import Progress, progress
 from ..transforms.autodiff import value_and_grad
-from ..transforms.jit import jit
+from ..transforms.jit.function import jit
 from .exports import EXPORTS, FORMATS, Outcome, iter_exports, remove_exports
 from .figures import CONFUSION, CURVES, save_confusion, save_curves
 from .images import CLASSES, SIZE, Images, batches, load_images

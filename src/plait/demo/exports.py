@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from ..core.module import Module
+from ..core.objects.module import Module
 from ..errors import ExportError
 from ..export.input_spec import InputSpec
 from ..export.litert import write_litert

@@ -15,7 +15,7 @@ import jax
 import jax.export
 import jax.extend.core
 
-from ..core.locate import place_of
+from ..core.graph.locate import place_of
 from ..errors import ArgumentError, ExportError, PlaitError
 from .input_spec import symbolic
 from .operations import operations

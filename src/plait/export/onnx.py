@@ -21,7 +21,7 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 
-from ..core.layer_scopes import layer_of
+from ..core.tools.layer_scopes import layer_of
 from ..errors import ExportError
 from .dependencies import require
 from .input_spec import InputSpec, has_free_sizes, symbolic

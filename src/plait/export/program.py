@@ -16,12 +16,12 @@ import jax.export
 import jax.extend.core
 import numpy as np
 
-from ..core.filters import to_predicate
-from ..core.functional import merge, split
-from ..core.layer_scopes import layer_scopes
-from ..core.module import Pytree
-from ..core.state import FlatState, from_flat_state, to_flat_state
-from ..core.variables import Variable
+from ..core.functional.calls import merge, split
+from ..core.objects.filters import to_predicate
+from ..core.objects.module import Pytree
+from ..core.objects.state import FlatState, from_flat_state, to_flat_state
+from ..core.objects.variables import Variable
+from ..core.tools.layer_scopes import layer_scopes
 from ..errors import ArgumentError, ArgumentTypeError, ExportError
 from ..paths import Path, describe_path
 from ..typing import FilterLiteral

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..core.layer_scopes import layer_of
+from ..core.tools.layer_scopes import layer_of
 from ..errors import ExportError
 
 Rule = Callable[[Any, list[Any]], Any]  # (eqn, values of the inputs that are known) -> a function, or None

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.extend.core
 
-from ..core.layer_scopes import layer_of
+from ..core.tools.layer_scopes import layer_of
 from ..errors import ExportError
 from .operations import operations
 from .program import Program

@@ -13,13 +13,13 @@ from typing import Any
 
 import jax
 
-from ..core.diff import diff
-from ..core.graphdef import GraphDef, LeafDef, NodeDef, StaticAttribute, VariableDef
-from ..core.nodes import Static
+from ..core.graph.diff import diff
+from ..core.graph.graphdef import GraphDef, LeafDef, NodeDef, StaticAttribute, VariableDef
+from ..core.objects.nodes import Static
 from ..errors import RetraceError
 from ..paths import Path, format_path
-from ..transforms.arguments import argument_name, parameter_names
-from ..transforms.compiled import TraceSignature, trace_listeners
+from ..transforms.call.arguments import argument_name, parameter_names
+from ..transforms.jit.compiled import TraceSignature, trace_listeners
 from ..words import with_article
 
 

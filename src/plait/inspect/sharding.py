@@ -12,10 +12,10 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ..core.functional import state
-from ..core.nodes import Kind, kind_of
-from ..core.state import State
-from ..core.variables import Variable
+from ..core.functional.calls import state
+from ..core.objects.nodes import Kind, kind_of
+from ..core.objects.state import State
+from ..core.objects.variables import Variable
 from ..partitioning.mesh import axes_of, check_spec, get_global_mesh
 from ..partitioning.specs import describe_leaf, variable_spec
 

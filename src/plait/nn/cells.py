@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from jax.nn import sigmoid
 from jax.numpy import tanh
 
-from ..core.locate import describe_place
-from ..core.module import Module
-from ..core.rngs import Rngs, RngStream
-from ..core.statics import HashableMapping
+from ..core.graph.locate import describe_place
+from ..core.objects.module import Module
+from ..core.objects.rngs import Rngs, RngStream
+from ..core.objects.statics import HashableMapping
 from ..errors import ShapeError, StreamError
 from ..typing import Array, DTypeLike, Initializer
 from .checks import check_last_axis, shape_of, wrong_rngs

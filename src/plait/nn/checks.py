@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.locate import describe_place
-from ..core.rngs import Rngs
+from ..core.graph.locate import describe_place
+from ..core.objects.rngs import Rngs
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError, StreamError
 from ..words import describe_type, with_article
 

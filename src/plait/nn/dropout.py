@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core.module import Module
-from ..core.rngs import Rngs, RngStream
+from ..core.objects.module import Module
+from ..core.objects.rngs import Rngs, RngStream
 from ..errors import ArgumentError
 from ..typing import Array
 from .checks import missing_stream, resolve_switch, wrong_rngs

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._compat import Tracer
-from ..core.locate import describe_place
-from ..core.variables import Cache
+from ..core.graph.locate import describe_place
+from ..core.objects.variables import Cache
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, DTypeLike, Shape
 from .checks import shape_of

@@ -9,12 +9,12 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from ..core.locate import describe_place
-from ..core.module import Module
-from ..core.rngs import Rngs
-from ..core.statics import HashableMapping
-from ..core.variable_metadata import VariableMetadata
-from ..core.variables import Param
+from ..core.graph.locate import describe_place
+from ..core.objects.module import Module
+from ..core.objects.rngs import Rngs
+from ..core.objects.statics import HashableMapping
+from ..core.objects.variable_metadata import VariableMetadata
+from ..core.objects.variables import Param
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
 from .checks import check_array, check_axis, check_last_axis, check_min_rank, check_rngs, shape_of

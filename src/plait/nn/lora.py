@@ -7,11 +7,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..core.locate import describe_place
-from ..core.module import Module
-from ..core.rngs import Rngs
-from ..core.statics import HashableMapping
-from ..core.variables import LoRAParam, Variable
+from ..core.graph.locate import describe_place
+from ..core.objects.module import Module
+from ..core.objects.rngs import Rngs
+from ..core.objects.statics import HashableMapping
+from ..core.objects.variables import LoRAParam, Variable
 from ..errors import ArgumentError
 from ..typing import Array, DTypeLike, Initializer
 from .checks import check_last_axis

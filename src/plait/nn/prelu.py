@@ -7,9 +7,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..core.module import Module
-from ..core.statics import HashableMapping
-from ..core.variables import Param
+from ..core.objects.module import Module
+from ..core.objects.statics import HashableMapping
+from ..core.objects.variables import Param
 from ..typing import Array, DTypeLike
 from .promotion import promote_dtype
 

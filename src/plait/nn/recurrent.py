@@ -15,18 +15,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core.filters import All, PathContains
-from ..core.functional import merge, split, variables
-from ..core.locate import describe_place
-from ..core.module import Module
-from ..core.nodes import iter_graph_nodes
-from ..core.rngs import RngCount, Rngs, RngStream
-from ..core.sowing import RECORD
-from ..core.state import to_flat_state
+from ..core.functional.calls import merge, split, variables
+from ..core.graph.locate import describe_place
+from ..core.objects.filters import All, PathContains
+from ..core.objects.module import Module
+from ..core.objects.nodes import iter_graph_nodes
+from ..core.objects.rngs import RngCount, Rngs, RngStream
+from ..core.objects.sowing import RECORD
+from ..core.objects.state import to_flat_state
 from ..errors import ShapeError
 from ..paths import Path
+from ..transforms.call.prefixes import Carry, StateAxes
 from ..transforms.loops import scan
-from ..transforms.prefixes import Carry, StateAxes
 from ..transforms.rng_splits import split_rngs
 from ..typing import Array, FilterLiteral
 from .cells import RNNCellBase

@@ -16,13 +16,13 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from ..core.filters import PathContains
-from ..core.functional import variables
-from ..core.locate import describe_place
-from ..core.module import Module
-from ..core.rngs import Rngs
-from ..core.state import to_flat_state
-from ..core.variables import BatchStat, Param, Variable
+from ..core.functional.calls import variables
+from ..core.graph.locate import describe_place
+from ..core.objects.filters import PathContains
+from ..core.objects.module import Module
+from ..core.objects.rngs import Rngs
+from ..core.objects.state import to_flat_state
+from ..core.objects.variables import BatchStat, Param, Variable
 from ..errors import ArgumentError, ShapeError
 from ..paths import format_path
 from ..typing import Array, DTypeLike, FilterLiteral, Initializer

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..core.containers import List
-from ..core.module import Module
-from ..core.rngs import Rngs
+from ..core.objects.containers import List
+from ..core.objects.module import Module
+from ..core.objects.rngs import Rngs
 
 
 class Sequential(Module):

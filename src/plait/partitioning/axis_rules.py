@@ -13,7 +13,7 @@ from typing import Any
 
 from jax.sharding import PartitionSpec
 
-from ..core.settings import Restoring, setting
+from ..core.objects.settings import Restoring, setting
 from ..errors import ArgumentError
 
 Rules = Sequence[tuple[str, Any]]

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ..core.axes import PARTITION_NAME as PARTITION_NAME
+from ..core.graph.axes import PARTITION_NAME as PARTITION_NAME
 from ..errors import AxisNameMismatchError, PartitioningUnspecifiedError as PartitioningUnspecifiedError
 from .axis_rules import (
     Rules,

@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from .._compat import memory_saving_options
-from ..core.functional import merge, split
+from ..core.functional.calls import merge, split
 from .shardings import get_abstract_model
 
 A = TypeVar("A")

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 
-from ..core.functional import state
-from ..core.nodes import Kind, kind_of
-from ..core.state import State
-from ..core.variables import Variable
+from ..core.functional.calls import state
+from ..core.objects.nodes import Kind, kind_of
+from ..core.objects.state import State
+from ..core.objects.variables import Variable
 from ..errors import ArgumentError
 from .axis_rules import get_logical_axis_rules
 from .mesh import axes_of, get_global_mesh

@@ -10,10 +10,10 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
-from ..core.axes import sharding_hooks
-from ..core.functional import split
-from ..core.locate import modules_in_use
-from ..core.variables import Variable, eager_sharding_hooks
+from ..core.functional.calls import split
+from ..core.graph.axes import sharding_hooks
+from ..core.graph.locate import modules_in_use
+from ..core.objects.variables import Variable, eager_sharding_hooks
 from ..errors import ArgumentError
 from ..words import with_article
 from .mesh import check_spec, get_global_mesh, in_manual_mode, place

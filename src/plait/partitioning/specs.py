@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ..core.variables import Variable
+from ..core.objects.variables import Variable
 from ..paths import format_path
 from ..words import with_article
 from .axis_rules import (

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from ..core.axes import PARTITION_NAME as PARTITION_NAME, add_axis as add_axis, remove_axis as remove_axis
-from ..core.variable_metadata import with_partitioning as with_partitioning
+from ..core.graph.axes import PARTITION_NAME as PARTITION_NAME, add_axis as add_axis, remove_axis as remove_axis
+from ..core.objects.variable_metadata import with_partitioning as with_partitioning
 from .axis_rules import (
     Rules,
     composite_rules as composite_rules,

@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from ..core.filters import to_predicate
-from ..core.flatten import Walk, path_of
-from ..core.module import Pytree, copied_buffers
-from ..core.nodes import check_node
-from ..core.state import FlatState, from_flat_state, to_flat_state
-from ..core.trace_guard import check_trace
-from ..core.unflatten import Builder
-from ..core.variables import Variable
+from ..core.graph.flatten import Walk, path_of
+from ..core.graph.unflatten import Builder
+from ..core.objects.filters import to_predicate
+from ..core.objects.module import Pytree, copied_buffers
+from ..core.objects.nodes import check_node
+from ..core.objects.state import FlatState, from_flat_state, to_flat_state
+from ..core.objects.trace_guard import check_trace
+from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import Path, describe_path
 from ..typing import FilterLiteral

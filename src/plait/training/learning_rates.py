@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.traversal import iter_graph
+from ..core.functional.traversal import iter_graph
 from ..errors import OptimizerError
 from ..paths import describe_path
 from .optimizer import Optimizer

@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core.module import Pytree
-from ..core.traversal import iter_graph
-from ..core.variables import Variable
+from ..core.functional.traversal import iter_graph
+from ..core.objects.module import Pytree
+from ..core.objects.variables import Variable
 from ..errors import ArgumentError
 from ..paths import Path
 from ..typing import Array

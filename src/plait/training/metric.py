@@ -11,9 +11,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..core.functional import split
-from ..core.module import Pytree
-from ..core.variables import Variable
+from ..core.functional.calls import split
+from ..core.objects.module import Pytree
+from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..typing import Array, FilterLiteral
 

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from ..core.functional import state, variables
-from ..core.locate import describe_place
-from ..core.module import Pytree, copied_buffers
-from ..core.nodes import Kind, jax_to_nnx_path, kind_of
-from ..core.state import FlatState, State, from_flat_state, to_flat_state, tracked
-from ..core.trace_guard import check_trace
-from ..core.variables import OptArray, OptState, OptVariable, Param, Variable, eager_sharding_hooks
+from ..core.functional.calls import state, variables
+from ..core.graph.locate import describe_place
+from ..core.objects.module import Pytree, copied_buffers
+from ..core.objects.nodes import Kind, jax_to_nnx_path, kind_of
+from ..core.objects.state import FlatState, State, from_flat_state, to_flat_state, tracked
+from ..core.objects.trace_guard import check_trace
+from ..core.objects.variables import OptArray, OptState, OptVariable, Param, Variable, eager_sharding_hooks
 from ..errors import ArgumentTypeError, OptimizerAttributeError, OptimizerError
 from ..notices import warn_nothing_selected
 from ..paths import Path, describe_path

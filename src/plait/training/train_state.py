@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import optax
 from typing_extensions import dataclass_transform
 
-from ..core.graphdef import GraphDef
-from ..core.proxy_caller import apply
-from ..core.state import State, to_flat_state
+from ..core.functional.proxy_caller import apply
+from ..core.graph.graphdef import GraphDef
+from ..core.objects.state import State, to_flat_state
 from ..errors import OptimizerAttributeError, OptimizerError
 from ..paths import Path, describe_path
 from .optimizer import GradientTransformation, check_transformation

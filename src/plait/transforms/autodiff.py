@@ -18,12 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..core.modes import check_mode, in_default_modes
+from ..core.functional.modes import check_mode, in_default_modes
 from ..errors import ArgumentTypeError
 from ..words import describe_type
-from .crossing import check_function, check_no_duplicates, gather, run_inside, write_back
-from .lanes import positional
-from .prefixes import is_graph_leaf
+from .call.crossing import check_function, check_no_duplicates, gather, run_inside, write_back
+from .call.lanes import positional
+from .call.prefixes import is_graph_leaf
 from .selections import (
     DiffState,
     check_differentiable,

@@ -11,15 +11,15 @@ import jax
 import numpy as np
 
 from .._compat import jax_version, pmap as jax_pmap
-from ..core.modes import graph_updates_mode
+from ..core.functional.modes import graph_updates_mode
 from ..errors import ArgumentError, MissingDependencyError
-from .arguments import with_statics
-from .axis_names import read_axis_name
-from .crossing import check_function, curried
-from .donating import donate
-from .lanes import Lifting, Report, positional
-from .prefixes import Prefix
-from .routes import describe_route
+from .call.arguments import with_statics
+from .call.axis_names import read_axis_name
+from .call.crossing import check_function, curried
+from .call.donating import donate
+from .call.lanes import Lifting, Report, positional
+from .call.prefixes import Prefix
+from .call.routes import describe_route
 
 # What vmap says of an output that is batched under the axis None: its lane, and its place there.
 _BATCHED = re.compile(r"out_axes\[0\]\[(\d+)\]\[(\d+)\].*got axis spec None but output was batched")

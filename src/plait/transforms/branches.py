@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 
 import jax
 
-from ..core.diff import diff
-from ..core.modes import graph_updates_mode
+from ..core.functional.modes import graph_updates_mode
+from ..core.graph.diff import diff
 from ..errors import ArgumentError, ArgumentTypeError
-from .arguments import parameter_names
-from .crossing import (
+from .call.arguments import parameter_names
+from .call.crossing import (
     Gathered,
     Outcome,
     Result,
@@ -25,7 +25,7 @@ from .crossing import (
     lift,
     write_back,
 )
-from .lanes import joined
+from .call.lanes import joined
 
 
 def cond(

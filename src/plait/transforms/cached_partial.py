@@ -12,13 +12,13 @@ from typing import Any
 
 import jax
 
-from ..core.modes import graph_mode, graph_updates_mode
-from ..core.traversal import iter_graph
-from ..core.variables import Variable
+from ..core.functional.modes import graph_mode, graph_updates_mode
+from ..core.functional.traversal import iter_graph
+from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
-from .crossing import check_function
-from .jit import jit
-from .prefixes import is_graph_leaf
+from .call.crossing import check_function
+from .call.prefixes import is_graph_leaf
+from .jit.function import jit
 
 
 def cached_partial(

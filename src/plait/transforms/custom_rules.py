@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
-from ..core.modes import in_default_modes
+from ..core.functional.modes import in_default_modes
 from ..errors import ArgumentError, ArgumentTypeError
-from .crossing import Entered, check_function, gather
-from .prefixes import is_graph_leaf
+from .call.crossing import Entered, check_function, gather
+from .call.prefixes import is_graph_leaf
 from .rule_calls import RuleCall
 from .rule_cotangents import cotangents_as_objects, cotangents_as_states, cotangents_of_updates, tangents_by_label
 from .selections import DiffState, check_distinct, check_updates

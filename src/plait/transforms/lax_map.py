@@ -9,19 +9,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core.functional import state
-from ..core.modes import graph_updates_mode
-from ..core.rngs import RngState
-from ..core.traversal import iter_graph
-from ..core.variables import Variable
+from ..core.functional.calls import state
+from ..core.functional.modes import graph_updates_mode
+from ..core.functional.traversal import iter_graph
+from ..core.objects.rngs import RngState
+from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import format_path
-from .arguments import argument_names
 from .batching import check_axes, vmap
-from .crossing import check_function
-from .lanes import Lifting
+from .call.arguments import argument_names
+from .call.crossing import check_function
+from .call.lanes import Lifting
+from .call.prefixes import Carry, Prefix, StateAxes, is_graph_leaf, prefix
 from .loops import LoopPassage, scan_lanes
-from .prefixes import Carry, Prefix, StateAxes, is_graph_leaf, prefix
 from .rng_splits import split_rngs
 
 

@@ -14,16 +14,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core.diff import reference_changes
-from ..core.modes import graph_updates_mode
-from ..core.variables import Variable, metadata_key
+from ..core.functional.modes import graph_updates_mode
+from ..core.graph.diff import reference_changes
+from ..core.objects.variables import Variable, metadata_key
 from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
-from .axis_names import read_axis_name
 from .batching import check_axes
-from .crossing import Entered, Left, check_function, curried, leave
-from .lanes import Lifting, Passage, joined, positional
-from .prefixes import Carry, FilterMapping, Prefix, is_graph_leaf
+from .call.axis_names import read_axis_name
+from .call.crossing import Entered, Left, check_function, curried, leave
+from .call.lanes import Lifting, Passage, joined, positional
+from .call.prefixes import Carry, FilterMapping, Prefix, is_graph_leaf
 
 
 class _Index:

@@ -14,13 +14,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core.capture import capture
-from ..core.module import Pytree
-from ..core.state import State
-from ..core.variables import Perturbation
+from ..core.objects.module import Pytree
+from ..core.objects.state import State
+from ..core.objects.variables import Perturbation
+from ..core.tools.capture import capture
 from ..typing import FilterLiteral
 from .autodiff import value_and_grad
-from .shapes import eval_shape
+from .jit.shapes import eval_shape
 
 
 def capture_gradients(f: Callable[..., Any], *, only: FilterLiteral = ..., has_aux: bool = False) -> Callable[..., Any]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 
-from ..core.modes import graph_updates_mode
-from .arguments import with_statics
-from .crossing import check_function, curried, gather_checked, lift, write_back
+from ..core.functional.modes import graph_updates_mode
+from .call.arguments import with_statics
+from .call.crossing import check_function, curried, gather_checked, lift, write_back
 
 
 @curried

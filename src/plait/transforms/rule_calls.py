@@ -17,14 +17,14 @@ from typing import Any
 import jax
 from jax.tree_util import register_static
 
-from ..core.filters import to_predicate
-from ..core.modes import check_mode
-from ..core.nodes import Static
-from ..core.variables import Variable
+from ..core.functional.modes import check_mode
+from ..core.objects.filters import to_predicate
+from ..core.objects.nodes import Static
+from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
-from .aliasing import Treatment, check_aliasing
-from .arguments import argument_names
-from .crossing import (
+from .call.aliasing import Treatment, check_aliasing
+from .call.arguments import argument_names
+from .call.crossing import (
     Entered,
     Gathered,
     Left,
@@ -37,8 +37,8 @@ from .crossing import (
     reveal,
     write_back,
 )
-from .lanes import joined
-from .prefixes import is_graph_leaf
+from .call.lanes import joined
+from .call.prefixes import is_graph_leaf
 from .selections import DiffState, as_prefix, check_distinct, chosen_positions, labelled_roots
 from .tangent_trees import shapes_of
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import jax
 
-from ..core.graphdef import VariableDef
-from ..core.state import State
-from ..core.unflatten import Builder, own_variables
+from ..core.graph.graphdef import VariableDef
+from ..core.graph.unflatten import Builder, own_variables
+from ..core.objects.state import State
 from ..errors import ArgumentTypeError
-from .crossing import Structure
-from .prefixes import is_graph_leaf
+from .call.crossing import Structure
+from .call.prefixes import is_graph_leaf
 from .rule_calls import Report, RuleCall, follow
 from .tangent_trees import leaves_like, rebuild, state_of
 

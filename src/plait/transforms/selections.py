@@ -11,19 +11,19 @@ import jax
 import jax.numpy as jnp
 
 from .._compat import trace_state
-from ..core.filters import to_predicate
-from ..core.nodes import Kind, kind_of
-from ..core.state import FlatState, State
-from ..core.variables import Param, Variable, make_variable
-from ..core.walks import CachedWalk
+from ..core.graph.walks import CachedWalk
+from ..core.objects.filters import to_predicate
+from ..core.objects.nodes import Kind, kind_of
+from ..core.objects.state import FlatState, State
+from ..core.objects.variables import Param, Variable, make_variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..notices import warn_nothing_selected
 from ..typing import FilterLiteral
-from .aliasing import Treatment, check_aliasing
-from .arguments import argument_names
-from .crossing import Entered, Gathered
-from .lanes import value_labels
-from .prefixes import FilterMapping, is_graph_leaf
+from .call.aliasing import Treatment, check_aliasing
+from .call.arguments import argument_names
+from .call.crossing import Entered, Gathered
+from .call.lanes import value_labels
+from .call.prefixes import FilterMapping, is_graph_leaf
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,12 +12,12 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from .._compat import varying_axes
-from ..core.modes import graph_updates_mode
+from ..core.functional.modes import graph_updates_mode
 from ..errors import ArgumentError, ArgumentTypeError
-from .crossing import check_function, curried
-from .lanes import Lifting, Report, positional
-from .prefixes import Prefix
-from .routes import describe_route
+from .call.crossing import check_function, curried
+from .call.lanes import Lifting, Report, positional
+from .call.prefixes import Prefix
+from .call.routes import describe_route
 
 
 @curried

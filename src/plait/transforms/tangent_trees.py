@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..core.flatten import Walk, path_of
-from ..core.graphdef import GraphDef, LeafDef, VariableDef, iter_parts
-from ..core.state import FlatState, State
-from ..core.unflatten import own_variables
-from ..core.variables import Variable
+from ..core.graph.flatten import Walk, path_of
+from ..core.graph.graphdef import GraphDef, LeafDef, VariableDef, iter_parts
+from ..core.graph.unflatten import own_variables
+from ..core.objects.state import FlatState, State
+from ..core.objects.variables import Variable
 from ..errors import ArgumentError
 from ..paths import Path, describe_path
-from .crossing import Entered, Structure
-from .prefixes import is_graph_leaf
+from .call.crossing import Entered, Structure
+from .call.prefixes import is_graph_leaf
 
 
 def rebuild(structure: Structure, values: Sequence[Any], plain: Sequence[Any]) -> Any:

@@ -15,10 +15,10 @@ from typing import Any
 import jax
 from jax.tree_util import Partial, register_static
 
-from ..core.modes import check_mode
+from ..core.functional.modes import check_mode
 from ..errors import ArgumentError, ArgumentTypeError
 from .autodiff import check_pair
-from .crossing import (
+from .call.crossing import (
     Entered,
     Outcome,
     Structure,
@@ -28,7 +28,7 @@ from .crossing import (
     leave_values_only,
     write_back,
 )
-from .prefixes import is_graph_leaf
+from .call.prefixes import is_graph_leaf
 from .tangent_trees import flatten_like, rebuild, shapes_of
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import jax
 
-from ..core.graphdef import GraphDef
-from ..core.update_context import MergeContext, SplitContext, merge_context, split_context
-from ..core.variables import Variable
+from ..core.functional.update_context import MergeContext, SplitContext, merge_context, split_context
+from ..core.graph.graphdef import GraphDef
+from ..core.objects.variables import Variable
 from ..errors import GraphError
-from .aliasing import Treatment, check_aliasing
-from .prefixes import Prefix, is_graph_leaf
+from .call.aliasing import Treatment, check_aliasing
+from .call.prefixes import Prefix, is_graph_leaf
 
 
 class _Missing:

@@ -1,0 +1,136 @@
+"""Tree mode: treating modules as plain JAX pytrees, where sharing and cycles are errors.
+
+Graph mode is the default. Functions that take ``graph=None`` resolve it here, at the door; nothing behind the door
+knows of modes. (rules G57, U32, S5)
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from ...errors import GraphError
+from ...paths import Path, describe_path
+from ...words import describe_type
+from ..objects.module import Pytree
+from ..objects.nodes import Kind, get_node_impl, kind_of, unwrapped
+from ..objects.settings import Restoring, setting
+
+
+def _flag(name: str) -> bool:
+    return os.environ.get(name, "1").lower() not in ("0", "false", "no", "off")
+
+
+class _Modes(threading.local):
+    graph = _flag("PLAIT_GRAPH_MODE")
+    graph_updates = _flag("PLAIT_GRAPH_UPDATES")
+
+
+_modes = _Modes()
+
+
+class _Touched:
+    """Whether any thread ever left the default modes; until then fast paths need not ask for the modes of theirs."""
+
+    __slots__ = ("ever",)
+
+    def __init__(self) -> None:
+        self.ever = not (_Modes.graph and _Modes.graph_updates)
+
+
+touched = _Touched()
+
+
+def in_default_modes(graph: bool | None = None, graph_updates: bool | None = None) -> bool:
+    """Whether this thread works on graphs and carries structural changes, or the arguments say so."""
+    return graph_mode(graph) and graph_updates_mode(graph_updates)
+
+
+def set_graph_mode(value: bool, /) -> Restoring:
+    """Set whether modules of this thread are graphs (the default) or plain trees without sharing.
+
+    Takes effect at once; as a context manager or decorator it restores the earlier mode.
+
+    Example:
+        >>> shared = plait.Param(1.0)
+        >>> with plait.set_graph_mode(False):
+        ...     try:
+        ...         _ = plait.split([shared, shared])
+        ...     except plait.errors.PlaitError as error:
+        ...         print(error.parts["at"])
+        [0] and [1]
+    """
+    touched.ever |= not value
+    return Restoring(setting(_modes, graph=bool(value)))
+
+
+def set_graph_updates(value: bool, /) -> Restoring:
+    """Set whether transforms of this thread carry structural changes out (the default), or values only.
+
+    Takes effect at once; as a context manager or decorator it restores the earlier mode.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> with plait.set_graph_updates(False):
+        ...     plait.jit(lambda model: setattr(model, "extra", 1))(model)
+        >>> hasattr(model, "extra")
+        False
+    """
+    touched.ever |= not value
+    return Restoring(setting(_modes, graph_updates=bool(value)))
+
+
+def graph_mode(graph: bool | None = None) -> bool:
+    """Whether graph mode is in force: the argument, else the mode of the thread."""
+    return _modes.graph if graph is None else graph
+
+
+def graph_updates_mode(graph_updates: bool | None = None) -> bool:
+    """Whether structural changes are carried out of transforms: the argument, else the mode of the thread."""
+    return _modes.graph_updates if graph_updates is None else graph_updates
+
+
+def check_mode(node: Any, graph: bool | None) -> None:
+    """Refuse a graph where tree mode is in force.
+
+    Raises:
+        GraphError: see ``check_tree``.
+    """
+    if not graph_mode(graph):
+        check_tree(node)
+
+
+def check_tree(node: Any) -> None:
+    """Refuse what is not a tree.
+
+    Raises:
+        GraphError: an object is reached by two paths (both are named), or a class says ``pytree=False``.
+    """
+    seen: dict[int, Path] = {}
+    stack: list[tuple[Path, Any]] = [((), node)]
+    while stack:
+        path, value = stack.pop()
+        kind = kind_of(value)
+        if kind in (Kind.GRAPH, Kind.VARIABLE, Kind.REF):
+            if id(value) in seen:
+                raise GraphError(
+                    "tree mode takes no shared objects and no cycles",
+                    at=f"{describe_path(seen[id(value)])} and {describe_path(path)}",
+                    found=f"the same {type(value).__name__} at both (a duplicate)",
+                    expected="each object at one path",
+                    do="use graph mode (graph=True), or give each place an object of its own: plait.clone",
+                )
+            seen[id(value)] = path
+            if isinstance(value, Pytree) and not value._pytree:
+                raise GraphError(
+                    "tree mode takes only classes that are JAX pytrees",
+                    at=describe_path(path),
+                    found=f"{describe_type(value)}, whose class says pytree=False",
+                    expected="classes that are pytrees",
+                    do="use graph mode (graph=True)",
+                )
+        impl = get_node_impl(value)
+        if impl is not None:
+            children = impl.flatten(value)[0]
+            stack.extend(((*path, key), unwrapped(child)) for key, child in reversed(children))

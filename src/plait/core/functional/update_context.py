@@ -1,0 +1,368 @@
+"""Update contexts: carrying object identity through any JAX transform by hand.
+
+One context serves one round of four steps: split outside, merge inside, split inside, merge outside. The first split
+numbers the caller's objects; the first merge makes private ones under the same numbers; the second split records in the
+graphdef, which is static, which old number became which new one; the second merge uses that to refill the caller's
+own objects. Numbering is a pure function of structure, so step 4 works from the recorded graphdef alone when a compiled
+function is called again. plait's own transforms do the same in ``transforms/call/crossing.py``. (U1 to U14, U37 to U40)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from jax.tree_util import register_static
+
+from ...errors import GraphError, InternalError
+from ...typing import FilterLiteral
+from ...words import describe_type
+from ..graph.flatten import IndexMap, RefMap, Walk, path_of
+from ..graph.graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with_index_mapping
+from ..graph.unflatten import Builder
+from ..objects.state import FlatState, State, group_leaves, merge_state
+from ..objects.variables import Variable
+from .calls import detached, leaves_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+K = TypeVar("K")
+V = TypeVar("V")
+W = TypeVar("W")
+
+
+class _Stacks(threading.local):
+    """The active contexts of this thread, by tag."""
+
+    def __init__(self) -> None:
+        self.by_tag: dict[Hashable, list[UpdateContext]] = {}
+
+
+_stacks = _Stacks()
+
+
+def compose_mapping(ab: Mapping[K, V], bc: Mapping[V, W], /) -> dict[K, W]:
+    """``{a: c}`` over the keys present in both.
+
+    Example:
+        >>> plait.graph.compose_mapping({1: "a", 2: "b"}, {"a": True})
+        {1: True}
+    """
+    return {a: bc[b] for a, b in ab.items() if b in bc}
+
+
+def compose_mapping_reversed(ab: Mapping[K, V], bc: Mapping[V, W], /) -> dict[W, K]:
+    """``{c: a}`` over the keys present in both.
+
+    Example:
+        >>> plait.graph.compose_mapping_reversed({1: "a", 2: "b"}, {"a": True})
+        {True: 1}
+    """
+    return {bc[b]: a for a, b in ab.items() if b in bc}
+
+
+@register_static
+class UpdateContext:
+    """One round of the four steps. Made by ``update_context``.
+
+    To JAX a context is an opaque static value: all contexts are equal, so one that is captured or passed never causes
+    a recompilation.
+
+    Attributes:
+        tag: the value that names the context.
+        ref_index: outer object → outer index, after step 1.
+        index_ref: outer index → inner object, between steps 2 and 3.
+    """
+
+    __slots__ = ("index_ref", "ref_index", "tag")
+
+    def __init__(self, tag: Hashable) -> None:
+        self.tag = tag
+        self.ref_index: RefMap | None = None
+        self.index_ref: IndexMap | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UpdateContext)
+
+    def __hash__(self) -> int:
+        return hash(UpdateContext)
+
+    def __repr__(self) -> str:
+        return f"UpdateContext(tag={self.tag!r})"
+
+    def split(self, node: Any, *filters: FilterLiteral) -> Any:
+        """Step 1 outside, or step 3 inside: ``plait.split`` that remembers identities."""
+        with SplitContext(self) as context:
+            return context.split(node, *filters)
+
+    def merge(self, graphdef: GraphDef, state: Any, /, *states: Any) -> Any:
+        """Step 2 inside, or step 4 outside: ``plait.merge`` that reuses identities.
+
+        Raises:
+            GraphError: no split came before, or ``graphdef`` is a back-reference or no graphdef.
+        """
+        if not isinstance(graphdef, (NodeDef, VariableDef)):
+            raise GraphError(
+                "an update context merges whole roots",
+                found=describe_type(graphdef),
+                expected="a graphdef of a node or variable",
+                do="merge the graphdef that the context's split returned",
+            )
+        if self.ref_index is None:
+            raise GraphError(
+                "merge was called before any split of this update context",
+                at=f"the context {self.tag!r}",
+                found="no reference index",
+                expected="split, merge, split, merge, in this order",
+                do="call ctx.split(model) first",
+            )
+        with MergeContext(self) as context:
+            return context.merge(graphdef, state, *states)
+
+    def flatten_end(self, ref_index: RefMap) -> None:
+        """Advance after a split: keep the outer indices, or drop the inner objects."""
+        if self.ref_index is None:
+            self.ref_index = ref_index
+        else:
+            self.index_ref = None
+
+    def unflatten_end(self, index_ref: IndexMap, inner: bool | None = None) -> None:
+        """Advance after a merge: an inner one keeps its objects for the split that follows."""
+        if inner is None or inner:
+            self.index_ref = index_ref
+
+    def mapping_to(self, new: RefMap) -> dict[int, int] | None:
+        """Outer index → new index of the objects that are still reachable; ``None`` in step 1."""
+        if self.ref_index is None:
+            return None
+        return {
+            outer: number for outer, inner in (self.index_ref or {}).items() if (number := new.get(inner)) is not None
+        }
+
+    def clear(self) -> None:
+        """Drop all references."""
+        self.ref_index = None
+        self.index_ref = None
+
+
+class _UpdateContextManager:
+    """Enters a fresh context each time; usable as a decorator."""
+
+    def __init__(self, tag: Hashable) -> None:
+        self.tag = tag
+        self._entered: list[UpdateContext] = []
+
+    def __enter__(self) -> UpdateContext:
+        context = UpdateContext(self.tag)
+        _stacks.by_tag.setdefault(self.tag, []).append(context)
+        self._entered.append(context)
+        return context
+
+    def __exit__(self, *_: Any) -> None:
+        context = self._entered.pop()
+        stack = _stacks.by_tag.get(self.tag)
+        if not stack:
+            raise InternalError(
+                f"internal error: there is no context of the tag {self.tag!r} to leave",
+                found="an empty stack",
+                expected="the context that was entered",
+                do="leave contexts in the thread in which they were entered",
+            )
+        _remove(stack, context)
+        if not stack:
+            del _stacks.by_tag[self.tag]
+        context.clear()
+
+    def __call__(self, function: F) -> F:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with _UpdateContextManager(self.tag):
+                return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[return-value]
+
+
+def _remove(stack: list[UpdateContext], context: UpdateContext) -> None:
+    """Remove exactly this context; equality does not tell contexts apart."""
+    for position in range(len(stack) - 1, -1, -1):
+        if stack[position] is context:
+            del stack[position]
+            return
+
+
+def update_context(tag: Hashable) -> _UpdateContextManager:
+    """A context manager and decorator that opens an update context.
+
+    Args:
+        tag: any hashable value; it keeps nested contexts apart and has no other meaning.
+
+    Example:
+        >>> model = plait.Linear(2, 2, rngs=plait.Rngs(0))
+        >>> @jax.jit
+        ... def pure(graphdef, state):
+        ...     ctx = plait.current_update_context("demo")
+        ...     model = ctx.merge(graphdef, state)
+        ...     model.extra = plait.Param(jnp.ones(2))
+        ...     return ctx.split(model)
+        >>> with plait.update_context("demo") as ctx:
+        ...     same = ctx.merge(*pure(*ctx.split(model)))
+        >>> same is model, model.extra.shape
+        (True, (2,))
+    """
+    return _UpdateContextManager(tag)
+
+
+def current_update_context(tag: Hashable) -> UpdateContext:
+    """The innermost active context of a tag in this thread.
+
+    Raises:
+        GraphError: there is none; the message names the tag.
+    """
+    stack = _stacks.by_tag.get(tag)
+    if not stack:
+        raise GraphError(
+            f"there is no active update context with the tag {tag!r}",
+            found=f"the tags {list(_stacks.by_tag)} in this thread",
+            expected=f"a `with plait.update_context({tag!r})` around the call",
+            do="open the context in the same thread",
+        )
+    return stack[-1]
+
+
+class SplitContext:
+    """Splits of several roots under one index; made by ``split_context``."""
+
+    __slots__ = ("_refs", "context")
+
+    def __init__(self, context: UpdateContext | None) -> None:
+        self.context = context
+        self._refs: RefMap | None = None
+
+    def __enter__(self) -> SplitContext:
+        self._refs = RefMap()
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        refs, self._refs = self._refs, None
+        if kind is None and self.context is not None:
+            assert refs is not None
+            self.context.flatten_end(refs)
+
+    def _walk(self, node: Any) -> tuple[GraphDef, Walk]:
+        if self._refs is None:
+            raise GraphError(
+                "a split context was used after its with block",
+                found="a context that has ended",
+                expected="calls inside the block",
+                do="open a new split_context",
+            )
+        walk = Walk(self._refs)
+        graphdef = walk.add(node)
+        if self.context is not None:
+            mapping = self.context.mapping_to(self._refs)
+            if mapping is not None:
+                graphdef = with_index_mapping(graphdef, mapping)
+        return graphdef, walk
+
+    def split(self, node: Any, *filters: FilterLiteral) -> Any:
+        """``plait.split``, with indices shared with the other roots of the context."""
+        graphdef, *groups = self.flatten(node, *filters)
+        if not isinstance(graphdef, NodeDef):
+            return (graphdef, *(group.leaves[0] if len(group) else State({}) for group in groups))
+        return (graphdef, *(group.to_nested_state() for group in groups))
+
+    def flatten(self, node: Any, *filters: FilterLiteral, with_paths: bool = True) -> Any:
+        """``plait.flatten``, with indices shared with the other roots of the context."""
+        graphdef, walk = self._walk(node)
+        if not with_paths:
+            return graphdef, [leaf.get_raw_value() if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
+        flat = FlatState.from_sorted(tuple(map(path_of, walk.links)), [detached(leaf) for leaf in walk.leaves])
+        return (graphdef, *(group_leaves(flat, filters, exhaustive=True) if filters else [flat]))
+
+
+class MergeContext:
+    """Merges of several roots under one index; made by ``merge_context``."""
+
+    __slots__ = ("_index_ref", "context", "inner")
+
+    def __init__(self, context: UpdateContext | None, inner: bool | None = None) -> None:
+        self.context = context
+        self.inner = inner
+        self._index_ref: IndexMap | None = None
+
+    def __enter__(self) -> MergeContext:
+        self._index_ref = IndexMap()
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        index_ref, self._index_ref = self._index_ref, None
+        if kind is None and self.context is not None:
+            assert index_ref is not None
+            self.context.unflatten_end(index_ref, self.inner)
+
+    def merge(self, graphdef: GraphDef, state: Any, /, *states: Any) -> Any:
+        """``plait.merge``, with indices shared with the other roots of the context."""
+        if states:
+            parts = [part.to_nested_state() if isinstance(part, FlatState) else part for part in (state, *states)]
+            state = merge_state(*parts)
+        return self._build(graphdef, leaves_of(graphdef, state))
+
+    def unflatten(self, graphdef: GraphDef, flat: Any, /, *flats: Any) -> Any:
+        """``plait.unflatten``, with indices shared with the other roots of the context."""
+        if flats:
+            flat = FlatState.merge(flat, *flats)
+        return self._build(graphdef, leaves_of(graphdef, flat))
+
+    def _build(self, graphdef: GraphDef, leaves: list[Any]) -> Any:
+        if self._index_ref is None:
+            raise GraphError(
+                "a merge context was used after its with block",
+                found="a context that has ended",
+                expected="calls inside the block",
+                do="open a new merge_context",
+            )
+        mapping = getattr(graphdef, "index_mapping", None)
+        inner = mapping is None if self.inner is None else self.inner
+        if self.inner is None and not isinstance(graphdef, NodeRef):
+            self.inner = inner
+        cache = None
+        if not inner and self.context is not None and mapping is not None:
+            assert self.context.ref_index is not None
+            outer = IndexMap.from_refmap(self.context.ref_index)
+            cache = {new: outer[old] for old, new in mapping.items() if new not in self._index_ref}
+        return Builder(self._index_ref, cache).build(graphdef, leaves)
+
+
+@contextlib.contextmanager
+def split_context(ctxtag: Hashable | None = None) -> Iterator[SplitContext]:
+    """Splits of several roots that share objects: an object seen by an earlier split becomes a back-reference.
+
+    Args:
+        ctxtag: the tag of an active update context that the splits are a step of.
+
+    Example:
+        >>> shared = plait.Param(1.0)
+        >>> with plait.split_context() as ctx:
+        ...     first, second = ctx.split({"a": shared}), ctx.split({"b": shared})
+        >>> len(first[1]), len(second[1])
+        (1, 0)
+    """
+    context = None if ctxtag is None else current_update_context(ctxtag)
+    with SplitContext(context) as split:
+        yield split
+
+
+@contextlib.contextmanager
+def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> Iterator[MergeContext]:
+    """Merges of several roots that share objects: the inverse of ``split_context``.
+
+    Args:
+        ctxtag: the tag of an active update context that the merges are a step of.
+        inner: whether this is the merge inside the transform; by default a root that carries an index mapping says
+            that it is the one outside.
+    """
+    context = None if ctxtag is None else current_update_context(ctxtag)
+    with MergeContext(context, inner) as merge:
+        yield merge

@@ -1,0 +1,175 @@
+"""Axis names of variables: what happens to them when a transform adds or removes an axis.
+
+The names stand in the variable's ``out_sharding``, one for each axis of its array. ``vmap`` and ``scan`` go through
+``drop_axis`` and ``put_axis``, so that names and rank agree on either side; ``add_axis`` and ``remove_axis`` do the
+same for a whole tree by hand. (rules V37, V40; ask 8)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ...errors import AxisNameMismatchError, PartitioningUnspecifiedError
+from ..objects.variables import Variable
+from .flatten import Walk
+
+PARTITION_NAME = "partition_name"
+_LAYOUT = "out_sharding"
+
+# ``(variable, shape, place) -> sharding or None``: what the axis names of a variable mean on the mesh that is known;
+# filled by ``plait.partitioning``, which knows of rules and meshes.
+sharding_hooks: list[Callable[[Variable[Any], tuple[int, ...], str], Any]] = []
+
+
+def add_axis(tree: Any, index: int, metadata: Mapping[str, Any]) -> None:
+    """Insert the name of a new axis into every variable of a tree, in place.
+
+    Args:
+        tree: a module, variable, or pytree of them.
+        index: where the new axis stands; names are padded with ``None`` up to there.
+        metadata: ``{PARTITION_NAME: name}``; for any further entry whose key is a tuple in a variable's own metadata,
+            its value is inserted there in the same way.
+
+    Raises:
+        PartitioningUnspecifiedError: ``metadata`` has no ``PARTITION_NAME``.
+
+    Example:
+        >>> v = plait.Param(jnp.ones((2, 3)), out_sharding=("in", "out"))
+        >>> plait.spmd.add_axis(v, 0, {plait.PARTITION_NAME: "layers"})
+        >>> v.out_sharding
+        ('layers', 'in', 'out')
+    """
+    _axis_name(metadata, "add_axis")
+    for variable in _variables(tree):
+        put_axis(variable, index, metadata)
+
+
+def remove_axis(tree: Any, index: int, metadata: Mapping[str, Any]) -> None:
+    """Take the name of an axis out of every variable of a tree, in place; undoes ``add_axis``.
+
+    Raises:
+        PartitioningUnspecifiedError: ``metadata`` has no ``PARTITION_NAME``.
+        AxisNameMismatchError: another name, or none, stands at ``index``. Nothing is changed then.
+
+    Example:
+        >>> v = plait.Param(jnp.ones((2, 3)), out_sharding=("in", "out"))
+        >>> plait.spmd.remove_axis(v, 0, {plait.PARTITION_NAME: "in"})
+        >>> v.out_sharding
+        ('out',)
+    """
+    _axis_name(metadata, "remove_axis")
+    variables = _variables(tree)
+    for variable in variables:
+        _check_removable(variable, index, metadata)
+    for variable in variables:
+        drop_axis(variable, index, metadata)
+
+
+def put_axis(variable: Variable[Any], index: int, metadata: Mapping[str, Any], dropped: Any = None) -> None:
+    """Make room for an axis in one variable's names.
+
+    Args:
+        metadata: as in ``add_axis``; without ``PARTITION_NAME`` the axis gets the names in ``dropped``, or ``None``,
+            and no hook runs.
+        dropped: what ``drop_axis`` returned for this variable.
+    """
+    names = metadata if PARTITION_NAME in metadata else dropped or {}
+    for key, old in _named_axes(variable, metadata):
+        value = names.get(PARTITION_NAME if key == _LAYOUT else key)
+        place = index if index >= 0 else index + len(old) + 1
+        if value is None and place > len(old):
+            continue  # what lies beyond the names is None anyway
+        entries = [*old, *[None] * (place - len(old))]
+        entries.insert(place, value)
+        _set_names(variable, key, entries)
+    if PARTITION_NAME in metadata:
+        variable.add_axis(index, metadata[PARTITION_NAME])
+
+
+def drop_axis(variable: Variable[Any], index: int, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Take an axis out of one variable's names; returns the names that stood there, for ``put_axis``.
+
+    Raises:
+        AxisNameMismatchError: ``metadata`` names the axis, and another name stands there.
+    """
+    _check_removable(variable, index, metadata)
+    dropped = {}
+    for key, old in _named_axes(variable, metadata):
+        place = index if index >= 0 else index + len(old)
+        if 0 <= place < len(old):
+            entries = list(old)
+            dropped[PARTITION_NAME if key == _LAYOUT else key] = entries.pop(place)
+            _set_names(variable, key, entries)
+    if PARTITION_NAME in metadata:
+        variable.remove_axis(index, metadata[PARTITION_NAME])
+    return dropped
+
+
+def has_axis_metadata(variable: Variable[Any], metadata: Mapping[str, Any]) -> bool:
+    """Whether adding or removing an axis does anything to this variable's metadata."""
+    own = variable._cell.metadata
+    if own.get(_LAYOUT) is not None:
+        return True
+    named = PARTITION_NAME in metadata
+    return named and bool(own.get("on_add_axis") or own.get("on_remove_axis") or any(key in own for key in metadata))
+
+
+def _variables(tree: Any) -> list[Variable[Any]]:
+    walk = Walk()
+    walk.add(tree)
+    return [leaf for leaf in walk.leaves if isinstance(leaf, Variable)]
+
+
+def _axis_name(metadata: Mapping[str, Any], function: str) -> Any:
+    if PARTITION_NAME not in metadata:
+        raise PartitioningUnspecifiedError(
+            f"{function} needs the name of the axis",
+            found=f"{dict(metadata)!r}",
+            expected=f"an entry {PARTITION_NAME!r}",
+            do=f"pass {{plait.PARTITION_NAME: 'layers'}}, whose key is {PARTITION_NAME!r}; the name may be None",
+        )
+    return metadata[PARTITION_NAME]
+
+
+def _named_axes(variable: Variable[Any], metadata: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The entries of a variable's metadata that hold one name for each axis, as (key, names)."""
+    own = variable._cell.metadata
+    found = []
+    for key in (_LAYOUT, *(key for key in metadata if key not in (PARTITION_NAME, _LAYOUT))):
+        names = own.get(key)
+        if isinstance(names, NamedSharding):
+            names = names.spec
+        if isinstance(names, (tuple, PartitionSpec)):
+            found.append((key, tuple(names)))
+    return found
+
+
+def _set_names(variable: Variable[Any], key: str, entries: list[Any]) -> None:
+    old = variable._cell.metadata[key]
+    new: Any = tuple(entries)
+    if isinstance(old, PartitionSpec):
+        new = PartitionSpec(*entries)
+    elif isinstance(old, NamedSharding):
+        new = NamedSharding(old.mesh, PartitionSpec(*entries))
+    variable.set_metadata(**{key: new})
+
+
+def _check_removable(variable: Variable[Any], index: int, metadata: Mapping[str, Any]) -> None:
+    if PARTITION_NAME not in metadata:
+        return
+    for key, names in _named_axes(variable, metadata):
+        expected = metadata[PARTITION_NAME if key == _LAYOUT else key]
+        place = index if index >= 0 else index + len(names)
+        found = names[place] if 0 <= place < len(names) else None
+        missing = not 0 <= place < len(names) and expected is not None
+        if found != expected or missing:
+            raise AxisNameMismatchError(
+                "the axis that is taken away has another name",
+                at=f"axis {index} of a {type(variable).__name__}, whose {key} is {names}",
+                found="no name there" if missing else f"{found!r}",
+                expected=f"{expected!r}",
+                do=f"name the axis as the variable does: {{plait.PARTITION_NAME: {found!r}}}",
+            )

@@ -1,0 +1,218 @@
+"""Differences between two graphdefs, by path.
+
+A graphdef is laid out as a table from paths to what stands there; two tables are compared. Where a whole sub-graph is
+new or gone, only its root is reported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...errors import ArgumentTypeError
+from ...paths import Path, format_path
+from ...words import describe_type
+from ..objects.repr import repr_leaf
+from ..objects.statics import same_static
+from .graphdef import GraphDef, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef
+
+_NOTHING: Any = object()
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """One difference at one path.
+
+    Attributes:
+        path: where.
+        text: what, as a line: ``layers[3].dropout.rate: 0.1 -> 0.2``.
+    """
+
+    path: Path
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class GraphDiff(Sequence[Difference]):
+    """The differences between two graphdefs, in path order; prints one to a line, and is empty when there are none."""
+
+    def __init__(self, differences: Sequence[Difference]) -> None:
+        self._differences = tuple(differences)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._differences[index]
+
+    def __len__(self) -> int:
+        return len(self._differences)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self._differences)) or "no difference"
+
+    def __repr__(self) -> str:
+        return f"<GraphDiff of {len(self)}>\n{self}" if self else "<GraphDiff: no difference>"
+
+
+def diff(first: GraphDef, second: GraphDef, /, *, root: str = "") -> GraphDiff:
+    """What differs between two graphdefs, by path.
+
+    Args:
+        first, second: graphdefs, for example of ``plait.graphdef(model)`` before and after a change.
+        root: a name to put before the paths, such as ``"model"``.
+
+    Returns:
+        A sequence of ``Difference``s, which prints one to a line.
+
+    Example:
+        >>> drop = plait.Dropout(0.1, rngs=plait.Rngs(0))
+        >>> before = plait.graphdef(drop)
+        >>> drop.rate = 0.2
+        >>> print(plait.diff(before, plait.graphdef(drop), root="model"))
+        model.rate: 0.1 -> 0.2
+    """
+    for argument in (first, second):
+        if not isinstance(argument, GraphDef):
+            raise ArgumentTypeError(
+                "diff compares graphdefs",
+                found=describe_type(argument),
+                expected="two GraphDefs",
+                do="call plait.diff(plait.graphdef(a), plait.graphdef(b))",
+            )
+    if first == second:
+        return GraphDiff(())
+    before, after = _layout(first), _layout(second)
+    prefix: Path = (root,) if root else ()
+    differences: list[Difference] = []
+    covered: list[Path] = []
+    for path in [*after, *(path for path in before if path not in after)]:
+        if any(path[: len(top)] == top for top in covered):
+            continue
+        old, new = before.get(path, _NOTHING), after.get(path, _NOTHING)
+        texts = [*_compare(format_path((*prefix, *path)) or "the root", old, new)]
+        differences += [Difference(path, text) for text in texts]
+        if texts and (old is _NOTHING or new is _NOTHING or type(old) is not type(new) or _type(old) is not _type(new)):
+            covered.append(path)
+    return GraphDiff(sorted(differences, key=lambda difference: [(isinstance(k, str), k) for k in difference.path]))
+
+
+def _layout(root: GraphDef) -> dict[Path, Any]:
+    """Path → what stands there; a back-reference becomes the path it leads to."""
+    table: dict[Path, Any] = {}
+    paths_by_index: dict[int, Path] = {}
+    stack: list[tuple[Path, Any]] = [((), root)]
+    while stack:
+        path, part = stack.pop()
+        if isinstance(part, NodeRef):
+            table[path] = _Shared(paths_by_index.get(part.index, ()), part.type)  # type: ignore[arg-type]
+            continue
+        table[path] = part
+        if isinstance(part, (NodeDef, VariableDef)) and part.index is not None:
+            paths_by_index[part.index] = path
+        if isinstance(part, NodeDef):
+            stack.extend(
+                ((*path, entry.key), entry if isinstance(entry, StaticAttribute) else entry.value)
+                for entry in reversed(part.attributes)
+            )
+    return table
+
+
+def reference_changes(
+    before: Sequence[GraphDef], after: Sequence[GraphDef], mapping: Mapping[int, int]
+) -> Iterator[tuple[int, Path, str, bool]]:
+    """How the roots of a crossing changed, by path, including objects that changed places.
+
+    Args:
+        before, after: the graphdefs of the same roots.
+        mapping: index after → index before, of the objects that were there before.
+
+    Yields:
+        (number of the root, path, what changed, whether that is only a new variable).
+    """
+    for number, (old_root, new_root) in enumerate(zip(before, after, strict=True)):
+        old_places, new_places = _places(old_root), _places(new_root)
+        for path, part in new_places.items():
+            old = old_places.get(path, _NOTHING)
+            is_object = getattr(part, "index", None) is not None
+            if old is _NOTHING:
+                yield number, path, f"a new {_name(part)}", isinstance(part, VariableDef)
+            elif is_object and mapping.get(part.index) != getattr(old, "index", None):
+                yield number, path, f"another {part.type.__name__} than before", False
+            elif not is_object or isinstance(part, VariableDef):
+                for text in _compare(format_path(path) or "the root", old, part):
+                    yield number, path, text, False
+        for path, old in old_places.items():
+            if path not in new_places:
+                yield number, path, f"{_name(old)} is gone", False
+
+
+def _places(root: GraphDef) -> dict[Path, Any]:
+    """Path → what stands there, with back-references as they are."""
+    table: dict[Path, Any] = {}
+    stack: list[tuple[Path, Any]] = [((), root)]
+    while stack:
+        path, part = stack.pop()
+        table[path] = part
+        if isinstance(part, NodeDef):
+            stack.extend(
+                ((*path, entry.key), entry if isinstance(entry, StaticAttribute) else entry.value)
+                for entry in reversed(part.attributes)
+            )
+    return table
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shared:
+    path: Path
+    type: Any
+
+
+def _type(part: Any) -> Any:
+    return None if part is _NOTHING or isinstance(part, StaticAttribute) else part.type
+
+
+def _name(part: Any) -> str:
+    if isinstance(part, VariableDef):
+        return f"variable ({part.type.__name__})"
+    if isinstance(part, _Shared):
+        return f"the same object as {format_path(part.path) or 'the root'}"
+    if isinstance(part, LeafDef):
+        return "array"
+    if isinstance(part, StaticAttribute):
+        return repr_leaf(part.value)
+    return part.type.__name__
+
+
+def _compare(place: str, old: Any, new: Any) -> Iterator[str]:
+    if old is _NOTHING:
+        if isinstance(new, VariableDef):
+            yield f"new variable {place}"
+        elif isinstance(new, StaticAttribute):
+            yield f"new attribute {place} = {repr_leaf(new.value)}"
+        else:
+            yield f"new {_name(new)} {place}" if not isinstance(new, _Shared) else f"new {place}: {_name(new)}"
+        return
+    if new is _NOTHING:
+        yield f"{'variable' if isinstance(old, VariableDef) else 'attribute'} {place} is gone (was {_name(old)})"
+        return
+    if isinstance(old, StaticAttribute) and isinstance(new, StaticAttribute):
+        if not same_static(old.value, new.value):
+            before, after = repr_leaf(old.value), repr_leaf(new.value)
+            if before == after:
+                before, after = f"{before} (one object)", f"{after} (another, not equal)"
+            yield f"{place}: {before} -> {after}"
+        return
+    if type(old) is not type(new) or _type(old) is not _type(new) or isinstance(old, _Shared):
+        if old != new:
+            yield f"{place}: {_name(old)} -> {_name(new)}"
+        return
+    if isinstance(old, VariableDef):
+        names = [*old.metadata, *(name for name in new.metadata if name not in old.metadata)]
+        for name in names:
+            before, after = old.metadata.get(name, _NOTHING), new.metadata.get(name, _NOTHING)
+            if before is _NOTHING or after is _NOTHING or not same_static(before, after):
+                shown = ["nothing" if value is _NOTHING else repr(value) for value in (before, after)]
+                yield f"{place} metadata {name!r}: {shown[0]} -> {shown[1]}"
+    elif isinstance(old, NodeDef) and not same_static(old.metadata, new.metadata):
+        yield f"{place} metadata: {old.metadata!r} -> {new.metadata!r}"

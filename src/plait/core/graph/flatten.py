@@ -1,0 +1,267 @@
+"""The first of the two walks: from an object graph to its graphdef and its leaves.
+
+Depth-first, pre-order, over an explicit stack, so that depth costs no recursion. A graph node gets its index before its
+children are visited, a variable or reference when it is visited; both share one counter. An object met again becomes a
+back-reference and adds no leaf, which is what makes cycles finite and sharing exact. (rules G19 to G24)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+from ...paths import Path
+from ..objects.clock import Stamp, mark_seen
+from ..objects.nodes import (
+    _KINDS,
+    GRAPH_REGISTRY,
+    PYTREE_REGISTRY,
+    DataElem,
+    GenericPytree,
+    Kind,
+    StaticElem,
+    _classify,
+    pytree_impl,
+)
+from ..objects.state import State, tracking_of
+from ..objects.variables import metadata_key
+from .graphdef import (
+    GraphDef,
+    leaf_attribute,
+    leaf_def,
+    node_def,
+    node_ref,
+    static_attribute,
+    sub_graph_attribute,
+    variable_def,
+)
+
+
+class RefMap(MutableMapping[Any, Any]):
+    """A mapping keyed by the identity of its keys, which it keeps alive; iterates in insertion order.
+
+    Example:
+        >>> refs = plait.graph.RefMap()
+        >>> refs[[]] = 0
+        >>> [] in refs, len(refs)
+        (False, 1)
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Any = (), /) -> None:
+        self._items: dict[int, tuple[Any, Any]] = {}
+        self.update(items)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._items[id(key)][1]
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        found = self._items.get(id(key))
+        return default if found is None else found[1]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._items[id(key)] = (key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        del self._items[id(key)]
+
+    def __contains__(self, key: object) -> bool:
+        return id(key) in self._items
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([key for key, _ in self._items.values()])
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        return f"RefMap({len(self)} objects)"
+
+
+class IndexMap(dict[int, Any]):
+    """Index → object, the inverse of a ``RefMap``."""
+
+    @classmethod
+    def from_refmap(cls, refs: RefMap) -> IndexMap:
+        """The inverse of ``refs``."""
+        return cls({index: key for key, index in refs.items()})
+
+
+# A path under construction is a linked list, (link to the owner, key), so that a deep graph costs no quadratic memory.
+Link = tuple[Any, Any] | None
+
+
+def path_of(link: Link) -> Path:
+    """The path that a link stands for."""
+    keys = []
+    while link is not None:
+        link, key = link
+        keys.append(key)
+    return tuple(reversed(keys))
+
+
+class Walk:
+    """What one or several walks over a shared index met, in order.
+
+    Attributes:
+        refs: object → index.
+        leaves: variables, references, arrays and data leaves.
+        links: where each leaf was met first.
+        stamps: of every graph node and variable; ``None`` once a node was met that cannot tell its changes.
+        containers: mutable plain containers, each with a copy of what it held.
+    """
+
+    __slots__ = ("_latest_state", "containers", "leaves", "links", "refs", "stamps")
+
+    def __init__(self, refs: RefMap | None = None) -> None:
+        self.refs = RefMap() if refs is None else refs
+        self.leaves: list[Any] = []
+        self.links: list[Link] = []
+        self.stamps: list[Stamp] | None = []
+        self.containers: list[tuple[Any, Any]] = []
+        self._latest_state: Stamp | None = None
+
+    def add(self, root: Any, link: Link = None) -> GraphDef:
+        """Walk one root. Returns its graphdef; leaves and bookkeeping are appended."""
+        kind = _KINDS.get(type(root)) or _classify(root)
+        if kind is not Kind.GRAPH and kind is not Kind.PYTREE:
+            return self._add_leaf_root(root, kind, link)
+        seen = self.refs.get(root) if kind is Kind.GRAPH else None
+        if seen is not None:
+            return node_ref(type(root), seen)
+        return self._add_node(root, kind, link)
+
+    def _add_leaf_root(self, root: Any, kind: Kind, link: Link) -> GraphDef:
+        refs = self.refs
+        index: Any = None
+        if kind is Kind.VARIABLE or kind is Kind.REF:
+            index = refs.get(root)
+            if index is not None:
+                return node_ref(type(root), index)
+            index = refs[root] = len(refs)
+        self.leaves.append(root)
+        self.links.append(link)
+        if kind is Kind.VARIABLE:
+            self._mark(root._cell)
+            return variable_def(type(root), index, metadata_key(root._cell))
+        return leaf_def(index)
+
+    def _mark(self, stamp: Stamp) -> None:
+        mark_seen(stamp)
+        if self.stamps is not None:
+            self.stamps.append(stamp)
+
+    def _open(self, node: Any, kind: Kind, link: Link) -> tuple[Any, ...]:
+        """Start a node: (type, index, metadata, iterator of children, entries so far, link)."""
+        cls = type(node)
+        if kind is Kind.GRAPH:
+            impl = GRAPH_REGISTRY[cls]
+            index = len(self.refs)
+            self.refs[node] = index
+            if impl.stamp is None:
+                self.stamps = None
+            else:
+                self._mark(impl.stamp(node))
+            children, metadata = impl.flatten(node)
+            return cls, index, metadata, iter(children), [], link
+        pytree = pytree_impl(cls)
+        is_state = isinstance(node, State)
+        if is_state:
+            self._open_state(node)
+        children, metadata = pytree.flatten(node)
+        if cls is list or cls is dict:
+            self.containers.append((node, node.copy()))
+        elif not is_state and node is not None and not isinstance(node, tuple):  # a tuple, named or not, cannot change
+            self.containers.append((node, [*children]))
+        return (cls if cls in PYTREE_REGISTRY else GenericPytree), None, metadata, iter(children), [], link
+
+    def _open_state(self, state: State) -> None:
+        """Take note of a state: by its stamp, which its views share, or else by what its dict holds."""
+        tracking = tracking_of(state)
+        if tracking is None:  # its children are views, made anew each time
+            self.containers.append((state._mapping, state._mapping.copy()))
+        elif tracking is not self._latest_state:
+            self._latest_state = tracking
+            self._mark(tracking)
+
+    def _add_node(self, root: Any, kind: Kind, link: Link) -> GraphDef:
+        refs, leaves, links = self.refs, self.leaves, self.links
+        by_id = refs._items
+        kinds = _KINDS
+        stack: list[tuple[Any, tuple[Any, ...]]] = []
+        key_in_parent: Any = None
+        frame = self._open(root, kind, link)
+        while True:
+            cls, index, metadata, children, entries, link = frame
+            for key, child in children:
+                child_type = type(child)
+                kind = kinds.get(child_type) or _classify(child)
+                if kind is Kind.STATIC:
+                    if child_type is DataElem:
+                        child = child.value
+                        child_type = type(child)
+                        kind = kinds.get(child_type) or _classify(child)
+                        if kind is Kind.STATIC:
+                            kind = Kind.ARRAY
+                    elif child_type is StaticElem:
+                        child = child.value
+                if kind is Kind.VARIABLE:
+                    known = by_id.get(id(child))
+                    if known is not None:
+                        entries.append(leaf_attribute(key, node_ref(child_type, known[1])))
+                        continue
+                    number = len(by_id)
+                    by_id[id(child)] = (child, number)
+                    leaves.append(child)
+                    links.append((link, key))
+                    cell = child._cell
+                    self._mark(cell)
+                    entries.append(leaf_attribute(key, variable_def(child_type, number, metadata_key(cell))))
+                elif kind is Kind.STATIC:
+                    entry = static_attribute(key, child)
+                    if entry._key is None:
+                        self.stamps = None  # it may change in place, and cannot be compared with what it was
+                    entries.append(entry)
+                elif kind is Kind.GRAPH or kind is Kind.PYTREE:
+                    if child is None:
+                        entries.append(_none_attribute(key))
+                        continue
+                    if kind is Kind.GRAPH:
+                        known = by_id.get(id(child))
+                        if known is not None:
+                            entries.append(sub_graph_attribute(key, node_ref(child_type, known[1])))
+                            continue
+                    stack.append((key_in_parent, frame))
+                    key_in_parent = key
+                    frame = self._open(child, kind, (link, key))
+                    break
+                elif kind is Kind.REF:
+                    known = by_id.get(id(child))
+                    if known is not None:
+                        entries.append(leaf_attribute(key, node_ref(child_type, known[1])))
+                        continue
+                    number = len(by_id)
+                    by_id[id(child)] = (child, number)
+                    leaves.append(child)
+                    links.append((link, key))
+                    entries.append(leaf_attribute(key, leaf_def(number)))
+                else:
+                    leaves.append(child)
+                    links.append((link, key))
+                    entries.append(leaf_attribute(key, _ARRAY))
+            else:
+                definition = node_def(cls, index, tuple(entries), metadata)
+                if not stack:
+                    return definition
+                key = key_in_parent
+                key_in_parent, frame = stack.pop()
+                frame[4].append(sub_graph_attribute(key, definition))
+
+
+_ARRAY = leaf_def()
+_NONE = node_def(type(None), None, (), None)
+
+
+def _none_attribute(key: Any) -> Any:
+    return sub_graph_attribute(key, _NONE)

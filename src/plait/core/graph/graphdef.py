@@ -1,0 +1,407 @@
+"""Graphdefs: the static half of a graph, interned so that equal structures are one object.
+
+A graphdef says types, static attributes, variable metadata, sharing and cycles; never values, shapes or dtypes. Each
+part is built bottom-up and looked up in one table of weak references, keyed by its parts, which are interned already.
+Equality and hash therefore cost what a pointer costs, however deep the graph is. A part that holds a static value that
+cannot be hashed is not interned; it compares by content, and hashing it raises an error that names the path. (rules
+G11 to G17; ``docs/decisions/0001-interned-structure.md``)
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from jax.tree_util import register_static
+
+from ...errors import StaticValueError
+from ...paths import describe_path
+from ..objects.nodes import GenericPytree
+from ..objects.repr import repr_fields
+from ..objects.statics import HashableMapping, same_static, static_key
+
+T = TypeVar("T")
+
+
+class _Ref(weakref.ref[Any]):
+    """A weak reference to a part, which knows the number under which the table has it."""
+
+    __slots__ = ("number",)
+    number: int
+
+
+# Hash of the key → parts with that hash. Who fills it: ``_intern``. What empties it: the death of the part. It holds
+# alive: nothing. The key itself lives on its part only: it may lead to a model (a bound method as a static attribute),
+# and the model to the part.
+_TABLE: dict[int, tuple[_Ref, ...]] = {}
+_LOCK = threading.RLock()  # re-entrant: a collection inside may run ``_forget``
+
+
+def _intern(key: Any, make: Any, *args: Any) -> Any:
+    """The living part of this key, or a new one."""
+    number = hash(key)
+    bucket = _TABLE.get(number, ())
+    for ref in bucket:
+        part = ref()
+        if part is not None and part._key == key:
+            return part
+    made = make(*args)
+    made._key = key
+    own = _Ref(made, _forget)
+    own.number = number
+    while True:
+        grown = (*bucket, own)
+        with _LOCK:
+            if _TABLE.get(number, ()) is bucket:
+                _TABLE[number] = grown
+                return made
+        bucket = _TABLE.get(number, ())  # another thread was faster
+        for ref in bucket:
+            part = ref()
+            if part is not None and part._key == key:
+                return part
+
+
+def _forget(dead: _Ref) -> None:
+    with _LOCK:
+        rest = tuple(ref for ref in _TABLE.get(dead.number, ()) if ref is not dead)
+        if rest:
+            _TABLE[dead.number] = rest
+        else:
+            _TABLE.pop(dead.number, None)
+
+
+class _Part:
+    """A piece of a graphdef. ``_key`` is ``None`` when it could not be interned."""
+
+    __slots__ = ("__weakref__", "_key")
+    _fields: tuple[str, ...] = ()
+    _key: Any
+
+    def __init__(self, *values: Any) -> None:
+        self._key = None
+        for name, value in zip(self._fields, values, strict=True):
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._fields:
+            raise AttributeError(f"{type(self).__name__}.{name} cannot be assigned: graphdefs are immutable")
+        object.__setattr__(self, name, value)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(self) is not type(other):
+            return NotImplemented
+        return _same_parts(self, other)
+
+    def __hash__(self) -> int:
+        if self._key is None:
+            path, error = next(_unhashable(self), ((), "unknown"))
+            raise StaticValueError(
+                "a graph with a static value that cannot be hashed cannot be part of a compile key",
+                at=describe_path(path),
+                found=error,
+                expected="static attributes with both == and hash, such as a frozen dataclass or a tuple",
+                do="make the value hashable (for a dataclass: frozen=True), or keep it out of the module",
+            )
+        return object.__hash__(self)
+
+    def __repr__(self) -> str:
+        fields = [(name, getattr(self, name)) for name in self._fields if getattr(self, name) is not None]
+        return repr_fields(type(self).__name__, [(name, _Text(_show(value))) for name, value in fields])
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (type(self), tuple(getattr(self, name) for name in self._fields))
+
+
+class _Text(str):
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, type):
+        return value.__name__
+    if isinstance(value, tuple) and any(isinstance(item, _Part) for item in value):
+        return repr_fields("", [("", item) for item in value], brackets="()")
+    if isinstance(value, HashableMapping):
+        return repr(dict(value))
+    return repr(value)
+
+
+def _same_parts(first: Any, second: Any) -> bool:
+    """Compare parts that could not be interned by their content, without recursion."""
+    stack = [(first, second)]
+    while stack:
+        first, second = stack.pop()
+        if first is second:
+            continue
+        if isinstance(first, _Part):
+            if type(first) is not type(second) or first._key is not None or second._key is not None:
+                return False
+            stack.extend((getattr(first, name), getattr(second, name)) for name in first._fields)
+        elif isinstance(first, tuple) and isinstance(second, tuple):
+            if len(first) != len(second):
+                return False
+            stack.extend(zip(first, second, strict=True))
+        elif not (first == second if isinstance(first, HashableMapping) else same_static(first, second)):
+            return False
+    return True
+
+
+class GraphDef(_Part):
+    """The static, hashable description of a graph: types, static attributes, variable metadata and sharing.
+
+    Equal structures give equal graphdefs, whichever objects they come from; values, shapes and dtypes play no part.
+    JAX treats a graphdef as static.
+
+    Example:
+        >>> a, b = (plait.Linear(2, 3, rngs=plait.Rngs(seed)) for seed in (0, 1))
+        >>> plait.graphdef(a) == plait.graphdef(b)
+        True
+    """
+
+    # Worked out when first asked for, never pickled: the number of leaves, the plan of ``plan.py``, the places of
+    # ``state_leaves.py``. ``_plain`` is the same graphdef without its index mapping.
+    __slots__ = ("_num_leaves", "_places", "_plain", "_plan")
+
+    type: Any
+    index: int | None
+
+    @property
+    def nodes(self) -> tuple[NodeDef | NodeRef | VariableDef, ...]:
+        """All nodes, back-references and variables, in the order of the walk."""
+        return tuple(part for part in iter_parts(self) if isinstance(part, (NodeDef, NodeRef, VariableDef)))
+
+    @property
+    def num_leaves(self) -> int:
+        """How many leaves a matching state has."""
+        cached = getattr(self, "_num_leaves", None)
+        if cached is None:
+            cached = sum(isinstance(part, (VariableDef, LeafDef)) for part in iter_parts(self))
+            object.__setattr__(self, "_num_leaves", cached)
+        return cached
+
+
+@register_static
+class NodeDef(GraphDef):
+    """A graph node or pytree node.
+
+    Attributes:
+        type: the class, or ``GenericPytree``.
+        index: number in the walk for graph nodes, ``None`` for pytree nodes.
+        attributes: the entries, in walk order.
+        metadata: what the type's ``flatten`` returned beside the children.
+        index_mapping: outer index → new index, only on a root inside an update context.
+    """
+
+    __slots__ = ("attributes", "index", "index_mapping", "metadata", "type")
+    _fields = ("type", "index", "attributes", "metadata", "index_mapping")
+
+    attributes: tuple[SubGraphAttribute | LeafAttribute | StaticAttribute, ...]
+    metadata: Any
+    index_mapping: HashableMapping[int, int] | None
+
+
+@register_static
+class NodeRef(GraphDef):
+    """A back-reference to a node or variable that the walk has met before."""
+
+    __slots__ = ("index", "type")
+    _fields = ("type", "index")
+
+
+@register_static
+class VariableDef(GraphDef):
+    """A variable: its class, index and metadata."""
+
+    __slots__ = ("index", "index_mapping", "metadata", "type")
+    _fields = ("type", "index", "metadata", "index_mapping")
+
+    metadata: HashableMapping[str, Any]
+    index_mapping: HashableMapping[int, int] | None
+
+
+@register_static
+class LeafDef(GraphDef):
+    """An array, reference or data leaf; ``index`` is a number only for references, which have identity."""
+
+    __slots__ = ("index",)
+    _fields = ("index",)
+    type = None
+
+
+class _Attribute(_Part):
+    """One entry of a node: a key and what is there."""
+
+    __slots__ = ("key", "value")
+    _fields = ("key", "value")
+
+    key: Any
+    value: Any
+
+
+@register_static
+class SubGraphAttribute(_Attribute):
+    """A child that is a node, or a back-reference to one."""
+
+    __slots__ = ()
+    value: NodeDef | NodeRef
+
+
+@register_static
+class LeafAttribute(_Attribute):
+    """A child that is a leaf: a variable, a back-reference to one, or an array marker."""
+
+    __slots__ = ()
+    value: VariableDef | NodeRef | LeafDef
+
+
+@register_static
+class StaticAttribute(_Attribute):
+    """A child that is a static value."""
+
+    __slots__ = ()
+
+
+def _make_attribute(cls: Any, key: Any, value: Any) -> Any:
+    part_key = value._key
+    if part_key is None:
+        return cls(key, value)
+    # An interned part stands in the key by its id, which the new part keeps valid by holding it.
+    return _intern((cls, type(key), key, id(value)), cls, key, value)
+
+
+def sub_graph_attribute(key: Any, value: Any) -> SubGraphAttribute:
+    """The interned entry of a sub-node."""
+    return _make_attribute(SubGraphAttribute, key, value)
+
+
+def leaf_attribute(key: Any, value: Any) -> LeafAttribute:
+    """The interned entry of a leaf."""
+    return _make_attribute(LeafAttribute, key, value)
+
+
+def static_attribute(key: Any, value: Any) -> StaticAttribute:
+    """The interned entry of a static value."""
+    try:
+        identity = (StaticAttribute, type(key), key, static_key(value))
+        return _intern(identity, StaticAttribute, key, value)
+    except TypeError:
+        return StaticAttribute(key, value)
+
+
+def node_def(type: Any, index: int | None, attributes: tuple[Any, ...], metadata: Any) -> NodeDef:
+    """The interned definition of a node."""
+    try:
+        if all(entry._key is not None for entry in attributes):
+            identity = (NodeDef, type, index, tuple(map(id, attributes)), static_key(metadata))
+            return _intern(identity, NodeDef, type, index, attributes, metadata, None)
+    except TypeError:
+        pass
+    return NodeDef(type, index, attributes, metadata, None)
+
+
+def node_ref(type: Any, index: int) -> NodeRef:
+    """The interned back-reference."""
+    return _intern((NodeRef, type, index), NodeRef, type, index)
+
+
+def variable_def(type: Any, index: int, metadata: HashableMapping[str, Any]) -> VariableDef:
+    """The interned definition of a variable."""
+    try:
+        return _intern((VariableDef, type, index, metadata.key()), VariableDef, type, index, metadata, None)
+    except TypeError:
+        return VariableDef(type, index, metadata, None)
+
+
+def leaf_def(index: int | None = None) -> LeafDef:
+    """The interned array marker; with an index, a reference."""
+    return _intern((LeafDef, index), LeafDef, index)
+
+
+def with_index_mapping(graphdef: GraphDef, mapping: Mapping[int, int] | None) -> GraphDef:
+    """The same definition with another index mapping on its root. A back-reference carries none."""
+    if not isinstance(graphdef, (NodeDef, VariableDef)) or graphdef.index_mapping == mapping:
+        return graphdef
+    frozen = None if mapping is None else HashableMapping(mapping)
+    fields = [getattr(graphdef, name) for name in graphdef._fields[:-1]]
+    if graphdef._key is None:
+        return type(graphdef)(*fields, frozen)
+    plain = graphdef if graphdef.index_mapping is None else with_index_mapping(graphdef, None)
+    if frozen is None:
+        if isinstance(graphdef, VariableDef):
+            return variable_def(*fields)
+        return node_def(*fields)
+    return _intern((type(graphdef), id(plain), frozen), _mapped, plain, frozen)
+
+
+def _mapped(plain: Any, mapping: HashableMapping[int, int]) -> GraphDef:
+    graphdef = type(plain)(*(getattr(plain, name) for name in plain._fields[:-1]), mapping)
+    object.__setattr__(graphdef, "_plain", plain)  # keeps the id in the key valid
+    return graphdef
+
+
+def _rebuild(cls: Any, fields: tuple[Any, ...]) -> Any:
+    """Unpickle a part into the table."""
+    if cls is NodeRef:
+        return node_ref(*fields)
+    if cls is LeafDef:
+        return leaf_def(*fields)
+    if cls is StaticAttribute:
+        return static_attribute(*fields)
+    if issubclass(cls, _Attribute):
+        return _make_attribute(cls, *fields)
+    plain = node_def(*fields[:-1]) if cls is NodeDef else variable_def(*fields[:-1])
+    return with_index_mapping(plain, fields[-1])
+
+
+def kept_on(graphdef: GraphDef, name: str, make: Callable[[GraphDef], T]) -> T:
+    """What ``make`` works out for a graphdef, kept on it; an index mapping plays no part in it."""
+    graphdef = getattr(graphdef, "_plain", graphdef)
+    found = getattr(graphdef, name, None)
+    if found is None:
+        found = make(graphdef)
+        object.__setattr__(graphdef, name, found)
+    return found
+
+
+def iter_parts(root: GraphDef) -> Iterator[GraphDef]:
+    """All definitions of a graphdef in the order of the walk, without recursion."""
+    stack: list[GraphDef] = [root]
+    while stack:
+        part = stack.pop()
+        yield part
+        if isinstance(part, NodeDef):
+            stack.extend(entry.value for entry in reversed(part.attributes) if not isinstance(entry, StaticAttribute))
+
+
+def _unhashable(part: _Part, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Paths of the static values that keep a part from being interned."""
+    stack: list[tuple[_Part, tuple[Any, ...]]] = [(part, path)]
+    while stack:
+        part, path = stack.pop()
+        if part._key is not None:
+            continue
+        if isinstance(part, StaticAttribute):
+            yield (*path, part.key), f"a {type(part.value).__name__} that has no hash"
+        elif isinstance(part, _Attribute):
+            stack.append((part.value, (*path, part.key)))
+        elif isinstance(part, NodeDef):
+            try:
+                static_key(part.metadata)
+            except TypeError:
+                yield path, f"metadata {part.metadata!r} of {part.type.__name__} that has no hash"
+            stack.extend((entry, path) for entry in reversed(part.attributes))
+        elif isinstance(part, VariableDef):
+            for name, value in part.metadata.items():
+                try:
+                    static_key(value)
+                except TypeError:
+                    yield path, f"metadata {name!r} of type {type(value).__name__} that has no hash"
+
+
+__all__ = ["GenericPytree", "GraphDef", "LeafDef", "NodeDef", "NodeRef", "VariableDef"]

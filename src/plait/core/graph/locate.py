@@ -1,0 +1,114 @@
+"""Where an object stands in a model, for error messages.
+
+A layer does not know its path. When something goes wrong it is looked up: first from the modules whose methods are
+running (the frames of the call stack, outermost first), then from the variables that the running functions use, then
+from the roots that crossings have walked. The longest path wins, since it begins at the largest model. Only errors pay
+for this.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any
+
+from ..._compat import frame_locals
+from ...errors import GraphError
+from ...paths import Path, format_path
+from ...words import with_article
+from ..objects.module import Pytree
+from ..objects.nodes import Kind, get_node_impl, kind_of, unwrapped
+from ..objects.trace_guard import find_paths
+from .walks import walked_roots
+
+_PACKAGE = __name__.partition(".")[0] + "."
+
+
+def path_within(root: Any, target: Any) -> Path | None:
+    """The first path from a root to an object, or ``None``."""
+    seen: set[int] = set()
+    stack: list[tuple[Path, Any]] = [((), root)]
+    while stack:
+        path, value = stack.pop()
+        if value is target:
+            return path
+        kind = kind_of(value)
+        if kind is Kind.GRAPH and id(value) not in seen:
+            seen.add(id(value))
+        elif kind is not Kind.PYTREE:
+            continue
+        try:
+            children = get_node_impl(value).flatten(value)[0]  # type: ignore[union-attr]
+        except GraphError:  # a part that cannot be walked must not hide the error that this is for
+            continue
+        stack.extend(((*path, key), unwrapped(child)) for key, child in reversed(children))
+    return None
+
+
+def modules_in_use() -> list[tuple[str, Any]]:
+    """Modules known to the running functions: first those whose methods run, outermost first, then variables.
+
+    Each comes with the name that stands for it in a path: nothing for ``self``, the variable's name otherwise.
+    """
+    running: list[tuple[str, Any]] = []
+    local: list[tuple[str, Any]] = []
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        ours = frame.f_globals.get("__name__", "").startswith(_PACKAGE)  # our names mean nothing to a user
+        code = frame.f_code
+        for position, (name, value) in enumerate(frame_locals(frame).items()):
+            if isinstance(value, Pytree):
+                if position == 0 and code.co_argcount and hasattr(type(value), code.co_name):
+                    running.append(("", value))
+                elif not ours and name.isidentifier():
+                    local.append((name, value))
+        if not ours:
+            used = ((name, frame.f_globals.get(name)) for name in code.co_names)
+            local.extend((name, value) for name, value in used if isinstance(value, Pytree))
+        frame = frame.f_back
+    return running[::-1] + local
+
+
+def find_path(target: Any) -> str | None:
+    """The path of an object as a user would write it, from the outermost model that is known to hold it."""
+    best: tuple[str, Path] = ("", ())
+    for name, root in [*modules_in_use(), *(("", root) for root in walked_roots())]:
+        if root is not target and not name.startswith("_"):
+            path = path_within(root, target)
+            if path and len(path) > len(best[1]):
+                best = (name, path)
+    name, path = best
+    return format_path((name, *path) if name else path) if path else None
+
+
+def describe_place(target: Any) -> str:
+    """An object with its path, for the ``at`` of an error: ``encoder.layers[3] (a Linear)``."""
+    path = find_path(target)
+    kind = type(target).__name__
+    return f"{path} ({with_article(kind)})" if path else with_article(kind)
+
+
+def modules_of_traceback(traceback: TracebackType | None) -> list[tuple[Any, str]]:
+    """The modules whose methods were running, outermost first, with the name of the method."""
+    found = []
+    while traceback is not None:
+        frame, traceback = traceback.tb_frame, traceback.tb_next
+        code = frame.f_code
+        owner = next(iter(frame_locals(frame).values()), None) if code.co_argcount else None
+        if isinstance(owner, Pytree) and hasattr(type(owner), code.co_name):
+            found.append((owner, code.co_name))
+    return found
+
+
+def place_of(traceback: TracebackType | None) -> str | None:
+    """Where an error came from: ``layers[1] (a Linear), in __call__``; ``None`` if no method of a module ran."""
+    running = modules_of_traceback(traceback)
+    if not running:
+        return None
+    (root, _), (module, method) = running[0], running[-1]
+    path = path_within(root, module)
+    kind = with_article(type(module).__name__)
+    return f"{format_path(path)} ({kind}), in {method}" if path else f"{kind}, in {method}"
+
+
+find_paths.append(find_path)

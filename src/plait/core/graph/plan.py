@@ -1,0 +1,279 @@
+"""Plans: how the graph of a graphdef is rebuilt, worked out once and kept on the graphdef.
+
+A rebuild collects every object in one list, the *slots*, so that an object is named by a number: static values first,
+then what other roots have built, the leaves, the graph nodes (still empty), and last the containers, each appended when
+it is made. Attributes are then stored by a few passes over flat tuples instead of node by node. A plan holds nothing
+that its graphdef does not hold: classes, keys and static values, never a module or an array.
+
+Graph nodes are created before everything else, and filled after their children (rule G26). No one can tell in which
+order plait's own nodes and containers are filled, so their attributes wait for one common pass; it runs before any
+callback of a registered type, and at the end. (rules G26, G27)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+from ..objects.module import Pytree
+from ..objects.nodes import GRAPH_REGISTRY, get_node_impl_for_type
+from ..objects.variables import run_through
+from .graphdef import GraphDef, LeafAttribute, NodeDef, NodeRef, StaticAttribute, VariableDef, kept_on
+
+Slots = list[Any]
+Pick = Callable[[Slots], tuple[Any, ...]]
+_CONSTANT, _OUTER, _LEAF, _PLAIN, _OTHER, _CONTAINER = _SEGMENTS = range(6)
+_STRIDE = len(_SEGMENTS)
+
+
+class Plan:
+    """How to rebuild the graph of one graphdef.
+
+    Attributes:
+        constants: static values, the first slots.
+        outer: back-references to what other roots have built, the next slots.
+        leaves: definitions of the leaves, the next slots.
+        variables: positions of the variables among the leaves; ``None`` when all are.
+        plain: definitions of the nodes that ``empty_object`` makes without marks, the next slots.
+        classes: their classes.
+        others: definitions of the other graph nodes, the next slots.
+        indices: of all graph nodes, then of all leaves with identity.
+        indexed: picks what has those indices.
+        steps: what fills the slots, in order.
+        root: the slot of the result.
+    """
+
+    __slots__ = (
+        "classes",
+        "constants",
+        "indexed",
+        "indices",
+        "leaves",
+        "others",
+        "outer",
+        "plain",
+        "root",
+        "steps",
+        "variables",
+    )
+
+    def __init__(self, graphdef: GraphDef) -> None:
+        found = _Collected()
+        root = found.collect(graphdef)
+        self.constants = found.constants
+        self.outer = found.outer
+        self.leaves = found.leaves
+        variables = [place for place, leaf in enumerate(found.leaves) if type(leaf) is VariableDef]
+        self.variables = None if len(variables) == len(found.leaves) else variables
+        self.plain = found.plain
+        self.classes = [definition.type for definition in found.plain]
+        self.others = found.others
+        nodes = [*found.plain, *found.others]
+        # Slots are numbered by segment while collecting, since the lengths of the segments are known only now.
+        sizes = [len(found.constants), len(found.outer), len(found.leaves), len(found.plain), len(found.others)]
+        first = [sum(sizes[:segment]) for segment in _SEGMENTS]
+
+        def slot(number: int) -> int:
+            return first[number % _STRIDE] + number // _STRIDE
+
+        self.steps = [
+            functools.partial(step, *extra, *(picker([*map(slot, numbers)]) for numbers in picked))
+            for step, extra, picked in found.steps
+        ]
+        identities = [(leaf.index, first[_LEAF] + place) for place, leaf in enumerate(found.leaves)]
+        indexed = [(node.index, first[_PLAIN] + place) for place, node in enumerate(nodes)]
+        indexed += [pair for pair in identities if pair[0] is not None]
+        self.indices = [index for index, _ in indexed]
+        self.indexed = picker([place for _, place in indexed])
+        self.root = slot(root)
+
+
+def plan_of(graphdef: GraphDef) -> Plan:
+    """The plan of a graphdef."""
+    return kept_on(graphdef, "_plan", Plan)
+
+
+class _Collected:
+    """What a walk over a graphdef finds. A slot is written as (its number in its segment) * _STRIDE + the segment."""
+
+    def __init__(self) -> None:
+        self.constants: list[Any] = []
+        self.outer: list[NodeRef] = []
+        self.leaves: list[Any] = []
+        self.plain: list[NodeDef] = []
+        self.others: list[NodeDef] = []
+        self.containers = 0
+        self.steps: list[tuple[Callable[..., None], tuple[Any, ...], tuple[list[int], ...]]] = []
+        self.by_index: dict[int, int] = {}
+        self.by_value: dict[int, int] = {}
+        self.fillable: dict[tuple[type, tuple[Any, ...]], bool] = {}
+        # The attributes that wait for the next common pass.
+        self.owners: list[int] = []
+        self.names: list[str] = []
+        self.values: list[int] = []
+
+    def collect(self, root: GraphDef) -> int:
+        """Walk the graphdef; returns the slot of the root."""
+        if not isinstance(root, NodeDef):
+            return self.reference(root) if isinstance(root, NodeRef) else self.leaf(root)
+        stack = []
+        definition: Any = root
+        frame: Any = (root, self.begin(root), iter(root.attributes), [], [])
+        while True:
+            definition, own, entries, keys, numbers = frame
+            for entry in entries:
+                kind, value = type(entry), entry.value
+                keys.append(entry.key)
+                if kind is StaticAttribute:
+                    numbers.append(self.constant(value))
+                elif type(value) is NodeRef:
+                    numbers.append(self.reference(value))
+                elif kind is LeafAttribute:
+                    numbers.append(self.leaf(value))
+                elif value.type is type(None):
+                    numbers.append(self.constant(None))
+                else:
+                    stack.append(frame)
+                    frame = (value, self.begin(value), iter(value.attributes), [], [])
+                    break
+            else:
+                own = self.finish(definition, own, keys, numbers)
+                if not stack:
+                    self.flush()
+                    return own
+                frame = stack.pop()
+                frame[4].append(own)
+
+    def constant(self, value: Any) -> int:
+        number = self.by_value.get(id(value))
+        if number is None:
+            number = self.by_value[id(value)] = len(self.constants) * _STRIDE + _CONSTANT
+            self.constants.append(value)
+        return number
+
+    def reference(self, definition: Any) -> int:
+        number = self.by_index.get(definition.index)
+        if number is None:
+            number = self.by_index[definition.index] = len(self.outer) * _STRIDE + _OUTER
+            self.outer.append(definition)
+        return number
+
+    def leaf(self, definition: Any) -> int:
+        number = len(self.leaves) * _STRIDE + _LEAF
+        self.leaves.append(definition)
+        if definition.index is not None:
+            self.by_index[definition.index] = number
+        return number
+
+    def begin(self, definition: NodeDef) -> int | None:
+        """The slot of a graph node, known before its children are walked."""
+        if definition.index is None:
+            return None
+        if definition.metadata is None and _is_plain(definition.type):
+            number = len(self.plain) * _STRIDE + _PLAIN
+            self.plain.append(definition)
+        else:
+            number = len(self.others) * _STRIDE + _OTHER
+            self.others.append(definition)
+        self.by_index[definition.index] = number
+        return number
+
+    def finish(self, definition: NodeDef, own: int | None, keys: list[Any], numbers: list[int]) -> int:
+        """Note how a node is completed, after all that is below it; returns its slot."""
+        kind = definition.type
+        if own is None:
+            make = _MAKERS.get(kind)
+            if make is None:
+                self.flush()
+                unflatten = get_node_impl_for_type(kind).unflatten  # type: ignore[union-attr]
+                extra: tuple[Any, ...] = (functools.partial(_unflattened, unflatten, definition.metadata, keys),)
+            else:
+                extra = (functools.partial(make, keys) if kind is dict else make,)
+            self.steps.append((_contain, extra, (numbers,)))
+            self.containers += 1
+            return (self.containers - 1) * _STRIDE + _CONTAINER
+        if self.can_fill(kind, tuple(keys)):
+            self.owners += [own] * len(keys)
+            self.names += keys
+            self.values += numbers
+        else:
+            self.flush()
+            self.steps.append((_init, (GRAPH_REGISTRY[kind].init, keys), ([own, *numbers],)))
+        return own
+
+    def can_fill(self, kind: type, keys: tuple[Any, ...]) -> bool:
+        found = self.fillable.get((kind, keys))
+        if found is None:
+            found = self.fillable[kind, keys] = _can_fill(kind, keys)
+        return found
+
+    def flush(self) -> None:
+        """The common pass, for all attributes that wait for it."""
+        if self.names:
+            self.steps.append((_store, (self.names,), (self.owners, self.values)))
+            self.owners, self.names, self.values = [], [], []
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether empty nodes of a class are what ``empty_object`` makes."""
+    return issubclass(kind, Pytree) and kind._graph_create_empty is Pytree._graph_create_empty
+
+
+def _can_fill(kind: type, keys: tuple[Any, ...]) -> bool:
+    """Whether to fill a node means to store its children in its ``__dict__``, and storing attributes does just that."""
+    return GRAPH_REGISTRY[kind].init is Pytree._graph_init and all(_is_ordinary(kind, key) for key in keys)
+
+
+def _is_ordinary(kind: type, name: Any) -> bool:
+    """Whether a class leaves an attribute of this name to the ``__dict__``: it has no property of that name."""
+    if type(name) is not str:
+        return False
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            descriptor = type(base.__dict__[name])
+            return not (hasattr(descriptor, "__set__") or hasattr(descriptor, "__delete__"))
+    return True
+
+
+# Steps ----------------------------------------------------------------------------------------------------------------
+
+_set_attribute: Any = object.__setattr__
+
+
+# Twice as fast as ``node.__dict__.update``, which first makes a dict out of an object that has none yet.
+def _store(names: list[str], owners: Pick, values: Pick, slots: Slots) -> None:
+    run_through(map(_set_attribute, owners(slots), names, values(slots)))
+
+
+def _init(init: Callable[..., None], keys: list[Any], pick: Pick, slots: Slots) -> None:
+    node, *children = pick(slots)
+    init(node, [*zip(keys, children, strict=True)])
+
+
+def _contain(make: Callable[[tuple[Any, ...]], Any], pick: Pick, slots: Slots) -> None:
+    slots.append(make(pick(slots)))
+
+
+def _unflattened(unflatten: Callable[..., Any], metadata: Any, keys: list[Any], children: tuple[Any, ...]) -> Any:
+    return unflatten([*zip(keys, children, strict=True)], metadata)
+
+
+def _dict_of(keys: list[Any], children: tuple[Any, ...]) -> dict[Any, Any]:
+    return dict(zip(keys, children, strict=True))
+
+
+# Containers that do not look at what they contain; what ``nodes.py`` registers for them, without pairs.
+_MAKERS: dict[type, Any] = {list: list, tuple: tuple, dict: _dict_of}
+
+
+def picker(places: list[int]) -> Pick:
+    """A function that gives what stands at these places of a list, as a tuple."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return functools.partial(_few, tuple(places))
+
+
+def _few(places: tuple[int, ...], items: list[Any]) -> tuple[Any, ...]:
+    return tuple([items[place] for place in places])

@@ -1,0 +1,201 @@
+"""The second of the two walks: from a graphdef and its leaves back to an object graph.
+
+It goes by the plan of the graphdef (``plan.py``): graph nodes are created empty, entered in the index table, and filled
+after their children, so a child may point back to an ancestor. Pytree nodes are built after their children. With a
+cache (index → existing object) graph nodes are emptied and refilled in place and variables are written in place, which
+is how a crossing changes the caller's own objects. (rules G25 to G30)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..._compat import is_mutable_array, trace_state
+from ...errors import GraphError, RegistryError
+from ..objects.clock import mark_changed
+from ..objects.module import Pytree, empty_objects
+from ..objects.nodes import GRAPH_REGISTRY
+from ..objects.variables import Variable, cell_of, copied_cells, dict_of, make_variable
+from .graphdef import GraphDef, LeafDef, VariableDef
+from .plan import Plan, plan_of
+
+# What a step-4 merge passes for a leaf of the caller's own that the transformed function did not write.
+UNTOUCHED: Any = type("Untouched", (), {"__repr__": lambda self: "<untouched>"})()
+MakeVariables = Callable[[Sequence[VariableDef], Sequence[Any]], Sequence[Any]]
+
+
+class Builder:
+    """Builds graphs that share one index table.
+
+    Args:
+        index_ref: index → object, filled while building; ``None`` when the graph shares nothing with other roots.
+        cache: index → existing object to reuse.
+        make_variables: ``(VariableDefs, leaves) -> objects`` for variables that are not in the cache.
+    """
+
+    def __init__(
+        self,
+        index_ref: dict[int, Any] | None = None,
+        cache: Mapping[int, Any] | None = None,
+        make_variables: MakeVariables | None = None,
+    ) -> None:
+        self.index_ref: Any = index_ref  # a dict or None
+        self.cache = cache or {}
+        self.make_variables = make_variables or own_variables
+
+    def build(self, graphdef: GraphDef, leaves: Sequence[Any]) -> Any:
+        """The graph of ``graphdef`` around ``leaves``, one for each of its leaf definitions in walk order.
+
+        Raises:
+            GraphError: another number of leaves, or a cached object of another type.
+        """
+        plan = plan_of(graphdef)
+        if len(plan.leaves) != len(leaves):
+            raise GraphError(
+                "the number of leaves does not fit the graphdef",
+                found=f"{len(leaves)} leaves",
+                expected=f"{len(plan.leaves)}",
+                do="pass the leaves that flatten gave for this graphdef",
+            )
+        known = self.index_ref
+        outer = [_built_before(known or {}, definition) for definition in plan.outer]
+        if known:
+            _check_new(known, plan)
+        nodes, refilled = self._nodes(plan) if self.cache else (_new_nodes(plan), ())
+        slots = [*plan.constants, *outer, *self._leaves(plan, leaves), *nodes]
+        if known is not None:
+            known.update(zip(plan.indices, plan.indexed(slots), strict=True))
+        for step in plan.steps:
+            step(slots)
+        for node in refilled:
+            mark_changed(node._info)
+        return slots[plan.root]
+
+    def _nodes(self, plan: Plan) -> tuple[list[Any], list[Pytree]]:
+        """The empty graph nodes, from the cache where it has them; and those of ours from the cache."""
+        found = [self.cache.get(definition.index) for definition in (*plan.plain, *plan.others)]  # type: ignore[arg-type]
+        for definition, node in zip((*plan.plain, *plan.others), found, strict=True):
+            if node is not None and type(node) is not definition.type:
+                raise GraphError(
+                    "a cached object has another type than the graphdef says",
+                    at=f"index {definition.index}",
+                    found=f"a {type(node).__name__}",
+                    expected=f"a {definition.type.__name__}",
+                    do="this is a bug in plait unless you passed the cache yourself",
+                )
+        nodes = _new_nodes(plan)
+        for place, node in enumerate(found):
+            if node is not None:
+                GRAPH_REGISTRY[type(node)].clear(node)
+                nodes[place] = node
+        return nodes, [node for node in found if isinstance(node, Pytree)]
+
+    def _leaves(self, plan: Plan, leaves: Sequence[Any]) -> Sequence[Any]:
+        """The variables, references, arrays and data leaves of the graph."""
+        if self.cache:
+            return [self._leaf(definition, leaf) for definition, leaf in zip(plan.leaves, leaves, strict=True)]
+        if plan.variables is None:
+            return self.make_variables(plan.leaves, leaves)
+        made = self.make_variables(
+            [plan.leaves[place] for place in plan.variables], [leaves[place] for place in plan.variables]
+        )
+        result = [*leaves]
+        for place, variable in zip(plan.variables, made, strict=True):
+            result[place] = variable
+        return result
+
+    def _leaf(self, definition: Any, leaf: Any) -> Any:
+        cached = None if definition.index is None else self.cache.get(definition.index)
+        if type(definition) is LeafDef:
+            if cached is None:
+                return leaf
+            if leaf is not cached and leaf is not UNTOUCHED:
+                cached[...] = leaf[...] if is_mutable_array(leaf) else leaf
+            return cached
+        if cached is None:
+            return self.make_variables([definition], [leaf])[0]
+        return write_cached_variable(cached, definition, leaf)
+
+
+def _built_before(known: Mapping[int, Any], definition: Any) -> Any:
+    try:
+        return known[definition.index]
+    except KeyError:
+        raise GraphError(
+            "a back-reference leads to nothing that was built before",
+            found=f"index {definition.index} of type {definition.type.__name__}",
+            expected=f"one of the indices {sorted(known)}",
+            do="merge the roots in the order in which they were split, under one context",
+        ) from None
+
+
+def _check_new(known: Mapping[int, Any], plan: Plan) -> None:
+    for definition in (*plan.plain, *plan.others):
+        if definition.index in known:
+            raise RegistryError(
+                "an index of the graphdef is already in the index table",
+                found=f"index {definition.index} of type {definition.type.__name__}",
+                expected="an index that was not built before",
+                do="use a fresh index_ref, or merge all roots under one context",
+            )
+
+
+def _new_nodes(plan: Plan) -> list[Any]:
+    others = [GRAPH_REGISTRY[definition.type].create_empty(definition.metadata) for definition in plan.others]
+    return [*empty_objects(plan.classes), *others]
+
+
+def own_variables(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> Sequence[Any]:
+    """Variables of the current trace from leaves that no one else holds: adopted, or made around raw values."""
+    if all(issubclass(kind, Variable) for kind in set(map(type, leaves))):
+        return leaves
+    trace = trace_state.value
+    return [
+        leaf
+        if isinstance(leaf, Variable)
+        else make_variable(definition.type, leaf, dict_of(definition.metadata), trace)
+        for definition, leaf in zip(definitions, leaves, strict=True)
+    ]
+
+
+def copied_variables(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> Sequence[Any]:
+    """New variables of the current trace, whatever the leaves are."""
+    kinds = [*map(type, leaves)]
+    if all(issubclass(kind, Variable) and kind.copy is Variable.copy for kind in set(kinds)):
+        return copied_cells(kinds, map(cell_of, leaves))
+    return own_variables(definitions, [leaf.copy() if isinstance(leaf, Variable) else leaf for leaf in leaves])
+
+
+def raw_leaves(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> Sequence[Any]:
+    """The leaves as they are."""
+    return leaves
+
+
+def write_cached_variable(cached: Any, definition: VariableDef, leaf: Any) -> Any:
+    """Write a leaf into an existing variable.
+
+    Raises:
+        GraphError: what is cached is no variable of the recorded class.
+    """
+    if not isinstance(cached, Variable) or type(cached) is not definition.type:
+        raise GraphError(
+            "Expected a Variable in the cache"
+            if not isinstance(cached, Variable)
+            else "a cached variable has another type",
+            at=f"index {definition.index}",
+            found=f"a {type(cached).__name__}",
+            expected=f"a Variable of class {definition.type.__name__}",
+            do="this is a bug in plait unless you passed the cache yourself",
+        )
+    if isinstance(leaf, Variable):
+        cached.update_from_state(leaf)
+        return cached
+    if leaf is not UNTOUCHED:
+        if cached._cell.metadata["ref"]:
+            cached._cell.raw[...] = leaf
+        else:
+            cached._cell.raw = leaf
+    if definition.metadata != cached.get_metadata():
+        cached.update_from_state(make_variable(definition.type, cached._cell.raw, dict_of(definition.metadata), None))
+    return cached

@@ -1,0 +1,205 @@
+"""The status of attributes: data (part of the state) or static (part of the structure).
+
+A mark (``plait.data(v)``, ``plait.static(v)``, a class-level declaration) wins; otherwise the value decides: arrays,
+variables, modules and registered data types are data, everything else is static, and a plain container counts as data
+exactly while it holds data. (rules G58 to G62)
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, TypeVar
+
+from ...errors import ArgumentTypeError, AttributeStatusError
+from ...paths import Path, format_path
+from ...words import describe_type
+from .nodes import _KINDS, Kind, kind_of, pytree_impl
+
+T = TypeVar("T")
+
+DATA = "data"
+STATIC = "static"
+_NOTHING: Any = type("_Nothing", (), {"__repr__": lambda self: "<nothing>"})()
+_ANNOTATED = re.compile(r"(?:^|\.)(Data|Static)\[")
+
+Data = Annotated[T, DATA]
+Static = Annotated[T, STATIC]
+
+
+class Mark:
+    """What ``data`` and ``static`` return: a status, with the value or the options of a dataclass field."""
+
+    __slots__ = ("options", "status", "value")
+
+    def __init__(self, status: str, value: Any, options: dict[str, Any]) -> None:
+        self.status = status
+        self.value = value
+        self.options = options
+
+    def __repr__(self) -> str:
+        return f"{self.status}({'' if self.value is _NOTHING else repr(self.value)})"
+
+
+def data(value: Any = _NOTHING, /, **options: Any) -> Any:
+    """Mark a value, or a class-level field, as data.
+
+    Args:
+        value: the value to assign.
+        **options: for a field of ``plait.dataclass``: the keywords of ``dataclasses.field``.
+
+    Raises:
+        ArgumentTypeError: both a value and options were given.
+
+    Example:
+        >>> class Scaled(plait.Module):
+        ...     def __init__(self):
+        ...         self.factor = plait.data(2.0)
+        >>> plait.state(Scaled())["factor"]
+        2.0
+    """
+    return _mark(DATA, value, options)
+
+
+def static(value: Any = _NOTHING, /, **options: Any) -> Any:
+    """Mark a value, or a class-level field, as static: part of the structure, compared and hashed under ``jit``.
+
+    Args:
+        value: the value to assign; it may hold no arrays, variables or modules.
+        **options: for a field of ``plait.dataclass``: the keywords of ``dataclasses.field``.
+
+    Raises:
+        ArgumentTypeError: both a value and options were given.
+
+    Example:
+        >>> class Scaled(plait.Module):
+        ...     sizes: tuple = plait.static()
+        ...     def __init__(self):
+        ...         self.sizes, self.name = (2, 3), plait.static("scaled")
+        >>> len(plait.state(Scaled()))
+        0
+    """
+    return _mark(STATIC, value, options)
+
+
+def _mark(status: str, value: Any, options: dict[str, Any]) -> Mark:
+    if value is not _NOTHING and options:
+        raise ArgumentTypeError(
+            f"{status}() takes a value or field options, not both",
+            found=f"the value {value!r:.60} and the options {sorted(options)}",
+            expected=f"{status}(value), or {status}(default=..., ...) at class level",
+            do=f"use {status}({', '.join(f'{k}=...' for k in options)}) in the class body",
+        )
+    return Mark(status, value, options)
+
+
+def register_data_type(type: Any, /) -> Any:
+    """Make instances of a class count as data wherever they are assigned. Usable as a decorator.
+
+    Example:
+        >>> @plait.register_data_type
+        ... class Handle:
+        ...     pass
+        >>> plait.is_data(Handle())
+        True
+    """
+    _KINDS[type] = Kind.ARRAY
+    return type
+
+
+def is_data(value: Any, /) -> bool:
+    """Whether a value is data by itself: an array, reference, variable, graph node or registered data type.
+
+    Example:
+        >>> plait.is_data(jnp.zeros(2)), plait.is_data(plait.Param(1.0)), plait.is_data(2.0), plait.is_data([])
+        (True, True, False, False)
+    """
+    if isinstance(value, Mark):
+        return value.status == DATA
+    kind = kind_of(value)
+    return kind is not Kind.STATIC and kind is not Kind.PYTREE
+
+
+def iter_data(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The data found in a value, which may be a container, with its place."""
+    kind = kind_of(value)
+    if kind is Kind.PYTREE:
+        for key, child in pytree_impl(type(value)).flatten(value)[0]:
+            yield from iter_data(child, (*path, key))
+    elif kind is not Kind.STATIC:
+        yield path, value
+
+
+def has_data(value: Any, /) -> list[Any]:
+    """The data found in a value: itself, or what a container holds anywhere inside. Empty, and so false, if none.
+
+    Example:
+        >>> plait.has_data([1, {"w": plait.Param(2.0)}]), plait.has_data([1, 2])
+        ([Param(value=2.0)], [])
+    """
+    return [item for _, item in iter_data(value)]
+
+
+def holds_data(value: Any) -> bool:
+    """Whether any data is found in a value."""
+    return next(iter_data(value), None) is not None
+
+
+def declared_statuses(cls: type) -> dict[str, str]:
+    """Statuses that a class body declares: ``x = plait.data()``, ``x: plait.Data[T]``; also those of its bases."""
+    declared: dict[str, str] = {}
+    for base in reversed(cls.__mro__[1:]):
+        declared.update(base.__dict__.get("_declared", {}))
+    for name, annotation in inspect.get_annotations(cls).items():
+        if isinstance(annotation, str):
+            found = _ANNOTATED.search(annotation)
+            if found:
+                declared[name] = found[1].lower()
+        else:
+            for note in getattr(annotation, "__metadata__", ()):
+                if note in (DATA, STATIC):
+                    declared[name] = note
+    for name, value in cls.__dict__.items():
+        if isinstance(value, Mark):
+            declared[name] = value.status
+    return declared
+
+
+def check_static(value: Any, name: str, owner: type) -> None:
+    """Refuse data under a static attribute.
+
+    Raises:
+        AttributeStatusError: names the attribute, the class, and what was found.
+    """
+    found = next(iter_data(value), None)
+    if found is not None:
+        path, item = found
+        raise AttributeStatusError(
+            "data was found under an attribute marked static",
+            at=f"{owner.__name__}.{format_path((name, *path))}",
+            found=describe_type(item),
+            expected="numbers, strings, functions and other values without arrays, variables or modules",
+            do=f"leave the mark away, or mark it as data: self.{name} = plait.data({name})",
+        )
+
+
+def check_no_marks_inside(value: Any, name: str, owner: type) -> None:
+    """Refuse marks nested in a plain list, tuple or dict.
+
+    Raises:
+        AttributeStatusError: names the attribute and the class.
+    """
+    for item in value.values() if isinstance(value, dict) else value:
+        kind = type(item)
+        if kind is Mark:
+            raise AttributeStatusError(
+                f"a {item.status}() mark stands inside a container",
+                at=f"{owner.__name__}.{name}",
+                found=f"{item!r:.60} inside {describe_type(value)}",
+                expected="marks around the whole attribute",
+                do="take the marks off the elements; containers of modules and arrays need none, and others are marked "
+                f"as a whole: self.{name} = plait.{item.status}({name})",
+            )
+        if kind is list or kind is tuple or kind is dict:
+            check_no_marks_inside(item, name, owner)

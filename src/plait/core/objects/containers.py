@@ -1,0 +1,232 @@
+"""``List`` and ``Dict``: containers that are modules, with identity and tracked changes.
+
+Plain lists and dicts of modules work as attributes too. These two can be shared, can be roots of a transform, and tell
+the structure clock about every change. (rule G65)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableMapping, MutableSequence
+from typing import Any, TypeVar
+
+from jax.tree_util import SequenceKey
+
+from ..._compat import trace_state
+from ...errors import GraphError
+from .attributes import Mark
+from .clock import mark_changed
+from .module import Module, NodeInfo, Pytree, hide_static, show_static
+from .named import from_named
+from .trace_guard import raise_foreign_trace
+from .variables import Variable
+
+A = TypeVar("A")
+
+
+class List(Module, MutableSequence[A], _slots=True):
+    """A mutable sequence of modules, variables, arrays or static values; elements have integer keys in paths.
+
+    Args:
+        items: the elements.
+
+    Example:
+        >>> layers = plait.List([plait.Linear(2, 2, rngs=plait.Rngs(0))])
+        >>> layers.append(plait.Linear(2, 3, rngs=plait.Rngs(1)))
+        >>> len(layers), plait.state(layers)[1]["kernel"].shape
+        (2, (2, 3))
+    """
+
+    __slots__ = ("_elements",)
+    _elements: list[Any]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        node = super().__new__(cls)
+        _set_elements(node, [])
+        return node
+
+    def __init__(self, items: Iterable[A] = (), /) -> None:
+        self.extend(items)
+
+    def _change(self) -> NodeInfo:
+        info = self._info
+        if info.trace is not trace_state.value:
+            raise_foreign_trace(info.trace, self, "change a")
+        return info
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._elements[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        info = self._change()
+        if isinstance(index, slice):
+            self._elements[index] = [_unmarked(item) for item in value]
+        else:
+            self._elements[index] = _unmarked(value)
+        mark_changed(info)
+
+    def __delitem__(self, index: Any) -> None:
+        info = self._change()
+        del self._elements[index]
+        mark_changed(info)
+
+    def insert(self, index: int, value: A) -> None:
+        """Insert a value before an index."""
+        info = self._change()
+        self._elements.insert(index, _unmarked(value))
+        mark_changed(info)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._elements)
+
+    def __add__(self, other: Iterable[A]) -> List[A]:
+        return List([*self._elements, *other])
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    # The graph face
+
+    def _graph_flatten(self) -> tuple[list[tuple[Any, Any]], Any]:
+        attributes, metadata = super()._graph_flatten()
+        return [*enumerate(self._elements), *attributes], metadata
+
+    def _graph_set_key(self, key: Any, value: Any) -> None:
+        if isinstance(key, str):
+            super()._graph_set_key(key, value)
+            return
+        if not (isinstance(key, int) and 0 <= key <= len(self)):
+            raise GraphError(
+                f"Cannot set key {key!r} of a List",
+                found=f"a List of length {len(self)}",
+                expected=f"an index from 0 to {len(self)}",
+                do="append the elements in order",
+            )
+        if key == len(self):
+            self.append(value)
+        elif isinstance(self[key], Variable) and isinstance(value, Variable):
+            self[key].update_from_state(value)
+        else:
+            self[key] = value
+
+    def _graph_pop_key(self, key: Any) -> Any:
+        return self.pop(key) if isinstance(key, int) else super()._graph_pop_key(key)
+
+    @staticmethod
+    def _graph_create_empty(kind: Any) -> Any:
+        make = Pytree._graph_create_empty(kind)
+
+        def create_empty(metadata: Any) -> Any:
+            node = make(metadata)
+            _set_elements(node, [])
+            return node
+
+        return create_empty
+
+    def _graph_clear(self) -> None:
+        self._elements.clear()
+        super()._graph_clear()
+
+    def _graph_init(self, children: Iterable[tuple[Any, Any]]) -> None:
+        for key, value in children:
+            if isinstance(key, int):
+                self._elements.append(value)
+            else:
+                self.__dict__[key] = value
+        mark_changed(self._info)
+
+    # The JAX face
+
+    def _tree_flatten_with_keys(self) -> Any:
+        children, aux = super()._tree_flatten_with_keys()
+        elements = [(SequenceKey(i), hide_static(item)) for i, item in enumerate(self._elements)]
+        return [*elements, *children], (len(elements), aux)
+
+    def _tree_flatten(self) -> Any:
+        children, aux = super()._tree_flatten()
+        return [*map(hide_static, self._elements), *children], (len(self._elements), aux)
+
+    @staticmethod
+    def _tree_unflatten(kind: Any) -> Any:
+        rest_of = Pytree._tree_unflatten(kind)
+
+        def unflatten(aux: Any, children: Iterable[Any]) -> Any:
+            count, rest = aux
+            children = list(children)
+            node = rest_of(rest, children[count:])
+            _set_elements(node, [show_static(child) for child in children[:count]])
+            return node
+
+        return unflatten
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"elements": list(self._elements)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _set_elements(self, list(from_named(state["elements"])))
+        super().__setstate__(state)
+
+    def _repr_fields(self) -> Iterator[tuple[str, Any]]:
+        for item in self._elements:
+            yield "", item
+        yield from super()._repr_fields()
+
+
+_set_elements = List.__dict__["_elements"].__set__
+
+
+def _unmarked(value: Any) -> Any:
+    """Elements need no marks; one that is given is taken off."""
+    return value.value if type(value) is Mark else value
+
+
+class Dict(Module, MutableMapping[str, A]):
+    """A mutable mapping whose items are attributes: ``d["a"]`` and ``d.a`` are the same.
+
+    Args:
+        *args: a mapping or pairs, as for ``dict``.
+        **kwargs: more items.
+
+    Example:
+        >>> heads = plait.Dict(left=plait.Linear(2, 1, rngs=plait.Rngs(0)))
+        >>> heads["left"] is heads.left, list(heads)
+        (True, ['left'])
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        for name, value in dict(*args, **kwargs).items():
+            setattr(self, name, value)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.__dict__[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self.__dict__:
+            raise KeyError(name)
+        delattr(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.__dict__
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dict__)
+
+    def __len__(self) -> int:
+        return len(self.__dict__)
+
+    def __getattr__(self, name: str) -> Any:  # for type checkers: items are attributes
+        raise AttributeError(f"the Dict has no item {name!r}; it has {[*self.__dict__]}")
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other

@@ -1,0 +1,260 @@
+"""Filters: which leaves of a graph a request is about.
+
+A filter literal is turned into a predicate ``(path, value) -> bool``: a type, a tag, ``...``, a bool, ``None``, a
+callable, a list or tuple (any of them), or one of the classes here. With several filters a leaf goes to the first that
+matches. Filter objects compare by content, so they can be static values of a graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from ...errors import FilterError, FilterTypeError
+from ...paths import Path
+from ...typing import FilterLiteral
+
+Predicate = Callable[[Path, Any], bool]
+
+
+def to_predicate(filter: FilterLiteral, /) -> Predicate:
+    """The predicate that a filter literal stands for.
+
+    Args:
+        filter: a type (``isinstance``), a string (tag), ``...`` or ``True`` (everything), ``None`` or ``False``
+            (nothing), a list or tuple (any of them), or a callable ``(path, value) -> bool``.
+
+    Raises:
+        FilterTypeError: the object is none of these.
+
+    Example:
+        >>> from plait.filterlib import to_predicate
+        >>> to_predicate(plait.Param)(("kernel",), plait.Param(1.0))
+        True
+    """
+    if filter is ... or filter is True:
+        return Everything()
+    if filter is None or filter is False:
+        return Nothing()
+    if isinstance(filter, str):
+        return WithTag(filter)
+    if isinstance(filter, type):
+        return OfType(filter)
+    if isinstance(filter, (list, tuple)):
+        return Any_(*filter)
+    if callable(filter):
+        return cast("Predicate", filter)
+    raise FilterTypeError(
+        "this object cannot be used as a filter",
+        found=f"{filter!r} of type {type(filter).__name__}",
+        expected="a type, a tag, ..., a bool, None, a callable (path, value) -> bool, or a list of these",
+        do="for example plait.Param, plait.PathContains('kernel'), plait.Not(plait.BatchStat)",
+    )
+
+
+class _Filter:
+    """Filters are immutable and print as the call that makes them."""
+
+    def __call__(self, path: Path, value: Any) -> bool:
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Everything(_Filter):
+    """Matches every leaf; ``...`` and ``True`` are short for it.
+
+    Example:
+        >>> plait.Everything() == plait.filterlib.to_predicate(...)
+        True
+    """
+
+    def __call__(self, path: Path, value: Any) -> bool:
+        return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Nothing(_Filter):
+    """Matches no leaf; ``None`` and ``False`` are short for it.
+
+    Example:
+        >>> plait.Nothing()((), plait.Param(1.0))
+        False
+    """
+
+    def __call__(self, path: Path, value: Any) -> bool:
+        return False
+
+
+@dataclasses.dataclass(frozen=True)
+class OfType(_Filter):
+    """Matches values that are instances of ``type``, subclasses included; a type is short for it.
+
+    Example:
+        >>> plait.OfType(plait.Param)((), plait.LoRAParam(1.0))
+        True
+    """
+
+    type: type
+
+    def __call__(self, path: Path, value: Any) -> bool:
+        return isinstance(value, self.type)
+
+    def __repr__(self) -> str:
+        return f"OfType({self.type.__name__})"
+
+
+@dataclasses.dataclass(frozen=True)
+class WithTag(_Filter):
+    """Matches variables whose ``tag`` metadata equals ``tag``; a string is short for it.
+
+    Example:
+        >>> plait.WithTag("dropout")((), plait.Variable(0, tag="dropout"))
+        True
+    """
+
+    tag: str
+
+    def __call__(self, path: Path, value: Any) -> bool:
+        tag = getattr(value, "tag", None)
+        return isinstance(tag, str) and tag == self.tag
+
+    def __repr__(self) -> str:
+        return f"WithTag({self.tag!r})"
+
+
+@dataclasses.dataclass(frozen=True)
+class PathContains(_Filter):
+    """Matches leaves whose path has ``key`` as one part.
+
+    Args:
+        key: the part to look for.
+        exact: ``False`` matches when some part contains ``key`` as text.
+
+    Example:
+        >>> path = ("layers", 3, "kernel")
+        >>> plait.PathContains(3)(path, None), plait.PathContains("ker", exact=False)(path, None)
+        (True, True)
+    """
+
+    key: Any
+    exact: bool = True
+
+    def __call__(self, path: Path, value: Any) -> bool:
+        if self.exact:
+            return self.key in path
+        return any(str(self.key) in str(part) for part in path)
+
+    def __repr__(self) -> str:
+        return f"PathContains({self.key!r})" if self.exact else f"PathContains({self.key!r}, exact=False)"
+
+
+class PathIn(_Filter):
+    """Matches the leaves at exactly these paths.
+
+    Example:
+        >>> plait.filterlib.PathIn(("head", "bias"))(("head", "bias"), None)
+        True
+    """
+
+    def __init__(self, *paths: Path) -> None:
+        self.paths = frozenset(tuple(path) for path in paths)
+
+    def __call__(self, path: Path, value: Any) -> bool:
+        return path in self.paths
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PathIn) and self.paths == other.paths
+
+    def __hash__(self) -> int:
+        return hash((PathIn, self.paths))
+
+    def __repr__(self) -> str:
+        return f"PathIn({', '.join(sorted(map(repr, self.paths)))})"
+
+
+class _Combination(_Filter):
+    """Several filters under one logical operation."""
+
+    def __init__(self, *filters: FilterLiteral) -> None:
+        self.predicates = tuple(map(to_predicate, filters))
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.predicates == other.predicates  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.predicates))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__.rstrip('_')}({', '.join(map(repr, self.predicates))})"
+
+
+class Any_(_Combination):
+    """Matches leaves that any of the filters matches; a list or tuple is short for it.
+
+    Example:
+        >>> plait.Any(plait.Param, plait.BatchStat)((), plait.BatchStat(0.0))
+        True
+    """
+
+    def __call__(self, path: Path, value: Any) -> bool:
+        return any(predicate(path, value) for predicate in self.predicates)
+
+
+class All(_Combination):
+    """Matches leaves that all of the filters match.
+
+    Example:
+        >>> plait.All(plait.Param, plait.PathContains("head"))(("head", "bias"), plait.Param(0.0))
+        True
+    """
+
+    def __call__(self, path: Path, value: Any) -> bool:
+        return all(predicate(path, value) for predicate in self.predicates)
+
+
+class Not(_Filter):
+    """Matches leaves that the filter does not match.
+
+    Example:
+        >>> plait.Not(plait.Param)((), plait.BatchStat(0.0))
+        True
+    """
+
+    def __init__(self, filter: FilterLiteral, /) -> None:
+        self.predicate = to_predicate(filter)
+
+    def __call__(self, path: Path, value: Any) -> bool:
+        return not self.predicate(path, value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Not) and self.predicate == other.predicate
+
+    def __hash__(self) -> int:
+        return hash((Not, self.predicate))
+
+    def __repr__(self) -> str:
+        return f"Not({self.predicate!r})"
+
+
+Any_.__name__ = "Any"  # pickle finds the class by its __qualname__
+
+
+def resolve_filters(filters: Sequence[FilterLiteral]) -> list[Predicate]:
+    """Predicates of several filters that are tried in turn.
+
+    Raises:
+        FilterError: a catch-all (``...`` or ``True``) stands before another filter, which could then never match.
+    """
+    for index, filter in enumerate(filters):
+        if filter is ... or filter is True:
+            rest = filters[index + 1 :]
+            if any(not (later is ... or later is True) for later in rest):
+                raise FilterError(
+                    "a filter that matches everything must come last",
+                    at=f"filter {index} of {len(filters)}",
+                    found=f"{filter!r} before {rest[0]!r}",
+                    expected="`...` or `True` only at the end",
+                    do="move it to the end",
+                )
+    return [to_predicate(filter) for filter in filters]

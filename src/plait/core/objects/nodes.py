@@ -1,0 +1,551 @@
+"""What every value in a graph is, and the two registries that say so.
+
+Each value met in a walk is exactly one kind, decided by its type alone and remembered per type. (rule G1)
+
+* graph nodes have identity and may be shared or cyclic; a type is one by exact registration;
+* pytree nodes are values that are rebuilt: list, tuple, dict, ``None``, states, and all that JAX knows as containers;
+* variables and references are leaves with identity, arrays leaves without;
+* everything else is static.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
+
+import jax
+import numpy as np
+from jax.tree_util import (
+    DictKey,
+    FlattenedIndexKey,
+    GetAttrKey,
+    SequenceKey,
+    register_static,
+)
+
+from ..._compat import is_mutable_array
+from ...errors import GraphError, GraphTypeError
+from ...paths import Path, sort_key, sorted_keys
+from ...words import with_article
+from .clock import Stamp
+from .statics import same_static, static_key
+from .variables import Variable
+
+
+class Kind(enum.Enum):
+    """The kinds of values in a graph."""
+
+    VARIABLE = "variable"
+    GRAPH = "graph node"
+    PYTREE = "pytree node"
+    REF = "reference"
+    ARRAY = "array"
+    STATIC = "static value"
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphNodeImpl:
+    """How a registered graph node type is taken apart and rebuilt.
+
+    ``stamp`` gives the object that tells its structural changes, or ``None`` for types that cannot tell; walks over
+    those are never reused.
+    """
+
+    type: type
+    flatten: Callable[[Any], tuple[Sequence[tuple[Any, Any]], Any]]
+    set_key: Callable[[Any, Any, Any], None]
+    pop_key: Callable[[Any, Any], Any]
+    create_empty: Callable[[Any], Any]
+    clear: Callable[[Any], None]
+    init: Callable[[Any, Iterable[tuple[Any, Any]]], None]
+    stamp: Callable[[Any], Stamp] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PytreeNodeImpl:
+    """How a pytree node type is taken apart and rebuilt; without setters it is immutable for update and pop."""
+
+    type: type
+    flatten: Callable[[Any], tuple[Sequence[tuple[Any, Any]], Any]]
+    unflatten: Callable[[Sequence[tuple[Any, Any]], Any], Any]
+    set_key: Callable[[Any, Any, Any], None] | None = None
+    pop_key: Callable[[Any, Any], Any] | None = None
+
+
+class GenericPytree:
+    """Marker type: a container that JAX knows and plait has no entry for.
+
+    Example:
+        >>> import collections
+        >>> plait.graphdef(collections.OrderedDict(a=1)).type is plait.graph.GenericPytree
+        True
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class DataElem:
+    """Wraps a child returned by a ``flatten`` callback that is data whatever its type.
+
+    Example:
+        >>> plait.graph.DataElem(2.0).value
+        2.0
+    """
+
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class StaticElem:
+    """Wraps a child returned by a ``flatten`` callback that is static whatever its type.
+
+    Example:
+        >>> plait.graph.StaticElem((1, 2)).value
+        (1, 2)
+    """
+
+    value: Any
+
+
+def unwrapped(child: Any) -> Any:
+    """A child returned by a ``flatten`` callback, without the wrapper that forces its kind."""
+    kind = type(child)
+    return child.value if kind is DataElem or kind is StaticElem else child
+
+
+@register_static
+class Static:
+    """A pytree without leaves that carries one static value; equality by the value.
+
+    Example:
+        >>> jax.tree.leaves(plait.graph.Static("relu"))
+        []
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and same_static(self.value, other.value)
+
+    def __hash__(self) -> int:
+        return hash((Static, static_key(self.value)))
+
+    def __repr__(self) -> str:
+        return f"Static({self.value!r})"
+
+
+GRAPH_REGISTRY: dict[type, GraphNodeImpl] = {}
+PYTREE_REGISTRY: dict[type, PytreeNodeImpl] = {}
+_KINDS: dict[type, Kind] = {}
+_STATIC_TYPES = (bool, int, float, complex, str, bytes, type, FunctionType, BuiltinFunctionType, MethodType, np.generic)
+
+
+def register_graph_node_type(
+    type: type,
+    flatten: Callable[[Any], tuple[Sequence[tuple[Any, Any]], Any]],
+    set_key: Callable[[Any, Any, Any], None],
+    pop_key: Callable[[Any, Any], Any],
+    create_empty: Callable[[Any], Any],
+    clear: Callable[[Any], None],
+    init: Callable[[Any, Iterable[tuple[Any, Any]]], None],
+    *,
+    stamp: Callable[[Any], Stamp] | None = None,
+) -> None:
+    """Make instances of a type graph nodes: objects with identity that can be shared and cyclic. (rule G5)
+
+    Args:
+        type: the class; subclasses are not included.
+        flatten: ``node -> (sequence of (key, child), metadata)``, in a deterministic order, metadata hashable.
+        set_key: ``(node, key, value)`` stores a child; a variable given for a variable updates the one in place.
+        pop_key: ``(node, key)`` removes a child and returns it.
+        create_empty: ``metadata -> node`` without children, without running a user's ``__init__``.
+        clear: ``node`` drops all content in place.
+        init: ``(node, iterable of (key, child))`` fills an empty node.
+        stamp: ``node -> Stamp``, for types that mark their own structural changes; without it walks over instances are
+            made anew each time.
+
+    Raises:
+        GraphError: the type is registered already.
+
+    Example:
+        >>> class Box:
+        ...     value = None
+        >>> plait.graph.register_graph_node_type(
+        ...     Box,
+        ...     flatten=lambda box: ([("value", box.value)], None),
+        ...     set_key=lambda box, key, value: setattr(box, key, value),
+        ...     pop_key=lambda box, key: box.__dict__.pop(key),
+        ...     create_empty=lambda metadata: Box(),
+        ...     clear=lambda box: box.__dict__.clear(),
+        ...     init=lambda box, children: box.__dict__.update(children),
+        ... )
+        >>> box = Box()
+        >>> box.value = plait.Param(jnp.zeros(2))
+        >>> plait.clone(box).value.shape
+        (2,)
+    """
+    if type in GRAPH_REGISTRY:
+        raise GraphError(
+            f"the graph node type {type.__name__} is already registered",
+            found="a second registration",
+            expected="one registration per type",
+            do="remove one of the two; subclasses of plait.Pytree register themselves",
+        )
+    GRAPH_REGISTRY[type] = GraphNodeImpl(type, flatten, set_key, pop_key, create_empty, clear, init, stamp)
+    _KINDS[type] = Kind.GRAPH
+
+
+def register_pytree_node_type(
+    type: type,
+    flatten: Callable[[Any], tuple[Sequence[tuple[Any, Any]], Any]],
+    unflatten: Callable[[Sequence[tuple[Any, Any]], Any], Any],
+    *,
+    set_key: Callable[[Any, Any, Any], None] | None = None,
+    pop_key: Callable[[Any, Any], Any] | None = None,
+) -> None:
+    """Make instances of a type pytree nodes of graphs: values without identity. (rule G6)
+
+    Args:
+        flatten: ``node -> (sequence of (key, child), metadata)``.
+        unflatten: ``(sequence of (key, child), metadata) -> node``.
+        set_key: how update stores a child; without it the type is immutable for update.
+        pop_key: how pop removes a child; without it the type is immutable for pop.
+
+    Raises:
+        GraphError: the type is registered already.
+
+    Example:
+        >>> class Pair:
+        ...     def __init__(self, first, second):
+        ...         self.first, self.second = first, second
+        >>> plait.graph.register_pytree_node_type(
+        ...     Pair,
+        ...     flatten=lambda pair: ([("first", pair.first), ("second", pair.second)], None),
+        ...     unflatten=lambda children, metadata: Pair(*(child for _, child in children)),
+        ... )
+        >>> plait.state(Pair(jnp.zeros(2), 3))["first"].shape
+        (2,)
+    """
+    if type in PYTREE_REGISTRY:
+        raise GraphError(
+            f"the pytree node type {type.__name__} is already registered",
+            found="a second registration",
+            expected="one registration per type",
+            do="remove one of the two",
+        )
+    PYTREE_REGISTRY[type] = PytreeNodeImpl(type, flatten, unflatten, set_key, pop_key)
+    if type not in GRAPH_REGISTRY:
+        _KINDS[type] = Kind.PYTREE
+
+
+def kind_of(value: Any) -> Kind:
+    """The kind of a value."""
+    return _KINDS.get(type(value)) or _classify(value)
+
+
+def _classify(value: Any) -> Kind:
+    """Decide the kind of a type met for the first time."""
+    cls = type(value)
+    if issubclass(cls, Variable):
+        kind = Kind.VARIABLE
+    elif cls in GRAPH_REGISTRY:
+        kind = Kind.GRAPH
+    elif cls in PYTREE_REGISTRY or issubclass(cls, tuple):
+        kind = Kind.PYTREE
+    elif issubclass(cls, jax.Array) or isinstance(value, jax.Array):
+        # Tracers of references and of arrays share their types, so this cannot be remembered.
+        return Kind.REF if is_mutable_array(value) else Kind.ARRAY
+    elif is_mutable_array(value):
+        return Kind.REF
+    elif issubclass(cls, (np.ndarray, jax.ShapeDtypeStruct)):
+        kind = Kind.ARRAY
+    elif issubclass(cls, _STATIC_TYPES):
+        kind = Kind.STATIC
+    else:
+        kind = Kind.PYTREE if _is_jax_container(value) else Kind.STATIC
+    _KINDS[cls] = kind
+    return kind
+
+
+def _is_jax_container(value: Any) -> bool:
+    try:
+        leaves, _ = jax.tree_util.tree_flatten(value, is_leaf=lambda x: x is not value)
+    except Exception:  # only a registered container can fail to be flattened, for instance by keys that do not sort
+        return True
+    return not (len(leaves) == 1 and leaves[0] is value)
+
+
+# Predicates (rule G3) -------------------------------------------------------------------------------------------------
+
+
+def is_node(x: Any) -> bool:
+    """Whether ``x`` is a graph node or a pytree node; variables are not.
+
+    Example:
+        >>> plait.graph.is_node([]), plait.graph.is_node(plait.Param(1.0)), plait.graph.is_node(3)
+        (True, False, False)
+    """
+    return kind_of(x) in (Kind.GRAPH, Kind.PYTREE)
+
+
+def is_graph_node(x: Any) -> bool:
+    """Whether ``x`` has identity in a graph: a registered graph node, a variable or a reference.
+
+    Example:
+        >>> plait.graph.is_graph_node(plait.Param(1.0)), plait.graph.is_graph_node([])
+        (True, False)
+    """
+    return kind_of(x) in (Kind.GRAPH, Kind.VARIABLE, Kind.REF)
+
+
+def is_node_module(x: Any) -> bool:
+    """Whether the type of ``x`` is in the graph node registry.
+
+    Example:
+        >>> plait.graph.is_node_module(plait.List()), plait.graph.is_node_module([])
+        (True, False)
+    """
+    return type(x) in GRAPH_REGISTRY
+
+
+def is_pytree_node(x: Any, *, check_graph_registry: bool = True) -> bool:
+    """Whether ``x`` is a pytree node; with ``check_graph_registry=False`` graph nodes that JAX knows count too.
+
+    Example:
+        >>> layers = plait.List()
+        >>> plait.graph.is_pytree_node(layers), plait.graph.is_pytree_node(layers, check_graph_registry=False)
+        (False, True)
+    """
+    if check_graph_registry or type(x) not in GRAPH_REGISTRY:
+        return kind_of(x) is Kind.PYTREE
+    return _is_jax_container(x)
+
+
+def is_node_type(t: type) -> bool:
+    """Whether instances of ``t`` are graph nodes, or pytree nodes with an entry of their own.
+
+    Example:
+        >>> plait.graph.is_node_type(plait.Module), plait.graph.is_node_type(dict), plait.graph.is_node_type(int)
+        (True, True, False)
+    """
+    return t in GRAPH_REGISTRY or t in PYTREE_REGISTRY or t is GenericPytree
+
+
+def is_node_leaf(x: Any) -> bool:
+    """Whether ``x`` is a leaf of a graph: a variable, an array or a reference.
+
+    Example:
+        >>> plait.graph.is_node_leaf(jnp.zeros(2)), plait.graph.is_node_leaf(2.0)
+        (True, False)
+    """
+    return kind_of(x) in (Kind.VARIABLE, Kind.ARRAY, Kind.REF)
+
+
+def is_state_leaf(x: Any) -> bool:
+    """Whether ``x`` is a leaf that states hold: any variable.
+
+    Example:
+        >>> plait.graph.is_state_leaf(plait.Param(1.0)), plait.graph.is_state_leaf(jnp.zeros(2))
+        (True, False)
+    """
+    return isinstance(x, Variable)
+
+
+def get_node_impl(x: Any) -> GraphNodeImpl | PytreeNodeImpl | None:
+    """How ``x`` is taken apart, or ``None`` for variables and values that are no nodes.
+
+    Example:
+        >>> plait.graph.get_node_impl([1]).type, plait.graph.get_node_impl(1)
+        (<class 'list'>, None)
+    """
+    kind = kind_of(x)
+    if kind is Kind.GRAPH:
+        return GRAPH_REGISTRY[type(x)]
+    if kind is Kind.PYTREE:
+        return pytree_impl(type(x))
+    return None
+
+
+def get_node_impl_for_type(t: type) -> GraphNodeImpl | PytreeNodeImpl | None:
+    """How instances of ``t`` are taken apart; ``GenericPytree`` stands for containers that only JAX knows.
+
+    Example:
+        >>> plait.graph.get_node_impl_for_type(dict).type, plait.graph.get_node_impl_for_type(int)
+        (<class 'dict'>, None)
+    """
+    if t is GenericPytree:
+        return _GENERIC_IMPL
+    return GRAPH_REGISTRY.get(t) or PYTREE_REGISTRY.get(t)
+
+
+def pytree_impl(t: type) -> PytreeNodeImpl:
+    """The entry for a type of pytree nodes."""
+    return PYTREE_REGISTRY.get(t) or _GENERIC_IMPL
+
+
+# Built-in pytree nodes (rules G8, G9) ---------------------------------------------------------------------------------
+
+
+def _set_list_item(node: list[Any], key: Any, value: Any) -> None:
+    if not (isinstance(key, int) and 0 <= key < len(node)):
+        raise GraphError(
+            f"Cannot set key {key!r} of a list",
+            found=f"a list of length {len(node)}",
+            expected="an index that exists",
+            do="append to the list yourself, or use plait.List",
+        )
+    current = node[key]
+    if isinstance(current, Variable) and isinstance(value, Variable):
+        current.update_from_state(value)
+    else:
+        node[key] = value
+
+
+def _set_dict_item(node: Any, key: Any, value: Any) -> None:
+    current = node.get(key)
+    if isinstance(current, Variable) and isinstance(value, Variable):
+        current.update_from_state(value)
+    else:
+        node[key] = value
+
+
+def _flatten_dict(node: dict[Any, Any]) -> tuple[list[tuple[Any, Any]], None]:
+    try:
+        return sorted(node.items(), key=_item_key), None
+    except TypeError:
+        return [(key, node[key]) for key in sorted_keys(node, "dict")], None
+
+
+def _item_key(item: tuple[Any, Any]) -> Any:
+    return sort_key(item[0])
+
+
+register_pytree_node_type(
+    list, lambda node: (tuple(enumerate(node)), None), lambda items, _: [v for _, v in items], set_key=_set_list_item
+)
+register_pytree_node_type(
+    tuple, lambda node: (tuple(enumerate(node)), None), lambda items, _: tuple(v for _, v in items)
+)
+register_pytree_node_type(
+    dict, _flatten_dict, lambda items, _: dict(items), set_key=_set_dict_item, pop_key=lambda node, key: node.pop(key)
+)
+register_pytree_node_type(type(None), lambda node: ((), None), lambda items, _: None)
+
+
+def jax_key_to_key(entry: Any) -> Any:
+    """A JAX key entry as a key of a path."""
+    if isinstance(entry, SequenceKey):
+        return entry.idx
+    if isinstance(entry, (DictKey, FlattenedIndexKey)):
+        return entry.key
+    if isinstance(entry, GetAttrKey):
+        return entry.name
+    return str(entry)
+
+
+def jax_to_nnx_path(jax_path: tuple[Any, ...], /) -> tuple[Any, ...]:
+    """A JAX key path as a path of plait.
+
+    Example:
+        >>> (path, _), = jax.tree_util.tree_leaves_with_path({"a": [1]})
+        >>> plait.graph.jax_to_nnx_path(path)
+        ('a', 0)
+    """
+    return tuple(map(jax_key_to_key, jax_path))
+
+
+@dataclasses.dataclass(frozen=True)
+class _GenericMetadata:
+    """How to rebuild a container: its JAX structure (or the class of a tuple that JAX does not know), and where each
+    sorted child stood."""
+
+    treedef: Any
+    order: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        return str(self.treedef)
+
+
+def _flatten_generic(node: Any) -> tuple[list[tuple[Any, Any]], _GenericMetadata]:
+    if isinstance(node, tuple) and not hasattr(node, "_fields") and not _is_jax_container(node):
+        return list(enumerate(node)), _GenericMetadata(type(node), tuple(range(len(node))))
+    pairs, treedef = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
+    keys = [jax_key_to_key(path[0]) for path, _ in pairs]
+    owner = type(node).__name__
+    for key in keys:
+        _check_hashable(key, owner)
+    if len(set(keys)) != len(keys):
+        raise GraphError(
+            f"{with_article(owner)} gives two children the same key",
+            found=f"the keys {keys}",
+            expected="distinct keys",
+            do="register the class with distinct key entries",
+        )
+    try:
+        order = sorted(range(len(keys)), key=lambda i: sort_key(keys[i]))
+    except TypeError:
+        sorted_keys(keys, owner)
+        raise
+    return [(keys[i], pairs[i][1]) for i in order], _GenericMetadata(treedef, tuple(order))
+
+
+def _check_hashable(key: Any, owner: str) -> None:
+    try:
+        hash(key)
+    except TypeError as error:
+        raise GraphError(
+            f"{with_article(owner)} has a key that cannot be hashed",
+            found=f"key {key!r} of type {type(key).__name__}",
+            expected="keys that are integers or strings",
+            do="register the class with hashable key entries",
+        ) from error
+
+
+def _unflatten_generic(items: Sequence[tuple[Any, Any]], metadata: _GenericMetadata) -> Any:
+    children: list[Any] = [None] * len(items)
+    for position, (_, child) in zip(metadata.order, items, strict=True):
+        children[position] = child
+    if isinstance(metadata.treedef, type):
+        return tuple.__new__(metadata.treedef, children)
+    return jax.tree_util.tree_unflatten(metadata.treedef, children)
+
+
+_GENERIC_IMPL = PytreeNodeImpl(GenericPytree, _flatten_generic, _unflatten_generic)
+
+
+def check_node(node: Any, operation: str) -> None:
+    """Refuse a root that is no node, variable or array.
+
+    Raises:
+        GraphTypeError: names the operation and the type.
+    """
+    if kind_of(node) is Kind.STATIC:
+        raise GraphTypeError(
+            f"{operation} takes a module, a variable or a container of them",
+            found=f"{node!r:.80} of type {type(node).__name__}",
+            expected="a plait.Module (or another graph node), a Variable, an array, or a list, tuple or dict of these",
+            do=f"pass the module itself: {operation}(model)",
+        )
+
+
+def iter_graph_nodes(root: Any) -> Iterator[tuple[Path, Any]]:
+    """Every graph node below and including ``root``, once, at its first path; owners before what they own."""
+    seen: set[int] = set()
+    stack: list[tuple[Path, Any]] = [((), root)]
+    while stack:
+        path, node = stack.pop()
+        kind = kind_of(node)
+        if kind is Kind.GRAPH:
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            yield path, node
+        elif kind is not Kind.PYTREE:
+            continue
+        children = get_node_impl(node).flatten(node)[0]  # type: ignore[union-attr]
+        stack.extend(((*path, key), unwrapped(child)) for key, child in reversed(children))

@@ -1,0 +1,119 @@
+"""Readable, constructor-like text for variables, modules, states and graphdefs.
+
+This file knows names, comments and fields, not the objects they come from. Arrays with more than one element show as
+``Array(shape=(2, 3), dtype=float32)``; an object that was printed already shows as ``...``. (rules G66, G68)
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..._compat import Tracer
+
+MAX_LINE = 88
+
+
+class _Printing(threading.local):
+    """Objects that the outermost ``repr`` of this thread has printed; ``None`` outside of any."""
+
+    def __init__(self) -> None:
+        self.printed: dict[int, Any] | None = None
+
+
+_printing = _Printing()
+
+
+def repr_leaf(value: Any) -> str:
+    """One value; big arrays by shape and dtype."""
+    if isinstance(value, (jax.Array, np.ndarray)) and hasattr(value, "shape"):
+        if value.size > 1 or isinstance(value, Tracer) or not _is_number(value):
+            return f"Array(shape={tuple(value.shape)}, dtype={value.dtype})"
+        return f"Array({np.asarray(value).tolist()!r}, dtype={value.dtype})"
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return f"ShapeDtypeStruct(shape={tuple(value.shape)}, dtype={value.dtype})"
+    if callable(value) and hasattr(value, "__name__") and not isinstance(value, type):
+        return f"<function {value.__name__}>"
+    return repr(value)
+
+
+def _is_number(value: Any) -> bool:
+    return not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended) and not _is_deleted(value)
+
+
+def _is_deleted(value: Any) -> bool:
+    return isinstance(value, jax.Array) and value.is_deleted()
+
+
+def repr_fields(
+    name: str,
+    fields: Iterable[tuple[str, Any]],
+    *,
+    comment: str = "",
+    brackets: str = "()",
+    separator: str = "=",
+    multiline: bool = False,
+    owner: Any = None,
+) -> str:
+    """``Name(a=1, b=2)``, over several lines when it is long, has a comment or is asked for.
+
+    Args:
+        owner: the object printed; met again before the outermost one is finished, it shows as ``Name(...)``.
+    """
+    opening, closing = brackets[: len(brackets) // 2], brackets[len(brackets) // 2 :]
+    printed = _printing.printed
+    outermost = printed is None and owner is not None
+    if printed is None:
+        printed = {}
+    if outermost:
+        _printing.printed = printed
+    try:
+        if owner is not None and id(owner) in printed:
+            return f"{name}{opening}...{closing}"
+        if owner is not None:
+            printed[id(owner)] = owner
+        texts = [f"{label}{separator if label else ''}{repr_leaf(value)}" for label, value in fields]
+    finally:
+        if outermost:
+            _printing.printed = None
+    line = f"{name}{opening}{', '.join(texts)}{closing}"
+    if not comment and not multiline and len(line) <= MAX_LINE and "\n" not in line:
+        return line
+    if not texts:
+        return f"{name}{opening}{closing}" + (f"  # {comment}" if comment else "")
+    head = f"{name}{opening}" + (f" # {comment}" if comment else "")
+    body = ",\n".join("  " + text.replace("\n", "\n  ") for text in texts)
+    return f"{head}\n{body}\n{closing}"
+
+
+def size_comment(arrays: Iterable[Any]) -> str:
+    """``1,234 (4.9 KB)``: how many elements, how many bytes."""
+    count = size = 0
+    for array in arrays:
+        if hasattr(array, "shape") and hasattr(array, "dtype"):
+            elements = int(np.prod(array.shape))
+            count += elements
+            size += elements * getattr(array.dtype, "itemsize", 0)
+    return f"{count:,} ({format_bytes(size)})" if count else ""
+
+
+def format_bytes(size: int) -> str:
+    """Bytes in the largest unit that keeps the number at 1 or above: ``4.9 KB``."""
+    value = float(size)
+    for unit in ("B", "KB", "MB", "GB"):
+        if value < 1024:
+            return f"{value:.1f} {unit}" if unit != "B" else f"{size} B"
+        value /= 1024
+    return f"{value:.1f} TB"
+
+
+def render_tree(kind: type, fields: dict[str, Any], path: str | None, subtree_renderer: Any) -> Any:
+    """What ``__treescope_repr__`` returns. Treescope itself calls that hook, so it is loaded by then."""
+    return sys.modules["treescope"].repr_lib.render_object_constructor(
+        object_type=kind, attributes=fields, path=path, subtree_renderer=subtree_renderer
+    )

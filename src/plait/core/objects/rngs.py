@@ -1,0 +1,394 @@
+"""Random streams: named sources of keys whose state is part of the model.
+
+A stream holds a key and a counter; each draw is ``fold_in(key, counter)`` and advances the counter, in and out of
+``jit`` alike. (rules R1 to R5, R9)
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..._compat import trace_state
+from ...errors import ArgumentError, ArgumentTypeError, StreamAttributeError, StreamError, StreamKeyError
+from ...typing import FilterLiteral
+from .filters import to_predicate
+from .module import Pytree
+from .trace_guard import raise_foreign_trace
+from .variables import Variable
+
+
+class RngState(Variable[Any]):
+    """Random state; ``tag`` metadata is the name of the stream."""
+
+
+class RngKey(RngState):
+    """The key of a stream."""
+
+
+class RngCount(RngState):
+    """The counter of a stream."""
+
+
+# Samplers of jax.random whose first argument is a key (rule R4).
+SAMPLERS = [
+    "ball",
+    "bernoulli",
+    "beta",
+    "binomial",
+    "bits",
+    "categorical",
+    "cauchy",
+    "chisquare",
+    "choice",
+    "dirichlet",
+    "double_sided_maxwell",
+    "exponential",
+    "f",
+    "gamma",
+    "generalized_normal",
+    "geometric",
+    "gumbel",
+    "laplace",
+    "loggamma",
+    "logistic",
+    "lognormal",
+    "maxwell",
+    "multinomial",
+    "multivariate_normal",
+    "normal",
+    "orthogonal",
+    "pareto",
+    "permutation",
+    "poisson",
+    "rademacher",
+    "randint",
+    "rayleigh",
+    "t",
+    "triangular",
+    "truncated_normal",
+    "uniform",
+    "wald",
+    "weibull_min",
+]
+INITIALIZERS = [
+    "delta_orthogonal",
+    "glorot_normal",
+    "glorot_uniform",
+    "he_normal",
+    "he_uniform",
+    "kaiming_normal",
+    "kaiming_uniform",
+    "lecun_normal",
+    "lecun_uniform",
+    "variance_scaling",
+    "xavier_normal",
+    "xavier_uniform",
+]
+
+
+class _Samplers(Pytree):
+    """The samplers and initializers of JAX, with the key drawn from the stream."""
+
+    def _draw(self) -> jax.Array:
+        raise NotImplementedError
+
+
+def _sampler(name: str) -> Callable[..., Any]:
+    function = getattr(jax.random, name)
+
+    def sample(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(self._draw(), *args, **kwargs)
+
+    sample.__name__ = name
+    sample.__doc__ = f"``jax.random.{name}`` with the key drawn from this stream."
+    return sample
+
+
+def _initializer(name: str) -> Callable[..., Any]:
+    factory = getattr(jax.nn.initializers, name)
+
+    def initializer(self: Any, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        function = factory(*args, **kwargs)
+        return lambda *args, **kwargs: function(self._draw(), *args, **kwargs)
+
+    initializer.__name__ = name
+    initializer.__doc__ = f"``jax.nn.initializers.{name}``; the result is called without a key: ``(shape, dtype)``."
+    return initializer
+
+
+for _name in SAMPLERS:
+    if hasattr(jax.random, _name):
+        setattr(_Samplers, _name, _sampler(_name))
+for _name in INITIALIZERS:
+    setattr(_Samplers, _name, _initializer(_name))
+
+
+def as_key(source: Any) -> jax.Array:
+    """A typed key from an integer seed, a raw uint32 key, a typed key, or a stream.
+
+    Raises:
+        ArgumentError: names the value.
+    """
+    if isinstance(source, RngStream):
+        return source.key.get_value()
+    if isinstance(source, Variable):
+        source = source.get_value()
+    if isinstance(source, int) and not isinstance(source, bool):
+        return jax.random.key(source)
+    if isinstance(source, (jax.Array, np.ndarray, np.integer)):
+        if jnp.issubdtype(source.dtype, jax.dtypes.prng_key):
+            return cast(jax.Array, source)
+        if source.dtype == jnp.uint32 and source.shape[-1:] == (2,):
+            return jax.random.wrap_key_data(jnp.asarray(source))
+        if jnp.issubdtype(source.dtype, jnp.integer) and source.shape == ():
+            return jax.random.key(source)
+    raise ArgumentError(
+        "this value cannot seed a random stream",
+        found=f"{source!r:.80} of type {type(source).__name__}",
+        expected="an integer seed, a key of jax.random.key, a raw uint32 key, or an RngStream",
+        do="for example plait.Rngs(0) or plait.Rngs(params=0, dropout=1)",
+    )
+
+
+def key_shape(k: Any) -> tuple[int, ...]:
+    """The shape of keys that a number or a shape asks for.
+
+    Raises:
+        ArgumentTypeError: it is neither.
+        ArgumentError: it has a negative length.
+    """
+    try:
+        shape = tuple(map(operator.index, k if isinstance(k, Sequence) and not isinstance(k, str) else (k,)))
+    except TypeError:
+        raise ArgumentTypeError(
+            "this is no shape for random keys",
+            found=f"{k!r:.80} of type {type(k).__name__}",
+            expected="an integer or a tuple of integers",
+            do="for example 4, or (2, 4)",
+        ) from None
+    if any(length < 0 for length in shape):
+        raise ArgumentError(
+            "random keys cannot have a negative length",
+            found=f"{k!r:.80}",
+            expected="lengths of 0 or more",
+            do="for example 4, or (2, 4)",
+        )
+    return shape
+
+
+def raise_many_keys(stream: RngStream, at: str | None = None) -> NoReturn:
+    """Refuse to draw from a stream that holds many keys."""
+    raise StreamError(
+        f"the stream {stream.tag!r} holds many keys, and a draw needs one",
+        at=at,
+        found=f"keys of shape {stream.key.shape}",
+        expected="one key, of shape ()",
+        do="draw inside a function that is mapped over the keys, or restore the stream first (plait.restore_rngs)",
+    )
+
+
+class RngStream(_Samplers):
+    """One stream of random keys.
+
+    Args:
+        key: integer seed, typed key, or raw uint32 key; any shape of keys.
+        tag: the name of the stream.
+
+    Variables:
+        key: ``RngKey``. count: ``RngCount``, uint32 of the key's shape; both with ``tag`` as metadata.
+
+    Raises:
+        ArgumentError: the key is none of these.
+
+    Example:
+        >>> stream = plait.RngStream(0, tag="dropout")
+        >>> first, second = stream(), stream()
+        >>> bool((first == second).all()), int(stream.count[...])
+        (False, 2)
+    """
+
+    def __init__(self, key: Any, *, tag: str) -> None:
+        key = as_key(key)
+        self.tag = tag
+        self.key = RngKey(key, tag=tag)
+        self.count = RngCount(jnp.zeros(key.shape, jnp.uint32), tag=tag)
+
+    def __call__(self) -> jax.Array:
+        """The next key: ``fold_in(key, count)``, and the counter advances.
+
+        Raises:
+            StreamError: the stream holds many keys.
+            TraceContextError: the stream belongs to another trace.
+        """
+        count = self.count._cell
+        if count.trace is not trace_state.value:
+            raise_foreign_trace(count.trace, self.count, f"draw from the stream {self.tag!r}, which changes its")
+        value, key = self.count.get_value(), self.key.get_value()
+        if key.shape:
+            raise_many_keys(self)
+        key = jax.random.fold_in(key, value)
+        self.count.set_value(value + jnp.uint32(1))
+        return key
+
+    def _draw(self) -> jax.Array:
+        return self()
+
+    def fork(self, *, split: int | tuple[int, ...] | None = None) -> RngStream:
+        """A new independent stream, seeded by one draw of this one.
+
+        Args:
+            split: deprecated; use ``split``.
+        """
+        if split is None:
+            return type(self)(self(), tag=self.tag)
+        _warn_fork_split()
+        return self.split(split)
+
+    def split(self, k: int | tuple[int, ...]) -> RngStream:
+        """A new stream that holds a split of one draw of this one.
+
+        Args:
+            k: the number of keys, or their shape.
+
+        Example:
+            >>> plait.RngStream(0, tag="params").split((2, 3)).key.shape
+            (2, 3)
+        """
+        shape = key_shape(k)
+        return type(self)(jax.random.split(self(), shape), tag=self.tag)
+
+    def broadcast(self, k: int | tuple[int, ...]) -> RngStream:
+        """A new stream that holds one draw of this one, repeated.
+
+        Args:
+            k: how often, or in which shape.
+        """
+        shape = key_shape(k)
+        return type(self)(jnp.broadcast_to(self(), shape), tag=self.tag)
+
+
+def _warn_fork_split() -> None:
+    warnings.warn("fork(split=k) is deprecated; use split(k)", DeprecationWarning, stacklevel=3)
+
+
+class Rngs(_Samplers):
+    """Named random streams; a name that is missing falls back to ``default``.
+
+    Args:
+        default: seed or key of the default stream, or a mapping from names to seeds and keys.
+        **streams: seeds and keys by name. A stream given for a key contributes its key; it is not shared, and the
+            counter of the new one starts at 0.
+
+    Raises:
+        ArgumentError: a value is neither a seed, nor a key, nor a stream.
+
+    Example:
+        >>> rngs = plait.Rngs(0, dropout=1)
+        >>> rngs.params().shape, rngs.dropout().shape, list(rngs)
+        ((), (), ['dropout', 'default'])
+    """
+
+    def __init__(self, default: Any = None, **streams: Any) -> None:
+        if isinstance(default, Rngs):
+            default = dict(default.items())
+        if isinstance(default, Mapping):
+            streams = {**default, **streams}
+        elif default is not None:
+            streams["default"] = default
+        for name, source in streams.items():
+            setattr(self, name, RngStream(as_key(source), tag=name))
+
+    def __getattr__(self, name: str) -> RngStream:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._stream(name, StreamAttributeError)
+
+    def __getitem__(self, name: str) -> RngStream:
+        return self._stream(name, StreamKeyError)
+
+    def _stream(self, name: str, error: type[StreamError]) -> RngStream:
+        streams = self.__dict__
+        for each in (name, "default"):
+            if isinstance(streams.get(each), RngStream):
+                return streams[each]
+        raise error(
+            f"there is no random stream {name!r}, and no default one",
+            found=f"the streams {sorted(self)}",
+            expected=f"a stream {name!r} or 'default'" if name != "default" else "a stream 'default'",
+            do=f"make it: plait.Rngs({name}=0), or plait.Rngs(0) for a default stream",
+        )
+
+    def __call__(self) -> jax.Array:
+        """The next key of the default stream."""
+        return self._stream("default", StreamAttributeError)()
+
+    def _draw(self) -> jax.Array:
+        return self()
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, value in self.__dict__.items() if isinstance(value, RngStream))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(self.__dict__.get(name), RngStream)  # type: ignore[arg-type]
+
+    def items(self) -> Iterator[tuple[str, RngStream]]:
+        """The streams that exist, with their names."""
+        return ((name, self.__dict__[name]) for name in self)
+
+    def fork(self, *, split: int | tuple[int, ...] | Mapping[FilterLiteral, Any] | None = None) -> Rngs:
+        """New independent streams, each seeded by one draw of its own.
+
+        Args:
+            split: deprecated; use ``split``. Streams that it does not select are forked.
+
+        Example:
+            >>> rngs = plait.Rngs(params=0)
+            >>> child = rngs.fork()
+            >>> bool(child.params() == rngs.params()), int(rngs.params.count[...])
+            (False, 2)
+        """
+        if split is not None:
+            _warn_fork_split()
+        return self._rewritten({} if split is None else split, RngStream.split, RngStream.fork)
+
+    def split(self, k: int | tuple[int, ...] | Mapping[FilterLiteral, Any]) -> Rngs:
+        """New streams that hold splits of one draw each.
+
+        Args:
+            k: a number or shape for all streams, or a mapping from filters to numbers or shapes. Streams that no filter
+                matches, or whose number is ``None``, keep their key; the new counter starts at 0.
+
+        Example:
+            >>> rngs = plait.Rngs(params=0, dropout=1).split({"params": 3})
+            >>> rngs.params.key.shape, rngs.dropout.key.shape
+            ((3,), ())
+        """
+        return self._rewritten(k, RngStream.split)
+
+    def broadcast(self, k: int | tuple[int, ...] | Mapping[FilterLiteral, Any]) -> Rngs:
+        """New streams that hold one draw each, repeated; arguments as in ``split``."""
+        return self._rewritten(k, RngStream.broadcast)
+
+    def _rewritten(
+        self,
+        rules: Any,
+        rewrite: Callable[[RngStream, Any], RngStream],
+        rest: Callable[[RngStream], RngStream] = lambda stream: stream,
+    ) -> Rngs:
+        mapping = rules if isinstance(rules, Mapping) else {...: rules}
+        checked = [(to_predicate(filter), None if k is None else key_shape(k)) for filter, k in mapping.items()]
+        streams = {}
+        for name, stream in self.items():
+            k = next((k for predicate, k in checked if predicate((name,), stream)), None)
+            streams[name] = rest(stream) if k is None else rewrite(stream, k)
+        return Rngs(streams)

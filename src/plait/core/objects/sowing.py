@@ -1,0 +1,185 @@
+"""Sowing: how a module leaves intermediate values behind while it runs. (rules D1, D2)
+
+While ``capture`` runs, each module holds a record in ``_sown``: the kinds that are captured and the variables sown so
+far. It is an ordinary attribute, so transforms carry it like any other. Without a record, values become attributes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax.numpy as jnp
+
+from ...errors import ArgumentError, ShapeError
+from ...words import describe_type, with_article
+from .trace_guard import check_trace
+from .variable_names import variable_type_from_name
+from .variables import Perturbation, Variable
+
+RECORD = "_sown"
+
+
+def _append(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    return (*values, value)
+
+
+class _Keeping(threading.local):
+    wanted = False
+
+
+_keeping = _Keeping()
+
+
+@contextlib.contextmanager
+def keeping_sown() -> Iterator[None]:
+    """Sown values are wanted as attributes, so that nothing warns of them: collections of Linen are made of them."""
+    before, _keeping.wanted = _keeping.wanted, True
+    try:
+        yield
+    finally:
+        _keeping.wanted = before
+
+
+def new_record(kinds: tuple[type, ...], values: dict[str, Any], method_outputs: type | None) -> dict[str, Any]:
+    """What a module holds while its values are captured."""
+    return {"kinds": kinds, "values": values, "method_outputs": method_outputs}
+
+
+class Sowing:
+    """The methods of ``Module`` that leave values behind."""
+
+    __slots__ = ()
+
+    def sow(
+        self,
+        kind: type[Variable[Any]] | str,
+        name: str,
+        value: Any,
+        reduce_fn: Callable[[Any, Any], Any] = _append,
+        init_fn: Callable[[], Any] = tuple,
+    ) -> bool:
+        """Leave a value behind, for ``plait.capture`` to return beside the result of the model.
+
+        Outside of ``capture`` the value is kept in an attribute of the module, with a warning.
+
+        Args:
+            kind: the class of the variable that keeps it, or a collection name.
+            name: the name of the variable.
+            value: the value.
+            reduce_fn: ``(kept, value) -> kept``; by default values are gathered in a tuple.
+            init_fn: what to start from.
+
+        Returns:
+            Whether the value was kept: inside ``capture``, whether exactly its kind is one of those captured.
+
+        Raises:
+            ArgumentError: the name belongs to an attribute that is no variable of this kind.
+
+        Example:
+            >>> class Doubling(plait.Module):
+            ...     def __call__(self, x):
+            ...         self.sow(plait.Intermediate, "input", x)
+            ...         return 2 * x
+            >>> y, seen = plait.capture(Doubling(), plait.Intermediate)(3.0)
+            >>> y, seen["input"].value
+            (6.0, (3.0,))
+        """
+        if isinstance(kind, str):
+            kind = variable_type_from_name(kind, allow_register=True)
+        record = self.__dict__.get(RECORD)
+        if record is not None:
+            if kind not in record["kinds"]:
+                return False
+            check_trace(self._info.trace, self, "sow a value in a")  # type: ignore[attr-defined]
+            kept = record["values"]
+        else:
+            if not _keeping.wanted:
+                _warn_about_attributes(kind)
+            kept = None
+        variable = _kept(self, kept, kind, name)
+        if variable is None:
+            _keep(self, kept, name, kind(reduce_fn(init_fn(), value)))
+        else:
+            variable.set_value(reduce_fn(variable.get_value(), value))
+        return True
+
+    def perturb(self, name: str, value: Any, kind: type[Variable[Any]] | str = Perturbation) -> Any:
+        """The value plus a stored one that starts as zeros: its gradient is the gradient at this place.
+
+        Inside ``plait.capture`` it is stored if its kind is captured, or was given as ``init``; outside it is an
+        attribute of the module.
+
+        Args:
+            name: the name of the stored variable.
+            value: an array.
+            kind: the class of the stored variable, or a collection name.
+
+        Raises:
+            ArgumentError: the name belongs to an attribute that is no variable of this kind.
+
+        Example:
+            >>> class Doubling(plait.Module):
+            ...     def __call__(self, x):
+            ...         return 2 * self.perturb("before", x)
+            >>> y, probes = plait.capture(Doubling(), plait.Perturbation)(3.0)
+            >>> float(y), float(probes["before"].value)
+            (6.0, 0.0)
+        """
+        if isinstance(kind, str):
+            kind = variable_type_from_name(kind, allow_register=True)
+        record = self.__dict__.get(RECORD)
+        kept = None
+        if record is not None:
+            kept = record["values"]
+            if name not in kept and kind not in record["kinds"]:
+                return value
+        variable = _kept(self, kept, kind, name)
+        if variable is None:
+            if record is not None:
+                check_trace(self._info.trace, self, "store a perturbation in a")  # type: ignore[attr-defined]
+            variable = kind(jnp.zeros_like(value))
+            _keep(self, kept, name, variable)
+        stored = variable.get_value()
+        if jnp.shape(stored) != jnp.shape(value):
+            raise ShapeError(
+                f"the perturbation {name!r} does not have the shape of the value that it is added to",
+                at=f"{type(self).__name__}.{name}",
+                found=f"a perturbation of shape {jnp.shape(stored)} and a value of shape {jnp.shape(value)}",
+                expected="one shape",
+                do="give two places, or two calls with inputs of different shapes, different names",
+            )
+        return value + stored
+
+
+def _warn_about_attributes(kind: type) -> None:
+    warnings.warn(
+        "sow outside of plait.capture keeps values in attributes of the module; wrap the call: "
+        f"plait.capture(model, plait.{kind.__name__})(...)",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+
+
+def _kept(module: Any, kept: dict[str, Any] | None, kind: type, name: str) -> Variable[Any] | None:
+    """The variable of this name, if there is one."""
+    found = (module.__dict__ if kept is None else kept).get(name)
+    if found is None or isinstance(found, kind):
+        return found
+    raise ArgumentError(
+        f"the name {name!r} is taken by something that is no {kind.__name__}",
+        at=f"{type(module).__name__}.{name}",
+        found=describe_type(found),
+        expected=f"{with_article(kind.__name__)}, or no attribute of this name",
+        do="sow under another name",
+    )
+
+
+def _keep(module: Any, kept: dict[str, Any] | None, name: str, variable: Variable[Any]) -> None:
+    if kept is None:
+        setattr(module, name, variable)
+    else:
+        kept[name] = variable

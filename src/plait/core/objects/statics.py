@@ -1,0 +1,241 @@
+"""Static values: when two of them are the same structure.
+
+A static attribute is part of a graphdef, and so of a compile key. Two static values are the same when their *keys*
+are equal. Python's own ``==`` is too wide for that (``1 == True == 1.0``, ``0.0 == -0.0``) and too narrow for functions
+that a factory makes anew each time (``optax.adam(1e-3)``), so keys are built here:
+
+* numbers, strings and ``None`` by type and value, floats by their bits, so that nan is nan and 0.0 is not -0.0;
+* tuples and frozensets by their elements;
+* functions defined inside a function by code, defaults and the keys of what they close over (arrays, lists and other
+  unhashable things by identity), unless they assign ``nonlocal`` names; other functions by identity;
+  ``functools.partial`` by its parts;
+* everything else by its own ``==`` and ``hash``.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+from collections.abc import Iterator, Mapping
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from jax.tree_util import register_static
+
+from ...errors import StaticValueError
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_BY_VALUE = frozenset({int, bool, str, bytes, type(None), type(...)})
+_BY_IDENTITY = frozenset({type, BuiltinFunctionType})
+
+
+class _Identity:
+    """A key for an object whose own equality is not to be asked."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return object.__hash__(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.value is other.value
+
+
+def static_key(value: Any) -> Any:
+    """A hashable object that is equal for values that are the same structure.
+
+    Raises:
+        TypeError: the value, or something inside it, cannot be hashed.
+
+    Example:
+        >>> from plait.core.objects.statics import static_key
+        >>> static_key(1) == static_key(True), static_key(optax.adam(1e-3)) == static_key(optax.adam(1e-3))
+        (False, True)
+    """
+    return _key(value, ())
+
+
+def _key(value: Any, within: tuple[FunctionType, ...]) -> Any:
+    kind = type(value)
+    if kind in _BY_VALUE:
+        return (kind, value)
+    if kind is float:
+        return (float, value.hex())
+    if kind is complex:
+        return (complex, value.real.hex(), value.imag.hex())
+    if kind in _BY_IDENTITY or isinstance(value, type):
+        return value
+    if kind is tuple:
+        return (tuple, *[_key(item, within) for item in value])
+    if kind is frozenset:
+        return (frozenset, frozenset([_key(item, within) for item in value]))
+    if kind is FunctionType:
+        return _function_key(value, within)
+    if kind is functools.partial:
+        keywords = tuple(sorted((name, _key(item, within)) for name, item in value.keywords.items()))
+        arguments = tuple([_key(item, within) for item in value.args])
+        return (functools.partial, _key(value.func, within), arguments, keywords)
+    if kind is MethodType:
+        return (MethodType, _Identity(value.__self__), _key(value.__func__, within))
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        return (kind, *[_key(item, within) for item in value])
+    if isinstance(value, np.generic):
+        return (kind, value.dtype, value.tobytes())
+    hash(value)
+    return (kind, value)
+
+
+def _function_key(function: FunctionType, within: tuple[FunctionType, ...]) -> Any:
+    """Functions made by the same code with the same surroundings are the same.
+
+    ``within`` are the functions whose surroundings are being looked at, outermost first; one met again is named by its
+    place among them.
+    """
+    if "<locals>" not in function.__qualname__ and function.__closure__ is None:
+        return _Identity(function)
+    for place, outer in enumerate(within):
+        if function is outer:
+            return ("recursion", place)
+    if _writes_surroundings(function.__code__):
+        return _Identity(function)
+    within = (*within, function)
+
+    def key(item: Any) -> Any:
+        try:
+            return _key(item, within)
+        except TypeError:
+            return _Identity(item)
+
+    cells = []
+    for cell in function.__closure__ or ():
+        try:
+            cells.append(key(cell.cell_contents))
+        except ValueError:  # a cell that is not filled yet
+            cells.append(_Identity(cell))
+    defaults = tuple(map(key, function.__defaults__ or ()))
+    keyword_defaults = tuple((name, key(item)) for name, item in sorted((function.__kwdefaults__ or {}).items()))
+    attributes = tuple((name, key(item)) for name, item in sorted(function.__dict__.items()))
+    return (
+        FunctionType,
+        function.__code__,
+        _Identity(function.__globals__),
+        tuple(cells),
+        defaults,
+        keyword_defaults,
+        attributes,
+    )
+
+
+# Filled by the function below, by code object; holds as many code objects as its size says.
+@functools.lru_cache(maxsize=4096)
+def _writes_surroundings(code: CodeType) -> bool:
+    """Whether a function assigns a ``nonlocal`` name: it then has a state of its own, and is only itself.
+
+    Its key may not follow that state, or the first call would change the structure of the model that holds it.
+    """
+    outside = set(code.co_freevars)
+    if not outside:
+        return False
+    writes = ("STORE_DEREF", "DELETE_DEREF")
+    if any(step.opname in writes and step.argval in outside for step in dis.get_instructions(code)):
+        return True
+    return any(
+        isinstance(inner, CodeType) and outside & set(inner.co_freevars) and _writes_surroundings(inner)
+        for inner in code.co_consts
+    )
+
+
+def same_static(first: Any, second: Any) -> bool:
+    """Whether two values are the same structure; values that cannot be hashed are compared with ``==``.
+
+    Example:
+        >>> from plait.core.objects.statics import same_static
+        >>> same_static(float("nan"), float("nan")), same_static(0.0, -0.0), same_static([1], [1])
+        (True, False, True)
+    """
+    if first is second:
+        return True
+    if type(first) is not type(second):
+        return False
+    try:
+        return static_key(first) == static_key(second)
+    except TypeError:
+        pass
+    try:
+        return (first == second) is True
+    except Exception:
+        return False
+
+
+@register_static
+class HashableMapping(Mapping[K, V], Generic[K, V]):
+    """An immutable mapping that compares by content and hashes independently of order.
+
+    Values count as the same by the rules of this file. Hashing a mapping that holds a value that cannot be hashed
+    raises ``StaticValueError``, which names the key.
+
+    Example:
+        >>> from plait.graph import HashableMapping
+        >>> HashableMapping({"a": 1, "b": 2}) == HashableMapping({"b": 2, "a": 1})
+        True
+    """
+
+    __slots__ = ("_hash", "_items", "_key")
+
+    def __init__(self, items: Mapping[K, V] | Any = (), /) -> None:
+        self._items = dict(items)
+        self._key: Any = None
+        self._hash: int | None = None
+
+    def key(self) -> Any:
+        """The hashable content."""
+        if self._key is None:
+            pairs = []
+            for name, value in self._items.items():
+                try:
+                    pairs.append((name, static_key(value)))
+                except TypeError as error:
+                    raise StaticValueError(
+                        "a static value cannot be hashed",
+                        at=str(name),
+                        found=f"{type(value).__name__}: {error}",
+                        expected="a value with both == and hash, such as a frozen dataclass or a tuple",
+                        do="make the value hashable, or keep it out of the graph",
+                    ) from error
+            self._key = frozenset(pairs)
+        return self._key
+
+    def __getitem__(self, name: K) -> V:
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._items
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(self.key())
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        if self._items.keys() != other.keys():
+            return False
+        return all(same_static(value, other[name]) for name, value in self._items.items())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._items!r})"

@@ -1,0 +1,121 @@
+"""Names of variable kinds: the two-way table between collection names, such as ``params``, and classes. (rule V48)
+
+Other formats (Linen collections, checkpoints) speak of collections by name; ``sow`` and ``perturb`` take one too.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from ...errors import ArgumentError
+from .variables import BatchStat, Cache, Intermediate, Param, Perturbation, Variable
+
+T = TypeVar("T", bound=type)
+
+# Who fills it: ``register_variable_name``. It is never emptied, and holds the classes alive.
+_CLASSES: dict[str, type[Variable[Any]]] = {
+    "params": Param,
+    "batch_stats": BatchStat,
+    "cache": Cache,
+    "intermediates": Intermediate,
+    "perturbations": Perturbation,
+}
+
+
+@overload
+def register_variable_name(name: str, cls: T, *, overwrite: bool = False) -> T: ...
+@overload
+def register_variable_name(name: str, cls: None = None, *, overwrite: bool = False) -> Callable[[T], T]: ...
+def register_variable_name(name: str, cls: Any = None, *, overwrite: bool = False) -> Any:
+    """Bind a collection name to a class of variables. Without ``cls``, a decorator.
+
+    Args:
+        name: the name.
+        cls: the class.
+        overwrite: take the name over from the class that has it.
+
+    Returns:
+        The class.
+
+    Raises:
+        ArgumentError: the name belongs to a class already, and ``overwrite`` is not set.
+
+    Example:
+        >>> @plait.register_variable_name("demo_moments")
+        ... class DemoMoment(plait.Variable):
+        ...     pass
+        >>> plait.variable_name_from_type(DemoMoment)
+        'demo_moments'
+    """
+    if cls is None:
+        return lambda cls: register_variable_name(name, cls, overwrite=overwrite)
+    known = _CLASSES.get(name)
+    if known is not None and not overwrite:
+        raise ArgumentError(
+            f"the variable name {name!r} is already registered",
+            found=f"{cls.__name__} for a name of {known.__name__}",
+            expected="a name that is free",
+            do=f"choose another name, or register_variable_name({name!r}, {cls.__name__}, overwrite=True)",
+        )
+    _CLASSES[name] = cls
+    return cls
+
+
+def variable_type_from_name(
+    name: str, /, *, base: type[Variable[Any]] = Variable, allow_register: bool = False
+) -> type[Variable[Any]]:
+    """The class of variables that a collection name stands for.
+
+    Args:
+        name: the name.
+        base: the parent of a class that is made for an unknown name.
+        allow_register: make and remember a class for an unknown name, instead of raising.
+
+    Raises:
+        ArgumentError: the name is unknown.
+
+    Example:
+        >>> plait.variable_type_from_name("params").__name__
+        'Param'
+    """
+    found = _CLASSES.get(name)
+    if found is None:
+        if not allow_register:
+            raise ArgumentError(
+                f"no class of variables is registered under the name {name!r}",
+                found=f"the name {name!r}",
+                expected=f"one of {sorted(_CLASSES)}",
+                do=f"register_variable_name({name!r}, SomeVariable), or pass allow_register=True",
+            )
+        found = register_variable_name(name, types.new_class(name, (base,)))
+    return found
+
+
+def variable_name_from_type(cls: type[Variable[Any]], /, *, allow_register: bool = False) -> str:
+    """The collection name of a class of variables; subclasses do not have the name of their parent.
+
+    Args:
+        cls: the class.
+        allow_register: register the class under its own name if it has none, instead of raising.
+
+    Raises:
+        ArgumentError: the class has no name; or, with ``allow_register``, another class has its name.
+
+    Example:
+        >>> plait.variable_name_from_type(plait.BatchStat)
+        'batch_stats'
+    """
+    for name, known in _CLASSES.items():
+        if known is cls:
+            return name
+    if not allow_register:
+        raise ArgumentError(
+            f"the class {cls.__name__} has no variable name",
+            found=f"{cls.__name__}",
+            expected=f"one of {sorted(known.__name__ for known in _CLASSES.values())}",
+            do=f"register_variable_name('a_name', {cls.__name__}), or pass allow_register=True",
+        )
+    register_variable_name(cls.__name__, cls)
+    return cls.__name__

@@ -1,0 +1,228 @@
+"""Capturing: run a model and get what its modules sowed beside its result. (rule D3)
+
+Before the call each module gets an empty record (see ``sowing.py``); after it the records are gathered into states and
+taken away again, also when the call raises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from types import MethodType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ...errors import ArgumentTypeError, GraphError
+from ...paths import Path, describe_path
+from ...words import describe_type
+from ..functional.traversal import find_duplicates
+from ..objects.filters import FilterLiteral, to_predicate
+from ..objects.module import Module, Pytree
+from ..objects.nodes import iter_graph_nodes
+from ..objects.sowing import RECORD, new_record
+from ..objects.state import FlatState, State, group_leaves, to_flat_state
+from ..objects.variables import Perturbation, Variable
+from .method_observers import observed_methods
+from .path_patterns import PathPattern
+
+
+def capture(
+    fn: Any,
+    *kinds: type[Variable[Any]],
+    init: Any = None,
+    method_outputs: type[Variable[Any]] | None = None,
+    only: FilterLiteral = ...,
+) -> Callable[..., Any]:
+    """Wrap a model so that a call returns what its modules sowed, beside the result.
+
+    Args:
+        fn: a module, a bound method of one, or a function whose first argument is the module. Given only kinds,
+            ``capture`` is a decorator for such a function.
+        *kinds: classes of variables; one state is returned for each. Only values of exactly these kinds are kept. A
+            variable goes to the first that it is an instance of, so list subclasses first.
+        init: a state of sown values to start from, such as perturbations, in the form that a call returns.
+        method_outputs: sow the output of every public method, and of ``__call__``, as this kind under its name. If it
+            is ``plait.Perturbation`` or a subclass, the outputs are perturbed instead, see ``capture_gradients``.
+        only: of which modules; a filter, or a path pattern such as ``"layers[*].attention"``.
+
+    Returns:
+        A function that returns ``(result, state_1, …, state_n)``, or only the result if no kinds are given. Nothing
+        sown stays in the modules.
+
+    Raises:
+        ArgumentTypeError: ``fn`` leads to no module, or a kind is no class of variables.
+        GraphError: ``init`` has a path that leads to no module, or ``only`` chooses none.
+
+    Example:
+        >>> class Net(plait.Module):
+        ...     def __init__(self, rngs):
+        ...         self.hidden, self.out = plait.Linear(2, 3, rngs=rngs), plait.Linear(3, 1, rngs=rngs)
+        ...     def __call__(self, x):
+        ...         h = self.hidden(x)
+        ...         self.sow(plait.Intermediate, "h", h)
+        ...         return self.out(h)
+        >>> y, seen = plait.capture(Net(plait.Rngs(0)), plait.Intermediate)(jnp.ones((4, 2)))
+        >>> y.shape, seen["h"][0].shape
+        ((4, 1), (4, 3))
+
+        The output of a module that sows nothing:
+
+        >>> look = plait.capture(Net(plait.Rngs(0)), plait.Intermediate, method_outputs=plait.Intermediate, only="out")
+        >>> y, seen = look(jnp.ones((4, 2)))
+        >>> seen["out"]["__call__"][0].shape
+        (4, 1)
+    """
+    options = {"init": init, "method_outputs": method_outputs, "only": only}
+    if isinstance(fn, type) and issubclass(fn, Variable):
+        return functools.partial(_capturing, kinds=(fn, *kinds), **options)
+    return _capturing(fn, kinds=kinds, **options)
+
+
+def _capturing(fn: Any, *, kinds: tuple[Any, ...], init: Any, method_outputs: Any, only: Any) -> Callable[..., Any]:
+    for kind in (*kinds, *([] if method_outputs is None else [method_outputs])):
+        if not (isinstance(kind, type) and issubclass(kind, Variable)):
+            raise ArgumentTypeError(
+                "capture takes classes of variables",
+                found=f"{kind!r:.80}",
+                expected="subclasses of plait.Variable",
+                do="for example plait.capture(model, plait.Intermediate)",
+            )
+
+    chosen = PathPattern(only) if isinstance(only, str) else to_predicate(only)
+
+    @functools.wraps(fn if not isinstance(fn, Module) else type(fn).__call__)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        root, call = _root_of(fn, args)
+        modules = _modules_of(root, fn)
+        observed = [] if method_outputs is None else _observed(root, modules, chosen)
+        outputs = {id(module): method_outputs for module in observed}
+        with _records(modules, kinds, init, outputs), observed_methods(observed, _record_output):
+            result = call(*args, **kwargs)
+            sown = _gathered(root, modules)
+        if not kinds:
+            return result
+        groups = group_leaves(FlatState(sown, sort=True), kinds, exhaustive=False)
+        return result, *(group.to_nested_state() for group in groups)
+
+    return wrapper
+
+
+def _root_of(fn: Any, args: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
+    """Where to look for modules, and what to call."""
+    if isinstance(fn, Module):
+        call: Any = fn
+        return fn, call
+    if isinstance(fn, MethodType) and isinstance(fn.__self__, Pytree):
+        # By name, so that a method whose outputs are recorded is found.
+        name = fn.__name__
+        known = getattr(type(fn.__self__), name, None)
+        return fn.__self__, (lambda *a, **k: getattr(fn.__self__, name)(*a, **k)) if known is fn.__func__ else fn
+    return (args[0] if args else None), fn
+
+
+def _modules_of(root: Any, fn: Any) -> list[tuple[Path, Module]]:
+    modules = [(path, node) for path, node in iter_graph_nodes(root) if isinstance(node, Module)]
+    if not modules:
+        raise ArgumentTypeError(
+            "capture found no module",
+            found=f"{describe_type(root)} as the first argument of {getattr(fn, '__name__', fn)!r:.60}",
+            expected="a module, a bound method of one, or a function whose first argument is one",
+            do="plait.capture(model, plait.Intermediate)(x), or plait.capture(f, plait.Intermediate)(model, x)",
+        )
+    return modules
+
+
+def _observed(root: Any, modules: list[tuple[Path, Module]], chosen: Callable[[Path, Any], bool]) -> list[Module]:
+    """The modules whose outputs are wanted. One that is held in several places has several paths."""
+    places = {path: paths for paths in find_duplicates(root) for path in paths}
+    found = [module for path, module in modules if any(chosen(each, module) for each in places.get(path, [path]))]
+    if not found:
+        raise GraphError(
+            "capture: only chooses no module",
+            at=f"only={chosen!r:.80}",
+            found=f"modules at {', '.join(describe_path(path) for path, _ in modules[:8])}"
+            + (f" and {len(modules) - 8} more" if len(modules) > 8 else ""),
+            expected="at least one of them",
+            do="write the path as it is accessed, with * for any key: 'layers[*].attention'",
+        )
+    return found
+
+
+@contextlib.contextmanager
+def _records(
+    modules: list[tuple[Path, Module]], kinds: tuple[Any, ...], init: Any, outputs: dict[int, Any]
+) -> Iterator[None]:
+    """Every module holds a record inside the block, and what it held before after it."""
+    preset = _preset_values(init, modules)
+    known = {type(variable): None for values in preset.values() for variable in values.values()}
+    captured = (*kinds, *known)
+    before = [(module, module.__dict__.get(RECORD)) for _, module in modules]
+    try:
+        for path, module in modules:
+            setattr(module, RECORD, new_record(captured, preset.get(path, {}), outputs.get(id(module))))
+        yield
+    finally:
+        for module, record in before:
+            if record is not None:
+                setattr(module, RECORD, record)
+            elif RECORD in module.__dict__:
+                delattr(module, RECORD)
+
+
+def _preset_values(init: Any, modules: list[tuple[Path, Module]]) -> dict[Path, dict[str, Variable[Any]]]:
+    flat = init if isinstance(init, FlatState) else to_flat_state(State({}) if init is None else init)
+    paths = {path for path, _ in modules}
+    preset: dict[Path, dict[str, Variable[Any]]] = {}
+    for path, leaf in flat:
+        if path[:-1] not in paths:
+            raise GraphError(
+                "init has a value for a place that is no module",
+                at=describe_path(path),
+                found=describe_type(leaf),
+                expected="paths of modules, each with the name of a sown value",
+                do="pass a state that capture returned for this model",
+            )
+        variable = leaf.copy() if isinstance(leaf, Variable) else Perturbation(leaf)
+        preset.setdefault(path[:-1], {})[path[-1]] = variable
+    return preset
+
+
+def _gathered(root: Any, modules: list[tuple[Path, Module]]) -> Iterable[tuple[Path, Variable[Any]]]:
+    """What was sown, with its paths. Modules that left the graph during the call count too."""
+    found: dict[int, tuple[Path, Any]] = {}
+    for path, module in (*iter_graph_nodes(root), *modules):
+        if isinstance(module, Module) and RECORD in module.__dict__:
+            found.setdefault(id(module), (path, module.__dict__[RECORD]))
+    return [((*path, name), each) for path, record in found.values() for name, each in record["values"].items()]
+
+
+# Recording the outputs of methods -------------------------------------------------------------------------------------
+
+
+def _record_output(module: Any, name: str, call: Callable[[], Any]) -> Any:
+    """What a method returns, sown if the module's record asks for it, or perturbed."""
+    output = call()
+    record = module.__dict__.get(RECORD)
+    kind = None if record is None else record["method_outputs"]
+    if kind is None:
+        return output
+    if issubclass(kind, Perturbation):
+        return _perturbed(module, name, output, kind)
+    module.sow(kind, name, output)
+    return output
+
+
+def _perturbed(module: Module, name: str, output: Any, kind: type[Variable[Any]]) -> Any:
+    """The output with each of its arrays of real or complex numbers perturbed; calls of one method share the zeros."""
+    leaves, structure = jax.tree.flatten(output)
+    places = [place for place, leaf in enumerate(leaves) if _has_gradient(leaf)]
+    for number, place in enumerate(places):
+        leaves[place] = module.perturb(name if len(places) == 1 else f"{name}[{number}]", leaves[place], kind)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _has_gradient(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact)

@@ -1,0 +1,284 @@
+"""A model's structure as JSON, and back.
+
+The configuration of a module is its graphdef, with shape and dtype of each leaf: types and functions by name, static
+values as JSON. It holds no values and no code; reading one runs no code either, because names are looked up only in
+modules that the program has imported already.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from ...errors import ConfigError
+from ...paths import Path, describe_path
+from ...words import describe_type
+from ..graph.graphdef import (
+    GraphDef,
+    LeafDef,
+    NodeDef,
+    NodeRef,
+    StaticAttribute,
+    VariableDef,
+    leaf_attribute,
+    leaf_def,
+    node_def,
+    node_ref,
+    static_attribute,
+    sub_graph_attribute,
+    variable_def,
+)
+from ..graph.unflatten import Builder
+from ..graph.walks import find_walk
+from ..objects.named import find_named, name_of
+from ..objects.nodes import GenericPytree, check_node
+from ..objects.statics import HashableMapping
+from ..objects.variables import PLAIN_METADATA, PLAIN_METADATA_KEY, Variable
+
+FORMAT = "plait-config-1"
+
+
+def to_config(node: Any, /) -> dict[str, Any]:
+    """The structure of a graph as a dict that ``json.dumps`` takes.
+
+    Args:
+        node: a module, or any graph.
+
+    Raises:
+        ConfigError: a static value has no name or JSON form, such as a lambda; the message names its path.
+
+    Example:
+        >>> import json
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> again = plait.from_config(json.loads(json.dumps(plait.to_config(model))))
+        >>> plait.graphdef(again) == plait.graphdef(model), again.kernel.shape
+        (True, (2, 3))
+    """
+    check_node(node, "to_config")
+    walk = find_walk((node,))
+    values = iter(walk.raw_values())
+    return {"format": FORMAT, "graph": _encode(walk.graphdefs[0], values, ())}
+
+
+def from_config(config: dict[str, Any], /) -> Any:
+    """The graph of a configuration; its leaves are ``jax.ShapeDtypeStruct``, for ``update`` or a checkpoint to fill.
+
+    Raises:
+        ConfigError: it is no configuration, or names something that the program has not imported.
+    """
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise ConfigError(
+            "this is no plait configuration",
+            found=f"format {config.get('format')!r}" if isinstance(config, dict) else describe_type(config),
+            expected=f"a dict with format {FORMAT!r}",
+            do="make one with plait.to_config(model)",
+        )
+    leaves: list[Any] = []
+    graphdef = _decode(config["graph"], leaves, ())
+    return Builder().build(graphdef, leaves)
+
+
+def _encode(part: GraphDef, values: Any, path: Path) -> dict[str, Any]:
+    if isinstance(part, NodeRef):
+        return {"shared": part.index, "type": _name_of(part.type, path)}
+    if isinstance(part, LeafDef):
+        return {"array": _encode_leaf(next(values), path)}
+    if isinstance(part, VariableDef):
+        metadata = {name: _encode_static(value, path) for name, value in part.metadata.items()}
+        if part.metadata == PLAIN_METADATA_KEY:
+            metadata = {}
+        return {
+            "variable": _name_of(part.type, path),
+            "index": part.index,
+            "metadata": metadata,
+            "value": _encode_leaf(next(values), path),
+        }
+    assert isinstance(part, NodeDef)
+    if part.type is GenericPytree:
+        raise _cannot("a container that only JAX knows", path)
+    attributes = []
+    for entry in part.attributes:
+        below = (*path, entry.key)
+        if isinstance(entry, StaticAttribute):
+            attributes.append([entry.key, {"static": _encode_static(entry.value, below)}])
+        else:
+            attributes.append([entry.key, _encode(entry.value, values, below)])
+    node: dict[str, Any] = {"node": _name_of(part.type, path), "attributes": attributes}
+    if part.index is not None:
+        node["index"] = part.index
+    if part.metadata is not None:
+        node["metadata"] = _encode_static(part.metadata, path)
+    return node
+
+
+def _encode_leaf(value: Any, path: Path) -> Any:
+    def leaf(array: Any) -> dict[str, Any]:
+        if isinstance(array, (bool, int, float)):
+            return {"number": array}
+        if not hasattr(array, "shape"):
+            raise _cannot(f"a value of type {type(array).__name__}", path)
+        if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+            impl = str(jax.random.key_impl(array)) if isinstance(array, jax.Array) else str(array.dtype)[4:-1]
+            return {"shape": list(array.shape), "key": impl}
+        return {"shape": list(array.shape), "dtype": str(array.dtype)}
+
+    if isinstance(value, dict):
+        return {"dict": [[key, _encode_leaf(item, path)] for key, item in value.items()]}
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return {type(value).__name__: [_encode_leaf(item, path) for item in value]}
+    return leaf(value)
+
+
+def _encode_static(value: Any, path: Path) -> Any:
+    if value is None or isinstance(value, (bool, str)) or type(value) is int:
+        return value
+    if isinstance(value, float):
+        return value if np.isfinite(value) else {"float": str(value)}
+    if isinstance(value, enum.Enum):
+        return {"enum": [_name_of(type(value), path), value.name]}
+    if isinstance(value, PartitionSpec):
+        return {"spec": [_encode_static(item, path) for item in value]}
+    if type(value) in (tuple, list):
+        return {type(value).__name__: [_encode_static(item, path) for item in value]}
+    if type(value) is dict:
+        return {"dict": [[_encode_static(k, path), _encode_static(v, path)] for k, v in value.items()]}
+    if isinstance(value, np.dtype):
+        return {"dtype": str(value)}
+    if value is ...:
+        return {"ellipsis": True}
+    if isinstance(value, functools.partial):
+        return {
+            "partial": _encode_static(value.func, path),
+            "args": [_encode_static(item, path) for item in value.args],
+            "keywords": {name: _encode_static(item, path) for name, item in value.keywords.items()},
+        }
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [[field.name, getattr(value, field.name)] for field in dataclasses.fields(value) if field.init]
+        return {
+            "dataclass": _name_of(type(value), path),
+            "fields": [[name, _encode_static(item, path)] for name, item in fields],
+        }
+    return {"name": _name_of(value, path)}
+
+
+def _name_of(value: Any, path: Path) -> str:
+    """``module:qualified.name``, if that leads back to the value."""
+    name = name_of(value)
+    if name is None:
+        raise _cannot(f"{value!r:.60} of type {type(value).__name__}, which has no importable name", path)
+    return name
+
+
+def _cannot(what: str, path: Path) -> ConfigError:
+    return ConfigError(
+        "a structure cannot be written as a configuration",
+        at=describe_path(path),
+        found=what,
+        expected="types and functions defined at the top level of a module, and values that JSON can say",
+        do="define the function at the top level of a module instead of inside another, or as a lambda",
+    )
+
+
+def _resolve(name: Any, path: Path) -> Any:
+    found = find_named(str(name))
+    if found is None:
+        raise ConfigError(
+            "a configuration names something that this program has not imported",
+            at=describe_path(path),
+            found=f"the name {name!r}",
+            expected="a type or function of an imported module",
+            do=f"import {str(name).partition(':')[0]} first; reading a configuration imports nothing by itself",
+        )
+    return found
+
+
+def _decode(data: Any, leaves: list[Any], path: Path) -> Any:
+    try:
+        if "shared" in data:
+            return node_ref(_resolve(data["type"], path), data["shared"])
+        if "array" in data:
+            leaves.append(_decode_leaf(data["array"]))
+            return leaf_def()
+        if "variable" in data:
+            cls = _resolve(data["variable"], path)
+            if not (isinstance(cls, type) and issubclass(cls, Variable)):
+                raise TypeError(f"{data['variable']} is no variable class")
+            metadata = {name: _decode_static(value, path) for name, value in data["metadata"].items()}
+            leaves.append(_decode_leaf(data["value"]))
+            key = HashableMapping({**PLAIN_METADATA, **metadata}) if metadata else PLAIN_METADATA_KEY
+            return variable_def(cls, data["index"], key)
+        entries: list[Any] = []
+        for key, child in data["attributes"]:
+            if "static" in child:
+                entries.append(static_attribute(key, _decode_static(child["static"], (*path, key))))
+                continue
+            part = _decode(child, leaves, (*path, key))
+            is_leaf = isinstance(part, (VariableDef, LeafDef)) or (
+                isinstance(part, NodeRef) and issubclass(part.type, Variable)
+            )
+            entries.append(leaf_attribute(key, part) if is_leaf else sub_graph_attribute(key, part))
+        metadata = _decode_static(data["metadata"], path) if "metadata" in data else None
+        return node_def(_resolve(data["node"], path), data.get("index"), tuple(entries), metadata)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(
+            "a configuration is damaged",
+            at=describe_path(path),
+            found=f"{type(error).__name__}: {error}",
+            expected="what plait.to_config wrote",
+            do="write it again",
+        ) from error
+
+
+def _decode_leaf(data: Any) -> Any:
+    if "number" in data:
+        return data["number"]
+    if "dict" in data:
+        return {key: _decode_leaf(item) for key, item in data["dict"]}
+    if "list" in data or "tuple" in data:
+        kind = list if "list" in data else tuple
+        return kind(_decode_leaf(item) for item in data[kind.__name__])
+    if "key" in data:
+        return jax.ShapeDtypeStruct(tuple(data["shape"]), jax.random.key(0, impl=data["key"]).dtype)
+    return jax.ShapeDtypeStruct(tuple(data["shape"]), jnp.dtype(data["dtype"]))
+
+
+def _decode_static(data: Any, path: Path) -> Any:
+    if not isinstance(data, dict):
+        return data
+    ((kind, value), *rest) = data.items()
+    if kind == "float":
+        return float(value)
+    if kind == "enum":
+        return _resolve(value[0], path)[value[1]]
+    if kind == "spec":
+        return PartitionSpec(*(_decode_static(item, path) for item in value))
+    if kind in ("tuple", "list"):
+        return (tuple if kind == "tuple" else list)(_decode_static(item, path) for item in value)
+    if kind == "dict":
+        return {_decode_static(k, path): _decode_static(v, path) for k, v in value}
+    if kind == "dtype":
+        return jnp.dtype(value)
+    if kind == "ellipsis":
+        return ...
+    if kind == "partial":
+        extra = dict(rest)
+        args = [_decode_static(item, path) for item in extra["args"]]
+        keywords = {name: _decode_static(item, path) for name, item in extra["keywords"].items()}
+        return functools.partial(_decode_static(value, path), *args, **keywords)
+    if kind == "dataclass":
+        cls = _resolve(value, path)
+        if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+            raise TypeError(f"{value} is no dataclass")
+        return cls(**{name: _decode_static(item, path) for name, item in dict(rest)["fields"]})
+    if kind == "name":
+        return _resolve(value, path)
+    raise TypeError(f"unknown kind of static value {kind!r}")

@@ -1,0 +1,44 @@
+"""Operations that carry the path of their layer, through JAX's named scopes.
+
+Only exports and their explanations ask for this; a step does not pay for it. The names stay in the exported program,
+where profilers and converters show them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from ...paths import format_path
+from ..objects.module import Module
+from ..objects.nodes import iter_graph_nodes
+from .method_observers import observed_methods
+
+_MARK = "@"  # before a path, so that it is told from names that JAX and users give
+
+
+@contextlib.contextmanager
+def layer_scopes(root: Any) -> Iterator[None]:
+    """Methods of the modules in ``root`` run in a scope of their path, inside the block."""
+    modules = [(path, module) for path, module in iter_graph_nodes(root) if isinstance(module, Module)]
+    places = {id(module): format_path(path) for path, module in modules if path}
+
+    def in_scope(module: Any, name: str, call: Callable[[], Any]) -> Any:
+        place = places.get(id(module))
+        if place is None:
+            return call()
+        with jax.named_scope(_MARK + place):
+            return call()
+
+    with observed_methods([module for _, module in modules], in_scope):
+        yield
+
+
+def layer_of(eqn: Any) -> str | None:
+    """The path of the innermost layer that an operation of a traced program stands in."""
+    found = re.findall(rf"{_MARK}([^/()]+)", str(eqn.source_info.name_stack))
+    return found[-1] if found else None

@@ -1,0 +1,96 @@
+"""Watching the public methods of modules while a block runs, without editing their classes.
+
+The methods are replaced on the classes, since that is where Python looks for ``__call__``, and put back when the last
+block that watches a class ends. A call of another object of the class, or in another thread, goes through as ever
+unless the observer knows the object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from types import FunctionType
+from typing import Any, Generic
+
+from ..objects.containers import Dict, List
+from ..objects.module import Module
+
+Observer = Callable[[Any, str, Callable[[], Any]], Any]
+"""Takes a module, the name of its method and the call; returns what the call is to return."""
+
+_NOT_OBSERVED = {*Module.__mro__, *List.__mro__, *Dict.__mro__, Generic}
+_ABSENT: Any = object()
+_lock = threading.Lock()
+# Class → (its observers, each with the number of blocks that asked for it; what its own methods were).
+_observed: dict[type, tuple[dict[Observer, int], dict[str, Any]]] = {}
+
+
+@contextlib.contextmanager
+def observed_methods(modules: Iterable[Module], observer: Observer) -> Iterator[None]:
+    """Calls of public methods of these modules, and of ``__call__``, go through ``observer`` inside the block.
+
+    Objects of the same classes that are not among the modules go through it too. An observer that is given twice is
+    called once.
+    """
+    classes = {type(module) for module in modules}
+    with _lock:
+        for cls in classes:
+            if cls not in _observed:
+                observers: dict[Observer, int] = {}
+                _observed[cls] = observers, _replace_methods(cls, observers)
+            observers = _observed[cls][0]
+            observers[observer] = observers.get(observer, 0) + 1
+    try:
+        yield
+    finally:
+        with _lock:
+            for cls in classes:
+                observers, own = _observed[cls]
+                observers[observer] -= 1
+                if not observers[observer]:
+                    del observers[observer]
+                if not observers:
+                    del _observed[cls]
+                    _restore_methods(cls, own)
+
+
+def _replace_methods(cls: type, observers: dict[Observer, int]) -> dict[str, Any]:
+    methods: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        if base not in _NOT_OBSERVED:
+            methods.update((n, f) for n, f in vars(base).items() if n == "__call__" or not n.startswith("_"))
+    own = {}
+    for name, method in methods.items():
+        if _takes_self(method):
+            own[name] = vars(cls).get(name, _ABSENT)
+            setattr(cls, name, _replacement(cls, name, method, observers))
+    return own
+
+
+def _takes_self(method: Any) -> bool:
+    """Whether this is a method, or something like one, such as what ``jit`` returns."""
+    if isinstance(method, FunctionType):
+        return True
+    return callable(method) and hasattr(method, "__get__") and not isinstance(method, type | staticmethod | classmethod)
+
+
+def _replacement(cls: type, name: str, method: Any, observers: dict[Observer, int]) -> Any:
+    @functools.wraps(method)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call: Callable[[], Any] = functools.partial(method.__get__(self, cls), *args, **kwargs)
+        if type(self) is cls:  # a class reached through super() is not the class of the object
+            for observer in tuple(observers):
+                call = functools.partial(observer, self, name, call)
+        return call()
+
+    return wrapper
+
+
+def _restore_methods(cls: type, own: dict[str, Any]) -> None:
+    for name, method in own.items():
+        if method is _ABSENT:
+            delattr(cls, name)
+        else:
+            setattr(cls, name, method)

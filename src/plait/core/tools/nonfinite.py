@@ -1,0 +1,113 @@
+"""NaN and infinities: which variables hold them, and which module made them.
+
+JAX can check what every operation returns (``jax.debug_nans``), and says which operation returned a NaN. It knows
+nothing of modules; here the module whose method ran is read from the traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..._compat import Tracer
+from ...errors import NonFiniteError
+from ...paths import describe_path
+from ...typing import FilterLiteral
+from ..functional.calls import state
+from ..graph.locate import modules_of_traceback, place_of
+from ..objects.state import to_flat_state
+from ..objects.variables import Variable
+
+
+def find_nonfinite(node: Any, filter: FilterLiteral = ...) -> dict[str, int]:
+    """The variables and arrays of a model that hold NaN or infinity.
+
+    Args:
+        node: a model, a variable, an array, a state, or a pytree of them; outside of transforms.
+        filter: which of them to look at.
+
+    Returns:
+        ``{path: count}``, with the number of entries that are not finite; empty if all is well.
+
+    Example:
+        >>> norm = plait.BatchNorm(3, rngs=plait.Rngs(0))
+        >>> _ = norm(jnp.array([[1.0, 2.0, jnp.nan], [3.0, 4.0, 5.0]]))
+        >>> plait.find_nonfinite(norm)
+        {'mean': 1, 'var': 1}
+    """
+    found = {}
+    for (_, *path), leaf in to_flat_state(state([node], filter)):  # in a list: it may be a leaf itself
+        value = leaf.get_raw_value() if isinstance(leaf, Variable) else leaf
+        count = sum(map(_count, jax.tree.leaves(value)))
+        if count:
+            found[describe_path(tuple(path))] = count
+    return found
+
+
+_NUMBERS: tuple[type, ...] = (jax.Array, np.ndarray, np.generic, float, complex)
+
+
+def _count(leaf: Any) -> int:
+    """How many numbers are not finite. What holds none, such as text or a shape without values, counts as finite."""
+    is_number = isinstance(leaf, _NUMBERS)
+    if not is_number or isinstance(leaf, Tracer) or not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+        return 0
+    return int((~jnp.isfinite(leaf)).sum())
+
+
+@contextlib.contextmanager
+def debug_nans(*, infs: bool = False) -> Iterator[None]:
+    """Check every operation inside the block, and stop at the first that returns a NaN, with the path of its module.
+
+    A context manager, and a decorator. It is ``jax.debug_nans``, which runs compiled functions a second time without
+    compiling them when they return a NaN; what plait adds is the name of the module, and of variables that held NaN
+    before. Since the error comes before anything is written back, a NaN never gets into running statistics, caches or
+    optimizer states. It slows a program down: every result is waited for.
+
+    Args:
+        infs: whether infinities count too, as with ``jax.debug_infs``.
+
+    Raises:
+        NonFiniteError: an operation returned a NaN.
+
+    Example:
+        >>> model = plait.Sequential(plait.Linear(3, 3, rngs=plait.Rngs(0)), jnp.log)
+        >>> with plait.debug_nans():
+        ...     y = plait.jit(lambda model, x: model(x))(model, -jnp.ones((2, 3)))
+        Traceback (most recent call last):
+        plait.errors.NonFiniteError: a NaN appeared ...
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(jax.debug_nans(True))
+        if infs:
+            stack.enter_context(jax.debug_infs(True))
+        try:
+            yield
+        except NonFiniteError:  # of a block inside this one
+            raise
+        except FloatingPointError as error:
+            raise _described(error) from error
+
+
+def _described(error: FloatingPointError) -> NonFiniteError:
+    running = modules_of_traceback(error.__traceback__)
+    what = str(error).removesuffix(".")
+    held = _held(running[0][0]) if running else {}
+    place = place_of(error.__traceback__) or "outside of the methods of modules"
+    if held:
+        before = ", ".join(list(held)[:4]) + (f" and {len(held) - 4} more" if len(held) > 4 else "")
+        do = f"make these anew, or go back to a checkpoint: {before} of {type(running[0][0]).__name__} held some before"
+    else:
+        do = "look at what goes in there: a division by zero, a log or root of a negative number, or a NaN in the input"
+    word = "an infinity" if "inf" in what.replace("invalid", "") else "a NaN"
+    return NonFiniteError(f"{word} appeared", at=place, found=what, expected="finite numbers", do=do)
+
+
+def _held(root: Any) -> dict[str, int]:
+    with jax.debug_nans(False), jax.debug_infs(False):
+        return find_nonfinite(root)

@@ -1,0 +1,555 @@
+"""Model surgery: parts of a model, selected by path and filter, that are read, frozen or exchanged in one call.
+
+All of it happens in place, on the model that was given. What is not selected is not touched: the same objects hold the
+same arrays afterwards.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+
+from ...errors import ArgumentError, GraphError
+from ...paths import Path, describe_path, sorted_keys
+from ...typing import FilterLiteral
+from ...words import describe_type
+from ..functional.calls import children_by_key
+from ..functional.traversal import iter_graph
+from ..graph.flatten import RefMap
+from ..objects.filters import All, to_predicate
+from ..objects.module import Pytree, copied_buffers
+from ..objects.nodes import GRAPH_REGISTRY, Kind, kind_of, pytree_impl
+from ..objects.rngs import Rngs, RngState
+from ..objects.variables import Param, Variable
+from .path_patterns import PathPattern
+
+
+def trainable(path: Path, value: Any) -> bool:
+    """The filter for ``Param``s that are not frozen, as in ``wrt=plait.trainable``.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> _ = plait.select(model, "kernel").freeze()
+        >>> list(plait.state(model, plait.trainable))
+        ['bias']
+    """
+    return isinstance(value, Param) and not value.get_metadata("frozen", False)
+
+
+def select(model: Any, /, *filters: FilterLiteral) -> Selection:
+    """Parts of a model, to read or change in one call.
+
+    Args:
+        model: a module, or a container of modules and variables.
+        *filters: what a part must match, all of them. A string is a path pattern: ``"encoder.layers[*].attention"``,
+            ``"layers[:6]"``, ``"**.kernel"``; ``*`` stands for any one key and ``**`` for any number. Everything else
+            is a filter as elsewhere, and is asked about modules, containers, variables, arrays and static values alike:
+            ``plait.Linear``, ``plait.Param``, ``plait.WithTag("dropout")``; a list or tuple means any of its entries.
+
+    Returns:
+        The parts in the order of the graph. A part that is held in several places is selected once, when the filters
+        match any of them; what lies below it goes by the first.
+
+    Raises:
+        ArgumentError: nothing matches; names the nearest paths.
+
+    Example:
+        >>> rngs = plait.Rngs(0)
+        >>> model = plait.Sequential(plait.Linear(2, 3, rngs=rngs), plait.relu, plait.Linear(3, 1, rngs=rngs))
+        >>> plait.select(model, plait.Linear)
+        <Selection of 2>
+        layers[0]: a Linear
+        layers[2]: a Linear
+        >>> plait.select(model, "layers[0].**", plait.Param).freeze().paths
+        (('layers', 0, 'bias'), ('layers', 0, 'kernel'))
+    """
+    predicates = [to_predicate(_without_text(filter)) for filter in filters]
+    matches, parts = All(*predicates), _parts(model)
+    chosen = [part for part in parts if any(matches(path, part.value) for path in part.paths)]
+    if not chosen:
+        raise _nothing_matches(model, predicates, parts)
+    return Selection(model, chosen)
+
+
+def _without_text(filter: Any) -> Any:
+    if isinstance(filter, str):
+        return PathPattern(filter)
+    if isinstance(filter, (list, tuple)):
+        return [_without_text(entry) for entry in filter]
+    return filter
+
+
+class Selection:
+    """Parts of a model; made by ``plait.select``."""
+
+    def __init__(self, model: Any, parts: list[_Part]) -> None:
+        self._model, self._parts = model, parts
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The path of each part."""
+        return tuple(part.paths[0] for part in self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __iter__(self) -> Iterator[tuple[Path, Any]]:
+        return ((part.paths[0], part.value) for part in self._parts)
+
+    def __repr__(self) -> str:
+        lines = [f"{describe_path(path)}: {describe_type(value)}" for path, value in self]
+        return "\n".join([f"<Selection of {len(self)}>", *lines])
+
+    def get(self) -> dict[Path, Any]:
+        """The parts themselves, by path.
+
+        Example:
+            >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+            >>> plait.select(model, "bias").get()[("bias",)] is model.bias
+            True
+        """
+        return dict(self)
+
+    def replace(self, function: Callable[[Path, Any], Any], /) -> Selection:
+        """Put another object in the place of each part; the way to wrap, exchange or remove.
+
+        A part that is held in several places is given once, and its replacement goes to all of them.
+
+        Args:
+            function: ``(path, part) -> replacement``. All are computed before the first is put in its place.
+
+        Returns:
+            The selection of the replacements, each with the first path of what it replaces.
+
+        Raises:
+            ArgumentError: the root is selected, which has no place in the model.
+
+        Example:
+            >>> model = plait.Sequential(plait.Linear(2, 2, rngs=plait.Rngs(0)))
+            >>> residual = lambda path, layer: plait.Sequential(layer, plait.relu)
+            >>> _ = plait.select(model, plait.Linear).replace(residual)
+            >>> type(model.layers[0]).__name__
+            'Sequential'
+        """
+        for part in self._parts:
+            if not part.places:
+                raise ArgumentError(
+                    "the root of the model cannot be replaced in the model",
+                    at=describe_path(part.paths[0]),
+                    found=f"a selection with {describe_type(part.value)}, the model itself",
+                    expected="parts below the root",
+                    do="assign your own variable, or add a path pattern such as '*.**' to the selection",
+                )
+        new = [function(part.paths[0], part.value) for part in self._parts]
+        return Selection(self._model, [part.put(value) for part, value in zip(self._parts, new, strict=True)])
+
+    def set(self, value: Any, /) -> Selection:
+        """Give each part this value: a variable keeps its identity and metadata; arrays and settings are replaced.
+
+        Args:
+            value: the new value; a Python number fills a variable or array, in its own shape and dtype.
+
+        Raises:
+            ArgumentError: a module or container is selected, which has no value of its own.
+
+        Example:
+            >>> model = plait.Sequential(plait.Linear(2, 2, rngs=plait.Rngs(0)), plait.Dropout(0.5))
+            >>> _ = plait.select(model, "**.kernel").set(0.5)
+            >>> _ = plait.select(model, "**.rate").set(0.1)
+            >>> model.layers[0].kernel[...].tolist(), model.layers[1].rate
+            ([[0.5, 0.5], [0.5, 0.5]], 0.1)
+        """
+        return self.map(lambda path, old: jnp.full_like(old, value) if _fills(value, old) else value)
+
+    def map(self, function: Callable[[Path, Any], Any], /) -> Selection:
+        """As ``set``, with ``function(path, old value)`` as the new value.
+
+        Example:
+            >>> model = plait.Linear(2, 2, rngs=plait.Rngs(0))
+            >>> _ = plait.select(model, plait.Param).map(lambda path, value: value.astype(jnp.bfloat16))
+            >>> model.kernel.dtype.name
+            'bfloat16'
+        """
+        for path, part in self:
+            if kind_of(part) in (Kind.GRAPH, Kind.PYTREE) and part is not None:
+                raise ArgumentError(
+                    "a module or container has no value to set",
+                    at=describe_path(path),
+                    found=describe_type(part),
+                    expected="variables, arrays and static values",
+                    do="add plait.Variable to the selection, or use replace(lambda path, part: ...)",
+                )
+
+        old = [part.get_value() if isinstance(part, Variable) else part for _, part in self]
+        new = [function(path, value) for path, value in zip(self.paths, old, strict=True)]
+        parts = [
+            part if isinstance(part.value, Variable) else part.put(value)
+            for part, value in zip(self._parts, new, strict=True)
+        ]
+        for part, value in zip(parts, new, strict=True):
+            if isinstance(part.value, Variable):
+                part.value.set_value(value)
+        return Selection(self._model, parts)
+
+    def freeze(self) -> Selection:
+        """Mark the variables of the parts, and of all that lies below, as frozen.
+
+        The mark is the metadata ``frozen=True``, which the filter ``plait.trainable`` reads: an
+        ``Optimizer(model, tx, wrt=plait.trainable)`` made afterwards has no state for them and never changes them, and
+        ``plait.grad`` with ``plait.DiffState(0, plait.trainable)`` gives no gradients. Statistics and random streams
+        go on as they did; ``eval()`` stops those.
+
+        Example:
+            >>> model = plait.Sequential(plait.Linear(2, 3, rngs=plait.Rngs(0)), plait.Linear(3, 1, rngs=plait.Rngs(1)))
+            >>> _ = plait.select(model, "layers[0]").freeze()
+            >>> optimizer = plait.Optimizer(model, optax.adam(1e-3), wrt=plait.trainable)
+            >>> plait.select(optimizer, "**", plait.optimizer.OptVariable).paths[0][-3:]
+            ('layers', 1, 'bias')
+        """
+        for _, variable in self._variables():
+            if not variable.get_metadata("frozen", False):
+                variable.set_metadata(frozen=True)
+        return self
+
+    def unfreeze(self) -> Selection:
+        """Take the mark of ``freeze`` off again. An optimizer that is to train the parts must be made anew."""
+        for _, variable in self._variables():
+            if variable.get_metadata("frozen", None) is not None:
+                variable.del_metadata("frozen")
+        return self
+
+    def share_with(self, other: Any, /) -> Selection:
+        """Put one object in the place of every part, so that all use the same parameters.
+
+        Args:
+            other: a module or variable, or the path pattern of one in the model.
+
+        Raises:
+            ArgumentError: the pattern matches several, or the parameters of a part have other paths or shapes.
+
+        Example:
+            >>> rngs = plait.Rngs(0)
+            >>> model = plait.Dict(a=plait.Linear(2, 2, rngs=rngs), b=plait.Linear(2, 2, rngs=rngs))
+            >>> _ = plait.select(model, "b").share_with("a")
+            >>> model["b"] is model["a"]
+            True
+        """
+        if isinstance(other, str):
+            found = select(self._model, other)
+            if len(found) != 1:
+                raise ArgumentError(
+                    "share_with takes one object",
+                    found=f"the pattern {other!r}, which matches {len(found)}: {_listed(found.paths)}",
+                    expected="a pattern that matches one",
+                    do=f"for example share_with({describe_path(found.paths[0])!r})",
+                )
+            other = found._parts[0].value
+        theirs = _shapes(other)
+        for path, part in self:
+            own = _shapes(part)
+            if own != theirs:
+                raise ArgumentError(
+                    "parts whose parameters have other shapes cannot share them",
+                    at=describe_path(path),
+                    found=f"variables of shapes {_shown(own)}",
+                    expected=f"those of {describe_type(other)} to share: {_shown(theirs)}",
+                    do="to put something else there, use replace(lambda path, part: other)",
+                )
+        return self.replace(lambda path, part: other)
+
+    def copy_from(self, model: Any, /) -> Selection:
+        """Give the variables of the parts, and of all that lies below, the values at the same paths of another model.
+
+        A newly made model gives parts the first values that its own code gives them. Values are copied, and cast to
+        the dtype that is there.
+
+        Raises:
+            ArgumentError: the other model has no variable at a path, or one of another shape. Nothing is changed then.
+
+        Example:
+            >>> make = lambda seed: plait.Sequential(*(plait.Linear(2, 2, rngs=plait.Rngs(seed)) for _ in range(2)))
+            >>> model, fresh = make(0), make(1)
+            >>> _ = plait.select(model, "layers[1]").copy_from(fresh)
+            >>> [bool((a.kernel == b.kernel).all()) for a, b in zip(model.layers, fresh.layers)]
+            [False, True]
+        """
+        source = {path: part.value for part in _parts(model) for path in part.paths}
+        self._write([(path, variable, source.get(path)) for path, variable in self._variables()], "the other model")
+        return self
+
+    def reinitialize(self, rngs: Rngs, /, **arguments: Any) -> Selection:
+        """Give the modules of the parts, and all that lies below, new first values, in their own variables.
+
+        Each module that holds variables is made once more by its own class, with the constructor arguments that it
+        keeps as attributes of the same names, those in its ``derived_arguments`` excepted; plait's layers keep all but
+        initializers and metadata. Random streams stay as they are.
+
+        Args:
+            rngs: where the keys come from.
+            **arguments: arguments for the constructors that take them, such as ``kernel_init``. Layers do not keep
+                their initializers, so one that is not the default must be given again, or use ``copy_from``.
+
+        Raises:
+            ArgumentError: a module does not keep an argument that its constructor needs, holds variables that its
+                constructor does not make, or a part is no module. Nothing is changed then.
+
+        Example:
+            >>> model = plait.Sequential(plait.Linear(2, 2, rngs=plait.Rngs(0)), plait.Linear(2, 2, rngs=plait.Rngs(1)))
+            >>> _ = plait.select(model, "layers[1]").reinitialize(plait.Rngs(7))
+            >>> bool((model.layers[1].kernel == plait.Linear(2, 2, rngs=plait.Rngs(7)).kernel).all())
+            True
+        """
+        writes: list[tuple[Path, Variable[Any], Any]] = []
+        done = RefMap()
+        for path, part in self:
+            if kind_of(part) not in (Kind.GRAPH, Kind.PYTREE) or part is None:
+                raise ArgumentError(
+                    "only modules can be initialized again",
+                    at=describe_path(path),
+                    found=describe_type(part),
+                    expected="modules, or containers of them",
+                    do="select the module that holds it, or use map(lambda path, value: ...)",
+                )
+            for owner_path, owner in _holders(path, part, done):
+                fresh = _made_again(owner_path, owner, rngs, arguments)
+                for key, variable in iter_graph(owner):
+                    if isinstance(variable, Variable) and not isinstance(variable, RngState):
+                        writes.append(((*owner_path, *key), variable, _at(fresh, key)))
+        self._write(writes, "the module as its constructor makes it")
+        return self
+
+    def _variables(self) -> Iterator[tuple[Path, Variable[Any]]]:
+        """The variables of the parts and below, each once."""
+        done = RefMap()
+        for path, part in self:
+            for below, value in iter_graph(part):
+                if isinstance(value, Variable) and value not in done:
+                    done[value] = True
+                    yield (*path, *below), value
+
+    def _write(self, writes: list[tuple[Path, Variable[Any], Any]], origin: str) -> None:
+        for path, variable, other in writes:
+            if not isinstance(other, Variable) or _shapes(other) != _shapes(variable):
+                raise ArgumentError(
+                    f"{origin} does not have this variable",
+                    at=describe_path(path),
+                    found=f"shape {jnp.shape(_raw(other))}" if isinstance(other, Variable) else describe_type(other),
+                    expected=f"{describe_type(variable)} of shape {_shown(_shapes(variable))}",
+                    do="select only the parts that both have; plait.diff shows how two models differ",
+                )
+        for _, variable, other in writes:
+            value = jax.tree.map(_copied_as, _raw(other), _raw(variable))
+            if variable.get_metadata("ref"):
+                variable.get_raw_value()[...] = value
+            else:
+                variable.set_raw_value(value)
+
+
+# Places ---------------------------------------------------------------------------------------------------------------
+
+
+class _Holder:
+    """A node whose children have places. Where it is immutable, it is made anew with each change."""
+
+    def __init__(self, node: Any, places: list[_Place]) -> None:
+        self.node, self.places = node, places
+
+    def put(self, key: Any, value: Any) -> None:
+        node: Any = self.node
+        if isinstance(node, Pytree) and isinstance(key, str) and not isinstance(node, Mapping):
+            setattr(node, key, value)
+        elif hasattr(node, "__setitem__"):
+            cast("Any", node)[key] = value
+        elif type(node) in GRAPH_REGISTRY:
+            GRAPH_REGISTRY[type(node)].set_key(node, key, value)
+        else:
+            impl = pytree_impl(type(node))
+            children, metadata = impl.flatten(node)
+            self.node = impl.unflatten([(k, value if k == key else child) for k, child in children], metadata)
+            if not self.places:
+                raise GraphError(
+                    f"the root is an immutable {type(node).__name__}, which cannot be changed in place",
+                    found=f"a change at {key!r}",
+                    expected="a module, list or dict as the root",
+                    do="select in the modules that it holds",
+                )
+            for place in self.places:
+                place.put(self.node)
+
+
+class _Place:
+    """One key of one node."""
+
+    def __init__(self, holder: _Holder, key: Any) -> None:
+        self.holder, self.key = holder, key
+
+    def put(self, value: Any) -> None:
+        self.holder.put(self.key, value)
+
+
+class _Part:
+    """An object of a graph with all its paths and places; numbers, strings and ``None`` are one for each place."""
+
+    def __init__(self, value: Any, paths: list[Path], places: list[_Place]) -> None:
+        self.value, self.paths, self.places = value, paths, places
+
+    def put(self, value: Any) -> _Part:
+        """Another object in all places; what then stands there."""
+        if value is not self.value:
+            for place in self.places:
+                place.put(value)
+        return _Part(value, self.paths, self.places)
+
+
+def _parts(model: Any) -> list[_Part]:
+    """Every object of a graph, owners first."""
+    root = _Part(model, [()], [])
+    parts, known = [root], RefMap()
+    if _has_identity(model):
+        known[model] = root
+    stack = [root]
+    while stack:
+        part = stack.pop()
+        if kind_of(part.value) not in (Kind.GRAPH, Kind.PYTREE) or part.value is None:
+            continue
+        holder = _Holder(part.value, part.places)
+        children = children_by_key(part.value)
+        found: list[_Part] = []
+        for key in sorted_keys(children):
+            child, path, place = children[key], (*part.paths[0], key), _Place(holder, key)
+            old = known.get(child) if _has_identity(child) else None
+            if old is not None:
+                old.paths.append(path)
+                old.places.append(place)
+                continue
+            found.append(_Part(child, [path], [place]))
+            if _has_identity(child):
+                known[child] = found[-1]
+        parts += found
+        stack += reversed(found)
+    return parts
+
+
+def _has_identity(value: Any) -> bool:
+    kind = kind_of(value)
+    return kind in (Kind.GRAPH, Kind.VARIABLE, Kind.REF, Kind.ARRAY) or isinstance(value, (list, dict))
+
+
+def _nothing_matches(model: Any, predicates: list[Any], parts: list[_Part]) -> ArgumentError:
+    counts = [sum(any(p(path, part.value) for path in part.paths) for part in parts) for p in predicates]
+    listed = ", ".join(f"{_name(p)} alone matches {count}" for p, count in zip(predicates, counts, strict=True))
+    known = [describe_path(path) for part in parts for path in part.paths]
+    wanted = [p.text for p, count in zip(predicates, counts, strict=True) if isinstance(p, PathPattern) and not count]
+    near = [path for text in wanted for path in difflib.get_close_matches(text, known, n=3, cutoff=0.3)]
+    return ArgumentError(
+        "no part of the model matches the selection",
+        at=describe_type(model),
+        found=listed or "no filters, and an empty model",
+        expected=f"a path of the model; the nearest are {', '.join(near)}" if near else "filters that match together",
+        do="see what there is: print(plait.select(model, ...))",
+    )
+
+
+def _name(predicate: Any) -> str:
+    return getattr(predicate, "__name__", None) or repr(predicate)
+
+
+def _listed(paths: tuple[Path, ...]) -> str:
+    return ", ".join(map(describe_path, paths[:4])) + (f" and {len(paths) - 4} more" if len(paths) > 4 else "")
+
+
+# Values ---------------------------------------------------------------------------------------------------------------
+
+
+def _fills(value: Any, old: Any) -> bool:
+    return isinstance(value, (bool, int, float, complex)) and isinstance(old, jax.Array)
+
+
+def _raw(variable: Variable[Any]) -> Any:
+    value = variable.get_raw_value()
+    return value[...] if variable.get_metadata("ref") else value
+
+
+def _shapes(node: Any) -> dict[Path, Any]:
+    """The shapes of a part's variables by path, random streams left out."""
+    return {
+        path: jax.tree.map(jnp.shape, _raw(value))
+        for path, value in iter_graph(node)
+        if isinstance(value, Variable) and not isinstance(value, RngState)
+    }
+
+
+def _shown(shapes: dict[Path, Any]) -> str:
+    return (
+        ", ".join(f"{describe_path(path)} {shape}" if path else str(shape) for path, shape in shapes.items()) or "none"
+    )
+
+
+def _copied_as(value: Any, like: Any) -> Any:
+    dtype = getattr(like, "dtype", None)
+    return copied_buffers(value) if dtype is None or dtype == value.dtype else value.astype(dtype)
+
+
+def _at(node: Any, path: Path) -> Any:
+    for key in path:
+        children = children_by_key(node) if kind_of(node) in (Kind.GRAPH, Kind.PYTREE) and node is not None else {}
+        if key not in children:
+            return None
+        node = children[key]
+    return node
+
+
+def _holders(path: Path, node: Any, done: RefMap) -> Iterator[tuple[Path, Any]]:
+    """The outermost modules below a node that hold variables of their own, each once; random streams left out."""
+    if kind_of(node) is Kind.GRAPH:
+        if node in done:
+            return
+        done[node] = True
+    elif kind_of(node) is not Kind.PYTREE or node is None:
+        return
+    children = children_by_key(node)
+    own = [child for child in children.values() if isinstance(child, Variable) and not isinstance(child, RngState)]
+    if own:
+        yield path, node
+        return
+    for key in sorted_keys(children):
+        yield from _holders((*path, key), children[key], done)
+
+
+def _made_again(path: Path, module: Any, rngs: Rngs, given: Mapping[str, Any]) -> Any:
+    """A module of the same class and arguments, with new first values.
+
+    Raises:
+        ArgumentError: an argument that the constructor needs is not kept.
+    """
+    parameters = list(inspect.signature(type(module).__init__).parameters.values())[1:]
+    kept, derived = children_by_key(module), getattr(type(module), "derived_arguments", ())
+    arguments: dict[str, Any] = {}
+    missing: list[str] = []
+    for parameter in parameters:
+        name = parameter.name
+        if name in derived and name not in given:
+            continue
+        if name in given or name == "rngs":
+            arguments[name] = given.get(name, rngs)
+        elif name in kept and not isinstance(kept[name], Variable):
+            arguments[name] = kept[name]
+        elif parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
+            missing.append(name)
+    if missing or not isinstance(module, Pytree):
+        raise ArgumentError(
+            "a module cannot be made again: it does not keep what its constructor needs",
+            at=f"{describe_path(path)} ({describe_type(module)})",
+            found=f"no attributes {', '.join(missing)}" if missing else "a container of variables, and no module",
+            expected="each argument of __init__ as an attribute of the same name",
+            do="make the model anew and take its values: select(model, ...).copy_from(new_model)",
+        )
+    return type(module)(**arguments)

@@ -1,0 +1,240 @@
+"""Copies of a graph that share its variables and differ in static settings, or in what stands at each place.
+
+(rules D5, D9, G55, G56)
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..._compat import new_ref
+from ...errors import ArgumentError, GraphError
+from ...paths import Path, describe_path
+from ...typing import FilterLiteral
+from ...words import describe_type
+from ..functional.calls import clone, merge, split
+from ..functional.traversal import find_duplicates, iter_graph
+from ..graph.flatten import RefMap
+from ..objects.filters import to_predicate
+from ..objects.module import set_attributes
+from ..objects.nodes import GRAPH_REGISTRY, Kind, kind_of, pytree_impl
+from ..objects.state import map_state
+from ..objects.variables import Variable
+
+N = TypeVar("N")
+
+
+def with_attributes(
+    node: N,
+    /,
+    *,
+    only: FilterLiteral = ...,
+    raise_if_not_found: bool = True,
+    graph: bool | None = None,
+    **attributes: Any,
+) -> N:
+    """A copy that shares the variables, with existing attributes replaced on the matching modules.
+
+    Raises:
+        ArgumentError: an attribute exists on no matching module.
+
+    Example:
+        >>> drop = plait.Dropout(0.5, rngs=plait.Rngs(0))
+        >>> plait.with_attributes(drop, deterministic=True).deterministic, drop.deterministic
+        (True, False)
+    """
+    copied = clone(node, variables=False, graph=graph)
+    set_attributes(copied, (only,), attributes, raise_if_not_found=raise_if_not_found, kind=object)
+    return copied
+
+
+def view(
+    node: N,
+    /,
+    *,
+    only: FilterLiteral = ...,
+    raise_if_not_found: bool = True,
+    graph: bool | None = None,
+    **settings: Any,
+) -> N:
+    """A copy that shares the variables, with other mode settings.
+
+    Each matching object that has ``set_view`` gets the settings that its ``set_view`` takes.
+
+    Args:
+        only: which objects.
+        raise_if_not_found: whether a setting that no object takes is an error.
+        **settings: for example ``deterministic=True, use_running_average=True``.
+
+    Raises:
+        ArgumentError: names the settings that no object takes.
+
+    Example:
+        >>> drop = plait.Dropout(0.5, rngs=plait.Rngs(0))
+        >>> plait.view(drop, deterministic=True)(jnp.ones(3)).tolist()
+        [1.0, 1.0, 1.0]
+    """
+    predicate = to_predicate(only)
+    copied = clone(node, variables=False, graph=graph)
+    unused = set(settings)
+    for path, value in list(iter_graph(copied)):
+        if kind_of(value) is not Kind.GRAPH or not hasattr(value, "set_view") or not predicate(path, value):
+            continue
+        takes = _view_parameters(value.set_view)
+        chosen = settings if takes is None else {name: v for name, v in settings.items() if name in takes}
+        value.set_view(**chosen)  # type: ignore[attr-defined]
+        unused -= set(chosen)
+    if unused and raise_if_not_found:
+        raise ArgumentError(
+            "no object takes a setting of this view",
+            found=f"the settings {sorted(unused)}",
+            expected="names that some set_view takes",
+            do="see plait.view_info(model) for what there is",
+        )
+    return copied
+
+
+def _view_parameters(method: Callable[..., Any]) -> set[str] | None:
+    """Names that a ``set_view`` takes; ``None`` when it takes any."""
+    parameters = inspect.signature(method).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return {parameter.name for parameter in parameters}
+
+
+def view_info(node: Any, /, *, only: FilterLiteral = ..., graph: bool | None = None) -> str:
+    """The settings that ``view`` can make on a graph: per class its arguments, defaults and documentation."""
+    predicate = to_predicate(only)
+    sections: dict[str, str] = {}
+    for path, value in iter_graph(node, graph=graph):
+        if kind_of(value) is not Kind.GRAPH or not hasattr(value, "set_view") or not predicate(path, value):
+            continue
+        method = type(value).set_view
+        parameters = list(inspect.signature(method).parameters.values())[1:]
+        lines = [f"{type(value).__name__}:"]
+        lines += [f"  {parameter}" for parameter in parameters]
+        doc = inspect.getdoc(method)
+        if doc:
+            lines += [f"    {line}" for line in doc.splitlines()]
+        sections[type(value).__name__] = "\n".join(lines)
+    return "\n".join(sections[name] for name in sorted(sections))
+
+
+def map(f: Callable[[Path, Any], Any], node: N, /, *, graph: bool | None = None, recreate_variables: bool = True) -> N:
+    """A new graph with ``f(path, leaf)`` at each leaf of the state.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> plait.map(lambda path, leaf: leaf.replace(leaf * 0), model).kernel.sum().item()
+        0.0
+    """
+    graphdef, state = split(node, graph=graph)
+    if not isinstance(state, Variable) and hasattr(state, "raw_mapping"):
+        return merge(graphdef, map_state(f, state), copy=False, recreate_variables=recreate_variables)
+    return merge(graphdef, f((), state), copy=False, recreate_variables=recreate_variables)
+
+
+_IN_PROGRESS: Any = object()
+
+
+def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | None = None) -> Any:
+    """Replace every node and leaf, children first, on a copy that shares variables.
+
+    A shared object is mapped once, and its replacement is used everywhere.
+
+    Args:
+        f: ``(path, value) -> value``.
+
+    Raises:
+        GraphError: a cycle leads to a node whose children are not done.
+    """
+    done = RefMap()
+
+    def visit(path: Path, value: Any) -> Any:
+        kind = kind_of(value)
+        if kind in (Kind.GRAPH, Kind.VARIABLE, Kind.REF):
+            known = done.get(value)
+            if known is _IN_PROGRESS:
+                raise GraphError(
+                    "recursive_map met a cycle",
+                    at=describe_path(path),
+                    found=f"{describe_type(value)} whose children are still being mapped",
+                    expected="a graph without cycles",
+                    do="break the cycle first, or map the state with plait.map",
+                )
+            if known is not None:
+                return known[0]
+        if kind is Kind.GRAPH:
+            done[value] = _IN_PROGRESS
+            impl = GRAPH_REGISTRY[type(value)]
+            children, metadata = impl.flatten(value)
+            mapped = impl.create_empty(metadata)
+            impl.init(mapped, [(key, visit((*path, key), _unwrapped(child))) for key, child in children])
+            result = f(path, mapped)
+            done[value] = (result,)
+            return result
+        if kind is Kind.PYTREE and value is not None:
+            pytree = pytree_impl(type(value))
+            children, metadata = pytree.flatten(value)
+            mapped = pytree.unflatten([(key, visit((*path, key), child)) for key, child in children], metadata)
+            return f(path, mapped)
+        result = f(path, value)
+        if kind in (Kind.VARIABLE, Kind.REF):
+            done[value] = (result,)
+        return result
+
+    return visit((), node)
+
+
+def _unwrapped(child: Any) -> Any:
+    return child.value if type(child).__name__ in ("DataElem", "StaticElem") else child
+
+
+def with_vars(
+    node: N,
+    /,
+    *,
+    ref: bool | None = None,
+    hijax: bool | None = None,
+    mutable: bool | None = None,
+    only: FilterLiteral = ...,
+    allow_duplicates: bool = False,
+    graph: bool | None = None,
+) -> N:
+    """A copy whose matching variables are made again with other flags.
+
+    Args:
+        ref: keep values in JAX references, or take them out.
+        mutable: the older name of ``ref``.
+        allow_duplicates: whether a matching variable may be reached by two paths.
+
+    Raises:
+        GraphError: a matching variable is reached by two paths.
+        NotImplementedError: ``hijax=True``.
+    """
+    if hijax:
+        raise NotImplementedError("with_vars: hijax=True is not offered by plait; leave hijax out")
+    ref = mutable if ref is None else ref
+    predicate = to_predicate(only)
+    if not allow_duplicates:
+        for paths in find_duplicates(node, only=lambda path, value: isinstance(value, Variable)):
+            raise GraphError(
+                "with_vars takes no shared variables",
+                at=" and ".join(describe_path(path) for path in paths),
+                found="one variable at both (a duplicate)",
+                expected="each variable at one path",
+                do="pass allow_duplicates=True",
+            )
+
+    def remake(path: Path, leaf: Any) -> Any:
+        if not isinstance(leaf, Variable) or ref is None or not predicate(path, leaf):
+            return leaf
+        value = leaf.get_raw_value()
+        if leaf.get_metadata("ref"):
+            value = value[...]
+        metadata = {**leaf.get_metadata(), "ref": ref}
+        return type(leaf).from_metadata(new_ref(value) if ref else value, metadata)
+
+    return map(remake, node, graph=graph)

@@ -1,0 +1,92 @@
+"""The names of a function's arguments, for messages about one of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...core.objects.nodes import Static, jax_key_to_key
+from ...core.objects.statics import static_key
+from ...errors import ArgumentError, ArgumentTypeError
+from ...paths import format_path
+from ...words import describe_type
+from .crossing import Gathered
+
+_NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+
+
+def static_argument(transform: str, value: Any, argument: int | str) -> Static:
+    """A static argument, wrapped for the crossing.
+
+    Raises:
+        ArgumentError: it cannot be hashed.
+    """
+    try:
+        static_key(value)
+    except TypeError as error:
+        raise ArgumentError(
+            f"{transform}: a static argument cannot be hashed",
+            at=f"argument {argument!r}",
+            found=describe_type(value),
+            expected="a hashable value",
+            do="pass a tuple instead of a list, or a frozen dataclass, or do not mark the argument static",
+        ) from error
+    return Static(value)
+
+
+def with_statics(transform: str, args: tuple[Any, ...], argnums: int | Iterable[int]) -> tuple[Any, ...]:
+    """Positional arguments, the static ones wrapped."""
+    statics = {argnums} if isinstance(argnums, int) else set(argnums)
+    statics = {number + len(args) if number < 0 else number for number in statics}
+    return tuple(static_argument(transform, arg, i) if i in statics else arg for i, arg in enumerate(args))
+
+
+def parameter_names(function: Callable[..., Any]) -> list[str]:
+    """The names of a function's parameters, in order; none where it has no signature."""
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def argument_names(function: Callable[..., Any], count: int) -> list[str]:
+    """What a function calls its positional arguments."""
+    names = parameter_names(function)
+    return [names[i] if i < len(names) else f"args[{i}]" for i in range(count)]
+
+
+def argument_name(path: Any, names: list[str]) -> str:
+    """A place in ``(args, kwargs)``, a JAX path, by the name of the parameter: ``batch["x"]``."""
+    kind, first, *rest = map(jax_key_to_key, path)
+    name = names[first] if kind == 0 and first < len(names) else str(first)
+    return format_path((name, *rest))
+
+
+def check_plain_arguments(function: Callable[..., Any], gathered: Gathered, error: Exception) -> None:
+    """Name the argument that JAX could not take for an array.
+
+    Raises:
+        ArgumentTypeError: names the argument, its type, and what to do about it.
+    """
+    markers = [object() for _ in gathered.structure.graphdefs]
+    tree = jax.tree_util.tree_unflatten(gathered.structure.treedef, markers)
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    plain = [path for path, graphdef in zip(paths, gathered.structure.graphdefs, strict=True) if graphdef is None]
+    names, name = parameter_names(function), getattr(function, "__name__", "f")
+    for path, value in zip(plain, gathered.plain, strict=True):
+        if isinstance(value, _NUMBERS) or hasattr(value, "__jax_array__"):
+            continue
+        at = argument_name(path, names)
+        raise ArgumentTypeError(
+            f"{name} was called with an argument that is no array",
+            at=f"argument {at}",
+            found=f"{describe_type(value)}: {value!r:.60}",
+            expected="arrays, numbers, modules, and containers of them",
+            do=f"make it static: plait.jit({name}, static_argnames={at!r})"
+            if len(path) == 2
+            else "make the whole argument static, or take such values out of it",
+        ) from error

@@ -1,0 +1,152 @@
+"""``transform_metadata``: the name of a mapped axis, stated on the function instead of on the transform. (rule X27)
+
+plait's own ``vmap``, ``pmap`` and ``scan`` read the name off the function that they are given, and do with it what
+they do with ``transform_metadata={PARTITION_NAME: name}``. Anywhere else the function itself takes the name out of what
+it is given and puts it back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+
+from ...core.functional.modes import check_mode
+from ...core.graph.axes import PARTITION_NAME, drop_axis, put_axis
+from ...core.graph.flatten import Walk, path_of
+from ...core.objects.variables import Variable
+from ...errors import PartitioningUnspecifiedError
+from .crossing import check_function
+from .lanes import positional
+from .prefixes import Prefix, choose, is_graph_leaf
+
+_NAME = "_plait_axis_name"
+# Whether the transform around the running function sees to the names.
+_seen_to: contextvars.ContextVar[bool] = contextvars.ContextVar("plait_axis_names_seen_to", default=False)
+
+
+def transform_metadata(
+    f: Any = None,
+    /,
+    *,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    partition: str | None,
+    graph: bool | None = None,
+) -> Any:
+    """Name the axis that ``vmap``, ``pmap`` or ``scan`` maps; stands directly inside them.
+
+    Inside ``f`` the variables' axis names lack ``partition``; afterwards it is back, and variables that ``f`` made have
+    it. ``plait.vmap(plait.transform_metadata(f, partition="layers"))`` does what
+    ``plait.vmap(f, transform_metadata={plait.PARTITION_NAME: "layers"})`` does, with the axes of ``vmap``.
+
+    Args:
+        f: the function; without it ``transform_metadata`` returns a decorator.
+        in_axes, out_axes: where the axis stands in each argument and in the output, as in ``vmap``; needed only where
+            the transform around it is not plait's, such as ``jax.vmap`` of a function of states.
+        partition: the name of the axis.
+
+    Raises:
+        AxisNameMismatchError: a variable has another name for the axis. Nothing is changed then.
+
+    Example:
+        >>> @plait.vmap(axis_size=4, in_axes=None)
+        ... @plait.transform_metadata(partition="layers")
+        ... def make(key):
+        ...     return plait.Param(jnp.ones((2, 3)), out_sharding=("in", "out"))
+        >>> make(0).out_sharding
+        ('layers', 'in', 'out')
+    """
+    if f is None:
+        return functools.partial(
+            transform_metadata, in_axes=in_axes, out_axes=out_axes, partition=partition, graph=graph
+        )
+    check_function(f, "transform_metadata")
+    metadata = {PARTITION_NAME: partition}
+    in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+
+    @functools.wraps(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if _seen_to.get():
+            with _names_seen_to(False):
+                return f(*args, **kwargs)
+        args, kwargs = positional(f, args, kwargs)
+        ins = Prefix.of("transform_metadata", "in_axes", in_axes, updates=True)
+        outs = Prefix.of("transform_metadata", "out_axes", out_axes, updates=True)
+        check_mode(list(args), graph)
+        return _run_without_names(f, args, kwargs, ins, outs, metadata)
+
+    setattr(wrapper, _NAME, partition)
+    return wrapper
+
+
+def read_axis_name(f: Callable[..., Any], metadata: Mapping[str, Any]) -> tuple[Callable[..., Any], Mapping[str, Any]]:
+    """What a transform maps, and its axis metadata, when ``transform_metadata`` may stand on the function.
+
+    Raises:
+        PartitioningUnspecifiedError: there is metadata for the axis, and no name.
+    """
+    if _NAME not in getattr(f, "__dict__", {}):
+        if metadata and PARTITION_NAME not in metadata:
+            raise PartitioningUnspecifiedError(
+                "transform_metadata says something about an axis that it does not name",
+                found=f"{dict(metadata)!r}",
+                expected=f"an entry {PARTITION_NAME!r}",
+                do="add plait.PARTITION_NAME: 'layers', or PARTITION_NAME: None for an axis without a name",
+            )
+        return f, metadata
+
+    @functools.wraps(f)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        with _names_seen_to(True):
+            return f(*args, **kwargs)
+
+    delattr(inner, _NAME)  # or the next transform around this one would name its axis so too
+    return inner, {**metadata, PARTITION_NAME: f.__dict__[_NAME]}
+
+
+@contextlib.contextmanager
+def _names_seen_to(value: bool) -> Iterator[None]:
+    token = _seen_to.set(value)
+    try:
+        yield
+    finally:
+        _seen_to.reset(token)
+
+
+def _run_without_names(
+    f: Callable[..., Any], args: Any, kwargs: Any, ins: Prefix, outs: Prefix, metadata: Mapping[str, Any]
+) -> Any:
+    dropped: list[tuple[Variable[Any], int, Any]] = []
+    try:
+        before = list(_variables(args, ins))
+        for variable, axis in before:
+            if isinstance(axis, int):
+                dropped.append((variable, axis, drop_axis(variable, axis, metadata)))
+        out = f(*args, **kwargs)
+        known = {id(variable) for variable, _ in before}
+        for variable, axis in [*_variables(args, ins), *_variables(out, outs)]:
+            if id(variable) not in known and isinstance(axis, int):
+                known.add(id(variable))
+                put_axis(variable, axis, metadata)
+        return out
+    finally:
+        for variable, axis, names in dropped:
+            put_axis(variable, axis, metadata, names)
+
+
+def _variables(tree: Any, prefix: Prefix) -> Iterator[tuple[Variable[Any], Any]]:
+    """The variables of a tree, each once, with its axis."""
+    walk = Walk()
+    leaves = jax.tree_util.tree_leaves(tree, is_leaf=is_graph_leaf)
+    for leaf, axes in zip(leaves, prefix.spread(tree), strict=True):
+        start = len(walk.leaves)
+        if is_graph_leaf(leaf):
+            walk.add(leaf)
+        for variable, link in zip(walk.leaves[start:], walk.links[start:], strict=True):
+            if isinstance(variable, Variable):
+                yield variable, choose(axes, path_of(link), variable)

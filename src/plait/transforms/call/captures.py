@@ -1,0 +1,173 @@
+"""Models that a jitted function captures instead of taking as an argument.
+
+Such a model is a constant of the compiled program: what happens to it later is not seen. This finds captured objects
+when a function is traced, in its closure and in the globals that its code loads, and says so once. Variables and
+modules refuse by themselves to be changed from the trace; their plain lists and dicts cannot, and are compared
+afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+import operator
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
+
+import jax
+
+from ..._compat import top_level_trace
+from ...core.graph.walks import find_walk
+from ...core.objects.module import Pytree
+from ...core.objects.nodes import Kind, get_node_impl, kind_of, unwrapped
+from ...core.objects.trace_guard import raise_foreign_trace
+from ...core.objects.variables import Variable
+from ...errors import CapturedModelWarning, GraphError
+from ...notices import warn
+from .prefixes import is_graph_leaf
+
+_LONGEST = 1_000  # longer containers hold data
+
+
+def warn_about_captures(f: Callable[..., Any], name: str) -> None:
+    """Warn if a function captures objects with variables.
+
+    Warns:
+        CapturedModelWarning: names the variables of the program that hold them.
+    """
+    captured = sorted({label for label, value in _captured(f) if _holds_arrays(value)})
+    if captured:
+        warn(
+            CapturedModelWarning,
+            f"{name}: the function {_name(f)!r} captures {', '.join(captured)} from outside. Its values "
+            "become constants of the compiled program, and later changes to it are not seen. Pass it as an argument.",
+        )
+
+
+def captures_objects(f: Callable[..., Any]) -> bool:
+    """Whether a function holds modules or variables that are not among its arguments, as far as can be seen."""
+    return next(_captured(f), None) is not None
+
+
+@contextlib.contextmanager
+def watch_captured_containers(f: Callable[..., Any]) -> Iterator[None]:
+    """Refuse what a traced function did to the plain lists and dicts of modules that it captures.
+
+    They hold again what they held before, whether the function raised or not.
+
+    Raises:
+        TraceContextError: names the path of the container, and both traces.
+    """
+    held = [found for each in _with_inner_functions(f) for _, value in _captured(each) for found in _containers(value)]
+    try:
+        yield
+    finally:
+        changed = [found for found in held if not _holds(found.container, found.saved)]
+        for found in changed:
+            _refill(found.container, found.saved)
+    for found in changed[:1]:
+        raise_foreign_trace(found.trace, found.container, "change the contents of")
+
+
+def _with_inner_functions(f: Any) -> list[Any]:
+    """A function, and the functions in its closure and theirs."""
+    found = [f]
+    for each in found:
+        each = getattr(each, "__wrapped__", each)
+        cells = (each.__closure__ or ()) if isinstance(each, FunctionType) else ()
+        with contextlib.suppress(ValueError):  # a variable that has no value yet
+            inner = [cell.cell_contents for cell in cells]
+            found += [g for g in inner if isinstance(g, FunctionType) and not any(g is known for known in found)]
+    return found
+
+
+class _Held(NamedTuple):
+    """A container, a copy of it, and the trace of the module that it belongs to."""
+
+    container: Any
+    saved: Any
+    trace: Any
+
+
+def _containers(root: Any) -> Iterator[_Held]:
+    """The plain lists and dicts below a graph node."""
+    seen: set[int] = set()
+    stack = [(root, top_level_trace)]
+    while stack:
+        value, trace = stack.pop()
+        kind = kind_of(value)
+        if kind is Kind.GRAPH and id(value) not in seen:
+            seen.add(id(value))
+            trace = value._info.trace if isinstance(value, Pytree) else trace
+        elif kind is not Kind.PYTREE:
+            continue
+        if isinstance(value, (list, dict)):
+            yield _Held(value, value.copy(), trace)
+        with contextlib.suppress(GraphError):  # what cannot be walked has an error of its own
+            children = get_node_impl(value).flatten(value)[0]  # type: ignore[union-attr]
+            stack.extend((unwrapped(child), trace) for _, child in children)
+
+
+def _holds(container: Any, saved: Any) -> bool:
+    """Whether a container holds the same objects in the same places. ``==`` on arrays is no bool."""
+    if isinstance(container, dict):
+        same = [*container] == [*saved]
+        return same and all(map(operator.is_, container.values(), saved.values()))
+    return len(container) == len(saved) and all(map(operator.is_, container, saved))
+
+
+def _refill(container: Any, saved: Any) -> None:
+    if isinstance(container, dict):
+        container.clear()
+        container.update(saved)
+    else:
+        container[:] = saved
+
+
+def _name(f: Any) -> str:
+    return getattr(f, "__name__", type(f).__name__)
+
+
+def _holds_arrays(value: Any) -> bool:
+    return isinstance(value, Variable) or bool(find_walk((value,)).cells)
+
+
+def _captured(f: Any) -> Iterator[tuple[str, Any]]:
+    if is_graph_leaf(f):
+        yield f"the {type(f).__name__} itself", f
+    if isinstance(f, functools.partial):
+        bound = [*enumerate(f.args), *f.keywords.items()]
+        yield from ((f"argument {label} of the partial", value) for label, value in bound if is_graph_leaf(value))
+        yield from _captured(f.func)
+    f = getattr(f, "__wrapped__", f)
+    if not isinstance(f, FunctionType):
+        return
+    for label, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            continue
+        yield from _objects(label, value)
+    for label in _loaded_globals(f.__code__):
+        yield from _objects(label, f.__globals__.get(label))
+
+
+def _objects(label: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The objects that a variable of the program leads to, itself or in plain containers."""
+    if is_graph_leaf(value):
+        yield label, value
+    elif type(value) in (list, tuple, dict) and len(value) <= _LONGEST:
+        for leaf in jax.tree_util.tree_leaves(value, is_leaf=is_graph_leaf):
+            if is_graph_leaf(leaf):
+                yield label, leaf
+
+
+@functools.lru_cache(maxsize=1024)
+def _loaded_globals(code: CodeType) -> tuple[str, ...]:
+    names = [instruction.argval for instruction in dis.get_instructions(code) if instruction.opname == "LOAD_GLOBAL"]
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names += _loaded_globals(constant)
+    return tuple(names)

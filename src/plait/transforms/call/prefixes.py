@@ -1,0 +1,330 @@
+"""Prefixes: what a transform is told to do with each part of its arguments.
+
+A prefix is a pytree that stops early, as in JAX: an axis, a spec or a sharding stands for everything below it. Where an
+object stands, a *mapping object* may tell its leaves apart by filter: ``StateAxes({Param: 0, ...: None})``. ``spread``
+gives every leaf of the arguments its own prefix value. (rules X2, X3)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec, Sharding
+
+from ...core.functional.modes import check_mode
+from ...core.functional.traversal import iter_graph
+from ...core.graph.flatten import Walk, path_of
+from ...core.graph.unflatten import Builder, raw_leaves
+from ...core.objects.filters import PathIn, to_predicate
+from ...core.objects.module import Pytree
+from ...core.objects.nodes import GRAPH_REGISTRY, get_node_impl, unwrapped
+from ...core.objects.state import State, to_flat_state
+from ...core.objects.variables import Variable
+from ...errors import ArgumentError, FilterError
+from ...paths import Path, describe_path
+
+
+def is_graph_leaf(x: Any) -> bool:
+    """Whether the flattening of arguments stops here: a graph node or a variable."""
+    return isinstance(x, (Pytree, Variable)) or type(x) in GRAPH_REGISTRY
+
+
+class Carry:
+    """Marks, in the axes of ``scan``, what is handed from one iteration to the next."""
+
+
+class FilterMapping(Mapping[Any, Any]):
+    """Filters with a value each, tried in order; immutable and compared by content."""
+
+    __slots__ = ("filters", "predicates", "values_")
+    filters: tuple[Any, ...]
+    _values_name = "values"
+
+    def __init__(self, mapping: Any, /) -> None:
+        if isinstance(mapping, State):
+            leaves = [(path, v._cell.raw if isinstance(v, Variable) else v) for path, v in to_flat_state(mapping)]
+            pairs: list[tuple[Any, Any]] = [(PathIn(path), value) for path, value in leaves]
+        else:
+            pairs = list(mapping.items() if isinstance(mapping, Mapping) else mapping)
+        filters = tuple(tuple(f) if isinstance(f, list) else f for f, _ in pairs)
+        object.__setattr__(self, "filters", filters)
+        object.__setattr__(self, "values_", tuple(value for _, value in pairs))
+        object.__setattr__(self, "predicates", tuple(map(to_predicate, filters)))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable; make a new one")
+
+    def __reduce__(self) -> Any:
+        return type(self), (tuple(zip(self.filters, self.values_, strict=True)),)
+
+    def choose(self, path: Path, leaf: Any) -> Any:
+        """The value of the first filter that matches.
+
+        Raises:
+            FilterError: none does; names the path and the variable.
+        """
+        for predicate, value in zip(self.predicates, self.values_, strict=True):
+            if predicate(path, leaf):
+                return value
+        raise FilterError(
+            f"no filter of a {type(self).__name__} matches a leaf",
+            at=describe_path(path),
+            found=f"a {type(leaf).__name__}",
+            expected=f"one of the filters {list(self.filters)}",
+            do=f"add a filter for it, or a last one for the rest: {type(self).__name__}({{..., ...: None}})",
+        )
+
+    def __getitem__(self, key: Any) -> Any:
+        for known, value in zip(self.filters, self.values_, strict=True):
+            if known == key:
+                return value
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.filters)
+
+    def __len__(self) -> int:
+        return len(self.filters)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and (self.filters, self.values_) == (other.filters, other.values_)  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.filters, self.values_))
+
+    def __repr__(self) -> str:
+        pairs = zip(self.filters, self.values_, strict=True)
+        shown = [f"{_show_filter(filter)}: {_show_filter(value)}" for filter, value in pairs]
+        return f"{type(self).__name__}({{{', '.join(shown)}}})"
+
+
+def _show_filter(value: Any) -> str:
+    return "..." if value is ... else value.__name__ if isinstance(value, type) else repr(value)
+
+
+class StateAxes(FilterMapping):
+    """Axes for the leaves of one module, by filter; for ``vmap``, ``pmap`` and ``scan``.
+
+    Args:
+        mapping: filter → axis (an integer, ``None``, or ``Carry`` in ``scan``), or a ``State`` of axes.
+
+    Attributes:
+        filters, axes: the two sides, in order.
+
+    Example:
+        >>> axes = plait.StateAxes({plait.Param: 0, ...: None})
+        >>> axes, axes.axes
+        (StateAxes({Param: 0, ...: None}), (0, None))
+    """
+
+    __slots__ = ()
+
+    @property
+    def axes(self) -> tuple[Any, ...]:
+        return self.values_
+
+
+class StateSharding(FilterMapping):
+    """Shardings (or specs) for the leaves of one module, by filter; for ``jit`` and ``shard_map``.
+
+    Attributes:
+        filters, shardings: the two sides, in order.
+
+    Example:
+        >>> plait.StateSharding({plait.PathContains("kernel"): "x", ...: None}).shardings
+        ('x', None)
+    """
+
+    __slots__ = ()
+
+    @property
+    def shardings(self) -> tuple[Any, ...]:
+        return self.values_
+
+
+class NodePrefix:
+    """The prefix values of one object, leaf by leaf: a node that ``prefix`` made."""
+
+    def __init__(self, node: Any) -> None:
+        self.node = node
+
+    def choose(self, path: Path, leaf: Any) -> Any:
+        """The value at this path.
+
+        Raises:
+            ArgumentError: the prefix has no such path.
+        """
+        value = self.node
+        for key in path:
+            impl = get_node_impl(value)
+            children = dict(impl.flatten(value)[0]) if impl is not None else {}
+            if key not in children:
+                raise ArgumentError(
+                    "a prefix has nothing for a leaf",
+                    at=describe_path(path),
+                    found=f"a {type(self.node).__name__} without it",
+                    expected="a prefix of the same structure as the argument",
+                    do="make the prefix of the same object: plait.prefix(node, {filter: value})",
+                )
+            value = unwrapped(children[key])
+        return value
+
+    def values(self) -> list[Any]:
+        """What may be a value of it, along with some that only look like one."""
+        leaves = jax.tree_util.tree_leaves(self.node, is_leaf=lambda x: x is None)
+        statics = [value for _, value in iter_graph(self.node)]
+        return [
+            v for v in [*leaves, *statics] if v is None or type(v) is int or isinstance(v, (PartitionSpec, Sharding))
+        ]
+
+
+def choose(prefix: Any, path: Path, leaf: Any) -> Any:
+    """The prefix value of one leaf, at ``path`` in an object that has ``prefix``."""
+    return prefix.choose(path, leaf) if isinstance(prefix, (FilterMapping, NodePrefix)) else prefix
+
+
+def values_in(prefixes: Iterable[Any]) -> list[Any]:
+    """All values that these prefixes can give, each once, in order."""
+    found: list[Any] = []
+    for prefix in prefixes:
+        if isinstance(prefix, FilterMapping):
+            values: Iterable[Any] = prefix.values_
+        elif isinstance(prefix, NodePrefix):
+            values = prefix.values()
+        else:
+            values = [prefix]
+        found += [value for value in values if value not in found]
+    return found
+
+
+def _is_prefix_leaf(x: Any) -> bool:
+    return x is None or isinstance(x, (FilterMapping, State, PartitionSpec, Sharding)) or is_graph_leaf(x)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prefix:
+    """A prefix tree as a static value.
+
+    Attributes:
+        transform, argument: whose it is, for errors: ``("vmap", "in_axes")``.
+    """
+
+    transform: str
+    argument: str
+    treedef: Any
+    leaves: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, transform: str, argument: str, tree: Any, *, updates: bool) -> Prefix:
+        """Read what a user gave.
+
+        Raises:
+            ArgumentError: a module or variable in it, or a mapping object while ``graph_updates=False``.
+        """
+        pairs, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_prefix_leaf)
+        leaves = tuple(_checked_leaf(transform, argument, path, leaf, updates) for path, leaf in pairs)
+        return cls(transform, argument, treedef, leaves)
+
+    def spread(self, tree: Any) -> list[Any]:
+        """The prefix of each leaf of ``tree``, whose objects are leaves.
+
+        Raises:
+            ArgumentError: the prefix does not fit; shows both trees.
+        """
+        try:
+            parts = self.treedef.flatten_up_to(tree)
+        except ValueError as error:
+            raise self._mismatch(tree, str(error)) from None
+        spread: list[Any] = []
+        for prefix, part in zip(self.leaves, parts, strict=True):
+            leaves = jax.tree_util.tree_leaves(part, is_leaf=is_graph_leaf)
+            if isinstance(prefix, FilterMapping) and isinstance(part, State):
+                spread += [prefix.choose(path, leaf) for path, leaf in to_flat_state(part)]
+                continue
+            if isinstance(prefix, (FilterMapping, NodePrefix)) and not all(map(is_graph_leaf, leaves)):
+                raise ArgumentError(
+                    f"{self.transform}: {self.argument} has a mapping by filter where a plain array stands",
+                    found=f"{prefix!r:.100} for {jax.tree_util.tree_structure(part, is_leaf=is_graph_leaf)}",
+                    expected="mappings for modules and variables only",
+                    do="give arrays a value of their own in the prefix",
+                )
+            spread += [prefix] * len(leaves)
+        return spread
+
+    def _mismatch(self, tree: Any, reason: str) -> ArgumentError:
+        shown = jax.tree_util.tree_unflatten(self.treedef, self.leaves)
+        outline = jax.tree_util.tree_map(_Outline, tree, is_leaf=is_graph_leaf)
+        counts = ""
+        if isinstance(shown, (tuple, list)) and isinstance(tree, (tuple, list)) and len(shown) != len(tree):
+            counts = f" ({len(tree)} where {self.argument} has {len(shown)} entries)"
+        return ArgumentError(
+            f"{self.transform}: {self.argument} does not fit the {'output' if 'out' in self.argument else 'arguments'}",
+            found=f"{outline}{counts}",
+            expected=f"a tree that begins like {self.argument} = {shown}",
+            do=f"give {self.argument} one entry for each {'output' if 'out' in self.argument else 'argument'}, "
+            f"or one value for all ({reason.splitlines()[0]})",
+        )
+
+
+class _Outline:
+    """A leaf in the picture of a tree."""
+
+    def __init__(self, leaf: Any) -> None:
+        self.text = type(leaf).__name__ if is_graph_leaf(leaf) else "*"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _checked_leaf(transform: str, argument: str, path: Any, leaf: Any, updates: bool) -> Any:
+    place = f"{argument}{jax.tree_util.keystr(path)}"
+    if isinstance(leaf, State):
+        leaf = StateAxes(leaf)
+    if isinstance(leaf, FilterMapping) and not updates:
+        raise ArgumentError(
+            f"{transform} with graph_updates=False takes no mapping by filter",
+            at=place,
+            found=f"a {type(leaf).__name__}",
+            expected="a value, or plait.prefix(node, {filter: value})",
+            do=f"use plait.prefix(node, {leaf!r:.80}), or graph_updates=True",
+        )
+    if is_graph_leaf(leaf):
+        if updates or isinstance(leaf, Variable):
+            raise ArgumentError(
+                f"{transform} found a module or variable inside a prefix",
+                at=place,
+                found=f"a {type(leaf).__name__}",
+                expected="an axis, a spec, or a mapping such as plait.StateAxes({filter: axis})",
+                do="use a mapping by filter; plait.prefix(node, ...) is for graph_updates=False",
+            )
+        return NodePrefix(leaf)
+    return leaf
+
+
+def prefix(
+    node: Any, filter_map: Mapping[Any, Any] | Callable[[Path, Any], Any], /, *, graph: bool | None = None
+) -> Any:
+    """A tree like ``node`` whose leaves are prefix values, for transforms with ``graph_updates=False``.
+
+    Args:
+        node: a module, variable or pytree of them.
+        filter_map: filter → value, tried in order; or a function ``(path, leaf) -> value``.
+
+    Raises:
+        FilterError: a leaf that no filter matches; names its path.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> axes = plait.prefix(model, {plait.PathContains("kernel"): 0, ...: None})
+        >>> axes.kernel, axes.bias
+        (0, None)
+    """
+    check_mode(node, graph)
+    select = filter_map if callable(filter_map) else FilterMapping(filter_map).choose
+    walk = Walk()
+    graphdef = walk.add(node)
+    values = [select(path_of(link), leaf) for leaf, link in zip(walk.leaves, walk.links, strict=True)]
+    return Builder(make_variables=raw_leaves).build(graphdef, values)

@@ -1,0 +1,310 @@
+"""Compiled functions: a function of objects, lowered for one structure of its arguments.
+
+A compiled function takes the raw values, each as an argument, then plain arguments, and returns what it wrote. What a
+trace wrote is known only to that trace, and another trace (other shapes) may write other variables: the first outcome
+of a compiled function, if it is plain, returns one flat list, its values and then the output, or the bare output where
+it wrote nothing; any other returns an ``Other``, which has its number.
+
+Where each object is an argument of its own (a ``Layout``), plain arguments go to JAX as the pytrees that they are. Its
+cache compares their structure, in C++, and the trace sees what it is. Where a container holds objects, all leaves are
+passed flat, for one structure of all arguments.
+
+Donation: JAX must be told before compiling which buffers it may take over, and only variables that are written may be
+given away, or a variable that is only read would be left without a buffer. So a donating function is traced once more,
+beforehand, to find out what it writes; those values are then always returned, whatever a later trace does. It keeps
+arguments that the program does not use, or the runtime could not see that one of them shares a donated buffer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from ...core.objects.filters import Predicate
+from ...core.objects.variables import make_variable
+from ...errors import ArgumentError
+from ...paths import describe_path
+from ..call.crossing import Gathered, Outcome, Structure, run_inside
+from .shardings import CallShardings
+
+
+@dataclasses.dataclass(frozen=True)
+class TraceSignature:
+    """What a trace depended on: the structure of the arguments, and shape and dtype of each array in them."""
+
+    structure: Structure
+    values: tuple[str, ...]
+    plain: tuple[str, ...]
+
+
+# Called at each trace with the function, the signature of the trace, and those of its earlier traces.
+trace_listeners: list[Callable[[Callable[..., Any], TraceSignature, list[TraceSignature]], Any]] = []
+
+
+def _short_aval(value: Any) -> str:
+    return ", ".join(jax.typeof(leaf).str_short(short_dtypes=False) for leaf in jax.tree.leaves(value))
+
+
+@dataclasses.dataclass(frozen=True)
+class Donation:
+    """What a caller lets a compiled function take over.
+
+    Attributes:
+        numbers, names: arguments, by position and by name.
+        predicate: which written variables of all other arguments; ``None`` for none of them.
+    """
+
+    numbers: frozenset[int]
+    names: frozenset[str]
+    predicate: Predicate | None
+
+    def donates_argument(self, path: Any) -> bool:
+        """Whether the leaf at this JAX path of ``(args, kwargs)`` belongs to a donated argument."""
+        first = path[1]
+        return getattr(first, "idx", None) in self.numbers or getattr(first, "key", None) in self.names
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a call passes its objects: each one as an argument of its own.
+
+    Attributes:
+        count: number of positional arguments.
+        names: of the keyword arguments, sorted.
+        objects: which arguments are objects; keyword arguments count on after the positional ones.
+    """
+
+    count: int
+    names: tuple[str, ...]
+    objects: tuple[int, ...]
+
+    def split(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments that are no objects."""
+        return (
+            [value for i, value in enumerate(args) if i not in self.objects],
+            {name: kwargs[name] for i, name in enumerate(self.names, self.count) if i not in self.objects},
+        )
+
+    def join(self, objects: Sequence[Any], plain: Sequence[Any], named: dict[str, Any]) -> Any:
+        """The inverse of ``split``: args and kwargs."""
+        supply, rest = iter(objects), iter(plain)
+        args = tuple(next(supply) if i in self.objects else next(rest) for i in range(self.count))
+        kwargs = {
+            name: next(supply) if i in self.objects else named[name] for i, name in enumerate(self.names, self.count)
+        }
+        return args, kwargs
+
+
+class _Hole:
+    """Stands where an object stood."""
+
+    def __init__(self, graphdef: Any) -> None:
+        self.graphdef = graphdef
+
+
+def _traced_structure(
+    layout: Layout, graphdefs: Sequence[Any], plain: Sequence[Any], named: dict[str, Any]
+) -> tuple[Structure, list[Any]]:
+    """The structure of a call of which so far only JAX has seen the plain arguments, and their leaves."""
+    tree = layout.join([_Hole(graphdef) for graphdef in graphdefs], plain, named)
+    leaves, treedef = jax.tree_util.tree_flatten(tree)
+    found = tuple(leaf.graphdef if type(leaf) is _Hole else None for leaf in leaves)
+    return Structure(treedef, found), [leaf for leaf in leaves if type(leaf) is not _Hole]
+
+
+class Compiled:
+    """A function of objects, for one structure of the objects among its arguments.
+
+    Attributes:
+        jitted: JAX's function of what ``arguments`` gives.
+        layout: how calls pass their objects; ``None`` where they are inside containers, so that plain leaves are
+            passed flat, for one structure of all arguments.
+        outcomes: what its traces did, in the order of the first trace of each kind.
+        donated: positions of the values whose buffers it takes over; ``None`` where nothing is donated.
+    """
+
+    __slots__ = ("donated", "jitted", "layout", "outcomes")
+
+    def __init__(
+        self,
+        f: Callable[..., Any],
+        gathered: Gathered,
+        options: dict[str, Any],
+        history: list[TraceSignature],
+        donation: Donation | None,
+        updates: bool,
+        layout: Layout | None,
+        shardings: CallShardings | None = None,
+    ) -> None:
+        self.outcomes: list[Outcome] = []
+        self.layout = layout
+        self.donated: tuple[int, ...] | None = None
+        outcomes = self.outcomes
+        structure = gathered.structure
+        graphdefs = [graphdef for graphdef in structure.graphdefs if graphdef is not None]
+        count = len(gathered.values())
+        returned: frozenset[int] = frozenset()
+        if donation is not None:
+            written = _written_positions(f, gathered, updates)
+            self.donated = tuple(p for p in written if _may_donate(gathered, p, donation))
+            returned = frozenset(self.donated)
+            options = {
+                **options,
+                "keep_unused": True,
+                **_donated_arguments(donation, self.donated, count, structure, layout),
+            }
+        if shardings is not None:
+            plain_shardings = shardings.plain
+            if layout is not None:
+                plain_shardings = [s for i, s in enumerate(shardings.arguments) if i not in layout.objects]
+            options = {**options, "in_shardings": (*shardings.values, *plain_shardings)}
+
+        # JAX takes a keyword argument for the parameter of that name, so no user's argument may have these names.
+        def pure(*_plait_given: Any, **_plait_named: Any) -> Any:
+            values, plain = _plait_given[:count], _plait_given[count:]
+            whole, leaves = structure, plain
+            if layout is not None:
+                whole, leaves = _traced_structure(layout, graphdefs, plain, _plait_named)
+            signature = TraceSignature(whole, tuple(map(_short_aval, values)), tuple(map(_short_aval, leaves)))
+            for listener in list(trace_listeners):
+                listener(f, signature, history)
+            if shardings is None:
+                result = run_inside(f, whole, values, leaves, "jit", returned=returned, updates=updates)
+            else:
+                result = shardings.run_inside(f, whole, values, leaves, returned, updates)
+            history.append(signature)
+            outcome = result.outcome
+            if outcome not in outcomes:
+                outcomes.append(outcome)
+            number = outcomes.index(outcome)
+            if number or not outcome.is_plain:
+                return Other(number, result.values, result.plain)
+            return [*result.values, result.plain] if outcome.written else result.plain
+
+        pure.__name__ = pure.__qualname__ = getattr(f, "__name__", type(f).__name__)
+        self.jitted: Any = jax.jit(pure, **options)
+
+    def arguments(
+        self, gathered: Gathered, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """What ``jitted`` takes for a call: by position, and by name.
+
+        Raises:
+            ArgumentError: two variables hold one buffer that would be donated. Nothing is lost.
+        """
+        values = gathered.values()
+        if self.donated:
+            check_separate_buffers([values[i] for i in self.donated], values, gathered)
+        plain, named = (gathered.plain, {}) if self.layout is None else self.layout.split(args, kwargs)
+        return [*values, *plain], named
+
+    def outcome_of(self, returned: Any) -> tuple[Outcome, list[Any], Any]:
+        """What a call returned, taken apart: its outcome, its values, and the plain part of the output."""
+        if type(returned) is Other:
+            return self.outcomes[returned.number], returned.values, returned.plain
+        first = self.outcomes[0]
+        return (first, returned[:-1], returned[-1]) if first.written else (first, [], returned)
+
+
+class Other:
+    """What a compiled function returns for other outcomes than a plain first one."""
+
+    __slots__ = ("number", "plain", "values")
+
+    def __init__(self, number: int, values: list[Any], plain: Any) -> None:
+        self.number = number
+        self.values = values
+        self.plain = plain
+
+
+jax.tree_util.register_pytree_node(
+    Other, lambda other: ((other.values, other.plain), other.number), lambda number, children: Other(number, *children)
+)
+
+
+def check_separate_buffers(given: list[Any], values: list[Any], gathered: Gathered) -> None:
+    """Refuse to donate a buffer that another variable holds too.
+
+    Raises:
+        ArgumentError: names both paths.
+    """
+    if len(set(map(id, values))) == len(values):
+        return
+    held: dict[int, int] = {}
+    ids = set(map(id, given))
+    for position, value in enumerate(values):
+        first = held.setdefault(id(value), position)
+        if first != position and id(value) in ids:
+            assert gathered.walk is not None
+            paths = gathered.walk.paths()
+            raise ArgumentError(
+                "two variables hold one buffer, which cannot be donated",
+                at=f"{describe_path(paths[first])} and {describe_path(paths[position])}",
+                found="the same array in both",
+                expected="a buffer of its own for each donated variable",
+                do="copy one of them first: variable.value = jnp.copy(variable.value)",
+            )
+
+
+def _written_positions(f: Callable[..., Any], gathered: Gathered, updates: bool) -> tuple[int, ...]:
+    """The variables that a trace for these arguments writes; none when it changes structure."""
+    found: list[Outcome] = []
+
+    def probe(values: Any, plain: Any) -> None:
+        found.append(run_inside(f, gathered.structure, values, plain, "jit", updates=updates).outcome)
+
+    jax.eval_shape(probe, gathered.values(), gathered.plain)
+    (outcome,) = found
+    if outcome.arguments is not None:
+        return ()
+    return tuple(position for position in outcome.written if -1 - position not in outcome.output_sources)
+
+
+def _may_donate(gathered: Gathered, position: int, donation: Donation) -> bool:
+    walk = gathered.walk
+    assert walk is not None
+    if donation.predicate is not None:
+        cls, cell = walk.types[position], walk.cells[position]
+        if cls is not None and donation.predicate(
+            walk.paths()[position], make_variable(cls, cell.raw, cell.metadata, None)
+        ):
+            return True
+    start = 0
+    for root_path, count in zip(_root_paths(gathered.structure), walk.counts, strict=True):
+        if start <= position < start + count:
+            return donation.donates_argument(root_path)
+        start += count
+    return False
+
+
+def _argument_paths(structure: Structure) -> list[Any]:
+    markers = [object() for _ in structure.graphdefs]
+    tree = jax.tree_util.tree_unflatten(structure.treedef, markers)
+    return [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+
+
+def _root_paths(structure: Structure) -> list[Any]:
+    return [
+        path
+        for path, graphdef in zip(_argument_paths(structure), structure.graphdefs, strict=True)
+        if graphdef is not None
+    ]
+
+
+def _donated_arguments(
+    donation: Donation, donated: Sequence[int], count: int, structure: Structure, layout: Layout | None
+) -> dict[str, Any]:
+    """The options of ``jax.jit`` for what is donated: values by their positions, and plain arguments after those."""
+    names: list[str] = []
+    if layout is None:
+        paths = zip(_argument_paths(structure), structure.graphdefs, strict=True)
+        flags = [donation.donates_argument(path) for path, graphdef in paths if graphdef is None]
+    else:
+        flags = [i in donation.numbers for i in range(layout.count) if i not in layout.objects]
+        slots = enumerate(layout.names, layout.count)
+        names = [name for i, name in slots if name in donation.names and i not in layout.objects]
+    plain = (i for i, flag in enumerate(flags, count) if flag)
+    return {"donate_argnums": (*donated, *plain), "donate_argnames": names or None}

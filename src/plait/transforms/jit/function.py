@@ -1,0 +1,453 @@
+"""``jit``: a compiled function of objects that costs what ``jax.jit`` on a flat list of arrays costs.
+
+A call takes one of two ways, with the same answers by construction and by test:
+
+* **the general way** gathers the arguments (``crossing.py``), finds the compiled function for their structure, runs it
+  and writes the outcome back;
+* **the fast way** is taken when a call looks like an earlier one whose outcome was plain. A run that belongs to the
+  walk of these objects checks it against the structure clock, reads each variable's cell into one list, calls the same
+  compiled function, and writes the returned values into the cells that were written (``dispatch.py``).
+
+Compiled functions are kept per structure (interned graphdefs, and how the objects are passed), not per object, so
+equal models share one (``compiled.py``). (rules U33, U34, X10)
+
+Who fills the caches: ``general`` (compiled functions, by structure; runs, on the first object) and ``find_walk``
+(walks, on their first root). What empties them: the death of the jitted function, and of the objects. What they hold:
+no module, see ``walks.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import os
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar, overload
+
+import jax
+import numpy as np
+
+from ..._compat import Tracer
+from ...core.functional.modes import graph_updates_mode, in_default_modes
+from ...core.graph.walks import CachedWalk, drop_runs
+from ...core.objects.filters import to_predicate
+from ...errors import ArgumentError, DispatchError, TraceContextError
+from ...paths import describe_path
+from ...typing import FilterLiteral
+from ..call.arguments import check_plain_arguments, static_argument
+from ..call.captures import warn_about_captures
+from ..call.crossing import Gathered, check_function, gather, gather_checked, is_graph_leaf, write_back
+from ..call.lanes import positional as positional_arguments
+from .compiled import Compiled, Donation, Layout, TraceSignature
+from .dispatch import Parameters, can_be_named, entrance_code, make_entrance, make_run
+from .shapes import eval_shape
+from .shardings import Shardings
+from .stages import Lowered, Traced
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+CHECK_DISPATCH = os.environ.get("PLAIT_CHECK_DISPATCH", "0") not in ("", "0")
+_numbers = itertools.count()
+
+
+class _Token:
+    """Lives as long as the jitted function that calls in one layout; its number is the key of the runs on walks."""
+
+    __slots__ = ("__weakref__", "number")
+
+    def __init__(self) -> None:
+        self.number = next(_numbers)
+
+
+def _drop_from(first: weakref.ref[Any], number: int) -> Callable[[Any], None]:
+    def callback(_: Any) -> None:
+        root = first()
+        if root is not None:
+            drop_runs(root, number)
+
+    return callback
+
+
+@overload
+def jit(fun: Callable[P, R], /, **options: Any) -> Callable[P, R]: ...
+@overload
+def jit(**options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the signature, the options stand here
+    fun: Any = None,
+    /,
+    *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    donate: FilterLiteral = None,
+    keep_unused: bool = False,
+    device: Any = None,
+    backend: str | None = None,
+    inline: bool = False,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """``jax.jit`` for functions of modules, variables and pytrees of them.
+
+    Changes that the function makes to its arguments (values, attributes, sharing) are made to the caller's own objects.
+    The function is traced once per structure of the arguments and shapes of their arrays; equal structures share one
+    compiled function, whichever objects they come from.
+
+    Args:
+        fun: the function; without it ``jit`` returns a decorator.
+        in_shardings, out_shardings: as in ``jax.jit``, a prefix of the arguments (of the output). A module takes one
+            sharding for all its state, a ``StateSharding`` by filter, or a ``State`` of shardings, such as
+            ``get_named_sharding`` gives. A variable that is written goes out in the sharding that it came in by.
+            Keyword arguments take the position that the signature gives them.
+        static_argnums: positions of arguments that are part of the compile key; they must be hashable.
+        static_argnames: names of such arguments.
+        donate_argnums, donate_argnames: arguments whose buffers the call may take over: all arrays of a plain argument,
+            and of a module the variables that the function writes. Those that it only reads stay as they are.
+        donate: a filter: which written variables, of any argument, the call may take over; ``True`` for all of them.
+            After a donating call that fails while running, the donated buffers are gone.
+        keep_unused, device, backend, inline: as in ``jax.jit``.
+        graph_updates: ``False`` carries only values out, no changes of structure; by default the mode of
+            ``plait.set_graph_updates``.
+
+    Returns:
+        A function with the signature of ``fun``. If ``fun`` raises, no argument is changed. Its ``trace(...)`` and
+        ``lower(...)`` give JAX's ahead-of-time stages, whose compiled form takes modules; ``eval_shape(...)`` is
+        ``plait.eval_shape`` of it; ``clear_cache()`` forgets what was compiled.
+
+    Raises:
+        ArgumentError: ``fun`` is a bound method of a module, a static argument cannot be hashed, or two variables hold
+            one buffer that is to be donated.
+
+    Example:
+        >>> class Counter(plait.Module):
+        ...     def __init__(self):
+        ...         self.count = plait.Variable(jnp.zeros((), jnp.int32))
+        >>> @plait.jit
+        ... def step(counter, x):
+        ...     counter.count += 1
+        ...     return x * counter.count
+        >>> counter = Counter()
+        >>> float(step(counter, 2.0)), float(step(counter, 2.0)), int(counter.count)
+        (2.0, 4.0, 2)
+    """
+    given = {
+        "in_shardings": in_shardings,
+        "out_shardings": out_shardings,
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+        "donate": donate,
+        "keep_unused": keep_unused,
+        "device": device,
+        "backend": backend,
+        "inline": inline,
+        "graph": graph,
+        "graph_updates": graph_updates,
+    }
+    if fun is None:
+        return lambda fun: jit(fun, **given)
+    check_function(fun, "jit")
+    chosen = {"keep_unused": keep_unused, "device": device, "backend": backend, "inline": inline}
+    options = {name: value for name, value in chosen.items() if value}
+    shardings = None
+    if in_shardings is not None or out_shardings is not None:
+        updates = graph_updates_mode(graph_updates)
+        shardings = Shardings(fun, in_shardings, out_shardings, updates=updates)
+    donation = None
+    if donate_argnums is not None or donate_argnames is not None or donate not in (None, False):
+        predicate = None if donate is None else to_predicate(donate)
+        donation = Donation(*_argument_positions(fun, donate_argnums, donate_argnames), predicate)
+    statics = _argument_positions(fun, static_argnums, static_argnames)
+    return _make_jitted(fun, statics, options, donation, shardings, graph, graph_updates)
+
+
+def _argument_positions(fun: Any, argnums: Any, argnames: Any) -> tuple[frozenset[int], frozenset[str]]:
+    """Arguments both by position and by name, as far as the signature tells."""
+    numbers: set[int] = {argnums} if isinstance(argnums, int) else set(argnums or ())
+    names: set[str] = {argnames} if isinstance(argnames, str) else set(argnames or ())
+    if numbers or names:
+        try:
+            parameters = list(inspect.signature(fun).parameters.values())
+        except (TypeError, ValueError):
+            parameters = []
+        positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        _check_named_arguments(fun, parameters, numbers, names, len(positional))
+        numbers = {n + len(positional) if n < 0 else n for n in numbers}
+        names |= {positional[n] for n in numbers if n < len(positional)}
+        numbers |= {positional.index(name) for name in names if name in positional}
+    return frozenset(numbers), frozenset(names)
+
+
+def _check_named_arguments(fun: Any, parameters: list[Any], numbers: set[int], names: set[str], count: int) -> None:
+    """Refuse static or donated arguments that the function does not have."""
+    kinds = {parameter.kind for parameter in parameters}
+    unknown: list[Any] = []
+    if parameters and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        unknown += sorted(n for n in numbers if not -count <= n < count)
+    if parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
+        unknown += sorted(names - {parameter.name for parameter in parameters})
+    if unknown:
+        raise ArgumentError(
+            "jit was told about arguments that the function does not have",
+            found=f"{', '.join(map(repr, unknown))}, for {getattr(fun, '__name__', fun)}",
+            expected=f"positions below {count}, or names of {[parameter.name for parameter in parameters]}",
+            do="correct static_argnums, static_argnames, donate_argnums or donate_argnames",
+        )
+
+
+def _make_jitted(
+    f: Any,
+    statics: tuple[frozenset[int], frozenset[str]],
+    options: dict[str, Any],
+    donation: Donation | None,
+    shardings: Shardings | None,
+    graph: bool | None,
+    graph_updates: bool | None,
+) -> Any:
+    compiled_functions: dict[Any, Compiled] = {}
+    history: list[TraceSignature] = []
+    parameters = Parameters(f)
+    tokens: dict[Layout, _Token] = {}
+    codes: dict[Layout, Any] = {}
+    static_numbers, static_names = statics
+    explain = explain_buffers if shardings is None else functools.partial(explain_layout, shardings)
+
+    def wrap_static(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return (
+            tuple(static_argument("jit", value, i) if i in static_numbers else value for i, value in enumerate(args)),
+            {
+                name: static_argument("jit", value, name) if name in static_names else value
+                for name, value in kwargs.items()
+            },
+        )
+
+    def general(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = prepare(args, kwargs)
+        updates = graph_updates_mode(graph_updates)
+        gathered = gather_checked("jit", (args, kwargs), graph, updates)
+        try:
+            compiled = find_compiled(args, kwargs, gathered, updates)
+            positional, named = compiled.arguments(gathered, args, kwargs)
+            returned = compiled.jitted(*positional, **named)
+        except (ValueError, RuntimeError) as error:
+            explain_deleted(gathered)
+            if shardings is not None:
+                shardings.explain(error, gathered, args)
+            raise
+        except (TypeError, jax.errors.UnexpectedTracerError) as error:
+            explain_bad_values(error, gathered)
+            check_plain_arguments(f, gathered, error)
+            raise
+        outcome, values, plain = compiled.outcome_of(returned)
+        result = write_back(outcome, gathered, values, plain)
+        if compiled.layout is not None and compiled.outcomes[0].is_plain and in_default_modes(graph, graph_updates):
+            remember(compiled.layout, gathered, compiled)
+        return result
+
+    def layout_of(args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered) -> Layout | None:
+        """How the call passes its objects, where each is an argument of its own."""
+        names = tuple(sorted(kwargs))
+        if static_numbers or static_names or not can_be_named(names):
+            return None
+        slots = [*args, *(kwargs[name] for name in names)]
+        objects = tuple(i for i, value in enumerate(slots) if is_graph_leaf(value))
+        if not objects or len(objects) != len(gathered.roots):
+            return None
+        return Layout(len(args), names, objects)
+
+    def find_compiled(args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered, updates: bool) -> Compiled:
+        structure = gathered.structure
+        layout = layout_of(args, kwargs, gathered)
+        if layout is None:
+            key: Any = (structure.treedef, structure.graphdefs, updates)
+        else:
+            key = (layout, tuple(graphdef for graphdef in structure.graphdefs if graphdef is not None), updates)
+        compiled = compiled_functions.get(key)
+        if compiled is None:
+            if not compiled_functions:
+                warn_about_captures(f, "jit")
+            of_call = None if shardings is None else shardings.of_call(gathered, args, kwargs)
+            made = Compiled(f, gathered, options, history, donation, updates, layout, of_call)
+            compiled = compiled_functions.setdefault(key, made)
+        return compiled
+
+    def remember(layout: Layout, gathered: Gathered, compiled: Compiled) -> None:
+        """Leave a run on the first object, and let the entrance look for it."""
+        walk, first = gathered.walk, gathered.roots[0]
+        kept = getattr(first, "_walks", None)
+        if walk is None or kept is None or kept.get(tuple(map(id, gathered.roots[1:]))) is not walk:
+            return  # an object that cannot keep it, or cannot tell its changes
+        token = tokens.get(layout) or tokens.setdefault(layout, _Token())
+        number = token.number
+        run = walk.runs.get(number)
+        if run is None:
+            check = check_cells if CHECK_DISPATCH else None
+            run = make_run(compiled, walk, gathered.roots, (graph, graph_updates), finish, check, explain)
+            run.guard = weakref.ref(token, _drop_from(weakref.ref(first), number))
+            walk.runs[number] = run
+        kept[number] = run
+        code = codes.get(layout) or codes.setdefault(layout, entrance_code(parameters, layout, number))
+        jitted = itself()
+        if jitted is not None and jitted.__code__ is not code:
+            jitted.__code__ = code
+
+    def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if shardings is not None:
+            args, kwargs = positional_arguments(f, args, kwargs)
+        return wrap_static(args, kwargs) if static_numbers or static_names else (args, kwargs)
+
+    def stage(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = prepare(args, kwargs)
+        gathered = gather((args, kwargs))
+        compiled = find_compiled(args, kwargs, gathered, graph_updates_mode(graph_updates))
+        positional, named = compiled.arguments(gathered, args, kwargs)
+        return getattr(compiled.jitted, kind)(*positional, **named), compiled, gathered.structure, prepare
+
+    def shapes(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = prepare(args, kwargs)
+        return eval_shape(f, *args, graph=graph, graph_updates=graph_updates, **kwargs)
+
+    def clear_cache() -> None:
+        for compiled in compiled_functions.values():
+            compiled.jitted.clear_cache()
+        jitted = itself()
+        if jitted is not None:
+            jitted.__code__ = first_code
+        compiled_functions.clear()
+        tokens.clear()  # which drops the runs of all models
+        codes.clear()
+        history.clear()
+
+    wrapper = make_entrance(parameters, general)
+    first_code = wrapper.__code__
+    functools.update_wrapper(wrapper, f)
+    wrapper.trace = lambda *args, **kwargs: Traced(*stage("trace", args, kwargs))  # type: ignore[attr-defined]
+    wrapper.lower = lambda *args, **kwargs: Lowered(*stage("lower", args, kwargs))  # type: ignore[attr-defined]
+    wrapper.eval_shape = shapes  # type: ignore[attr-defined]
+    wrapper.clear_cache = clear_cache  # type: ignore[attr-defined]
+    itself = weakref.ref(wrapper)  # or it would keep itself
+    return wrapper
+
+
+def finish(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any) -> Any:
+    """The end of a fast call whose trace did something else than the first one."""
+    outcome, values, plain = compiled.outcome_of(returned)
+    return write_back(outcome, gather((args, kwargs)), values, plain)
+
+
+def explain_buffers(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise an error with paths if a buffer is gone, or a donated buffer is held by two variables."""
+    gathered = gather((args, kwargs))
+    explain_deleted(gathered)
+    compiled.arguments(gathered, args, kwargs)
+
+
+def explain_layout(shardings: Shardings, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """As ``explain_buffers``; and raise an error with paths if that being handled is about a sharding.
+
+    It is kept by the model, and may not refer to the jitted function.
+    """
+    explain_buffers(compiled, args, kwargs)
+    error = sys.exc_info()[1]
+    if error is not None:
+        shardings.explain(error, gather((args, kwargs)), args)
+
+
+def explain_deleted(gathered: Gathered) -> None:
+    """Name the variables whose buffers an earlier call took over.
+
+    Raises:
+        ArgumentError: names their paths.
+    """
+    if gathered.walk is None:
+        return
+    gone = [
+        describe_path(path)
+        for cell, path in zip(gathered.walk.cells, gathered.walk.paths(), strict=True)
+        if any(isinstance(leaf, jax.Array) and _is_deleted(leaf) for leaf in jax.tree.leaves(cell.raw))
+    ]
+    if gone:
+        raise ArgumentError(
+            "a variable holds an array that is gone: an earlier call took over its buffer (donation)",
+            at=", ".join(gone[:5]) + (f", and {len(gone) - 5} more" if len(gone) > 5 else ""),
+            found="a deleted array",
+            expected="an array",
+            do="go on with the object that the donating call updated, or donate plait.clone(model, arrays=True)",
+        )
+
+
+def _is_deleted(array: Any) -> bool:
+    return not isinstance(array, Tracer) and array.is_deleted()
+
+
+def explain_bad_values(error: Exception, gathered: Gathered) -> None:
+    """Name the variable whose value JAX could not take.
+
+    Raises:
+        TraceContextError: a variable holds a value of a trace that has ended.
+        ArgumentError: some variable holds neither arrays nor numbers.
+    """
+    if gathered.walk is None:
+        return
+    if isinstance(error, jax.errors.UnexpectedTracerError):
+        leaked = [
+            describe_path(path)
+            for cell, path in zip(gathered.walk.cells, gathered.walk.paths(), strict=True)
+            if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(cell.raw))
+        ]
+        if leaked:
+            raise TraceContextError(
+                "a variable holds a value of a JAX trace that has ended",
+                at=", ".join(leaked),
+                found="a tracer, left behind by a function that changed a captured container while it was traced",
+                expected="arrays",
+                do="take the object out again, and pass the model to the function that adds it as an argument",
+            ) from error
+        return
+    bad = []
+    for cell, path in zip(gathered.walk.cells, gathered.walk.paths(), strict=True):
+        for leaf in jax.tree.leaves(cell.raw):
+            if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
+                bad.append((path, leaf))
+    if bad:
+        raise ArgumentError(
+            "a variable holds a value that is no array",
+            at=", ".join(describe_path(path) for path, _ in bad),
+            found=f"a {type(bad[0][1]).__name__}",
+            expected="arrays, or numbers",
+            do="keep such values as plain attributes, which are static",
+        ) from error
+
+
+def check_walk(walk: CachedWalk, roots: Sequence[Any]) -> None:
+    """Compare a cached walk with a fresh one; see ``check_cells``."""
+    check_cells(walk.graphdefs, walk.cells, roots)
+
+
+def check_cells(graphdefs: Sequence[Any], cells: Sequence[Any], roots: Sequence[Any]) -> None:
+    """Compare what a cached walk found with a fresh one (``PLAIT_CHECK_DISPATCH=1``).
+
+    Raises:
+        DispatchError: they differ; the fast way would have answered for another structure.
+    """
+    fresh = CachedWalk(tuple(roots))
+    same_cells = len(fresh.cells) == len(cells) and all(
+        new is old or (not hasattr(new, "metadata") and new.raw is old.raw)
+        for new, old in zip(fresh.cells, cells, strict=True)
+    )
+    if fresh.graphdefs != tuple(graphdefs) or not same_cells:
+        raise DispatchError(
+            "a cached walk differs from a fresh one",
+            at=", ".join(f"a {type(root).__name__}" for root in roots),
+            found="a change of structure that did not move the structure clock",
+            expected="changes by assignment; writing through obj.__dict__ goes round the hooks",
+            do="assign attributes instead of writing to __dict__; otherwise this is a bug in plait",
+        )

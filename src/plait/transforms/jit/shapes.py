@@ -1,0 +1,212 @@
+"""``eval_shape``, ``make_jaxpr`` and ``checkify``: what a function would do, and what may go wrong in it.
+
+(rules X23, X24, X25)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from ..._compat import is_mutable_array
+from ...core.functional.modes import graph_updates_mode
+from ...core.graph.axes import sharding_hooks
+from ...core.graph.flatten import Walk, path_of
+from ...core.objects.variables import Variable
+from ...paths import describe_path
+from ..call.arguments import with_statics
+from ..call.crossing import (
+    Entered,
+    Gathered,
+    Result,
+    Structure,
+    call_inside,
+    check_function,
+    curried,
+    gather,
+    gather_checked,
+    leave,
+    leave_values_only,
+    lift,
+    write_back,
+)
+
+
+def eval_shape(
+    f: Callable[..., Any], *args: Any, graph: bool | None = None, graph_updates: bool | None = None, **kwargs: Any
+) -> Any:
+    """What ``f(*args, **kwargs)`` would return, with ``jax.ShapeDtypeStruct`` in place of arrays. Allocates nothing.
+
+    Modules in the output are new ones, whose variables hold shapes; the arguments stay as they are, and may hold
+    shapes themselves. Where a mesh is known, a variable's shape has the sharding of its ``out_sharding`` under the
+    rules in force: the mesh is the variable's metadata ``mesh``, else the one of ``jax.set_mesh``.
+
+    Raises:
+        ArgumentError: ``f`` is a bound method, returns a captured object, or has a variable whose ``out_sharding`` does
+            not fit its shape or the mesh; names the path.
+
+    Example:
+        >>> model = plait.eval_shape(lambda: plait.Linear(1_000_000, 1_000_000, rngs=plait.Rngs(0)))
+        >>> model.kernel.value
+        ShapeDtypeStruct(shape=(1000000, 1000000), dtype=float32)
+        >>> x = jax.ShapeDtypeStruct((8, 1_000_000), jnp.float32)
+        >>> plait.eval_shape(lambda model, x: model(x), model, x).shape
+        (8, 1000000)
+    """
+    check_function(f, "eval_shape")
+    gathered = gather_checked("eval_shape", (args, kwargs), graph, graph_updates_mode(graph_updates))
+    run = _Run("eval_shape", f, gathered.structure, graph_updates_mode(graph_updates))
+
+    def shapes(values: Sequence[Any], plain: Sequence[Any]) -> Result:
+        out = gather(run(values, plain))
+        values = [value[...] if is_mutable_array(value) else value for value in out.values()]
+        return Result(values, out.plain, out.structure)  # type: ignore[arg-type]
+
+    found = jax.eval_shape(shapes, gathered.values(), gathered.plain)
+    built = Entered(found.outcome, found.values, found.plain)  # type: ignore[arg-type]
+    for root in built.roots:
+        _put_shardings(root)
+    return built.tree
+
+
+@curried
+def make_jaxpr(
+    f: Any = None,
+    /,
+    *,
+    static_argnums: int | Sequence[int] = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """``jax.make_jaxpr`` for functions of modules: the arrays of the arguments in, the arrays of the output out.
+
+    What the function writes does not come out, as if with ``graph_updates=False`` (which is what it always does; the
+    argument is there for symmetry). The arguments stay as they are, and may hold shapes in place of arrays.
+
+    Args:
+        f: the function; without it ``make_jaxpr`` returns a decorator.
+        static_argnums: positions of arguments that are no arrays, and hashable.
+
+    Raises:
+        ArgumentError: two arguments share a variable, or an argument's variable is returned.
+
+    Example:
+        >>> model = plait.Linear(2, 3, use_bias=False, rngs=plait.Rngs(0))
+        >>> jaxpr = plait.make_jaxpr(lambda model, x: model(x))(model, jnp.ones((1, 2)))
+        >>> [str(v.aval) for v in jaxpr.jaxpr.invars], jaxpr.jaxpr.eqns[0].primitive.name
+        (['float32[2,3]', 'float32[1,2]'], 'dot_general')
+    """
+    check_function(f, "make_jaxpr")
+
+    @functools.wraps(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        args = with_statics("make_jaxpr", args, static_argnums)
+        gathered = gather_checked("make_jaxpr", (args, kwargs), graph, False)
+        run = _Run("make_jaxpr", f, gathered.structure, False)
+        structure = gathered.structure
+
+        def flat(*leaves: Any) -> list[Any]:
+            values, plain = _taken_apart(structure, leaves)
+            return _in_order(gather(run(values, plain)))
+
+        return jax.make_jaxpr(flat)(*_in_order(gathered))
+
+    return wrapper
+
+
+@curried
+def checkify(
+    f: Any = None, /, errors: Any = None, *, graph: bool | None = None, graph_updates: bool | None = None
+) -> Any:
+    """``jax.experimental.checkify.checkify`` for functions of modules.
+
+    Args:
+        f: the function; without it ``checkify`` returns a decorator.
+        errors: the checks to enable; ``None`` for ``checkify.user_checks``.
+
+    Returns:
+        A function that returns ``(error, out)``. Changes to the arguments are made whether there is an error or not.
+
+    Example:
+        >>> from jax.experimental import checkify
+        >>> def root(model):
+        ...     checkify.check(jnp.all(model.x[...] >= 0), "negative")
+        ...     return jnp.sqrt(model.x[...])
+        >>> class Model(plait.Module):
+        ...     def __init__(self, x):
+        ...         self.x = plait.Param(x)
+        >>> error, out = plait.checkify(root)(Model(jnp.array(-1.0)))
+        >>> error.get()
+        'negative (`check` failed)'
+    """
+    check_function(f, "checkify")
+
+    @functools.wraps(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        from jax.experimental import checkify as jax_checkify  # half as long to import as all of plait
+
+        updates = graph_updates_mode(graph_updates)
+        gathered = gather_checked("checkify", (args, kwargs), graph, updates)
+        lifted = lift(f, gathered.structure, "checkify", updates=updates)
+        checked = jax_checkify.checkify(lifted, jax_checkify.user_checks if errors is None else errors)
+        error, result = checked(gathered.values(), gathered.plain)
+        return error, write_back(result.outcome, gathered, result.values, result.plain)
+
+    return wrapper
+
+
+class _Run:
+    """A function of objects as one of (values, plain leaves) whose changes to its arguments are forgotten."""
+
+    def __init__(self, name: str, f: Callable[..., Any], structure: Structure, updates: bool) -> None:
+        self.name, self.f, self.structure, self.updates = name, f, structure, updates
+
+    def __call__(self, values: Sequence[Any], plain: Sequence[Any]) -> Any:
+        entered = Entered(self.structure, values, plain)
+        out = call_inside(self.f, entered)
+        (leave if self.updates else leave_values_only)(entered, out, self.name)  # refuses captured objects
+        return out
+
+
+def _in_order(gathered: Gathered) -> list[Any]:
+    """Values and plain leaves as they stand in the tree."""
+    values, plain = iter(gathered.values()), iter(gathered.plain)
+    found: list[Any] = []
+    for graphdef in gathered.structure.graphdefs:
+        if graphdef is None:
+            found.append(next(plain))
+        else:
+            found += [next(values) for _ in range(graphdef.num_leaves)]
+    return found
+
+
+def _taken_apart(structure: Structure, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """The inverse of ``_in_order``: values, and plain leaves."""
+    supply = iter(leaves)
+    values: list[Any] = []
+    plain: list[Any] = []
+    for graphdef in structure.graphdefs:
+        if graphdef is None:
+            plain.append(next(supply))
+        else:
+            values += [next(supply) for _ in range(graphdef.num_leaves)]
+    return values, plain
+
+
+def _put_shardings(root: Any) -> None:
+    """Give the shapes in a graph's variables the shardings of their annotations, as far as a mesh is known."""
+    walk = Walk()
+    walk.add(root)
+    for variable, link in zip(walk.leaves, walk.links, strict=True):
+        if not isinstance(variable, Variable):
+            continue
+        shape = variable._cell.raw
+        if isinstance(shape, jax.ShapeDtypeStruct) and shape.sharding is None:
+            for sharding_of in sharding_hooks:
+                sharding = sharding_of(variable, shape.shape, describe_path(path_of(link)))
+                variable._cell.raw = jax.ShapeDtypeStruct(
+                    shape.shape, shape.dtype, sharding=sharding, weak_type=shape.weak_type
+                )

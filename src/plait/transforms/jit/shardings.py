@@ -1,0 +1,287 @@
+"""Shardings of a jitted function: what the caller says about arguments and output, value by value. (rules X2, X10)
+
+Inputs are told to ``jax.jit`` itself. What comes out is laid out inside, since how many values a function writes is
+known only to its trace: a variable that came in goes out as it came, a new one as its prefix says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
+
+from ...core.graph.flatten import path_of
+from ...errors import ArgumentError
+from ...paths import format_path
+from ..call.aliasing import Treatment, check_aliasing
+from ..call.arguments import argument_name, parameter_names
+from ..call.crossing import Entered, Gathered, Left, Result, Structure, call_inside, leave, leave_values_only
+from ..call.lanes import value_labels, value_prefixes
+from ..call.prefixes import Prefix, is_graph_leaf
+
+
+class Shardings:
+    """What was said for ``in_shardings`` and ``out_shardings`` of one jitted function.
+
+    Args:
+        f: the function, for the names of its arguments.
+        ins, outs: prefixes whose leaves are shardings, specs, ``None`` (JAX decides), or ``StateSharding``.
+    """
+
+    def __init__(self, f: Callable[..., Any], ins: Any, outs: Any, *, updates: bool) -> None:
+        self.names = parameter_names(f)
+        self.given = tuple(ins) if isinstance(ins, list) else ins
+        self.ins = Prefix.of("jit", "in_shardings", self.given, updates=updates)
+        self.outs = Prefix.of("jit", "out_shardings", outs, updates=updates)
+
+    def of_call(self, gathered: Gathered, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallShardings:
+        """The shardings of one call's arguments.
+
+        Raises:
+            ArgumentError: a keyword argument, whose position is not known; or a prefix or a spec that does not fit.
+            SharingError: a variable is reached under two shardings.
+        """
+        if kwargs:
+            raise ArgumentError(
+                "jit with in_shardings takes no keyword arguments that the signature does not place",
+                at=next(iter(kwargs)),
+                found=f"the keyword arguments {sorted(kwargs)}",
+                expected="positional arguments",
+                do="pass them by position",
+            )
+        spread = self.ins.spread(args)
+        pairs, _ = jax.tree_util.tree_flatten_with_path((args, {}), is_leaf=is_graph_leaf)
+        roots = [
+            (argument_name(path, self.names), leaf, prefix)
+            for (path, leaf), prefix in zip(pairs, spread, strict=True)
+            if is_graph_leaf(leaf)
+        ]
+        prefixes = tuple(prefix for _, _, prefix in roots)
+        if len(set(prefixes)) > 1:
+            check_aliasing("jit", [Treatment(*root) for root in roots], {})
+        values = list(value_prefixes(gathered, prefixes))
+        plain = [prefix for (_, leaf), prefix in zip(pairs, spread, strict=True) if not is_graph_leaf(leaf)]
+        whole = isinstance(self.given, tuple)
+        arguments = [self.given[i] if whole else self.given for i in range(len(args))]
+        labels = value_labels(gathered, [label for label, _, _ in roots])
+        call = CallShardings(values, plain, arguments, prefixes, self.outs, labels)
+        for place, value, sharding in self._inputs(call, gathered, args):
+            check_layout("in_shardings", place, value, sharding)
+        return call
+
+    def _inputs(self, call: CallShardings, gathered: Gathered, args: tuple[Any, ...]) -> Iterator[tuple[str, Any, Any]]:
+        """Every input: where it stands, its value, and the sharding that was said for it."""
+        pairs, _ = jax.tree_util.tree_flatten_with_path((args, {}), is_leaf=is_graph_leaf)
+        places = [*call.labels, *(argument_name(path, self.names) for path, leaf in pairs if not is_graph_leaf(leaf))]
+        values = [*gathered.values(), *gathered.plain]
+        return zip(places, values, [*call.values, *call.plain], strict=True)
+
+    def explain(self, error: BaseException, gathered: Gathered, args: tuple[Any, ...]) -> None:
+        """Name the input that does not fit what was said for it, or arrives in another sharding, if that is the error.
+
+        Raises:
+            ArgumentError: names its path, and the spec or both shardings.
+        """
+        if isinstance(error, ArgumentError):
+            return
+        call = self.of_call(gathered, args, {})
+        inputs = list(self._inputs(call, gathered, args))
+        if "requires a non-empty mesh" in str(error):
+            given = [("in_shardings", place, spec) for place, _, spec in inputs]
+            given += [("out_shardings", "the output", spec) for spec in self.outs.leaves]
+            for argument, place, spec in given:
+                if isinstance(spec, PartitionSpec):
+                    raise ArgumentError(
+                        f"jit: {argument} has partition specs, and there is no mesh that they are about",
+                        at=place,
+                        found=f"{spec}, and no mesh in force",
+                        expected="a mesh that jax.set_mesh put in force, or shardings with a mesh of their own",
+                        do=f"call it in `with jax.set_mesh(mesh):`, or pass jax.sharding.NamedSharding(mesh, {spec})",
+                    ) from error
+        if "does not match the sharding" not in str(error):
+            return
+        mesh = jax.sharding.get_mesh()
+        for place, value, expected in inputs:
+            found = getattr(value, "sharding", None)
+            if isinstance(expected, PartitionSpec) and not mesh.empty:
+                expected = NamedSharding(mesh, expected)
+            if isinstance(expected, Sharding) and found is not None and not _agree(found, expected, value):
+                raise ArgumentError(
+                    "jit: an array arrives in another sharding than in_shardings says",
+                    at=place,
+                    found=f"{found}",
+                    expected=f"{expected}",
+                    do="move it first: jax.device_put(value, sharding), or say None and let JAX decide",
+                ) from error
+
+
+def _agree(found: Sharding, expected: Sharding, value: Any) -> bool:
+    return not getattr(value, "committed", True) or found.is_equivalent_to(expected, value.ndim)
+
+
+class CallShardings:
+    """The shardings of the arguments of one call, and of its output.
+
+    Attributes:
+        values, plain: of each input value and each plain leaf.
+        arguments: of each positional argument, as given.
+        prefixes: of each root.
+        labels: where each input value stands.
+    """
+
+    def __init__(
+        self,
+        values: list[Any],
+        plain: list[Any],
+        arguments: list[Any],
+        prefixes: tuple[Any, ...],
+        outs: Prefix,
+        labels: list[str],
+    ) -> None:
+        self.values = values
+        self.plain = plain
+        self.arguments = arguments
+        self.prefixes = prefixes
+        self.outs = outs
+        self.labels = labels
+
+    def run_inside(
+        self,
+        f: Callable[..., Any],
+        structure: Structure,
+        values: Sequence[Any],
+        plain: Sequence[Any],
+        returned: frozenset[int],
+        updates: bool,
+    ) -> Result:
+        """As ``crossing.run_inside``, with every value that comes out laid out as its prefix says."""
+        entered = Entered(structure, values, plain)
+        out = call_inside(f, entered)
+        left = (leave if updates else leave_values_only)(entered, out, "jit", returned)
+        pairs, treedef = jax.tree_util.tree_flatten_with_path(out, is_leaf=is_graph_leaf)
+        leaves = [leaf for _, leaf in pairs]
+        spread = self.outs.spread(out)
+        kinds = [is_graph_leaf(leaf) for leaf in leaves]
+        outs = [prefix for prefix, is_object in zip(spread, kinds, strict=True) if is_object]
+        laid = [
+            leaf if is_object else constrain(leaf, prefix, f"the output{jax.tree_util.keystr(path)}")
+            for (path, leaf), prefix, is_object in zip(pairs, spread, kinds, strict=True)
+        ]
+        rest: Any = [leaf for leaf, is_object in zip(laid, kinds, strict=True) if not is_object]
+        if left.outcome.output is None:
+            rest = jax.tree_util.tree_unflatten(treedef, laid)
+        carried = [
+            constrain(value, sharding, place)
+            for value, (sharding, place) in zip(left.values, self._of_values(entered, left, outs), strict=True)
+        ]
+        return Result(carried, rest, left.outcome)
+
+    def _of_values(self, entered: Entered, left: Left, outs: list[Any]) -> list[tuple[Any, str]]:
+        """The sharding of each value that comes out, and where it stands."""
+        prefixes = [*self.prefixes, *outs]
+        positions = left.positions(entered.variables())
+        return [
+            (left.prefix_of(origin, prefixes), format_path(path_of(left.walk.links[origin])) or "the output")
+            if position is None
+            else (self.values[position], self.labels[position])
+            for origin, position in zip(left.origins, positions, strict=True)
+        ]
+
+
+def check_layout(argument: str, place: str, value: Any, sharding: Any) -> None:
+    """Refuse a spec, or a sharding with a spec, that arrays of this shape or the mesh in force cannot follow.
+
+    Args:
+        argument: where it was said: ``in_shardings`` or ``out_shardings``.
+        place: which value it was said for.
+
+    Raises:
+        ArgumentError: names the place, the spec, and what there is.
+    """
+    if not isinstance(sharding, (PartitionSpec, NamedSharding)):
+        return
+    bare = isinstance(sharding, PartitionSpec)
+    spec: Any = sharding if bare else sharding.spec
+    sizes = dict((jax.sharding.get_abstract_mesh() if bare else sharding.mesh).shape)
+    mesh = f"the mesh {sizes}" if sizes else "no mesh in force"
+    names = [_axes_of(entry) for entry in spec]
+    flat = [name for part in names for name in part]
+    # Without sizes the mesh is that of an old `with mesh:`, or none; JAX says so.
+    unknown = [name for name in flat if sizes and name not in sizes]
+    if unknown:
+        raise ArgumentError(
+            f"jit: {argument} names an axis that the mesh does not have",
+            at=place,
+            found=f"{', '.join(map(repr, unknown))} in {spec}",
+            expected=f"axes of {mesh}",
+            do="correct the name, or put the mesh that has it in force: with jax.set_mesh(mesh)",
+        )
+    repeated = sorted({name for name in flat if flat.count(name) > 1})
+    if repeated:
+        raise ArgumentError(
+            f"jit: {argument} cuts two axes of one array by the same mesh axis",
+            at=place,
+            found=f"{', '.join(map(repr, repeated))} twice in {spec}, with {mesh}",
+            expected="each axis of the mesh at most once",
+            do="name another axis of the mesh, or None for an axis that stays whole",
+        )
+    for leaf in jax.tree_util.tree_leaves(value):
+        shape = np.shape(leaf)
+        if len(spec) > len(shape):
+            raise ArgumentError(
+                f"jit: a spec in {argument} has more entries than the array has axes",
+                at=place,
+                found=f"{spec} for an array of shape {shape}, with {mesh}",
+                expected=f"at most {len(shape)} entries",
+                do="shorten the spec; for a module, plait.StateSharding({filter: spec, ...: PartitionSpec()}) tells "
+                "its variables apart",
+            )
+        for axis, (length, part) in enumerate(zip(shape, names, strict=False)):
+            parts = math.prod(sizes.get(name, 1) for name in part)
+            if length % parts:
+                raise ArgumentError(
+                    f"jit: {argument} does not fit: axis {axis} cannot be divided among the devices",
+                    at=place,
+                    found=f"an array of shape {shape}, and {spec}, with {mesh}",
+                    expected=f"axis {axis} of a multiple of {parts}",
+                    do="pad the array, leave that axis unsharded (None), or use a mesh of another shape",
+                )
+
+
+def _axes_of(entry: Any) -> tuple[str, ...]:
+    return tuple(name for name in (entry if isinstance(entry, (tuple, list)) else (entry,)) if isinstance(name, str))
+
+
+def _check_divides(leaf: Any, sharding: Sharding, place: str) -> None:
+    """Refuse a sharding that cannot cut an output.
+
+    Raises:
+        ArgumentError: names the shape and the sharding.
+    """
+    try:
+        sharding.shard_shape(leaf.shape)
+    except (ValueError, IndexError) as error:  # the second: a scalar has no axis to cut
+        raise ArgumentError(
+            "jit: out_shardings does not fit an output",
+            at=place,
+            found=f"an array of shape {tuple(leaf.shape)}",
+            expected=f"a shape that {sharding} divides",
+            do="pad the array, or leave that axis unsharded",
+        ) from error
+
+
+def constrain(value: Any, sharding: Any, place: str) -> Any:
+    """A traced value laid out in a way; ``None`` leaves it to JAX."""
+    if sharding is None:
+        return value
+    check_layout("out_shardings", place, value, sharding)
+    if isinstance(sharding, Sharding):
+        for leaf in jax.tree_util.tree_leaves(value):
+            _check_divides(leaf, sharding, place)
+    explicit = isinstance(sharding, NamedSharding) and set(sharding.mesh.axis_types) == {AxisType.Explicit}
+    lay_out = jax.sharding.reshard if explicit else jax.lax.with_sharding_constraint
+    return jax.tree_util.tree_map(lambda leaf: lay_out(leaf, sharding), value)

@@ -1,0 +1,64 @@
+"""Ahead-of-time stages of a jitted function: trace, lower, compile, callable with modules. (rule X10)
+
+Each stage wraps JAX's own stage of the same name and hands everything on to it; what is added is the crossing: the
+compiled stage takes modules and writes to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...errors import ArgumentError
+from ..call.crossing import Structure, gather, write_back
+from .compiled import Compiled
+
+
+class _Stage:
+    """Hands everything that it does not know on to JAX's stage."""
+
+    def __init__(self, stage: Any, compiled: Compiled, structure: Structure, prepare: Callable[..., Any]) -> None:
+        self._stage = stage
+        self._compiled = compiled
+        self._structure = structure
+        self._prepare = prepare
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stage, name)
+
+    def __repr__(self) -> str:
+        return f"plait {type(self).__name__} of {self._stage!r}"
+
+
+class Traced(_Stage):
+    """A function traced for given arguments; ``lower()`` goes on."""
+
+    def lower(self, **options: Any) -> Lowered:
+        """The program in StableHLO."""
+        return Lowered(self._stage.lower(**options), self._compiled, self._structure, self._prepare)
+
+
+class Lowered(_Stage):
+    """A lowered program; ``as_text()``, ``cost_analysis()`` and the rest as in JAX, ``compile()`` goes on."""
+
+    def compile(self, **options: Any) -> CompiledStage:
+        """The executable."""
+        return CompiledStage(self._stage.compile(**options), self._compiled, self._structure, self._prepare)
+
+
+class CompiledStage(_Stage):
+    """An executable that takes the same kinds of arguments as the function it was made from, modules included."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = self._prepare(args, kwargs)
+        gathered = gather((args, kwargs))
+        if gathered.structure != self._structure:
+            raise ArgumentError(
+                "a compiled function was called with arguments of another structure",
+                found="modules or containers that differ from those it was compiled for",
+                expected="the same structure: types, static values and sharing",
+                do="compare with plait.diff(plait.graphdef(before), plait.graphdef(now)), or lower again",
+            )
+        positional, named = self._compiled.arguments(gathered, args, kwargs)
+        outcome, values, plain = self._compiled.outcome_of(self._stage(*positional, **named))
+        return write_back(outcome, gathered, values, plain)

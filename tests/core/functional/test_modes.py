@@ -1,0 +1,160 @@
+"""Tree mode and value-only updates (rules G57, U32, S5)."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import jax.numpy as jnp
+import pytest
+
+import plait
+from plait import Param
+from plait.core.functional.modes import graph_mode, graph_updates_mode
+from plait.errors import ArgumentError, GraphError
+
+
+class Unregistered(plait.Object):
+    def __init__(self):
+        self.weight = Param(1.0)
+
+
+def shared_model():
+    weight = Param(jnp.ones(2))
+    return plait.Dict(a=weight, inner=plait.Dict(b=weight))
+
+
+def cyclic_model():
+    model = plait.Dict(a=Param(1.0))
+    model.inner = plait.Dict(back=model)
+    return model
+
+
+FUNCTIONS = {
+    "split": lambda m: plait.split(m, graph=False),
+    "state": lambda m: plait.state(m, graph=False),
+    "graphdef": lambda m: plait.graphdef(m, graph=False),
+    "variables": lambda m: plait.variables(m, graph=False),
+    "clone": lambda m: plait.clone(m, graph=False),
+    "flatten": lambda m: plait.flatten(m, graph=False),
+    "iter_graph": lambda m: list(plait.iter_graph(m, graph=False)),
+    "map": lambda m: plait.map(lambda path, leaf: leaf, m, graph=False),
+    "jit": lambda m: plait.jit(lambda m: None, graph=False)(m),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_tree_mode_refuses_sharing_and_names_both_paths(name):
+    """G57."""
+    with pytest.raises(GraphError, match=r"(a and |\[0\]\.a and ).*inner\.b"):
+        FUNCTIONS[name](shared_model())
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_tree_mode_takes_trees(name):
+    """G57."""
+    FUNCTIONS[name](plait.Dict(a=Param(1.0), b=[Param(2.0)]))
+
+
+def test_tree_mode_refuses_cycles_and_classes_that_are_no_pytrees():
+    """G57."""
+    with pytest.raises(GraphError, match=r"the root and inner\.back"):
+        plait.split(cyclic_model(), graph=False)
+    with pytest.raises(GraphError, match="pytree=False"):
+        plait.split(Unregistered(), graph=False)
+
+
+def test_the_mode_of_the_thread_takes_effect_at_once_and_is_restored():
+    """G57: as a call, a context manager and a decorator; the argument wins."""
+    with plait.set_graph_mode(False):
+        assert not graph_mode()
+        assert graph_mode(True)
+        with pytest.raises(GraphError, match="duplicate"):
+            plait.split(shared_model())
+        plait.split(shared_model(), graph=True)
+    assert graph_mode()
+
+    @plait.set_graph_mode(False)
+    def inside():
+        return graph_mode()
+
+    assert not inside()
+    assert graph_mode()
+    plait.set_graph_mode(False)
+    assert not graph_mode()
+    plait.set_graph_mode(True)
+
+
+def test_modes_belong_to_a_thread():
+    """U37."""
+    seen = []
+    with plait.set_graph_mode(False):
+        thread = threading.Thread(target=lambda: seen.append(graph_mode()))
+        thread.start()
+        thread.join()
+    assert seen == [True]
+
+
+def test_value_only_updates_carry_values_and_no_structure():
+    """U32."""
+
+    @plait.jit(graph_updates=False)
+    def step(model):
+        model.a[...] = model.a * 2
+        model.new = Param(1.0)
+        return Param(model.a.get_value())
+
+    model = plait.Dict(a=Param(jnp.ones(2)))
+    for turn in (2, 4):
+        out = step(model)
+        assert model.a[0] == turn
+        assert out[0] == turn
+        assert "new" not in model
+
+
+def test_value_only_updates_refuse_shared_inputs_and_returned_inputs():
+    """U32."""
+    with pytest.raises(ArgumentError, match="duplicate"):
+        plait.jit(lambda m: None, graph_updates=False)(shared_model())
+    with pytest.raises(ArgumentError, match="return an input variable"):
+        plait.jit(lambda m: m.a, graph_updates=False)(plait.Dict(a=Param(1.0)))
+
+
+def test_the_mode_for_updates_is_the_threads():
+    """U32."""
+    with plait.set_graph_updates(False):
+        assert not graph_updates_mode()
+        model = plait.Dict(a=Param(1.0))
+        plait.jit(lambda m: m.update(b=Param(2.0)))(model)
+    assert "b" not in model
+    assert graph_updates_mode()
+
+
+def test_a_mode_holds_for_functions_that_were_called_before():
+    """U32: the fast path asks too."""
+    step = plait.jit(lambda m: m.update(b=Param(jnp.ones(2))) if "b" not in m else None)
+    shared, model = shared_model(), plait.Dict(a=Param(jnp.ones(2)))
+    calls = plait.jit(lambda m: None)
+    for _ in range(2):
+        calls(shared)
+        calls(model)
+    with plait.set_graph_updates(False):
+        with pytest.raises(ArgumentError, match="duplicate"):
+            calls(shared)
+        step(model)
+        assert "b" not in model
+    with plait.set_graph_mode(False), pytest.raises(GraphError, match="duplicate"):
+        calls(shared)
+
+
+def test_the_environment_sets_the_defaults():
+    """S5."""
+    code = "from plait.core.functional.modes import graph_mode, graph_updates_mode as u; print(graph_mode(), u())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PLAIT_GRAPH_MODE": "0", "PLAIT_GRAPH_UPDATES": "false"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["False", "False"]

@@ -1,0 +1,329 @@
+"""Update contexts: identity carried through a JAX transform by hand."""
+
+import gc
+import threading
+import weakref
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import plait
+from plait import Param
+from plait.core.functional.update_context import UpdateContext, _stacks
+from plait.errors import GraphError
+
+
+class Pair(plait.Module):
+    def __init__(self):
+        self.left = Param(jnp.float32(1))
+        self.right = Param(jnp.float32(2))
+
+
+def rounds(change, *objects, tag="test", transform=jax.jit):
+    """One round of the four steps around ``change(*inner objects)``; returns what step 4 gives."""
+
+    @transform
+    def pure(parts):
+        with plait.merge_context(tag, inner=True) as merge:
+            inner = [merge.merge(*part) for part in parts]
+        out = change(*inner)
+        with plait.split_context(tag) as split:
+            return [split.split(item) for item in (*inner, out) if item is not None]
+
+    with plait.update_context(tag):
+        with plait.split_context(tag) as split:
+            parts = [split.split(item) for item in objects]
+        results = pure(parts)
+        with plait.merge_context(tag, inner=False) as merge:
+            return [merge.merge(*part) for part in results]
+
+
+def swap(pair):
+    pair.left, pair.right = pair.right, pair.left
+    pair.left[...] *= 10
+    pair.back = pair
+
+
+def test_the_example_of_the_contract_swaps_by_identity_and_adds_a_cycle():
+    """U8, U11, U15, U16, U18."""
+    pair = Pair()
+    left, right = pair.left, pair.right
+
+    @jax.jit
+    def pure(graphdef, state):
+        ctx = plait.current_update_context("demo")
+        inner = ctx.merge(graphdef, state)
+        swap(inner)
+        return ctx.split(inner)
+
+    with plait.update_context("demo") as ctx:
+        out = ctx.merge(*pure(*ctx.split(pair)))
+    assert out is pair
+    assert pair.back is pair
+    assert pair.left is right
+    assert pair.right is left
+    assert float(pair.left[...]) == 20
+
+
+def test_step_four_works_from_a_compile_cache():
+    """U12: on the second round steps 2 and 3 do not run."""
+    runs = 0
+
+    @jax.jit
+    def pure(graphdef, state):
+        nonlocal runs
+        runs += 1
+        ctx = plait.current_update_context("demo")
+        inner = ctx.merge(graphdef, state)
+        inner.left, inner.right = inner.right, inner.left
+        return ctx.split(inner)
+
+    for _ in range(2):
+        pair = Pair()
+        left, right = pair.left, pair.right
+        with plait.update_context("demo") as ctx:
+            assert ctx.merge(*pure(*ctx.split(pair))) is pair
+        assert pair.left is right
+        assert pair.right is left
+    assert runs == 1
+
+
+def test_the_mapping_names_what_is_still_reachable():
+    """U10: outer index to new index; objects that became unreachable have no entry."""
+    pair = Pair()
+    with plait.update_context("demo") as ctx:
+        graphdef, state = ctx.split(pair)
+        assert graphdef.index_mapping is None
+        inner = ctx.merge(graphdef, state)
+        assert ctx.index_ref is not None
+        assert ctx.index_ref[0] is inner
+        del inner.left
+        after, _ = ctx.split(inner)
+        assert dict(after.index_mapping) == {0: 0, 2: 1}
+        assert ctx.index_ref is None
+
+
+def test_several_roots_share_one_index_space():
+    """U6, U13: a variable under two arguments is one variable inside and outside."""
+    shared = Param(jnp.ones(2))
+    first, second = plait.Dict(a=shared), plait.Dict(b=shared)
+
+    def change(first, second):
+        assert first["a"] is second["b"]
+        second["b"][...] += 1
+
+    results = rounds(change, first, second)
+    assert results == [first, second]
+    assert first["a"] is shared
+    assert shared[0] == 2
+
+
+def test_new_objects_appear_once():
+    """U17: however many paths lead to them."""
+    pair = Pair()
+
+    def change(pair):
+        pair.new = pair.again = Param(jnp.zeros(3))
+
+    rounds(change, pair)
+    assert pair.new is pair.again
+    assert pair.new.shape == (3,)
+
+
+def test_contexts_without_a_tag_only_share():
+    """U6."""
+    shared = Param(1.0)
+    with plait.split_context() as ctx:
+        one, two = ctx.split({"a": shared}), ctx.split({"b": shared})
+    with plait.merge_context() as ctx:
+        first, second = ctx.merge(*one), ctx.merge(*two)
+    assert first["a"] is second["b"]
+    assert first["a"] is not shared
+
+
+def test_flatten_and_unflatten_are_the_flat_forms():
+    """U6."""
+    pair = Pair()
+    with plait.split_context() as ctx:
+        graphdef, flat = ctx.flatten(pair)
+    with plait.merge_context() as ctx:
+        again = ctx.unflatten(graphdef, flat)
+    assert plait.graphdef(again) is plait.graphdef(pair)
+    with plait.split_context() as ctx:
+        _, leaves = ctx.flatten(pair, with_paths=False)
+    assert [float(leaf) for leaf in leaves] == [1.0, 2.0]
+
+
+def test_a_context_is_an_opaque_static_value():
+    """U5."""
+    assert UpdateContext("a") == UpdateContext("b")
+    assert hash(UpdateContext("a")) == hash(UpdateContext("b"))
+    assert jax.tree.leaves(UpdateContext("a")) == []
+
+
+def test_contexts_nest_and_leave_nothing_behind():
+    """U3, U38, U39, U14."""
+    with plait.update_context("a") as outer, plait.update_context("a") as inner, plait.update_context("b"):
+        assert plait.current_update_context("a") is inner is not outer
+    assert "a" not in _stacks.by_tag
+    assert "b" not in _stacks.by_tag
+    assert outer.ref_index is None
+    assert inner.index_ref is None
+
+
+def test_a_decorator_opens_a_context_for_each_call():
+    """U1."""
+
+    @plait.update_context("demo")
+    def current():
+        """Text."""
+        return plait.current_update_context("demo")
+
+    assert current() is not current()
+    assert current.__doc__ == "Text."
+    assert current.__name__ == "current"
+
+
+def test_no_reference_stays_after_the_context():
+    """U14."""
+    pair = Pair()
+    rounds(lambda pair: None, pair)
+    ref = weakref.ref(pair)
+    del pair
+    gc.collect()
+    assert ref() is None
+
+
+def test_an_error_pops_the_stack_and_does_not_advance():
+    """U21, U40."""
+    pair = Pair()
+    with plait.update_context("demo") as ctx:
+        with pytest.raises(KeyError, match="stop"), plait.split_context("demo") as split:
+            split.split(pair)
+            raise KeyError("stop")
+        assert ctx.ref_index is None
+    with pytest.raises(KeyError, match="stop"), plait.update_context("demo"):
+        raise KeyError("stop")
+    assert "demo" not in _stacks.by_tag
+
+
+def test_a_context_of_one_thread_is_invisible_in_another():
+    """U37."""
+    seen = []
+
+    def look():
+        try:
+            plait.current_update_context("demo")
+        except GraphError as error:
+            seen.append(str(error))
+
+    with plait.update_context("demo"):
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+    assert "'demo'" in seen[0]
+
+
+def test_errors_name_the_tag_and_what_was_given():
+    """Section 7."""
+    with pytest.raises(GraphError, match="no active update context with the tag 'nothing'"):
+        plait.current_update_context("nothing")
+    shared = Param(1.0)
+    with plait.update_context("demo") as ctx:
+        with pytest.raises(GraphError, match="before any split"):
+            ctx.merge(*plait.split(Pair()))
+        with pytest.raises(GraphError, match="found     a str"):
+            ctx.merge("graphdef", {})
+    with plait.split_context() as split:
+        split.split(shared)
+        back_reference, _ = split.split(shared)
+    with plait.update_context("demo") as ctx, pytest.raises(GraphError, match="a NodeRef"):
+        ctx.merge(back_reference, plait.State({}))
+
+
+def test_a_context_cannot_be_used_after_its_block():
+    """U6."""
+    with plait.split_context() as split:
+        pass
+    with pytest.raises(GraphError, match="after its with block"):
+        split.split(Pair())
+    with plait.merge_context() as merge:
+        pass
+    with pytest.raises(GraphError, match="after its with block"):
+        merge.merge(*plait.split(Pair()))
+
+
+def test_leaving_a_context_in_another_thread_is_an_internal_error():
+    """Section 7."""
+    manager = plait.update_context("demo")
+    manager.__enter__()
+    errors = []
+
+    def leave():
+        try:
+            manager.__exit__(None, None, None)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    thread.join()
+    _stacks.by_tag.pop("demo")
+    assert "internal" in errors[0]
+    assert "'demo'" in errors[0]
+
+
+# Fields, tags and steps -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tag", ["text", 3, ("a", 1), None, len])
+def test_any_hashable_value_is_a_tag(tag):
+    """U2: a tag finds its own context and no other."""
+    with plait.update_context("other"), plait.update_context(tag) as context:
+        assert plait.current_update_context(tag) is context
+        assert context.tag == tag
+    with pytest.raises(TypeError, match="unhashable"), plait.update_context([]):
+        pass
+
+
+def test_the_fields_follow_the_four_steps():
+    """U4: which map is there after which step."""
+    pair = Pair()
+    with plait.update_context("fields") as context:
+        assert (context.ref_index, context.index_ref) == (None, None)
+        graphdef, state = context.split(pair)
+        assert isinstance(context.ref_index, plait.graph.RefMap)
+        assert context.ref_index[pair] == 0
+        inner = context.merge(graphdef, state)
+        assert context.index_ref[0] is inner
+        graphdef, state = context.split(inner)
+        assert context.index_ref is None
+        assert context.merge(graphdef, state) is pair
+
+
+@pytest.mark.parametrize("given", [True, None])
+def test_the_step_of_a_merge_is_told_or_read_from_the_graphdef(given):
+    """U7: a root with a mapping is a step-4 merge, one without is step 2."""
+    pair = Pair()
+
+    def options(inner):
+        return {} if given is None else {"inner": inner}
+
+    with plait.update_context("step"):
+        with plait.split_context("step") as split:
+            parts = split.split(pair)
+        with plait.merge_context("step", **options(True)) as merge:
+            inner = merge.merge(*parts)
+        assert inner is not pair
+        with plait.split_context("step") as split:
+            parts = split.split(inner)
+        with plait.merge_context("step", **options(False)) as merge:
+            assert merge.merge(*parts) is pair
+
+
+def test_arrays_of_the_arguments_are_not_carried_out():
+    """U27: only objects and the output come back; a plain array argument is no output of the program."""
+    pair, x = Pair(), jnp.arange(1000.0)
+    lowered = plait.jit(lambda pair, x: pair.left + x[0]).lower(pair, x)
+    assert "1000" not in lowered.as_text().split("return")[-1]

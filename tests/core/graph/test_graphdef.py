@@ -1,0 +1,199 @@
+"""Graphdefs: what they say, when they are equal, that they are one object. (rules G11 to G17)"""
+
+import gc
+import pickle
+import re
+import weakref
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import plait
+from plait.errors import StaticValueError
+from plait.graph import LeafAttribute, NodeDef, NodeRef, StaticAttribute, SubGraphAttribute, VariableDef
+from tests.strategies import Box, Leafy, Node
+
+
+class Unhashable:
+    """Equal by content, without a hash."""
+
+    __hash__ = None
+
+    def __init__(self, content):
+        self.content = content
+
+    def __eq__(self, other):
+        return isinstance(other, Unhashable) and self.content == other.content
+
+
+def tied():
+    model = Node(enc=plait.Param(jnp.eye(2)), steps=3)
+    model.dec, model.me = model.enc, model
+    return model
+
+
+def test_every_form_of_root_gives_a_graphdef():
+    """G11: nodes, variables, arrays."""
+    for root in (Node(), [1], plait.Param(1.0), jnp.zeros(2)):
+        assert isinstance(plait.split(root)[0], plait.GraphDef)
+
+
+def test_the_fields_say_what_is_where():
+    """G12, G20, G21, G23: entries in path order, one counter, back-references to what was met."""
+    graphdef = plait.graphdef(tied())
+    assert (type(graphdef), graphdef.type, graphdef.index, graphdef.index_mapping) == (NodeDef, Node, 0, None)
+    found = [(type(entry), entry.key, type(entry.value)) for entry in graphdef.attributes]
+    assert found == [
+        (LeafAttribute, "dec", VariableDef),
+        (LeafAttribute, "enc", NodeRef),
+        (SubGraphAttribute, "me", NodeRef),
+        (StaticAttribute, "steps", int),
+    ]
+    dec, enc, me, _ = (entry.value for entry in graphdef.attributes)
+    assert (dec.type, dec.index, enc.index, me.index) == (plait.Param, 1, 1, 0)
+    assert dict(dec.metadata) == plait.Param(0.0).get_metadata()
+
+
+def test_views_list_the_nodes_and_count_the_leaves():
+    """G13: pre-order, static values and arrays left out of the nodes; back-references carry no leaf."""
+    graphdef = plait.graphdef(Node(a=[plait.Param(1.0), 3], b=jnp.ones(2), c=tied()))
+    assert [type(part).__name__ for part in graphdef.nodes] == [
+        "NodeDef", "NodeDef", "VariableDef", "NodeDef", "VariableDef", "NodeRef", "NodeRef",
+    ]  # fmt: skip
+    assert graphdef.num_leaves == 3
+
+
+def test_graphdefs_are_static_for_jax():
+    """G14: no leaves, part of the treedef, usable as a static argument."""
+    graphdef = plait.graphdef(tied())
+    assert jax.tree.leaves(graphdef) == []
+    assert jax.tree.structure([graphdef]) == jax.tree.structure([plait.graphdef(tied())])
+    assert jax.jit(lambda x, g: x + g.num_leaves, static_argnums=1)(1, graphdef) == 2
+
+
+def test_graphdefs_cannot_be_changed():
+    """G14."""
+    with pytest.raises(AttributeError, match=r"NodeDef.index"):
+        plait.graphdef(tied()).index = 5
+
+
+EQUAL = {
+    "other values": (lambda: Node(a=plait.Param(1.0)), lambda: Node(a=plait.Param(jnp.ones((3, 3))))),
+    "a clone": (tied, lambda: plait.clone(tied())),
+    "order of assignment": (lambda: Node(a=1, b=2), lambda: Node(b=2, a=1)),
+    "equal static values": (lambda: Node(a=(1, "x")), lambda: Node(a=(1, "x"))),
+    "order of metadata": (lambda: plait.Param(1.0, a=1, b=2), lambda: plait.Param(1.0, b=2, a=1)),
+    "unhashable but equal": (lambda: Node(a=Unhashable(1)), lambda: Node(a=Unhashable(1))),
+    "functions of one factory": (lambda: Node(a=(lambda x: x)), None),
+}
+UNEQUAL = {
+    "static value": (lambda: Node(a=1), lambda: Node(a=2)),
+    "type of static value": (lambda: Node(a=1), lambda: Node(a=True)),
+    "sign of zero": (lambda: Node(a=0.0), lambda: Node(a=-0.0)),
+    "hash collision": (lambda: Node(a=-1), lambda: Node(a=-2)),
+    "class of a node": (Node, Leafy),
+    "class of a variable": (lambda: Node(a=plait.Param(1.0)), lambda: Node(a=plait.Cache(1.0))),
+    "name": (lambda: Node(a=plait.Param(1.0)), lambda: Node(b=plait.Param(1.0))),
+    "metadata": (lambda: Node(a=plait.Param(1.0)), lambda: Node(a=plait.Param(1.0, note=1))),
+    "sharing": (tied, lambda: Node(enc=plait.Param(1.0), dec=plait.Param(1.0), me=None, steps=3)),
+    "container": (lambda: [1], lambda: (1,)),
+    "length": (lambda: [1], lambda: [1, 1]),
+    "unhashable and unequal": (lambda: Node(a=Unhashable(1)), lambda: Node(a=Unhashable(2))),
+    "mark": (lambda: Node(a=plait.static(())), lambda: Node(a=())),
+}
+
+
+@pytest.mark.parametrize("case", EQUAL)
+def test_equal_structures_are_equal(case):
+    """G15; interned ones are one object."""
+    first, second = EQUAL[case]
+    second = second or first
+    a, b = plait.graphdef(first()), plait.graphdef(second())
+    assert a == b
+    assert (a is b) == ("unhashable" not in case)
+
+
+@pytest.mark.parametrize("case", UNEQUAL)
+def test_different_structures_are_unequal(case):
+    """G15."""
+    first, second = UNEQUAL[case]
+    assert plait.graphdef(first()) != plait.graphdef(second())
+
+
+def test_an_unhashable_static_value_is_named_when_hashing():
+    """G16, section 11: building works, hashing names the path."""
+    graphdef = plait.graphdef(Node(layers=[Node(config=Unhashable(1))]))
+    with pytest.raises(StaticValueError, match=re.escape("layers[0].config")):
+        hash(graphdef)
+    with pytest.raises(TypeError, match=r"at +scale"):
+        hash(plait.graphdef(Node(scale={1, 2})))
+
+
+def test_unhashable_metadata_is_named_too():
+    """G16."""
+    with pytest.raises(TypeError, match="note"):
+        hash(plait.graphdef(Node(w=plait.Param(1.0, note=[1]))))
+
+
+def test_a_comparison_that_is_no_bool_counts_as_unequal():
+    """G16: unless the objects are identical."""
+
+    class Vague:
+        __hash__ = None
+
+        def __eq__(self, other):
+            return jnp.array([True, True])
+
+    vague = Vague()
+    assert plait.graphdef(Node(a=vague)) == plait.graphdef(Node(a=vague))
+    assert plait.graphdef(Node(a=vague)) != plait.graphdef(Node(a=Vague()))
+
+
+def test_repr_is_a_tree_without_values():
+    """G17."""
+    text = repr(plait.graphdef(Node(a=plait.Param(jnp.full(3, 7.25), note="n"), b=[1])))
+    for part in ("NodeDef(", "type=Node", "VariableDef(", "type=Param", "'note': 'n'", "type=list", "index=1"):
+        assert part in text
+    assert "7.25" not in text
+
+
+def test_graphdefs_travel_by_pickle():
+    """G14, G15: into the same interned object."""
+    for model in (tied(), Node(a=Box(plait.Param(1.0), jnp.ones(2)), b=Unhashable(3))):
+        graphdef = plait.graphdef(model)
+        assert pickle.loads(pickle.dumps(graphdef)) == graphdef
+    assert pickle.loads(pickle.dumps(plait.graphdef(tied()))) is plait.graphdef(tied())
+
+
+def test_the_table_of_parts_forgets_dead_structures():
+    """U34: nothing keeps a graphdef alive that no one holds."""
+    from plait.core.graph.graphdef import _TABLE
+
+    gc.collect()
+    before = len(_TABLE)
+    graphdefs = [plait.graphdef(Node(a=plait.Param(1.0, note=f"t{i}"), b=f"t{i}")) for i in range(50)]
+    assert len(_TABLE) > before + 100
+    del graphdefs
+    gc.collect()
+    assert len(_TABLE) <= before + 2
+
+
+def test_a_static_value_that_leads_back_to_the_model_does_not_keep_it_alive():
+    """U34: a bound method, or a closure over the model, as an attribute."""
+
+    class Caller(plait.Module):
+        def __init__(self):
+            self.w = plait.Param(1.0)
+            self.run = self.forward
+            self.again = lambda: self.w
+
+        def forward(self):
+            return self.w
+
+    model = Caller()
+    plait.split(model)
+    alive = weakref.ref(model)
+    del model
+    gc.collect()
+    assert alive() is None

@@ -1,0 +1,78 @@
+"""Paths of objects in error messages."""
+
+import gc
+import weakref
+
+import jax
+import pytest
+
+import plait
+from plait.core.graph.locate import describe_place, find_path, path_within
+from plait.errors import TraceContextError
+from tests.strategies import Box, Node
+
+
+def test_the_first_path_from_a_root():
+    target = plait.Param(1.0)
+    root = Node(b=[{"x": Box(1, target)}], c=target)
+    root.a = root
+    assert path_within(root, target) == ("b", 0, "x", "bottom")
+    assert path_within(root, root) == ()
+    assert path_within(root, plait.Param(1.0)) is None
+
+
+def test_an_object_is_found_from_the_modules_that_run():
+    class Outer(plait.Module):
+        def __init__(self):
+            self.layers = [Node(w=plait.Param(1.0))]
+
+        def __call__(self):
+            return describe_place(self.layers[0].w)
+
+    assert Outer()() == "layers[0].w (a Param)"
+
+
+def test_an_object_is_found_from_local_variables():
+    net = Node(inner=Node(w=plait.Param(1.0)))
+    assert find_path(net.inner.w) == "net.inner.w"
+
+
+def test_an_object_is_found_from_models_that_were_walked():
+    holder = [Node(inner=plait.Param(1.0))]
+    plait.split(holder[0])
+    assert find_path(holder[0].inner) == "inner"
+
+
+def test_an_object_of_no_known_model_is_described_by_its_class():
+    assert describe_place([plait.Param(1.0)][0]) == "a Param"
+
+
+def test_looking_for_a_path_keeps_no_model_alive():
+    """U14: locals of running functions are read, and let go."""
+    model = Node(w=plait.Param(1.0))
+
+    def write(x):
+        model.w.value = x
+        return x
+
+    with pytest.raises(TraceContextError):
+        jax.jit(write)(1.0)
+    alive = weakref.ref(model)
+    model = write = None
+    gc.collect()
+    assert alive() is None
+
+
+def test_the_receiver_of_a_method_may_have_any_name():
+    class Inner(plait.Module):
+        def __call__(this, x):
+            return describe_place(this)
+
+    class Outer(plait.Module):
+        def __init__(s):
+            s.blocks = [Inner(), Inner()]
+
+        def __call__(s, x):
+            return s.blocks[1](x)
+
+    assert Outer()(1) == "blocks[1] (an Inner)"

@@ -1,0 +1,329 @@
+"""Random streams: the same seeds give the same keys as in Flax, draw after draw. (rules R1 to R5, R9)"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import plait
+from plait.core.objects.rngs import INITIALIZERS, SAMPLERS
+from plait.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    StreamAttributeError,
+    StreamError,
+    StreamKeyError,
+    TraceContextError,
+)
+from tests.nn.twins import flax_nnx, users_promotion
+
+
+def data(key):
+    return jax.random.key_data(key).tolist()
+
+
+def contents(streams):
+    """Tag, keys and counters of a stream, or of all streams of an ``Rngs`` in their order."""
+    if hasattr(streams, "items"):
+        return [(name, contents(stream)) for name, stream in streams.items()]
+    return streams.tag, data(streams.key[...]), streams.count[...].tolist(), str(streams.count[...].dtype)
+
+
+SEEDS = {
+    "integer": lambda lib: lib.Rngs(3),
+    "negative integer": lambda lib: lib.Rngs(-3),
+    "typed key": lambda lib: lib.Rngs(jax.random.key(3)),
+    "typed key of another kind": lambda lib: lib.Rngs(a=jax.random.key(3, impl="rbg")),
+    "raw key": lambda lib: lib.Rngs(jax.random.PRNGKey(3), a=jax.random.PRNGKey(4)),
+    "many typed keys": lambda lib: lib.Rngs(a=jax.random.split(jax.random.key(3), (2, 3))),
+    "many raw keys": lambda lib: lib.Rngs(a=jax.random.split(jax.random.PRNGKey(3), 2)),
+    "names": lambda lib: lib.Rngs(0, dropout=1, params=2),
+    "default by name": lambda lib: lib.Rngs(default=1, params=2),
+    "mapping": lambda lib: lib.Rngs({"b": 1, "default": jax.random.key(2)}, a=3),
+    "mapping of streams": lambda lib: lib.Rngs(dict(lib.Rngs(3, a=1).items())),
+    "stream": lambda lib: lib.Rngs(lib.RngStream(3, tag="z"), a=lib.RngStream(4, tag="z")),
+    "one stream": lambda lib: lib.RngStream(3, tag="z"),
+    "none": lambda lib: lib.Rngs(),
+}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("make", SEEDS.values(), ids=SEEDS)
+def test_r1_r3_seeds_give_the_streams_of_flax(make):
+    assert contents(make(plait)) == contents(make(flax_nnx()))
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 5))
+@settings(max_examples=10)
+def test_r2_a_draw_is_fold_in_of_key_and_count(seed, skip):
+    stream = plait.RngStream(seed, tag="a")
+    for _ in range(skip):
+        stream()
+    assert data(stream()) == data(jax.random.fold_in(jax.random.key(seed), skip))
+    assert int(stream.count[...]) == skip + 1
+
+
+def test_r1_key_and_count_carry_the_tag():
+    stream = plait.RngStream(0, tag="dropout")
+    assert isinstance(stream.key, plait.RngKey)
+    assert isinstance(stream.count, plait.RngCount)
+    assert stream.key.tag == stream.count.tag == "dropout"
+
+
+def test_r3_a_stream_gives_its_key_and_a_new_counter():
+    stream = plait.RngStream(3, tag="a")
+    stream()
+    rngs = plait.Rngs(b=stream)
+    assert contents(rngs) == [("b", ("b", data(jax.random.key(3)), 0, "uint32"))]
+    rngs.b()
+    assert int(stream.count[...]) == 1
+
+
+@pytest.mark.parametrize("seed", [1.5, "0", None, True, jnp.ones(2), jnp.zeros(3, jnp.uint32)], ids=repr)
+def test_an_invalid_seed_is_named(seed):
+    with pytest.raises(ArgumentError, match="cannot seed a random stream") as caught:
+        plait.Rngs(params=seed)
+    assert repr(seed)[:80] in str(caught.value)
+
+
+def test_two_defaults_are_refused():
+    with pytest.raises(TypeError, match="default"):
+        plait.Rngs(0, default=1)
+
+
+def drawn(lib):
+    rngs = lib.Rngs(0, params=1, normal=2)
+    return [
+        data(key)
+        for key in (
+            rngs(),
+            rngs.params(),
+            rngs["params"](),
+            rngs.dropout(),
+            rngs["dropout"](),
+            rngs["normal"](),
+            rngs(),
+        )
+    ]
+
+
+@pytest.mark.oracle
+def test_r3_a_missing_name_draws_from_default():
+    assert drawn(plait) == drawn(flax_nnx())
+
+
+def test_r3_a_sampler_s_name_is_not_a_stream():
+    assert data(plait.Rngs(0)["normal"]()) == data(plait.Rngs(0)())
+
+
+@pytest.mark.parametrize("name", ["dropout", "default", "normal"])
+def test_r3_without_default_a_missing_stream_is_named(name):
+    rngs = plait.Rngs(params=0)
+    with pytest.raises(StreamKeyError, match=rf"no random stream '{name}'[\s\S]*found +the streams \['params'\]"):
+        rngs[name]
+    assert issubclass(StreamKeyError, KeyError)
+
+
+def test_r3_without_default_a_missing_attribute_is_an_attribute_error():
+    with pytest.raises(StreamAttributeError, match="no random stream 'dropout'"):
+        plait.Rngs(params=0).dropout
+    with pytest.raises(StreamAttributeError, match="no random stream 'default'"):
+        plait.Rngs(params=0)()
+    assert not hasattr(plait.Rngs(params=0), "dropout")
+
+
+def test_r3_iteration_covers_the_streams_that_exist():
+    rngs = plait.Rngs(0, a=1)
+    rngs.note = "no stream"
+    assert list(rngs) == ["a", "default"]
+    assert [name for name, _ in rngs.items()] == ["a", "default"]
+    assert (len(rngs), "a" in rngs, "b" in rngs, "note" in rngs) == (2, True, False, False)
+
+
+def test_r2_a_draw_from_another_trace_is_refused():
+    rngs = plait.Rngs(params=0)
+    with pytest.raises(TraceContextError, match="draw from the stream 'params'"):
+        jax.jit(lambda: rngs.params())()
+    assert int(rngs.params.count[...]) == 0
+
+
+def test_a_draw_from_many_keys_is_refused_and_counts_nothing():
+    rngs = plait.Rngs(params=0).split(3)
+    with pytest.raises(StreamError, match=r"stream 'params' holds many keys[\s\S]*shape \(3,\)"):
+        rngs.params()
+    assert rngs.params.count[...].tolist() == [0, 0, 0]
+
+
+# Samplers -------------------------------------------------------------------------------------------------------------
+
+HALVES = np.full(2, 0.5, np.float32)
+ARGUMENTS = {
+    "ball": (2,),
+    "beta": (1.0, 2.0),
+    "binomial": (5, 0.5),
+    "categorical": (HALVES,),
+    "chisquare": (3.0,),
+    "choice": (5,),
+    "dirichlet": (HALVES,),
+    "double_sided_maxwell": (0.0, 1.0),
+    "f": (2.0, 3.0),
+    "gamma": (2.0,),
+    "generalized_normal": (2.0,),
+    "geometric": (0.5,),
+    "loggamma": (2.0,),
+    "multinomial": (5.0, HALVES),
+    "multivariate_normal": (HALVES, np.eye(2, dtype=np.float32)),
+    "orthogonal": (2,),
+    "pareto": (2.0,),
+    "permutation": (5,),
+    "poisson": (3.0,),
+    "randint": ((2,), 0, 9),
+    "rayleigh": (1.0,),
+    "t": (3.0,),
+    "triangular": (0.0, 0.5, 1.0),
+    "truncated_normal": (-1.0, 1.0),
+    "variance_scaling": (1.0, "fan_in", "normal"),
+    "wald": (1.0,),
+    "weibull_min": (1.0, 2.0),
+}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_r4_samplers_are_flax_s(name):
+    mine, theirs = plait.Rngs(0, a=1), flax_nnx().Rngs(0, a=1)
+    with users_promotion():
+        for pick in (lambda rngs: rngs, lambda rngs: rngs.a):
+            x, y = (getattr(pick(rngs), name)(*ARGUMENTS.get(name, ())) for rngs in (mine, theirs))
+            assert x.dtype == y.dtype
+            np.testing.assert_array_equal(x, y)
+    assert contents(mine) == contents(theirs)
+    assert int(mine.default.count[...]) == 1
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", INITIALIZERS)
+def test_r4_initializers_are_flax_s(name):
+    shape = (3, 3, 4, 4)
+    with users_promotion():
+        x, y = (getattr(rngs, name)(*ARGUMENTS.get(name, ()))(shape) for rngs in (plait.Rngs(0), flax_nnx().Rngs(0)))
+    np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["Rngs", "RngStream"])
+def test_r4_the_methods_are_flax_s(name):
+    mine, theirs = ({each for each in dir(getattr(lib, name)) if each[0] != "_"} for lib in (plait, flax_nnx()))
+    assert mine == theirs
+
+
+# fork, split, broadcast -----------------------------------------------------------------------------------------------
+
+SIZES = {
+    "number": lambda lib: 2,
+    "shape": lambda lib: (2, 3),
+    "no axis": lambda lib: (),
+    "empty": lambda lib: 0,
+    "one name": lambda lib: {"a": 2},
+    "the first filter counts": lambda lib: {...: (2,), "a": 3},
+    "the rest": lambda lib: {"a": (2, 2), ...: 3},
+    "kept by None": lambda lib: {"a": None, ...: 2},
+    "by type": lambda lib: {lib.RngStream: 2},
+    "no match": lambda lib: {lib.RngKey: 2},
+}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("method", ["split", "broadcast"])
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+def test_r5_split_and_broadcast_are_flax_s(method, size):
+    results = []
+    for lib in (plait, flax_nnx()):
+        rngs = lib.Rngs(0, a=1)
+        rngs()  # so that a kept stream shows what becomes of its counter
+        results.append((contents(getattr(rngs, method)(size(lib))), contents(rngs)))
+    assert results[0] == results[1]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("call", ["fork", "split(2)", "split((2, 3))", "broadcast(2)", "broadcast((2, 3))"])
+def test_r5_methods_of_a_stream_are_flax_s(call):
+    name, _, argument = call.partition("(")
+    results = []
+    for lib in (plait, flax_nnx()):
+        stream = lib.RngStream(5, tag="a")
+        new = [getattr(stream, name)(*([eval("(" + argument)] if argument else [])) for _ in range(2)]
+        results.append((contents(new[0]), contents(new[1]), contents(stream)))
+    assert results[0] == results[1]
+
+
+@pytest.mark.oracle
+def test_r5_fork_is_flax_s():
+    results = []
+    for lib in (plait, flax_nnx()):
+        rngs = lib.Rngs(0, a=1)
+        results.append((contents(rngs.fork()), contents(rngs.fork().fork()), contents(rngs)))
+    assert results[0] == results[1]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("size", [2, (2, 3), {"a": 2}, {"a": None}, {"a": 2, ...: 3}], ids=repr)
+def test_r5_fork_with_split_is_deprecated_and_still_flax_s(size):
+    mine, theirs = plait.Rngs(0, a=1), flax_nnx().Rngs(0, a=1)
+    with pytest.warns(DeprecationWarning, match="split"):
+        forked = mine.fork(split=size)
+    with pytest.warns(DeprecationWarning, match="split"):
+        expected = theirs.fork(split=size)
+    assert (contents(forked), contents(mine)) == (contents(expected), contents(theirs))
+
+
+def test_r5_a_stream_s_fork_with_split_is_deprecated_too():
+    stream = plait.RngStream(0, tag="a")
+    with pytest.warns(DeprecationWarning, match="use split"):
+        forked = stream.fork(split=2)
+    assert contents(forked) == contents(plait.RngStream(0, tag="a").split(2))
+
+
+def test_r5_a_kept_stream_is_a_new_one():
+    rngs = plait.Rngs(0, a=1)
+    new = rngs.split({"a": 2})
+    new()
+    assert int(rngs.default.count[...]) == 0
+
+
+@pytest.mark.parametrize("method", ["split", "broadcast"])
+@pytest.mark.parametrize(
+    ("size", "error", "found"), [("2", ArgumentTypeError, "'2'"), (-1, ArgumentError, "-1"), (1.5, TypeError, "1.5")]
+)
+def test_r5_a_wrong_size_is_named_and_draws_nothing(method, size, error, found):
+    rngs = plait.Rngs(0, a=1)
+    with pytest.raises(error, match=rf"found +{found}"):
+        getattr(rngs, method)({"default": 2, "a": size})
+    with pytest.raises(error, match=rf"found +{found}"):
+        getattr(rngs.a, method)(size)
+    assert [int(stream.count[...]) for _, stream in rngs.items()] == [0, 0]
+
+
+def everything(lib, rngs):
+    return rngs(), rngs.split(2), rngs.fork(), rngs.broadcast({"a": 2}), rngs.a.uniform((2,)), rngs.normal((2,))
+
+
+@pytest.mark.oracle
+def test_r2_r5_under_jit_the_numbers_are_flax_s():
+    results = []
+    for lib in (plait, flax_nnx()):
+        rngs = lib.Rngs(0, a=1)
+        with users_promotion():
+            key, split, fork, broadcast, *numbers = lib.jit(lambda rngs, lib=lib: everything(lib, rngs))(rngs)
+        results.append([data(key), *map(contents, (split, fork, broadcast, rngs)), *(x.tolist() for x in numbers)])
+    mine, theirs = ([sorted(each) if isinstance(each[0], tuple) else each for each in result] for result in results)
+    assert mine == theirs
+
+
+def test_r9_streams_are_part_of_the_state():
+    model = plait.Dropout(0.5, rngs=plait.Rngs(dropout=0))
+    paths = {("rngs", "key"), ("rngs", "count")}
+    for filter in (plait.RngState, "dropout", (plait.RngKey, plait.RngCount)):
+        assert {path for path, _ in plait.to_flat_state(plait.state(model, filter))} == paths
+    assert [path for path, _ in plait.to_flat_state(plait.state(model, plait.RngKey))] == [("rngs", "key")]
