@@ -40,7 +40,7 @@ builtin exception that a user would catch::
     └── CollectionTypeError          (ValueError, AssertionError)  a box of another kind than its collection
 
 Four warnings stand beside them: ``CapturedModelWarning``, for a model that a jitted function captures,
-``LostUpdateWarning``, for a change inside one of JAX's own transforms that reaches no one, ``SingleValueWarning``,
+``LostUpdateWarning``, for a change inside a transform that reaches no one, ``SingleValueWarning``,
 for statistics of one value, and ``NothingSelectedWarning``, for a filter or a tag that matches nothing.
 """
 
@@ -229,7 +229,7 @@ class CapturedModelWarning(UserWarning):
 
 
 class LostUpdateWarning(UserWarning):
-    """A variable was changed inside one of JAX's own transforms, and the change did not reach the caller's object."""
+    """A variable was changed inside a transform, and the change does not reach the caller's object."""
 
 
 class SingleValueWarning(UserWarning):

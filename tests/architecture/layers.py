@@ -21,7 +21,8 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "core": (),
     "transforms/call": (
-        "prefixes", "aliasing", "captures", "crossing", "arguments", "lanes", "routes", "donating", "axis_names",
+        "prefixes", "names", "aliasing", "policy", "gather", "arguments", "outcome", "enter", "functions", "captures",
+        "guards", "leave", "loop_rules", "body", "write_back", "call", "donating", "axis_names",
     ),
     "transforms/jit": ("shardings", "compiled", "dispatch", "stages", "shapes", "function"),
     "transforms": (

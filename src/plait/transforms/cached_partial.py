@@ -16,7 +16,7 @@ from ..core.functional.modes import graph_mode, graph_updates_mode
 from ..core.functional.traversal import iter_graph
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
-from .call.crossing import check_function
+from .call.functions import check_function
 from .call.prefixes import is_graph_leaf
 from .jit.function import jit
 

@@ -1,4 +1,4 @@
-"""The names of a function's arguments, for messages about one of them."""
+"""How a call passes its arguments: by position, static ones wrapped, and arrays where arrays are due."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...core.objects.nodes import Static, jax_key_to_key
+from ...core.objects.nodes import Static
 from ...core.objects.statics import static_key
 from ...errors import ArgumentError, ArgumentTypeError
-from ...paths import format_path
 from ...words import describe_type
-from .crossing import Gathered
+from .gather import Gathered
+from .names import argument_name, parameter_names
 
 _NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
@@ -45,25 +45,15 @@ def with_statics(transform: str, args: tuple[Any, ...], argnums: int | Iterable[
     return tuple(static_argument(transform, arg, i) if i in statics else arg for i, arg in enumerate(args))
 
 
-def parameter_names(function: Callable[..., Any]) -> list[str]:
-    """The names of a function's parameters, in order; none where it has no signature."""
+def positional(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Keyword arguments moved to positions, as far as the signature tells. (rule X1)"""
+    if not kwargs:
+        return args, kwargs
     try:
-        return list(inspect.signature(function).parameters)
+        bound = inspect.signature(f).bind(*args, **kwargs)
     except (TypeError, ValueError):
-        return []
-
-
-def argument_names(function: Callable[..., Any], count: int) -> list[str]:
-    """What a function calls its positional arguments."""
-    names = parameter_names(function)
-    return [names[i] if i < len(names) else f"args[{i}]" for i in range(count)]
-
-
-def argument_name(path: Any, names: list[str]) -> str:
-    """A place in ``(args, kwargs)``, a JAX path, by the name of the parameter: ``batch["x"]``."""
-    kind, first, *rest = map(jax_key_to_key, path)
-    name = names[first] if kind == 0 and first < len(names) else str(first)
-    return format_path((name, *rest))
+        return args, kwargs
+    return bound.args, bound.kwargs
 
 
 def check_plain_arguments(function: Callable[..., Any], gathered: Gathered, error: Exception) -> None:
@@ -72,10 +62,8 @@ def check_plain_arguments(function: Callable[..., Any], gathered: Gathered, erro
     Raises:
         ArgumentTypeError: names the argument, its type, and what to do about it.
     """
-    markers = [object() for _ in gathered.structure.graphdefs]
-    tree = jax.tree_util.tree_unflatten(gathered.structure.treedef, markers)
-    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
-    plain = [path for path, graphdef in zip(paths, gathered.structure.graphdefs, strict=True) if graphdef is None]
+    structure = gathered.structure
+    plain = [path for path, graphdef in zip(structure.places(), structure.graphdefs, strict=True) if graphdef is None]
     names, name = parameter_names(function), getattr(function, "__name__", "f")
     for path, value in zip(plain, gathered.plain, strict=True):
         if isinstance(value, _NUMBERS) or hasattr(value, "__jax_array__"):

@@ -20,8 +20,8 @@ from ...core.graph.axes import PARTITION_NAME, drop_axis, put_axis
 from ...core.graph.flatten import Walk, path_of
 from ...core.objects.variables import Variable
 from ...errors import PartitioningUnspecifiedError
-from .crossing import check_function
-from .lanes import positional
+from .arguments import positional
+from .functions import check_function
 from .prefixes import Prefix, choose, is_graph_leaf
 
 _NAME = "_plait_axis_name"

@@ -151,6 +151,12 @@ class NodePrefix:
     def __init__(self, node: Any) -> None:
         self.node = node
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NodePrefix) and self.node is other.node
+
+    def __hash__(self) -> int:
+        return id(self.node)
+
     def choose(self, path: Path, leaf: Any) -> Any:
         """The value at this path.
 
