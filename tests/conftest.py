@@ -24,8 +24,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 COMPILED = None if OPTIMIZE or "JAX_COMPILATION_CACHE_DIR" in os.environ else tempfile.mkdtemp(prefix="plait-compiled-")
 if COMPILED:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+if not OPTIMIZE:
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import gc
 from collections.abc import Iterator
@@ -52,6 +53,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 MEMORY = 4 * 2**30  # bytes that a worker may come to
+PROCESS_LIMIT = 600  # seconds
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -62,6 +64,13 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     except (AttributeError, ValueError, OSError):  # not on every system
         return cores
     return max(1, min(cores, memory // MEMORY))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that starts processes is given up when one of them hangs."""
+    for item in items:
+        if hasattr(getattr(item, "module", None), "subprocess") or "runners" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(PROCESS_LIMIT))
 
 
 def pytest_unconfigure() -> None:
@@ -75,6 +84,13 @@ def settled() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def checking_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CI runs all tests in the checking mode of ``jit``, but for those where it would change what they show."""
+    if os.environ.get("PLAIT_CHECK_DISPATCH", "0") not in ("", "0") and request.node.get_closest_marker("unchecked"):
+        monkeypatch.setattr("plait.transforms.jit.function.CHECK_DISPATCH", False)
 
 
 @pytest.fixture(scope="session")
