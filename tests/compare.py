@@ -47,7 +47,7 @@ def assert_same_leaf(found: Any, expected: Any, tolerance: Mapping[str, float], 
 
 def readable(leaf: Any) -> np.ndarray:
     """An array of NumPy; a key as its bits."""
-    is_key = hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
 
 

@@ -53,7 +53,6 @@ def expected(text, factor):
     }
 
 
-@pytest.mark.slow
 def test_e15_a_pipeline_by_keys_is_saved_and_served(tmp_path):
     """E15, E17, E18: text in, text out, steps out of order; the saved model, the bound function and NumPy agree."""
     served = ServingConfig("serve", SIGNATURE, **steps())
@@ -72,7 +71,6 @@ def test_e15_a_pipeline_by_keys_is_saved_and_served(tmp_path):
     assert reports["serve"].status is validate.Status.Pass
 
 
-@pytest.mark.slow
 def test_e15_steps_in_a_row_are_what_one_preprocessor_is(tmp_path):
     """E15, E16: without keys, for a method without keys; the signature is that of the first step."""
     plain = JaxModule({"w": W}, lambda p, x: x @ p["w"], input_polymorphic_shape="b, 2")
