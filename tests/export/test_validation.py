@@ -154,7 +154,6 @@ INPUTS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.oracle
 def test_e30_a_saved_model_passes_in_every_signature(saved, tmp_path, capsys):
     """E30: mappings and sequences as batches, several methods, a report in a file."""
@@ -174,7 +173,6 @@ def test_e30_a_saved_model_passes_in_every_signature(saved, tmp_path, capsys):
     assert '"status": "Pass"' in capsys.readouterr().out
 
 
-@pytest.mark.slow
 @pytest.mark.oracle
 def test_e30_a_model_with_other_weights_fails(saved):
     """E30: JAX functions instead of the module, and one list of inputs for all signatures."""
@@ -186,7 +184,6 @@ def test_e30_a_model_with_other_weights_fails(saved):
     assert reports["scale"].outputs["NonFloatingPointDiffReport"].mismatches == 2
 
 
-@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize(
     ("inputs", "message"),
@@ -203,7 +200,6 @@ def test_e30_wrong_inputs_are_named(saved, inputs, message):
         ValidationManager(*saved[:2], inputs)
 
 
-@pytest.mark.slow
 @pytest.mark.oracle
 def test_e30_a_signature_that_the_model_lacks_is_named(saved):
     """E30."""
