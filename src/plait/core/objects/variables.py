@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
@@ -74,7 +75,15 @@ class _VariableType(type):
 
 
 _VALUE_KEY = GetAttrKey("value")
-_latest_flatten: Any = None  # the trace in which a variable was last taken apart by JAX
+
+
+class _LatestFlatten(threading.local):
+    """The trace in which JAX last took a variable apart in this thread."""
+
+    trace: Any = None
+
+
+_latest_flatten = _LatestFlatten()
 
 
 class LentCell(Cell):
@@ -119,12 +128,11 @@ def _flatten_with_keys(variable: Variable[Any]) -> Any:
 
 
 def _flatten_without_keys(variable: Variable[Any]) -> Any:
-    global _latest_flatten
     cell = variable._cell
     raw = cell.raw
     if type(cell) is LentCell:
         cell.carried = raw
-    _latest_flatten = trace_state.value
+    _latest_flatten.trace = trace_state.value
     return (raw,), metadata_key(cell)
 
 
@@ -132,7 +140,7 @@ def _unflattener(cls: type[Variable[Any]]) -> Callable[[Any, Any], Variable[Any]
     def unflatten(metadata: HashableMapping[str, Any], children: Any) -> Variable[Any]:
         trace = trace_state.value
         variable = make_variable(cls, children[0], dict_of(metadata), trace)
-        if trace is not top_level_trace and trace is not _latest_flatten:
+        if trace is not top_level_trace and trace is not _latest_flatten.trace:
             _set_cell(variable, LentCell(variable._cell, cls))
         return variable
 
