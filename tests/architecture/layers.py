@@ -9,7 +9,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "row 0": ("errors", "words", "notices", "paths", "typing", "_compat", "_public"),
     "core/objects": (
         "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings", "variable_metadata",
-        "variables", "variable_names", "nodes", "state", "attributes", "sowing", "module", "containers", "rngs",
+        "variables", "variable_names", "nodes", "visit", "state", "attributes", "sowing", "module", "containers",
+        "rngs",
     ),
     "core/graph": (
         "graphdef", "diff", "flatten", "axes", "plan", "state_leaves", "unflatten", "walks", "locate",

@@ -10,15 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...errors import GraphError
-from ...paths import Path, sorted_keys
+from ...paths import Path
 from ...typing import FilterLiteral
 from ...words import describe_type
-from ..graph.flatten import RefMap
 from ..objects.filters import to_predicate
 from ..objects.module import Module, Pytree
 from ..objects.nodes import Kind, kind_of
 from ..objects.variables import Variable
-from .calls import children_by_key
+from ..objects.visit import Place, children_first, children_of, has_identity, visit
 from .modes import check_mode
 
 
@@ -32,41 +31,16 @@ def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Pat
         [(0,), (1,), ()]
     """
     check_mode(node, graph)
-    seen = RefMap()
-    if _is_object(node):
-        seen[node] = True
-    stack: list[tuple[Path, Any, Iterator[tuple[Any, Any]]]] = [((), node, _children(node))]
-    while stack:
-        path, owner, children = stack[-1]
-        for key, child in children:
-            if _is_object(child):
-                if child in seen:
-                    continue
-                seen[child] = True
-            if kind_of(child) in (Kind.GRAPH, Kind.PYTREE) and child is not None:
-                stack.append(((*path, key), child, _children(child)))
-                break
-            yield (*path, key), child
-        else:
-            stack.pop()
-            yield path, owner
-
-
-def _children(node: Any) -> Iterator[tuple[Any, Any]]:
-    if kind_of(node) not in (Kind.GRAPH, Kind.PYTREE) or node is None:
-        return iter(())
-    children = children_by_key(node)
-    return iter([(key, children[key]) for key in sorted_keys(children)])
+    for place in children_first(visit(node, is_shared=_comes_once)):
+        if place.first is None:
+            yield place.path, place.value
 
 
 _EMPTY = id(())  # one object for the whole program, and not worth a place of its own
 
 
-def _is_object(value: Any) -> bool:
-    kind = kind_of(value)
-    return kind in (Kind.GRAPH, Kind.VARIABLE, Kind.REF) or (
-        kind is Kind.PYTREE and value is not None and id(value) != _EMPTY
-    )
+def _comes_once(value: Any, kind: Kind) -> bool:
+    return has_identity(value, kind) or (kind is Kind.PYTREE and value is not None and id(value) != _EMPTY)
 
 
 def iter_modules(module: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Module]]:
@@ -89,7 +63,7 @@ def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[
             expected="a module or a container",
             do="pass the module itself",
         )
-    for key, child in _children(node):
+    for key, child in children_of(node):
         if kind_of(child) in (Kind.GRAPH, Kind.VARIABLE):
             yield key, child
 
@@ -110,20 +84,14 @@ def find_duplicates(node: Any, /, *, only: FilterLiteral = ...) -> list[list[Pat
         [[('a',), ('b', 0)]]
     """
     predicate = to_predicate(only)
-    found = RefMap()
-    stack: list[tuple[Path, Any]] = [((), node)]
-    while stack:
-        path, value = stack.pop()
-        kind = kind_of(value)
-        if kind in (Kind.GRAPH, Kind.VARIABLE, Kind.REF):
-            paths = found.get(value)
-            if paths is not None:
-                paths.append(path)
-                continue
-            found[value] = [path]
-        if kind in (Kind.GRAPH, Kind.PYTREE):
-            stack.extend(((*path, key), child) for key, child in reversed(list(_children(value))))
-    return [paths for value, paths in found.items() if len(paths) > 1 and predicate(paths[0], value)]
+    found: dict[Place, list[Place]] = {}
+    for place in visit(node):
+        found.setdefault(place.first or place, []).append(place)
+    return [
+        [place.path for place in places]
+        for first, places in found.items()
+        if len(places) > 1 and predicate(first.path, first.value)
+    ]
 
 
 def set_metadata(node: Any, /, *, only: FilterLiteral = Variable, **metadata: Any) -> None:

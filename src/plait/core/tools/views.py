@@ -16,12 +16,12 @@ from ...typing import FilterLiteral
 from ...words import describe_type
 from ..functional.calls import clone, merge, split
 from ..functional.traversal import find_duplicates, iter_graph
-from ..graph.flatten import RefMap
 from ..objects.filters import to_predicate
 from ..objects.module import set_attributes
-from ..objects.nodes import GRAPH_REGISTRY, Kind, kind_of, pytree_impl
+from ..objects.nodes import Kind, PytreeNodeImpl, get_node_impl, kind_of
 from ..objects.state import map_state
 from ..objects.variables import Variable
+from ..objects.visit import Place, children_first, visit
 
 N = TypeVar("N")
 
@@ -136,9 +136,6 @@ def map(f: Callable[[Path, Any], Any], node: N, /, *, graph: bool | None = None,
     return merge(graphdef, f((), state), copy=False, recreate_variables=recreate_variables)
 
 
-_IN_PROGRESS: Any = object()
-
-
 def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | None = None) -> Any:
     """Replace every node and leaf, children first, on a copy that shares variables.
 
@@ -150,46 +147,35 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | 
     Raises:
         GraphError: a cycle leads to a node whose children are not done.
     """
-    done = RefMap()
-
-    def visit(path: Path, value: Any) -> Any:
-        kind = kind_of(value)
-        if kind in (Kind.GRAPH, Kind.VARIABLE, Kind.REF):
-            known = done.get(value)
-            if known is _IN_PROGRESS:
-                raise GraphError(
-                    "recursive_map met a cycle",
-                    at=describe_path(path),
-                    found=f"{describe_type(value)} whose children are still being mapped",
-                    expected="a graph without cycles",
-                    do="break the cycle first, or map the state with plait.map",
-                )
-            if known is not None:
-                return known[0]
-        if kind is Kind.GRAPH:
-            done[value] = _IN_PROGRESS
-            impl = GRAPH_REGISTRY[type(value)]
-            children, metadata = impl.flatten(value)
-            mapped = impl.create_empty(metadata)
-            impl.init(mapped, [(key, visit((*path, key), _unwrapped(child))) for key, child in children])
-            result = f(path, mapped)
-            done[value] = (result,)
-            return result
-        if kind is Kind.PYTREE and value is not None:
-            pytree = pytree_impl(type(value))
-            children, metadata = pytree.flatten(value)
-            mapped = pytree.unflatten([(key, visit((*path, key), child)) for key, child in children], metadata)
-            return f(path, mapped)
-        result = f(path, value)
-        if kind in (Kind.VARIABLE, Kind.REF):
-            done[value] = (result,)
-        return result
-
-    return visit((), node)
+    done: dict[Place, Any] = {}
+    children: dict[Place | None, list[tuple[Any, Any]]] = {}
+    for place in children_first(visit(node)):
+        first = place.first or place
+        if place.first is None:
+            done[place] = f(place.path, _rebuilt(place, children.pop(place, [])))
+        elif first not in done:
+            raise GraphError(
+                "recursive_map met a cycle",
+                at=describe_path(place.path),
+                found=f"{describe_type(place.value)} whose children are still being mapped",
+                expected="a graph without cycles",
+                do="break the cycle first, or map the state with plait.map",
+            )
+        children.setdefault(place.owner, []).append((place.key, done[first]))
+    return children[None][0][1]
 
 
-def _unwrapped(child: Any) -> Any:
-    return child.value if type(child).__name__ in ("DataElem", "StaticElem") else child
+def _rebuilt(place: Place, children: list[tuple[Any, Any]]) -> Any:
+    """A node around other children; a leaf as it is."""
+    if not place.enter:
+        return place.value
+    impl = get_node_impl(place.value)
+    metadata = impl.flatten(place.value)[1]  # type: ignore[union-attr]
+    if isinstance(impl, PytreeNodeImpl):
+        return impl.unflatten(children, metadata)
+    node = impl.create_empty(metadata)  # type: ignore[union-attr]
+    impl.init(node, children)  # type: ignore[union-attr]
+    return node
 
 
 def with_vars(
