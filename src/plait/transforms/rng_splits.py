@@ -445,7 +445,7 @@ def _changed(node: Any, choose: Choose) -> SplitBackups:
 
 def _copied(node: Any, choose: Choose) -> Any:
     """A copy of the graph, with new variables in the chosen streams; the others are shared."""
-    copied = clone(node, variables=False, graph=True)  # the caller has checked the mode
+    copied = clone(node, variables=False)  # the caller has checked the mode
     fresh: dict[int, tuple[Variable[Any], Variable[Any]]] = {}
     for stream, key, count in _draws(copied, choose):
         stream.count.set_value(count)

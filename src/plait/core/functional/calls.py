@@ -28,14 +28,11 @@ from ..objects.state import FlatState, State, check_state, group_leaves, merge_s
 from ..objects.trace_guard import check_trace, raise_foreign_trace
 from ..objects.variables import PLAIN_METADATA, Cell, Variable, cell_of, copied_cells
 from ..objects.visit import Place, visit
-from .modes import check_mode
 
 N = TypeVar("N")
 
 
-def flatten(
-    node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool = True, graph: bool | None = None
-) -> tuple[GraphDef, Any]:
+def flatten(node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool = True) -> tuple[GraphDef, Any]:
     """A graph as its graphdef and its leaves in walk order.
 
     Args:
@@ -53,7 +50,6 @@ def flatten(
             expected="a module, variable, array or registered container",
             do=f"derive {type(node).__name__} from plait.Pytree, or register it with register_graph_node_type",
         )
-    check_mode(node, graph)
     walk = Walk(ref_index)
     graphdef = walk.add(node)
     if not with_paths:
@@ -132,7 +128,7 @@ def _grouped(walk: CachedWalk, filters: tuple[FilterLiteral, ...], *, exhaustive
     return [group.leaves[0] if len(group) else State({}) for group in groups]
 
 
-def split(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+def split(node: Any, *filters: FilterLiteral) -> Any:
     """A graph as its structure and its values.
 
     Args:
@@ -154,14 +150,13 @@ def split(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
         (['bias', 'scale'], ['mean', 'var'])
     """
     check_node(node, "split")
-    check_mode(node, graph)
     walk = find_walk((node,))
     if len(filters) == 0:
         return walk.graphdefs[0], _root_state(walk)
     return (walk.graphdefs[0], *_grouped(walk, filters, exhaustive=True))
 
 
-def state(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+def state(node: Any, *filters: FilterLiteral) -> Any:
     """The values of a graph.
 
     Args:
@@ -173,7 +168,6 @@ def state(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
         (3,)
     """
     check_node(node, "state")
-    check_mode(node, graph)
     walk = find_walk((node,))
     if not filters:
         return _root_state(walk)
@@ -181,14 +175,13 @@ def state(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
     return groups[0] if len(groups) == 1 else tuple(groups)
 
 
-def graphdef(node: Any, /, *, graph: bool | None = None) -> GraphDef:
+def graphdef(node: Any, /) -> GraphDef:
     """The structure of a graph; equal structures give the same object."""
     check_node(node, "graphdef")
-    check_mode(node, graph)
     return find_walk((node,)).graphdefs[0]
 
 
-def variables(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+def variables(node: Any, *filters: FilterLiteral) -> Any:
     """The live variables of a graph: a state whose leaves are the model's own ``Variable`` objects.
 
     Example:
@@ -197,7 +190,6 @@ def variables(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> 
         True
     """
     check_node(node, "variables")
-    check_mode(node, graph)
     walk = Walk()
     walk.add(node)
     pairs = [
@@ -527,7 +519,7 @@ def _check_can_pop(owner: Any, path: Path, leaf: Any) -> None:
         check_trace(owner._info.trace, owner, "pop from")
 
 
-def clone(node: N, variables: bool = True, *, arrays: bool = False, graph: bool | None = None) -> N:
+def clone(node: N, variables: bool = True, *, arrays: bool = False) -> N:
     """A deep structural copy that keeps sharing and cycles.
 
     Args:
@@ -545,7 +537,6 @@ def clone(node: N, variables: bool = True, *, arrays: bool = False, graph: bool 
             do="drop one of the two",
         )
     check_node(node, "clone")
-    check_mode(node, graph)
     if not variables:
         walk = Walk()
         graphdef = walk.add(node)
@@ -597,7 +588,7 @@ jax.tree_util.register_pytree_with_keys(
 )
 
 
-def unpack(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+def unpack(node: Any, *filters: FilterLiteral) -> Any:
     """One ``GraphState`` per filter; without filters one for everything."""
     graphdef, *states = split(node, *filters)
     bundles = tuple(GraphState(graphdef, each) for each in states)

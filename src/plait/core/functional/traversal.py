@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ...errors import GraphError
@@ -18,10 +17,9 @@ from ..objects.module import Module, Pytree
 from ..objects.nodes import Kind, kind_of
 from ..objects.variables import Variable
 from ..objects.visit import Place, children_first, children_of, has_identity, visit
-from .modes import check_mode
 
 
-def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Any]]:
+def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
     """Every node and leaf with its path, static values included; children first, the root last.
 
     Graph nodes, variables and containers come once, at their first path; numbers, strings and ``None`` at each.
@@ -30,7 +28,6 @@ def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Pat
         >>> [path for path, _ in plait.iter_graph([1, plait.Param(2.0)])]
         [(0,), (1,), ()]
     """
-    check_mode(node, graph)
     for place in children_first(visit(node, is_shared=_comes_once)):
         if place.first is None:
             yield place.path, place.value
@@ -43,14 +40,14 @@ def _comes_once(value: Any, kind: Kind) -> bool:
     return has_identity(value, kind) or (kind is Kind.PYTREE and value is not None and id(value) != _EMPTY)
 
 
-def iter_modules(module: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Module]]:
+def iter_modules(module: Any, /) -> Iterator[tuple[Path, Module]]:
     """Every module of a graph with its path; children first, the root last."""
-    for path, value in iter_graph(module, graph=graph):
+    for path, value in iter_graph(module):
         if isinstance(value, Module):
             yield path, value
 
 
-def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Any]]:
+def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
     """The immediate children that are graph nodes or variables, with their keys.
 
     Raises:
@@ -68,7 +65,7 @@ def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[
             yield key, child
 
 
-def iter_module_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Any]]:
+def iter_module_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
     """The immediate children that are modules, with their keys."""
     for key, child in iter_children(node):
         if isinstance(child, Pytree):
@@ -100,20 +97,3 @@ def set_metadata(node: Any, /, *, only: FilterLiteral = Variable, **metadata: An
     for path, value in list(iter_graph(node)):
         if isinstance(value, Variable) and predicate(path, value):
             value.set_metadata(**metadata)
-
-
-def _method(function: Callable[[Any], Iterator[tuple[Any, Any]]]) -> Callable[[Any], Iterator[tuple[Any, Any]]]:
-    """The older method form of a function, which warns."""
-    name = function.__name__
-
-    def method(self: Any) -> Iterator[tuple[Any, Any]]:
-        warnings.warn(f"module.{name}() is now plait.{name}(module)", DeprecationWarning, stacklevel=2)
-        return function(self)
-
-    method.__name__, method.__doc__ = name, f"The older form of ``plait.{name}(module)``; warns."
-    return method
-
-
-# Added here, and not in the class, because modules stand below traversals.
-Module.iter_modules = _method(iter_modules)  # type: ignore[attr-defined]
-Module.iter_children = _method(iter_children)  # type: ignore[attr-defined]

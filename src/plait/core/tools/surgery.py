@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -379,7 +379,7 @@ class _Part:
         if isinstance(node, Pytree) and isinstance(key, str) and not isinstance(node, Mapping):
             setattr(node, key, value)
         elif hasattr(node, "__setitem__"):
-            node[key] = value
+            cast("Any", node)[key] = value
         elif type(node) in GRAPH_REGISTRY:
             GRAPH_REGISTRY[type(node)].set_key(node, key, value)
         else:

@@ -32,7 +32,6 @@ def with_attributes(
     *,
     only: FilterLiteral = ...,
     raise_if_not_found: bool = True,
-    graph: bool | None = None,
     **attributes: Any,
 ) -> N:
     """A copy that shares the variables, with existing attributes replaced on the matching modules.
@@ -45,7 +44,7 @@ def with_attributes(
         >>> plait.with_attributes(drop, deterministic=True).deterministic, drop.deterministic
         (True, False)
     """
-    copied = clone(node, variables=False, graph=graph)
+    copied = clone(node, variables=False)
     set_attributes(copied, (only,), attributes, raise_if_not_found=raise_if_not_found, kind=object)
     return copied
 
@@ -56,7 +55,6 @@ def view(
     *,
     only: FilterLiteral = ...,
     raise_if_not_found: bool = True,
-    graph: bool | None = None,
     **settings: Any,
 ) -> N:
     """A copy that shares the variables, with other mode settings.
@@ -77,7 +75,7 @@ def view(
         [1.0, 1.0, 1.0]
     """
     predicate = to_predicate(only)
-    copied = clone(node, variables=False, graph=graph)
+    copied = clone(node, variables=False)
     unused = set(settings)
     for path, value in list(iter_graph(copied)):
         if kind_of(value) is not Kind.GRAPH or not hasattr(value, "set_view") or not predicate(path, value):
@@ -104,11 +102,11 @@ def _view_parameters(method: Callable[..., Any]) -> set[str] | None:
     return {parameter.name for parameter in parameters}
 
 
-def view_info(node: Any, /, *, only: FilterLiteral = ..., graph: bool | None = None) -> str:
+def view_info(node: Any, /, *, only: FilterLiteral = ...) -> str:
     """The settings that ``view`` can make on a graph: per class its arguments, defaults and documentation."""
     predicate = to_predicate(only)
     sections: dict[str, str] = {}
-    for path, value in iter_graph(node, graph=graph):
+    for path, value in iter_graph(node):
         if kind_of(value) is not Kind.GRAPH or not hasattr(value, "set_view") or not predicate(path, value):
             continue
         method = type(value).set_view
@@ -122,7 +120,7 @@ def view_info(node: Any, /, *, only: FilterLiteral = ..., graph: bool | None = N
     return "\n".join(sections[name] for name in sorted(sections))
 
 
-def map(f: Callable[[Path, Any], Any], node: N, /, *, graph: bool | None = None, recreate_variables: bool = True) -> N:
+def map(f: Callable[[Path, Any], Any], node: N, /, *, recreate_variables: bool = True) -> N:
     """A new graph with ``f(path, leaf)`` at each leaf of the state.
 
     Example:
@@ -130,13 +128,13 @@ def map(f: Callable[[Path, Any], Any], node: N, /, *, graph: bool | None = None,
         >>> plait.map(lambda path, leaf: leaf.replace(leaf * 0), model).kernel.sum().item()
         0.0
     """
-    graphdef, state = split(node, graph=graph)
+    graphdef, state = split(node)
     if not isinstance(state, Variable) and hasattr(state, "raw_mapping"):
         return merge(graphdef, map_state(f, state), copy=False, recreate_variables=recreate_variables)
     return merge(graphdef, f((), state), copy=False, recreate_variables=recreate_variables)
 
 
-def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | None = None) -> Any:
+def recursive_map(f: Callable[[Path, Any], Any], node: Any, /) -> Any:
     """Replace every node and leaf, children first, on a copy that shares variables.
 
     A shared object is mapped once, and its replacement is used everywhere.
@@ -187,7 +185,6 @@ def with_vars(
     mutable: bool | None = None,
     only: FilterLiteral = ...,
     allow_duplicates: bool = False,
-    graph: bool | None = None,
 ) -> N:
     """A copy whose matching variables are made again with other flags.
 
@@ -223,4 +220,4 @@ def with_vars(
         metadata = {**leaf.get_metadata(), "ref": ref}
         return type(leaf).from_metadata(new_ref(value) if ref else value, metadata)
 
-    return map(remake, node, graph=graph)
+    return map(remake, node)
