@@ -78,7 +78,7 @@ _VALUE_KEY = GetAttrKey("value")
 
 
 class _LatestFlatten(threading.local):
-    """The trace in which JAX last took a variable apart in this thread."""
+    """The trace, other than the top level, in which JAX last took a variable apart in this thread."""
 
     trace: Any = None
 
@@ -129,19 +129,27 @@ def _flatten_with_keys(variable: Variable[Any]) -> Any:
 
 def _flatten_without_keys(variable: Variable[Any]) -> Any:
     cell = variable._cell
-    raw = cell.raw
     if type(cell) is LentCell:
-        cell.carried = raw
-    _latest_flatten.trace = trace_state.value
-    return (raw,), metadata_key(cell)
+        cell.carried = cell.raw
+    trace = trace_state.value
+    if trace is not top_level_trace:
+        _latest_flatten.trace = trace
+    metadata = cell.metadata
+    return (cell.raw,), PLAIN_METADATA_KEY if metadata is PLAIN_METADATA else HashableMapping(metadata)
 
 
 def _unflattener(cls: type[Variable[Any]]) -> Callable[[Any, Any], Variable[Any]]:
     def unflatten(metadata: HashableMapping[str, Any], children: Any) -> Variable[Any]:
         trace = trace_state.value
-        variable = make_variable(cls, children[0], dict_of(metadata), trace)
+        cell = Cell()
+        cell.version = 0
+        cell.raw = children[0]
+        cell.metadata = PLAIN_METADATA if metadata is PLAIN_METADATA_KEY else dict(metadata)
+        cell.trace = trace
+        variable = _new(cls)
         if trace is not top_level_trace and trace is not _latest_flatten.trace:
-            _set_cell(variable, LentCell(variable._cell, cls))
+            cell = LentCell(cell, cls)
+        _set_cell(variable, cell)
         return variable
 
     return unflatten
