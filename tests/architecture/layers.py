@@ -9,7 +9,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "row 0": ("errors", "words", "notices", "paths", "typing", "_compat", "_public"),
     "core/objects": (
         "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings", "variable_metadata",
-        "variables", "variable_names", "nodes", "state", "attributes", "sowing", "module", "containers", "rngs",
+        "variables", "variable_names", "nodes", "visit", "state", "attributes", "sowing", "module", "containers",
+        "rngs",
     ),
     "core/graph": (
         "graphdef", "diff", "flatten", "axes", "plan", "state_leaves", "unflatten", "walks", "locate",
@@ -17,7 +18,6 @@ FILES: dict[str, tuple[str, ...]] = {
     "core/functional": ("modes", "calls", "traversal", "update_context", "proxy_caller"),
     "core/tools": (
         "config", "views", "path_patterns", "method_observers", "layer_scopes", "capture", "nonfinite", "surgery",
-        "graph",
     ),
     "core": (),
     "transforms/call": (
@@ -28,12 +28,13 @@ FILES: dict[str, tuple[str, ...]] = {
     "transforms": (
         "cached_partial", "selections", "autodiff", "output_gradients", "tangent_trees",
         "tangents", "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "branches", "sharded",
-        "remat", "tree_states", "rng_splits", "lax_map", "compat",
+        "remat", "tree_states", "rng_splits", "lax_map",
     ),
     "partitioning": (
         "axis_rules", "mesh", "specs", "shardings", "creation", "activations", "recipes", "rule_checks",
         "processes", "boxes", "spmd",
     ),
+    "compat": ("modes", "door", "functions", "graph", "fixed"),
     "nn": (
         "masks", "promotion", "checks", "initializers", "activations",
         "prelu", "linear", "conv", "embedding", "norm", "reparametrisation", "dropout", "rotary", "dot_product",
@@ -80,6 +81,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "transforms/jit": CORE | {"transforms/call"},
     "transforms": CORE | {"transforms/call", "transforms/jit"},
     "partitioning": CORE,
+    "compat": CORE | TRANSFORMS | {"partitioning"},
     "nn": CORE | TRANSFORMS | {"partitioning"},
     "checkpoint": CORE | TRANSFORMS | {"partitioning"},
     # Conversion states layouts of the standard layers, and reads files in the formats of checkpoint/.

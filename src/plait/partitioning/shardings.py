@@ -77,7 +77,7 @@ def _with_maker(error: ArgumentError, what: str) -> ArgumentError:
 eager_sharding_hooks.append(_place_new)
 
 
-def as_abstract(tree: Any, *, graph: bool | None = None) -> Any:
+def as_abstract(tree: Any) -> Any:
     """Abstract variables with the shardings that their axis names say.
 
     Args:
@@ -103,13 +103,13 @@ def as_abstract(tree: Any, *, graph: bool | None = None) -> Any:
     return jax.tree_util.tree_map_with_path(convert, tree, is_leaf=lambda x: isinstance(x, Variable))
 
 
-def abstract_with_sharding(tree: Any, *, graph: bool | None = None) -> Any:
+def abstract_with_sharding(tree: Any) -> Any:
     """The old name of ``as_abstract``."""
     warnings.warn("abstract_with_sharding is now called as_abstract", DeprecationWarning, stacklevel=2)
-    return as_abstract(tree, graph=graph)
+    return as_abstract(tree)
 
 
-def get_abstract_model(init_fn: Callable[[], Any], mesh: Mesh, *, graph: bool | None = None) -> tuple[Any, Any]:
+def get_abstract_model(init_fn: Callable[[], Any], mesh: Mesh) -> tuple[Any, Any]:
     """The structure of a model, with the shape, dtype and sharding of every variable; nothing is allocated.
 
     Args:
@@ -132,7 +132,7 @@ def get_abstract_model(init_fn: Callable[[], Any], mesh: Mesh, *, graph: bool | 
     found: list[Any] = []
 
     def values() -> Any:
-        graphdef, state = split(init_fn(), graph=graph)
+        graphdef, state = split(init_fn())
         found.append(graphdef)
         return state
 
