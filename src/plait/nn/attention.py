@@ -18,7 +18,7 @@ from ..core.objects.statics import HashableMapping
 from ..core.objects.variables import Cache
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, ArrayLike, DTypeLike, Initializer, PrecisionLike, Shape
-from .checks import check_last_axis, check_min_rank, resolve_switch
+from .checks import check_last_axis, check_min_rank, resolve_switch, weight_length
 from .dot_product import (
     dot_product_attention as dot_product_attention,
     dot_product_attention_weights as dot_product_attention_weights,
@@ -323,13 +323,18 @@ class MultiHeadAttention(Module):
                 )
             k = q
         v = k if v is None else v
-        for x, features, name in (
-            (q, self.in_features, "in_features"),
-            (k, self.in_kv_features, "in_kv_features"),
-            (v, self.in_kv_features, "in_kv_features"),
+        for x, projection, name in (
+            (q, self.query, "in_features"),
+            (k, self.key, "in_kv_features"),
+            (v, self.value, "in_kv_features"),
         ):
             check_min_rank(x, 2, "(..., length, features)", layer=self)
-            check_last_axis(x, as_tuple(features)[-1], layer=self, size_name=name)
+            features = as_tuple(getattr(self, name))
+            kernel = getattr(
+                getattr(projection, "kernel", None), "value", None
+            )  # the projection may have been replaced
+            size = weight_length(kernel, len(features) - 1, features[-1])
+            check_last_axis(x, size, layer=self, size_name=name)
         return k, v
 
     def init_cache(self, input_shape: Shape, dtype: DTypeLike = jnp.float32) -> None:

@@ -14,7 +14,7 @@ from ..core.objects.statics import HashableMapping
 from ..core.objects.variables import LoRAParam, Variable
 from ..errors import ArgumentError
 from ..typing import Array, DTypeLike, Initializer
-from .checks import check_last_axis
+from .checks import check_last_axis, weight_length
 from .initializers import default_lora_init, zeros
 from .linear import Linear
 from .promotion import promote_dtype
@@ -99,8 +99,9 @@ class LoRA(Module):
         self.lora_a, self.lora_b = lora_param_type(a, **a_metadata), lora_param_type(b, **b_metadata)
 
     def __call__(self, x: Array, **kwargs: Any) -> Array:
-        check_last_axis(x, self.in_features, layer=self)
-        values, a, b = self.promote_dtype((x, self.lora_a.value, self.lora_b.value), dtype=self.dtype)
+        a = self.lora_a.value
+        check_last_axis(x, weight_length(a, 0, self.in_features), layer=self)
+        values, a, b = self.promote_dtype((x, a, self.lora_b.value), dtype=self.dtype)
         y = values @ a @ b
         return y if self.base_module is None else _sum(y, self.base_module(x, **kwargs))
 
