@@ -311,15 +311,23 @@ def test_stored_variables_under_the_name_of_a_field_are_told():
     ids=["param", "variable", "make_rng"],
 )
 def test_variables_and_keys_are_made_in_setup_and_compact_methods(call, named):
-    """Section 9: the message names the allowed places."""
+    """Section 9: the message names the allowed places; what ``init`` calls is one of them, as in Flax."""
 
     class Plain(bridge.Module):
         def __call__(self):
-            return call(self)
+            call(self)
 
-    for run in (lambda: call(Dense(3)), lambda: Plain().init(0)):
+    class Outer(bridge.Module):
+        def setup(self):
+            self.plain = Plain()
+
+        def __call__(self):
+            return self.plain()
+
+    for run in (lambda: call(Dense(3)), lambda: Outer().init(0)):
         with pytest.raises(ArgumentError, match=rf"{named}(.|\n)*`setup\(\)`(.|\n)*`@compact`"):
             run()
+    Plain().init(0)
 
 
 def test_compact_methods_need_a_bridge_module_that_is_bound():

@@ -35,6 +35,16 @@ M = TypeVar("M")
 _MISSING: Any = object()
 
 
+# Optax keeps its numbers in functions, which no transform carries out of a traced function.
+_LEAKED = (
+    "plait: the optimizer's transformation may hold a traced number from a function that has ended\n"
+    "  found     a transformation that was made inside jit or vmap, such as optax.adam(learning_rate) of an argument\n"
+    "  expected  numbers that change in the optimizer's state\n"
+    "  do        optax.inject_hyperparams(optax.adam)(learning_rate=learning_rate), and "
+    "plait.training.set_learning_rate(optimizer, value) to change it"
+)
+
+
 class GradientTransformation(Protocol):
     """What an optimizer needs of Optax: the two functions of a gradient transformation."""
 
@@ -147,6 +157,9 @@ class Optimizer(Pytree, Generic[M]):
             updates, new_state = self.tx.update(gradients, raw_state, params, **extra)
         except (ValueError, TypeError) as error:
             self._explain_other_model(selected, error)
+            raise
+        except jax.errors.UnexpectedTracerError as error:
+            error.add_note(_LEAKED)
             raise
         new_values = {path: _at(updates, path) for path in values}
         new_values = {path: _added(value, new_values[path]) for path, value in values.items()}
