@@ -173,6 +173,7 @@ from .nn.linear import Linear as Linear
 from .nn.linear import LinearGeneral as LinearGeneral
 from .nn.lora import LoRA as LoRA
 from .nn.lora import LoRALinear as LoRALinear
+from .nn.lora import add_lora as add_lora
 from .nn.masks import combine_masks as combine_masks
 from .nn.masks import make_attention_mask as make_attention_mask
 from .nn.masks import make_causal_mask as make_causal_mask

@@ -44,7 +44,7 @@ _NAMES = {
     "nn.dropout": "Dropout",
     "nn.embedding": "Embed",
     "nn.linear": "Einsum Linear LinearGeneral",
-    "nn.lora": "LoRA LoRALinear",
+    "nn.lora": "LoRA LoRALinear add_lora",
     "nn.masks": "combine_masks make_attention_mask make_causal_mask",
     "nn.norm": "BatchNorm GroupNorm InstanceNorm LayerNorm RMSNorm",
     "nn.pooling": "avg_pool max_pool min_pool pool",

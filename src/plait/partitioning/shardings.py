@@ -16,7 +16,7 @@ from ..core.graph.locate import modules_in_use
 from ..core.objects.variables import Variable, eager_sharding_hooks
 from ..errors import ArgumentError
 from ..words import with_article
-from .mesh import check_spec, get_global_mesh, in_manual_mode, place
+from .mesh import check_spec, fitted_spec, get_global_mesh, in_manual_mode, place
 from .specs import describe_leaf, variable_spec, without_format
 
 
@@ -44,8 +44,7 @@ def sharding_of(variable: Variable[Any], shape: tuple[int, ...], what: str) -> S
     if mesh is None or mesh.empty or in_manual_mode():
         return None
     spec = variable_spec(variable, what) or PartitionSpec()
-    check_spec(spec, mesh, shape, what, names=layout)
-    return NamedSharding(mesh, spec)
+    return NamedSharding(mesh, fitted_spec(spec, mesh, shape, what, names=layout))
 
 
 sharding_hooks.append(sharding_of)
@@ -150,8 +149,8 @@ def get_abstract_model(init_fn: Callable[[], Any], mesh: Mesh) -> tuple[Any, Any
         value, spec = leaf.get_raw_value(), variable_spec(leaf, what) or PartitionSpec()
 
         def abstract(x: Any) -> Any:
-            check_spec(spec, mesh, x.shape, what, names=leaf.get_metadata().get("out_sharding"))
-            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))
+            fitted = fitted_spec(spec, mesh, x.shape, what, names=leaf.get_metadata().get("out_sharding"))
+            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, fitted))
 
         return leaf.replace(jax.tree_util.tree_map(abstract, value))
 

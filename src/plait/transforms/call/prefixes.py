@@ -77,6 +77,8 @@ class FilterMapping(Mapping[Any, Any]):
             do=f"add a filter for it, or a last one for the rest: {type(self).__name__}({{..., ...: None}})",
         )
 
+    map_prefix = choose  # its name in Flax
+
     def __getitem__(self, key: Any) -> Any:
         for known, value in zip(self.filters, self.values_, strict=True):
             if known == key:

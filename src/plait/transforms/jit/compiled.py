@@ -23,6 +23,7 @@ from typing import Any
 
 import jax
 
+from ..._compat import jax_settings
 from ...core.objects.filters import Predicate
 from ...core.objects.variables import make_variable
 from ...errors import ArgumentError
@@ -42,6 +43,7 @@ class TraceSignature:
     structure: Structure
     values: tuple[str, ...]
     plain: tuple[str, ...]
+    settings: dict[str, Any] = dataclasses.field(default_factory=jax_settings, compare=False)
 
 
 # Called at each trace with the function, the signature of the trace, and those of its earlier traces.
@@ -49,7 +51,8 @@ trace_listeners: list[Callable[[Callable[..., Any], TraceSignature, list[TraceSi
 
 
 def _short_aval(value: Any) -> str:
-    return ", ".join(jax.typeof(leaf).str_short(short_dtypes=False) for leaf in jax.tree.leaves(value))
+    avals = map(jax.typeof, jax.tree.leaves(value))
+    return ", ".join(aval.str_short(short_dtypes=False) + " of weak type" * aval.weak_type for aval in avals)
 
 
 @dataclasses.dataclass(frozen=True)
