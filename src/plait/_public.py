@@ -56,21 +56,14 @@ _NAMES = {
     "partitioning.activations": "with_sharding_constraint",
     "partitioning.axis_rules": "logical_axis_rules",
     "partitioning.specs": "get_named_sharding get_partition_spec",
-    "transforms.autodiff": "grad value_and_grad",
     "transforms.output_gradients": "capture_gradients",
-    "transforms.batching": "pmap vmap",
-    "transforms.branches": "cond switch",
-    "transforms.custom_rules": "custom_jvp custom_vjp",
-    "transforms.jit.function": "jit",
-    "transforms.lax_map": "lax_map",
-    "transforms.loops": "fori_loop scan while_loop",
-    "transforms.remat": "remat",
     "transforms.selections": "DiffState",
-    "transforms.jit.shapes": "checkify eval_shape make_jaxpr",
-    "transforms.sharded": "shard_map",
-    "transforms.tangents": "jvp linearize vjp",
     "transforms.call.prefixes": "Carry StateAxes StateSharding",
-    "transforms.rng_splits": "backup_keys fork_rngs reseed restore_rngs split_rngs with_rngs",
+    "transforms.rng_splits": "restore_rngs",
+    "compat.transforms": (
+        "backup_keys checkify cond custom_jvp custom_vjp eval_shape fori_loop fork_rngs grad jit jvp lax_map linearize "
+        "make_jaxpr pmap remat reseed scan shard_map split_rngs switch value_and_grad vjp vmap while_loop with_rngs"
+    ),
 }
 
 # Names kept for programs that were written for Flax. A program written for plait does without them.
@@ -87,10 +80,9 @@ _NAMES_FOR_FLAX = {
     ),
     "core.objects.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
     "core.objects.variables": "A VariableState",
-    "transforms.call.axis_names": "transform_metadata",
-    "transforms.cached_partial": "cached_partial jit_partial",
-    "transforms.tree_states": "NodeStates from_tree to_tree",
-    "transforms.call.prefixes": "prefix",
+    "compat.cached_partial": "cached_partial jit_partial",
+    "compat.transforms": "prefix transform_metadata",
+    "compat.tree_states": "NodeStates from_tree to_tree",
 }
 
 # Modules that are public under a name of their own.

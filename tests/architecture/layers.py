@@ -15,33 +15,35 @@ FILES: dict[str, tuple[str, ...]] = {
     "core/graph": (
         "graphdef", "diff", "flatten", "axes", "plan", "state_leaves", "unflatten", "walks", "locate",
     ),
-    "core/functional": ("modes", "calls", "traversal", "update_context", "proxy_caller"),
+    "core/functional": ("calls", "traversal", "update_context", "proxy_caller"),
     "core/tools": (
         "config", "views", "path_patterns", "method_observers", "layer_scopes", "capture", "nonfinite", "surgery",
     ),
     "core": (),
     "transforms/call": (
         "prefixes", "names", "aliasing", "policy", "gather", "arguments", "outcome", "enter", "functions", "captures",
-        "guards", "leave", "loop_rules", "body", "write_back", "call", "donating", "axis_names",
+        "guards", "leave", "loop_rules", "body", "write_back", "call", "donating",
     ),
     "transforms/jit": ("shardings", "compiled", "dispatch", "stages", "shapes", "function"),
     "transforms": (
-        "cached_partial", "selections", "autodiff", "output_gradients", "tangent_trees",
-        "tangents", "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "branches", "sharded",
-        "remat", "tree_states", "rng_splits", "lax_map",
+        "axis_names", "selections", "autodiff", "output_gradients", "tangent_trees", "tangents", "rule_calls",
+        "rule_cotangents", "custom_rules", "batching", "loops", "branches", "sharded", "remat", "rng_splits",
+        "lax_map",
     ),
     "partitioning": (
         "axis_rules", "mesh", "specs", "shardings", "creation", "activations", "recipes", "rule_checks",
         "processes", "boxes", "spmd",
     ),
-    "compat": ("modes", "door", "functions", "graph", "fixed"),
+    "compat": (
+        "modes", "door", "functions", "transforms", "cached_partial", "tree_states", "graph", "fixed",
+    ),
     "nn": (
         "masks", "promotion", "checks", "initializers", "activations",
         "prelu", "linear", "conv", "embedding", "norm", "reparametrisation", "dropout", "rotary", "dot_product",
         "kv_cache", "attention", "cells", "recurrent", "pooling", "lora", "sequential",
     ),
     "checkpoint": (
-        "layout", "leaves", "together", "orbax", "stored", "safetensors", "orbax_trees", "abstract", "compare",
+        "layout", "leaves", "together", "orbax", "stored", "safetensors", "orbax_trees",
     ),
     "bridge": (
         "linen", "kinds", "nnx_meta", "leaves", "collections", "variables", "rngs", "lazy", "init_apply", "filling",
@@ -57,10 +59,10 @@ FILES: dict[str, tuple[str, ...]] = {
         "warmup", "export_manager", "exported_maps", "utils", "validation_report", "validation_job", "validation",
         "saved_model", "stablehlo", "onnx", "litert", "saving", "describe", "validate", "proof",
     ),
-    "inspect": ("tabulate", "sharding", "retrace", "treescope", "explorer"),
+    "inspect": ("sharding", "retrace"),
     "training": (
         "optimizer", "learning_rates", "loss_scaling", "train_state", "metric", "classification", "metrics",
-        "ema", "loop", "progress", "resume",
+        "ema", "progress",
     ),
     "demo": ("images", "figures", "exports", "runs", "table", "digits"),
     "migrate": ("known", "uses", "rewrite", "files"),
@@ -114,7 +116,6 @@ OWNERS: dict[str, frozenset[str]] = {
     "ai_edge_litert": frozenset({"export"}),
     "exchange": frozenset({"export"}),  # export/runners/exchange.py, as its neighbours see it in their own processes
     "rich": frozenset({"inspect", "training", "demo", "program"}),
-    "treescope": frozenset({"inspect"}),
     "sklearn": frozenset({"demo"}),
     "matplotlib": frozenset({"demo", "inspect"}),
 }

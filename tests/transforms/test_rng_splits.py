@@ -666,3 +666,15 @@ def test_a_key_in_a_reference_keeps_its_shape_and_can_be_copied():
     assert int(rngs.params.count[...]) == 1
     plait.restore_rngs(plait.fork_rngs(rngs))
     assert (data(rngs.params.key[...]), int(rngs.params.count[...])) == ([0, 0], 2)
+
+
+def test_with_rngs_decorates_a_function_too():
+    """The arguments are copies with other streams; the original streams have made one draw."""
+
+    @plait.with_rngs(split=3, graph_updates=False)
+    def shapes(rngs):
+        return rngs.params.key.shape
+
+    rngs = plait.Rngs(params=0)
+    assert shapes(rngs) == (3,)
+    assert (rngs.params.key.shape, int(rngs.params.count[...])) == ((), 1)

@@ -8,21 +8,128 @@ transforms carry structural changes out, and without them values only. Functions
 from __future__ import annotations
 
 import dataclasses
+import os
+import threading
 from typing import Any
 
-from ..core.functional.modes import (
-    check_mode as check_mode,
-    check_tree as check_tree,
-    graph_mode as graph_mode,
-    graph_updates_mode as graph_updates_mode,
-    in_default_modes as in_default_modes,
-    set_graph_mode as set_graph_mode,
-    set_graph_updates as set_graph_updates,
-    touched as touched,
-)
+from ..core.objects.module import Pytree
+from ..core.objects.settings import Restoring, setting
+from ..core.objects.visit import visit
+from ..errors import GraphError
+from ..paths import describe_path
+from ..words import describe_type
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+def _flag(name: str) -> bool:
+    return os.environ.get(name, "1").lower() not in ("0", "false", "no", "off")
+
+
+class _Modes(threading.local):
+    graph = _flag("PLAIT_GRAPH_MODE")
+    graph_updates = _flag("PLAIT_GRAPH_UPDATES")
+
+
+_modes = _Modes()
+
+
+class _Touched:
+    """Whether any thread ever left the default modes; until then fast paths need not ask for the modes of theirs."""
+
+    __slots__ = ("ever",)
+
+    def __init__(self) -> None:
+        self.ever = not (_Modes.graph and _Modes.graph_updates)
+
+
+touched = _Touched()
+
+
+def in_default_modes(graph: bool | None = None, graph_updates: bool | None = None) -> bool:
+    """Whether this thread works on graphs and carries structural changes, or the arguments say so."""
+    return graph_mode(graph) and graph_updates_mode(graph_updates)
+
+
+def set_graph_mode(value: bool, /) -> Restoring:
+    """Set whether modules of this thread are graphs (the default) or plain trees without sharing.
+
+    Takes effect at once; as a context manager or decorator it restores the earlier mode.
+
+    Example:
+        >>> shared = plait.Param(1.0)
+        >>> with plait.set_graph_mode(False):
+        ...     try:
+        ...         _ = plait.split([shared, shared])
+        ...     except plait.errors.PlaitError as error:
+        ...         print(error.parts["at"])
+        [0] and [1]
+    """
+    touched.ever |= not value
+    return Restoring(setting(_modes, graph=bool(value)))
+
+
+def set_graph_updates(value: bool, /) -> Restoring:
+    """Set whether transforms of this thread carry structural changes out (the default), or values only.
+
+    Takes effect at once; as a context manager or decorator it restores the earlier mode.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> with plait.set_graph_updates(False):
+        ...     plait.jit(lambda model: setattr(model, "extra", 1))(model)
+        >>> hasattr(model, "extra")
+        False
+    """
+    touched.ever |= not value
+    return Restoring(setting(_modes, graph_updates=bool(value)))
+
+
+def graph_mode(graph: bool | None = None) -> bool:
+    """Whether graph mode is in force: the argument, else the mode of the thread."""
+    return _modes.graph if graph is None else graph
+
+
+def graph_updates_mode(graph_updates: bool | None = None) -> bool:
+    """Whether structural changes are carried out of transforms: the argument, else the mode of the thread."""
+    return _modes.graph_updates if graph_updates is None else graph_updates
+
+
+def check_mode(node: Any, graph: bool | None) -> None:
+    """Refuse a graph where tree mode is in force.
+
+    Raises:
+        GraphError: see ``check_tree``.
+    """
+    if not graph_mode(graph):
+        check_tree(node)
+
+
+def check_tree(node: Any) -> None:
+    """Refuse what is not a tree.
+
+    Raises:
+        GraphError: an object is reached by two paths (both are named), or a class says ``pytree=False``.
+    """
+    for place in visit(node):
+        value = place.value
+        if place.first is not None:
+            raise GraphError(
+                "tree mode takes no shared objects and no cycles",
+                at=f"{describe_path(place.first.path)} and {describe_path(place.path)}",
+                found=f"the same {type(value).__name__} at both (a duplicate)",
+                expected="each object at one path",
+                do="use graph mode (graph=True), or give each place an object of its own: plait.clone",
+            )
+        if isinstance(value, Pytree) and not value._pytree:
+            raise GraphError(
+                "tree mode takes only classes that are JAX pytrees",
+                at=describe_path(place.path),
+                found=f"{describe_type(value)}, whose class says pytree=False",
+                expected="classes that are pytrees",
+                do="use graph mode (graph=True)",
+            )
+
+
+@dataclasses.dataclass(frozen=True)
 class Crossing:
     """What one transform was told of the modes; the modes of the thread are read when it is called.
 
@@ -33,6 +140,8 @@ class Crossing:
 
     graph: bool | None = None
     graph_updates: bool | None = None
+
+    touched = touched  # whether any thread ever left the default modes
 
     @property
     def updates(self) -> bool:

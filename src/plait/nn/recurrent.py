@@ -157,8 +157,6 @@ class RNN(Module):
             in_axes=(state_axes, Carry, time, 0),
             out_axes=(Carry, time),
             # Axes by filter are a matter of these modes, whatever the user has set.
-            graph=True,
-            graph_updates=True,
         )
         def run(cell: RNNCellBase, carries: Any, x: Array, step: Array) -> Any:
             carry, kept = carries

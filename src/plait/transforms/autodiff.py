@@ -23,7 +23,7 @@ from ..words import describe_type
 from .call.arguments import positional
 from .call.call import Call
 from .call.functions import check_function
-from .call.policy import Crossing
+from .call.policy import STRUCTURE, Crossing, usual_or_values
 from .call.prefixes import Prefix, is_graph_leaf
 from .selections import (
     DIFFERENTIATED,
@@ -51,8 +51,7 @@ def grad(
     holomorphic: bool = False,
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.grad`` for functions of modules: the gradient of a scalar with respect to the ``Param`` leaves.
 
@@ -60,9 +59,6 @@ def grad(
         f: a function that returns a scalar (with ``has_aux``: a pair of a scalar and anything).
         argnums: which arguments to differentiate: positions, or ``DiffState``s that select other leaves.
         has_aux, holomorphic, allow_int: as in ``jax.grad``.
-        graph, graph_updates: whether the arguments are graphs, and whether structural changes are carried out. If
-            either is false, only values are: every leaf of a module is differentiated (none may hold integers, short
-            of ``allow_int``), and its gradient is a module.
 
     Returns:
         A function that returns the gradient. For a module it is a ``State`` of the differentiated leaves only, with
@@ -84,7 +80,7 @@ def grad(
         [4.0, 4.0, 4.0]
     """
     options = {"argnums": argnums, "has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
-    options |= {"reduce_axes": reduce_axes, "graph": graph, "graph_updates": graph_updates}
+    options |= {"reduce_axes": reduce_axes, "crossing": crossing}
     if f is None:
         return functools.partial(grad, **options)
     value_and_gradient = _lift("grad", f, **options)
@@ -106,8 +102,7 @@ def value_and_grad(
     holomorphic: bool = False,
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.value_and_grad`` for functions of modules; arguments as in ``grad``.
 
@@ -121,7 +116,7 @@ def value_and_grad(
         (0.0, ['bias', 'kernel'])
     """
     options = {"argnums": argnums, "has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
-    options |= {"reduce_axes": reduce_axes, "graph": graph, "graph_updates": graph_updates}
+    options |= {"reduce_axes": reduce_axes, "crossing": crossing}
     if f is None:
         return functools.partial(value_and_grad, **options)
     value_and_gradient = _lift("value_and_grad", f, **options)
@@ -142,8 +137,7 @@ def _lift(
     holomorphic: bool,
     allow_int: bool,
     reduce_axes: Sequence[Any],
-    graph: bool | None,
-    graph_updates: bool | None,
+    crossing: Crossing,
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, Any]]:
     """The function of (args, kwargs) that returns the value (with aux) and the gradients."""
     check_function(f, name)
@@ -162,8 +156,7 @@ def _lift(
         if kwargs and any(number_of(argnum) >= len(args) for argnum in given):
             args, kwargs = positional(f, args, kwargs)
         check_distinct(name, "argnums", given, len(args))
-        crossing = Crossing(graph, graph_updates)
-        carried = Crossing(graph, crossing.is_default)
+        carried = usual_or_values(crossing)
         requests = [resolve(name, argnum, len(args), carried.updates) for argnum in given]
         ins = spread_requests(args, kwargs, requests)
         rules = {"writes": BESIDE, "returns_inputs": True, "check_output": check_output}

@@ -12,13 +12,13 @@ import numpy as np
 
 from .._compat import jax_version, pmap as jax_pmap
 from ..errors import ArgumentError, MissingDependencyError
+from .axis_names import read_axis_name
 from .call.arguments import positional, with_statics
-from .call.axis_names import read_axis_name
 from .call.call import Call
 from .call.donating import Donating, donate
 from .call.functions import check_function, curried
 from .call.outcome import Outcome
-from .call.policy import Crossing
+from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Prefix
 
 # What vmap says of an output that is batched under the axis None: its port, and its place there.
@@ -36,8 +36,7 @@ def vmap(
     axis_size: int | None = None,
     spmd_axis_name: Any = None,
     transform_metadata: Mapping[str, Any] = {},
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.vmap`` for functions of modules.
 
@@ -76,7 +75,6 @@ def vmap(
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = positional(f, args, kwargs)
-        crossing = Crossing(graph, graph_updates)
         ins = Prefix.of("vmap", "in_axes", in_axes, updates=crossing.updates)
         outs = Prefix.of("vmap", "out_axes", out_axes, updates=crossing.updates)
         call = Call("vmap", f, args, kwargs, ins=ins, outs=outs, crossing=crossing, axis_metadata=transform_metadata)
@@ -144,8 +142,7 @@ def pmap(
     axis_size: int | None = None,
     donate_argnums: int | Iterable[int] = (),
     transform_metadata: Mapping[str, Any] = {},
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.pmap`` for functions of modules: as ``vmap``, with each element on a device of its own.
 
@@ -191,7 +188,6 @@ def pmap(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = positional(f, args, kwargs)
         args = with_statics("pmap", args, static_broadcasted_argnums)
-        crossing = Crossing(graph, graph_updates)
         ins = Prefix.of("pmap", "in_axes", in_axes, updates=crossing.updates)
         outs = Prefix.of("pmap", "out_axes", out_axes, updates=crossing.updates)
         call = Call("pmap", f, args, kwargs, ins=ins, outs=outs, crossing=crossing, axis_metadata=transform_metadata)

@@ -17,7 +17,7 @@ from .call.body import Body, describe_address
 from .call.call import Call
 from .call.functions import check_function
 from .call.outcome import Address, Outcome
-from .call.policy import Crossing
+from .call.policy import STRUCTURE, Crossing
 
 
 def cond(
@@ -25,8 +25,7 @@ def cond(
     true_fun: Callable[..., Any],
     false_fun: Callable[..., Any],
     *operands: Any,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.lax.cond`` for functions of modules.
 
@@ -49,15 +48,14 @@ def cond(
         >>> float(count[...])
         1.0
     """
-    return _choose("cond", pred, (true_fun, false_fun), operands, graph, graph_updates)
+    return _choose("cond", pred, (true_fun, false_fun), operands, crossing)
 
 
 def switch(
     index: Any,
     branches: Sequence[Callable[..., Any]],
     *operands: Any,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.lax.switch`` for functions of modules.
 
@@ -77,7 +75,7 @@ def switch(
         >>> float(plait.switch(1, [lambda s: s[...], lambda s: s[...] * 2], scale))
         6.0
     """
-    return _choose("switch", index, tuple(branches), operands, graph, graph_updates)
+    return _choose("switch", index, tuple(branches), operands, crossing)
 
 
 def _choose(
@@ -85,8 +83,7 @@ def _choose(
     index: Any,
     branches: tuple[Callable[..., Any], ...],
     operands: tuple[Any, ...],
-    graph: bool | None,
-    graph_updates: bool | None,
+    crossing: Crossing,
 ) -> Any:
     for branch in branches:
         check_function(branch, name)
@@ -94,7 +91,6 @@ def _choose(
         raise ArgumentError(
             f"{name} needs a branch", found="an empty sequence", expected="at least one function", do="add a function"
         )
-    crossing = Crossing(graph, graph_updates)
     calls = [Call(name, f, operands, crossing=crossing, all_values=True) for f in branches]
     kept = [call.kept("branch", _Branch) for call in calls]
     try:

@@ -18,7 +18,7 @@ from .call.body import guarded
 from .call.enter import Entered, rebuild
 from .call.functions import check_function
 from .call.gather import gather
-from .call.policy import Crossing
+from .call.policy import STRUCTURE, Crossing, ValuesOnly, usual_or_values
 from .call.prefixes import is_graph_leaf
 from .rule_calls import RuleCall
 from .rule_cotangents import cotangents_as_objects, cotangents_as_states, cotangents_of_updates, tangents_by_label
@@ -31,8 +31,7 @@ def custom_vjp(
     /,
     *,
     nondiff_argnums: Sequence[int | DiffState] = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.custom_vjp`` for functions of modules: a function whose gradient is given by a rule, set by ``defvjp``.
 
@@ -41,7 +40,6 @@ def custom_vjp(
             argument, and ``defvjp`` is called on the method of the class.
         nondiff_argnums: arguments without a derivative: integers for plain arguments, which the rule gets first. For
             a module a ``DiffState``, which says what of it *is* differentiable.
-        graph, graph_updates: read here, once: they decide what the rule looks like.
 
     The rule is ``fwd(*args) -> (out, residuals)`` and ``bwd``, which gets the residuals (modules may be among them)
     and the cotangents, and returns a tuple with one tangent for each differentiable argument, or ``None`` for zero.
@@ -75,14 +73,11 @@ def custom_vjp(
         [1.0, 1.0, 1.0]
     """
     if fun is None:
-        return functools.partial(custom_vjp, nondiff_argnums=nondiff_argnums, graph=graph, graph_updates=graph_updates)
-    crossing = Crossing(graph, graph_updates)
-    return CustomVjp(fun, tuple(nondiff_argnums), Crossing(graph, crossing.is_default))
+        return functools.partial(custom_vjp, nondiff_argnums=nondiff_argnums, crossing=crossing)
+    return CustomVjp(fun, tuple(nondiff_argnums), usual_or_values(crossing))
 
 
-def custom_jvp(
-    fun: Any = None, /, *, nondiff_argnums: Sequence[int] = (), graph: bool | None = None, graph_updates: Any = None
-) -> Any:
+def custom_jvp(fun: Any = None, /, *, nondiff_argnums: Sequence[int] = (), crossing: Crossing = STRUCTURE) -> Any:
     """``jax.custom_jvp`` for functions of modules: a function whose derivative is given by a rule, set by ``defjvp``.
 
     The rule is ``jvp(*nondiff, primals, tangents) -> (out, tangent)``, with tuples of the differentiable arguments and
@@ -93,8 +88,6 @@ def custom_jvp(
     Args:
         fun: the function; without it ``custom_jvp`` returns a decorator.
         nondiff_argnums: positions of arguments without a derivative, which the rule gets first.
-        graph: whether the arguments may be graphs; shared variables are refused either way.
-        graph_updates: of no effect.
 
     Raises:
         ArgumentError: the function is called before ``defjvp``, or differentiated by what ``nondiff_argnums`` leaves
@@ -112,8 +105,8 @@ def custom_jvp(
         100.0
     """
     if fun is None:
-        return functools.partial(custom_jvp, nondiff_argnums=nondiff_argnums, graph=graph)
-    return CustomJvp(fun, tuple(nondiff_argnums), Crossing(graph, graph_updates=False))
+        return functools.partial(custom_jvp, nondiff_argnums=nondiff_argnums, crossing=crossing)
+    return CustomJvp(fun, tuple(nondiff_argnums), ValuesOnly(crossing))
 
 
 class _Custom:

@@ -20,7 +20,7 @@ from .call.call import Call
 from .call.functions import check_function
 from .call.loop_rules import Loop
 from .call.names import argument_names
-from .call.policy import Crossing
+from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Carry, Prefix, StateAxes, is_graph_leaf, prefix
 from .loops import scan_ports
 from .rng_splits import split_rngs
@@ -31,8 +31,7 @@ def lax_map(
     xs: Any,
     *operands: Any,
     batch_size: int | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.lax.map`` for functions of modules. (``plait.map`` is a function on the leaves of a model.)
 
@@ -70,13 +69,12 @@ def lax_map(
             expected="an integer from 0 (all at once) up, or None (one after the other)",
             do="for example batch_size=32",
         )
-    crossing = Crossing(graph, graph_updates)
     carried = jax.tree_util.tree_map(
         lambda leaf: Carry if is_graph_leaf(leaf) else None, operands, is_leaf=is_graph_leaf
     )
     call = Call(
         "lax_map",
-        f if batch_size is None else _batched(f, graph, crossing.updates),
+        f if batch_size is None else _batched(f, crossing),
         (xs, *operands),
         ins=Prefix.of("lax_map", "xs and operands", (0, *carried), updates=crossing.updates),
         outs=Prefix.of("lax_map", "the output", 0, updates=crossing.updates),
@@ -124,7 +122,7 @@ def _each(f: Callable[[Any], Any], values: Any) -> list[Any]:
     return jax.tree_util.tree_map(lambda x: f(jnp.asarray(x)), list(values))
 
 
-def _batched(f: Callable[..., Any], graph: bool | None, updates: bool) -> Callable[..., Any]:
+def _batched(f: Callable[..., Any], crossing: Crossing) -> Callable[..., Any]:
     """``f`` of a batch of slices; the streams of the operands are split for the time of the call."""
 
     @functools.wraps(f)
@@ -152,10 +150,12 @@ def _batched(f: Callable[..., Any], graph: bool | None, updates: bool) -> Callab
         size = jnp.shape(jax.tree_util.tree_leaves(state(x))[0])[0]
 
         def with_streams(*operands: Any) -> Any:
-            axes = jax.tree_util.tree_map(functools.partial(_axes, updates=updates), operands, is_leaf=is_graph_leaf)
-            return vmap(one, in_axes=(0, *axes), graph=graph, graph_updates=updates)(x, *operands)
+            axes = jax.tree_util.tree_map(
+                functools.partial(_axes, updates=crossing.updates), operands, is_leaf=is_graph_leaf
+            )
+            return vmap(one, in_axes=(0, *axes), crossing=crossing)(x, *operands)
 
-        return split_rngs(with_streams, splits=size, graph=graph, graph_updates=updates)(*operands)
+        return split_rngs(with_streams, splits=size, crossing=crossing)(*operands)
 
     return batch
 

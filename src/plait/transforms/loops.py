@@ -16,15 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import ArgumentError, ArgumentTypeError
+from .axis_names import read_axis_name
 from .batching import check_axes
 from .call.arguments import positional
-from .call.axis_names import read_axis_name
 from .call.body import Body
 from .call.call import Call
 from .call.functions import check_function, curried
 from .call.loop_rules import Loop
 from .call.outcome import Outcome
-from .call.policy import Crossing
+from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Carry, FilterMapping, Prefix
 
 
@@ -44,8 +44,7 @@ def scan(
     in_axes: Any = (Carry, 0),
     out_axes: Any = (Carry, 0),
     transform_metadata: Mapping[str, Any] = {},
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.lax.scan`` for functions of modules.
 
@@ -92,7 +91,6 @@ def scan(
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = positional(f, args, kwargs)
-        crossing = Crossing(graph, graph_updates)
         call = Call(
             "scan",
             f,
@@ -188,8 +186,7 @@ def while_loop(
     body_fun: Callable[[Any], Any],
     init_val: Any,
     *,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.lax.while_loop`` for a value that may hold modules.
 
@@ -214,8 +211,8 @@ def while_loop(
     """
     check_function(cond_fun, "while_loop")
     check_function(body_fun, "while_loop")
-    call = _loop_call("while_loop", body_fun, (init_val,), (Carry,), graph, graph_updates)
-    asking = _loop_call("while_loop", cond_fun, (init_val,), (Carry,), graph, graph_updates, output=_Answer)
+    call = _loop_call("while_loop", body_fun, (init_val,), (Carry,), crossing)
+    asking = _loop_call("while_loop", cond_fun, (init_val,), (Carry,), crossing, output=_Answer)
     turn = call.kept("while_loop", _Turn)
     last = jax.lax.while_loop(asking.kept("while_loop", _Question), turn, call.port(Carry, call.inputs))
     return turn.finish(call, last)
@@ -279,8 +276,7 @@ def fori_loop(
     init_val: Any,
     *,
     unroll: int | bool | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.lax.fori_loop`` for a value that may hold modules.
 
@@ -305,16 +301,13 @@ def fori_loop(
         10
     """
     check_function(body_fun, "fori_loop")
-    call = _loop_call("fori_loop", body_fun, (0, init_val), (_Index, Carry), graph, graph_updates)
+    call = _loop_call("fori_loop", body_fun, (0, init_val), (_Index, Carry), crossing)
     turn = call.kept("fori_loop", _Turn)
     last = jax.lax.fori_loop(lower, upper, turn, call.port(Carry, call.inputs), unroll=unroll)
     return turn.finish(call, last)
 
 
-def _loop_call(
-    name: str, f: Any, args: tuple[Any, ...], kinds: Any, graph: Any, graph_updates: Any, output: Any = Carry
-) -> Call:
-    crossing = Crossing(graph, graph_updates)
+def _loop_call(name: str, f: Any, args: tuple[Any, ...], kinds: Any, crossing: Crossing, output: Any = Carry) -> Call:
     ins = Prefix.of(name, "the value", kinds, updates=crossing.updates)
     outs = Prefix.of(name, "the result", output, updates=crossing.updates)
     rules = Loop(name, len(args) - 1 if output is Carry else None)

@@ -11,7 +11,7 @@ import jax
 from .call.arguments import with_statics
 from .call.call import Call
 from .call.functions import check_function, curried
-from .call.policy import Crossing
+from .call.policy import STRUCTURE, Crossing
 
 
 @curried
@@ -22,8 +22,7 @@ def remat(
     prevent_cse: bool = True,
     static_argnums: int | Sequence[int] = (),
     policy: Callable[..., bool] | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.checkpoint`` for functions of modules. (``plait.checkpoint`` saves to disk.)
 
@@ -51,7 +50,7 @@ def remat(
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args = with_statics("remat", args, static_argnums)
-        call = Call("remat", f, args, kwargs, crossing=Crossing(graph, graph_updates))
+        call = Call("remat", f, args, kwargs, crossing=crossing)
         body = call.kept("remat", lambda body: body)
         return call.finish(*jax.checkpoint(body, prevent_cse=prevent_cse, policy=policy)(call.inputs))
 

@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 
 from ..core.functional.calls import clone
-from ..core.functional.modes import check_mode, in_default_modes
 from ..core.graph.locate import describe_place
 from ..core.objects.filters import Predicate, to_predicate
 from ..core.objects.nodes import Kind, check_node, kind_of
@@ -28,6 +27,7 @@ from ..errors import ArgumentError, NothingSelectedWarning
 from ..notices import warn
 from ..paths import Path, describe_path
 from ..typing import FilterLiteral
+from .call.policy import STRUCTURE, Crossing
 
 _MISSING: Any = object()
 
@@ -69,8 +69,7 @@ def split_rngs(
     splits: int | tuple[int, ...],
     only: FilterLiteral = ...,
     squeeze: bool = False,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """Give the streams of a graph a batch of keys, for a function that is mapped over an axis.
 
@@ -82,13 +81,12 @@ def split_rngs(
         splits: the number of keys, or their shape.
         only: which streams; their key and their counter must both match.
         squeeze: with ``splits=1``, one new key without the axis of length 1.
-        graph_updates: ``False`` makes a copy that shares the other variables, instead of changing the streams in place.
-            The streams that were copied have made their draw, so that the next copy differs.
 
     Returns:
         For a node ``SplitBackups``: pass them to ``restore_rngs``, or use them as a context manager. (With
-        ``graph_updates=False`` the new node.) Restored streams have their own key and stand behind the one draw,
-        whatever was drawn in between.
+        ``graph_updates=False`` a copy of the node, which shares all variables but those of the streams; the streams of
+        the node have made their draw, so that the next copy differs.) Restored streams have their own key and stand
+        behind the one draw, whatever was drawn in between.
 
     Raises:
         ArgumentError: ``squeeze`` without ``splits=1``.
@@ -117,7 +115,7 @@ def split_rngs(
         )
     split = _split_to(key_shape(splits))
     rules = [(to_predicate(only), (lambda key: split(key)[0]) if squeeze else split)]
-    return _apply("split_rngs", node, rules, graph, graph_updates)
+    return _apply("split_rngs", node, rules, crossing)
 
 
 def fork_rngs(
@@ -125,8 +123,7 @@ def fork_rngs(
     /,
     *,
     split: int | tuple[int, ...] | Mapping[FilterLiteral, int | tuple[int, ...] | None] | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """Give the streams of a graph new keys, each seeded by one draw of its own.
 
@@ -134,7 +131,6 @@ def fork_rngs(
         node: as in ``split_rngs``; without it a decorator.
         split: a number or shape also splits the new keys. A mapping from filters to numbers forks only the streams that
             a filter matches (the first counts; ``None`` forks without splitting).
-        graph_updates: as in ``split_rngs``.
 
     Returns:
         As in ``split_rngs``.
@@ -153,7 +149,7 @@ def fork_rngs(
         (to_predicate(filter), _unchanged if size is None else _split_to(key_shape(size)))
         for filter, size in mapping.items()
     ]
-    return _apply("fork_rngs", node, rules, graph, graph_updates)
+    return _apply("fork_rngs", node, rules, crossing)
 
 
 def _unchanged(key: jax.Array) -> jax.Array:
@@ -168,9 +164,7 @@ def _broadcast_to(shape: tuple[int, ...]) -> Rewrite:
     return lambda key: jnp.broadcast_to(key, shape)
 
 
-def _apply(
-    name: str, node: Any, rules: Sequence[tuple[Predicate, Rewrite]], graph: bool | None, graph_updates: bool | None
-) -> Any:
+def _apply(name: str, node: Any, rules: Sequence[tuple[Predicate, Rewrite]], crossing: Crossing) -> Any:
     """What ``split_rngs`` and ``fork_rngs`` have in common: a node changed in place, a new node, or a decorator."""
 
     def choose(path: Path, stream: RngStream) -> Rewrite | None:
@@ -181,8 +175,14 @@ def _apply(
 
     def on_node(node: Any) -> Any:
         check_node(node, name)
-        check_mode(node, graph)
-        return _changed(node, choose) if in_default_modes(graph, graph_updates) else _copied(node, choose)
+        crossing.check([node])
+        return _changed(node, choose) if crossing.is_usual else _copied(node, choose)
+
+    return _decorate_or_apply(node, on_node)
+
+
+def _decorate_or_apply(node: Any, on_node: Callable[[Any], Any]) -> Any:
+    """What a node becomes; without one, or for a function, a decorator that does the same to all arguments."""
 
     def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(f)
@@ -202,15 +202,14 @@ def _apply(
 
 
 def with_rngs(
-    node: Any,
+    node: Any = _MISSING,
     /,
     *,
     split: int | tuple[int, ...] | Mapping[FilterLiteral, int | tuple[int, ...]] | None = None,
     fork: FilterLiteral | Sequence[FilterLiteral] = None,
     broadcast: int | tuple[int, ...] | Mapping[FilterLiteral, int | tuple[int, ...]] | None = None,
     only: FilterLiteral = True,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """A copy of a graph whose streams are split, broadcast or forked, as rules say.
 
@@ -218,12 +217,13 @@ def with_rngs(
     Filters see the streams (``"dropout"`` is the one with that tag) and their paths.
 
     Args:
+        node: a module, ``Rngs``, ``RngStream``, or a container of them. Left out, or a function: a decorator that calls
+            the function with such copies of its arguments.
         split: a number or shape for all streams, or a mapping from filters to them; the first filter that matches
             counts. A split stream holds a split of one draw.
         broadcast: likewise; a broadcast stream holds one draw, repeated.
         fork: a filter or several; a forked stream holds one draw.
         only: which streams the rules are about.
-        graph_updates: has no effect; the result is always a copy.
 
     Raises:
         ArgumentError: a stream matches the filters of two of ``split``, ``broadcast`` and ``fork`` (a filter of ``...``
@@ -235,8 +235,6 @@ def with_rngs(
         >>> new.params.key.shape, bool(new.noise.key == rngs.noise.key), new.dropout.key is rngs.dropout.key
         ((4,), False, True)
     """
-    check_node(node, "with_rngs")
-    check_mode(node, graph)
     selected = to_predicate(only)
     rules = [
         *(_Rule("split", filter, _split_to(shape)) for filter, shape in _sizes(split)),
@@ -247,7 +245,12 @@ def with_rngs(
     def choose(path: Path, stream: RngStream) -> Rewrite | None:
         return _rule_for(rules, path, stream) if selected(path, stream) else None
 
-    return _copied(node, choose)
+    def on_node(node: Any) -> Any:
+        check_node(node, "with_rngs")
+        crossing.check([node])
+        return _copied(node, choose)
+
+    return _decorate_or_apply(node, on_node)
 
 
 def _sizes(sizes: Any) -> Iterable[tuple[FilterLiteral, tuple[int, ...]]]:
@@ -308,7 +311,7 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
             backup.stream.count.set_value(backup.count)
 
 
-def backup_keys(node: Any, /, *, graph: bool | None = None) -> list[StreamBackup]:
+def backup_keys(node: Any, /) -> list[StreamBackup]:
     """The keys of all streams of a graph, for ``restore_rngs``; the counters are not noted, and stay as they are.
 
     Example:
@@ -320,7 +323,6 @@ def backup_keys(node: Any, /, *, graph: bool | None = None) -> list[StreamBackup
         True
     """
     check_node(node, "backup_keys")
-    check_mode(node, graph)
     return [StreamBackup(stream, stream.key.get_value()) for _, stream in _iter_streams(node)]
 
 
@@ -328,7 +330,6 @@ def reseed(
     node: Any,
     /,
     *,
-    graph: bool | None = None,
     policy: Literal["scalars_only", "match_shape"] | Callable[[Path, jax.Array, tuple[int, ...]], Any] = "scalars_only",
     **stream_keys: Any,
 ) -> None:
@@ -357,7 +358,6 @@ def reseed(
         True
     """
     check_node(node, "reseed")
-    check_mode(node, graph)
     if not (callable(policy) or policy in ("scalars_only", "match_shape")):
         raise ArgumentError(
             "reseed does not know this policy",

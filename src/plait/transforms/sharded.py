@@ -17,7 +17,7 @@ from .call.arguments import positional
 from .call.call import Call
 from .call.functions import check_function, curried
 from .call.outcome import Outcome
-from .call.policy import Crossing
+from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Prefix
 
 
@@ -31,8 +31,7 @@ def shard_map(
     out_specs: Any,
     axis_names: Set[Any] = frozenset(),
     check_vma: bool = True,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.shard_map`` for functions of modules.
 
@@ -71,7 +70,6 @@ def shard_map(
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = positional(f, args, kwargs)
-        crossing = Crossing(graph, graph_updates)
         ins = Prefix.of("shard_map", "in_specs", in_specs, updates=crossing.updates)
         outs = Prefix.of("shard_map", "out_specs", out_specs, updates=crossing.updates)
         call = Call("shard_map", f, args, kwargs, ins=ins, outs=outs, crossing=crossing)

@@ -22,7 +22,7 @@ from .call.enter import rebuild
 from .call.functions import check_function
 from .call.gather import Structure
 from .call.outcome import Outcome
-from .call.policy import Crossing
+from .call.policy import STRUCTURE, Crossing, ValuesOnly
 from .call.prefixes import Prefix, is_graph_leaf
 from .selections import DIFFERENTIATED
 from .tangent_trees import flatten_like, shapes_of
@@ -38,8 +38,7 @@ def vjp(
     *primals: Any,
     has_aux: bool = False,
     reduce_axes: Sequence[Any] = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.vjp`` for functions of modules: the output, and a function from its cotangent to those of the arguments.
 
@@ -47,8 +46,6 @@ def vjp(
         f: the function. Without it ``vjp`` returns a decorator; without primals, a function of them.
         *primals: the arguments; every leaf of a module among them is differentiated.
         has_aux: whether ``f`` returns a pair of an output and anything.
-        graph: whether the arguments may be graphs; shared variables are refused either way.
-        graph_updates: of no effect: only values are carried out, as with ``graph_updates=False``.
 
     Returns:
         ``(out, vjp_fn)``, or ``(out, vjp_fn, aux)``. ``vjp_fn(cotangent)`` is a tuple with a gradient for each primal,
@@ -66,14 +63,14 @@ def vjp(
         ('Linear', [4.0, 4.0, 4.0], (4, 2))
     """
     if f is None:
-        return functools.partial(vjp, has_aux=has_aux, reduce_axes=reduce_axes, graph=graph)
+        return functools.partial(vjp, has_aux=has_aux, reduce_axes=reduce_axes, crossing=crossing)
     check_function(f, "vjp")
     if reduce_axes:
         raise NotImplementedError("vjp: reduce_axes is not offered by plait or by current JAX; leave it out")
 
     @functools.wraps(f)
     def of(*primals: Any) -> Any:
-        call = _Differentiated("vjp", f, primals, has_aux, graph)
+        call = _Differentiated("vjp", f, primals, has_aux, crossing)
         values, pull, rest = jax.vjp(call, call.inputs, has_aux=True)
         out, output = call.finish(values, rest)
         shapes, treedef = jax.tree_util.tree_flatten(shapes_of(values))
@@ -90,8 +87,7 @@ def jvp(
     tangents: Any = None,
     *,
     has_aux: bool = False,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.jvp`` for functions of modules: the output, and its derivative in one direction.
 
@@ -102,8 +98,6 @@ def jvp(
             ``State`` with its paths; leaves that the state leaves out have the tangent zero. What stands at integers
             and random keys is ignored: they have no tangent.
         has_aux: whether ``f`` returns a pair of an output and anything.
-        graph: whether the arguments may be graphs; shared variables are refused either way.
-        graph_updates: of no effect: only values are carried out, as with ``graph_updates=False``.
 
     Returns:
         ``(out, tangent)``, or ``(out, tangent, aux)``; the tangent has the type of the output. Values that ``f``
@@ -121,14 +115,14 @@ def jvp(
         [3.0, 3.0, 3.0]
     """
     if f is None:
-        return functools.partial(jvp, has_aux=has_aux, graph=graph)
+        return functools.partial(jvp, has_aux=has_aux, crossing=crossing)
     check_function(f, "jvp")
 
     @functools.wraps(f)
     def of(primals: Any, tangents: Any) -> Any:
         _check_tuple("jvp", "primals", primals, None)
         _check_tuple("jvp", "tangents", tangents, len(primals))
-        call = _Differentiated("jvp", f, tuple(primals), has_aux, graph)
+        call = _Differentiated("jvp", f, tuple(primals), has_aux, crossing)
         moves = call.tangents()(tuple(tangents))
         values, slopes, rest = jax.jvp(call, (call.inputs,), (moves,), has_aux=True)
         out, output = call.finish(values, rest)
@@ -143,8 +137,7 @@ def linearize(
     /,
     *primals: Any,
     has_aux: bool = False,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.linearize`` for functions of modules: the output, and its derivative as a linear function.
 
@@ -161,12 +154,12 @@ def linearize(
         [[0.0, 1.0, 2.0]]
     """
     if f is None:
-        return functools.partial(linearize, has_aux=has_aux, graph=graph)
+        return functools.partial(linearize, has_aux=has_aux, crossing=crossing)
     check_function(f, "linearize")
 
     @functools.wraps(f)
     def of(*primals: Any) -> Any:
-        call = _Differentiated("linearize", f, primals, has_aux, graph)
+        call = _Differentiated("linearize", f, primals, has_aux, crossing)
         values, push, rest = jax.linearize(call, call.inputs, has_aux=True)
         out, output = call.finish(values, rest)
         count, to_tangents = len(primals), call.tangents()
@@ -200,7 +193,9 @@ def _check_tuple(name: str, option: str, given: Any, count: int | None) -> None:
 class _Differentiated:
     """One call as a function of its inputs, which returns what has a derivative, and the rest."""
 
-    def __init__(self, name: str, f: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, graph: Any) -> None:
+    def __init__(
+        self, name: str, f: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, crossing: Crossing
+    ) -> None:
         self.has_aux = has_aux
         leaves = jax.tree_util.tree_leaves((primals, {}), is_leaf=is_graph_leaf)
         self.call = Call(
@@ -209,7 +204,7 @@ class _Differentiated:
             primals,
             ins=[DIFFERENTIATED] * len(leaves),
             outs=Prefix.of(name, "the output", (OUT, AUX) if has_aux else OUT, updates=True),
-            crossing=Crossing(graph, graph_updates=False),
+            crossing=ValuesOnly(crossing),
             writes=AUX,
             returns_inputs=True,
             check_output=functools.partial(check_pair, name) if has_aux else None,

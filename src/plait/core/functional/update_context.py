@@ -4,7 +4,7 @@ One context serves one round of four steps: split outside, merge inside, split i
 numbers the caller's objects; the first merge makes private ones under the same numbers; the second split records in the
 graphdef, which is static, which old number became which new one; the second merge uses that to refill the caller's
 own objects. Numbering is a pure function of structure, so step 4 works from the recorded graphdef alone when a compiled
-function is called again. plait's own transforms do the same in ``transforms/call/crossing.py``. (U1 to U14, U37 to U40)
+function is called again. plait's own transforms do the same in ``transforms/call/``. (U1 to U14, U37 to U40)
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from .body import Body, describe_address
 from .captures import captures_objects
 from .gather import Gathered, check_no_duplicates, gather
 from .outcome import Address, Outcome
-from .policy import DEFAULT, Crossing
+from .policy import STRUCTURE, Crossing
 from .prefixes import FilterMapping, NodePrefix, Prefix, choose, values_in
 from .write_back import write_back
 
@@ -72,7 +72,7 @@ class Call:
         *,
         ins: Any = ALL,
         outs: Prefix | Any = ALL,
-        crossing: Crossing = DEFAULT,
+        crossing: Crossing = STRUCTURE,
         axis_metadata: Mapping[str, Any] | None = None,
         **rules: Any,
     ) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec, Sharding
 
-from ...core.functional.modes import check_mode
 from ...core.functional.traversal import iter_graph
 from ...core.graph.flatten import Walk, path_of
 from ...core.graph.unflatten import Builder, raw_leaves
@@ -312,9 +311,7 @@ def _checked_leaf(transform: str, argument: str, path: Any, leaf: Any, updates: 
     return leaf
 
 
-def prefix(
-    node: Any, filter_map: Mapping[Any, Any] | Callable[[Path, Any], Any], /, *, graph: bool | None = None
-) -> Any:
+def prefix(node: Any, filter_map: Mapping[Any, Any] | Callable[[Path, Any], Any], /) -> Any:
     """A tree like ``node`` whose leaves are prefix values, for transforms with ``graph_updates=False``.
 
     Args:
@@ -330,7 +327,6 @@ def prefix(
         >>> axes.kernel, axes.bias
         (0, None)
     """
-    check_mode(node, graph)
     select = filter_map if callable(filter_map) else FilterMapping(filter_map).choose
     walk = Walk()
     graphdef = walk.add(node)

@@ -40,7 +40,7 @@ from ..call.arguments import check_plain_arguments, positional as positional_arg
 from ..call.captures import warn_about_captures
 from ..call.functions import check_function
 from ..call.gather import Gathered, check_no_duplicates, gather
-from ..call.policy import Crossing
+from ..call.policy import STRUCTURE, Crossing
 from ..call.prefixes import is_graph_leaf
 from ..call.write_back import write_back
 from .compiled import Compiled, Donation, Layout, TraceSignature
@@ -93,8 +93,7 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
     device: Any = None,
     backend: str | None = None,
     inline: bool = False,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.jit`` for functions of modules, variables and pytrees of them.
 
@@ -115,8 +114,6 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
         donate: a filter: which written variables, of any argument, the call may take over; ``True`` for all of them.
             After a donating call that fails while running, the donated buffers are gone.
         keep_unused, device, backend, inline: as in ``jax.jit``.
-        graph_updates: ``False`` carries only values out, no changes of structure; by default the mode of
-            ``plait.set_graph_updates``.
 
     Returns:
         A function with the signature of ``fun``. If ``fun`` raises, no argument is changed. Its ``trace(...)`` and
@@ -151,15 +148,13 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
         "device": device,
         "backend": backend,
         "inline": inline,
-        "graph": graph,
-        "graph_updates": graph_updates,
+        "crossing": crossing,
     }
     if fun is None:
         return lambda fun: jit(fun, **given)
     check_function(fun, "jit")
     chosen = {"keep_unused": keep_unused, "device": device, "backend": backend, "inline": inline}
     options = {name: value for name, value in chosen.items() if value}
-    crossing = Crossing(graph, graph_updates)
     shardings = None
     if in_shardings is not None or out_shardings is not None:
         shardings = Shardings(fun, in_shardings, out_shardings, updates=crossing.updates)
@@ -265,7 +260,7 @@ class JittedFunction:
             raise
         outcome, outputs, plain = compiled.outcome_of(returned)
         result = write_back(outcome, gathered, outputs, plain)
-        if compiled.layout is not None and compiled.first.is_plain and self.crossing.is_default:  # type: ignore[union-attr]
+        if compiled.layout is not None and compiled.first.is_plain and self.crossing.is_usual:  # type: ignore[union-attr]
             self.remember(compiled.layout, gathered, compiled)
         return result
 

@@ -21,12 +21,10 @@ from ..call.call import Call
 from ..call.enter import Entered
 from ..call.functions import check_function, curried
 from ..call.gather import Gathered, Structure
-from ..call.policy import Crossing
+from ..call.policy import STRUCTURE, Crossing, ValuesOnly
 
 
-def eval_shape(
-    f: Callable[..., Any], *args: Any, graph: bool | None = None, graph_updates: bool | None = None, **kwargs: Any
-) -> Any:
+def eval_shape(f: Callable[..., Any], *args: Any, crossing: Crossing = STRUCTURE, **kwargs: Any) -> Any:
     """What ``f(*args, **kwargs)`` would return, with ``jax.ShapeDtypeStruct`` in place of arrays. Allocates nothing.
 
     Modules in the output are new ones, whose variables hold shapes; the arguments stay as they are, and may hold
@@ -46,7 +44,7 @@ def eval_shape(
         (8, 1000000)
     """
     check_function(f, "eval_shape")
-    return shapes_of_call(f, args, kwargs, Crossing(graph, graph_updates))
+    return shapes_of_call(f, args, kwargs, crossing)
 
 
 def shapes_of_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], crossing: Crossing) -> Any:
@@ -72,8 +70,7 @@ def make_jaxpr(
     /,
     *,
     static_argnums: int | Sequence[int] = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.make_jaxpr`` for functions of modules: the arrays of the arguments in, the arrays of the output out.
 
@@ -98,7 +95,7 @@ def make_jaxpr(
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args = with_statics("make_jaxpr", args, static_argnums)
-        call = Call("make_jaxpr", f, args, kwargs, crossing=Crossing(graph, graph_updates=False))
+        call = Call("make_jaxpr", f, args, kwargs, crossing=ValuesOnly(crossing))
         structure = call.gathered.structure
 
         def flat(*leaves: Any) -> list[Any]:
@@ -110,9 +107,7 @@ def make_jaxpr(
 
 
 @curried
-def checkify(
-    f: Any = None, /, errors: Any = None, *, graph: bool | None = None, graph_updates: bool | None = None
-) -> Any:
+def checkify(f: Any = None, /, errors: Any = None, *, crossing: Crossing = STRUCTURE) -> Any:
     """``jax.experimental.checkify.checkify`` for functions of modules.
 
     Args:
@@ -140,7 +135,7 @@ def checkify(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         from jax.experimental import checkify as jax_checkify  # half as long to import as all of plait
 
-        call = Call("checkify", f, args, kwargs, crossing=Crossing(graph, graph_updates))
+        call = Call("checkify", f, args, kwargs, crossing=crossing)
         body = call.kept("checkify", lambda body: body)
         checked = jax_checkify.checkify(body, jax_checkify.user_checks if errors is None else errors)
         error, (outputs, outcome) = checked(call.inputs)

@@ -2,7 +2,7 @@
 
 ``to_tree`` replaces every module and variable of a pytree by its ``NodeStates``, which JAX takes as a pytree of arrays
 with static structure; ``from_tree`` puts them back. Under the tag of an update context the two make the four steps of
-a crossing, so that the caller's own objects are changed. plait's own transforms use the narrower ``crossing.py``.
+a crossing, so that the caller's own objects are changed. plait's own transforms use the narrower ``transforms/call``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ..core.functional.update_context import MergeContext, SplitContext, merge_c
 from ..core.graph.graphdef import GraphDef
 from ..core.objects.variables import Variable
 from ..errors import GraphError
-from .call.aliasing import Treatment, check_aliasing
-from .call.prefixes import Prefix, is_graph_leaf
+from ..transforms.call.aliasing import Treatment, check_aliasing
+from ..transforms.call.prefixes import Prefix, is_graph_leaf
 
 
 class _Missing:

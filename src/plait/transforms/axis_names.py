@@ -15,14 +15,14 @@ from typing import Any
 
 import jax
 
-from ...core.functional.modes import check_mode
-from ...core.graph.axes import PARTITION_NAME, drop_axis, put_axis
-from ...core.graph.flatten import Walk, path_of
-from ...core.objects.variables import Variable
-from ...errors import PartitioningUnspecifiedError
-from .arguments import positional
-from .functions import check_function
-from .prefixes import Prefix, choose, is_graph_leaf
+from ..core.graph.axes import PARTITION_NAME, drop_axis, put_axis
+from ..core.graph.flatten import Walk, path_of
+from ..core.objects.variables import Variable
+from ..errors import PartitioningUnspecifiedError
+from .call.arguments import positional
+from .call.functions import check_function
+from .call.policy import STRUCTURE, Crossing
+from .call.prefixes import Prefix, choose, is_graph_leaf
 
 _NAME = "_plait_axis_name"
 # Whether the transform around the running function sees to the names.
@@ -36,7 +36,7 @@ def transform_metadata(
     in_axes: Any = 0,
     out_axes: Any = 0,
     partition: str | None,
-    graph: bool | None = None,
+    crossing: Crossing = STRUCTURE,
 ) -> Any:
     """Name the axis that ``vmap``, ``pmap`` or ``scan`` maps; stands directly inside them.
 
@@ -63,7 +63,7 @@ def transform_metadata(
     """
     if f is None:
         return functools.partial(
-            transform_metadata, in_axes=in_axes, out_axes=out_axes, partition=partition, graph=graph
+            transform_metadata, in_axes=in_axes, out_axes=out_axes, partition=partition, crossing=crossing
         )
     check_function(f, "transform_metadata")
     metadata = {PARTITION_NAME: partition}
@@ -77,7 +77,7 @@ def transform_metadata(
         args, kwargs = positional(f, args, kwargs)
         ins = Prefix.of("transform_metadata", "in_axes", in_axes, updates=True)
         outs = Prefix.of("transform_metadata", "out_axes", out_axes, updates=True)
-        check_mode(list(args), graph)
+        crossing.check(list(args))
         return _run_without_names(f, args, kwargs, ins, outs, metadata)
 
     setattr(wrapper, _NAME, partition)

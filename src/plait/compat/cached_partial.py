@@ -12,13 +12,13 @@ from typing import Any
 
 import jax
 
-from ..core.functional.modes import graph_mode, graph_updates_mode
 from ..core.functional.traversal import iter_graph
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
-from .call.functions import check_function
-from .call.prefixes import is_graph_leaf
-from .jit.function import jit
+from ..transforms.call.functions import check_function
+from ..transforms.call.prefixes import is_graph_leaf
+from ..transforms.jit.function import jit
+from .modes import Crossing, graph_mode, graph_updates_mode
 
 
 def cached_partial(
@@ -101,7 +101,7 @@ def jit_partial(
             expected="graph_updates=False, or nothing",
             do="use plait.cached_partial(plait.jit(f), model)",
         )
-    jitted: Any = jit(fun, graph=graph, graph_updates=False, **options)
+    jitted: Any = jit(fun, crossing=Crossing(graph, graph_updates=False), **options)
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

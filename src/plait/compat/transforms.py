@@ -1,0 +1,66 @@
+"""The transforms that take ``graph=`` and ``graph_updates=``, each made of one that takes a crossing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+from ..transforms import (
+    autodiff,
+    axis_names,
+    batching,
+    branches,
+    custom_rules,
+    lax_map as maps,
+    loops,
+    remat as recomputing,
+    rng_splits,
+    sharded,
+    tangents,
+)
+from ..transforms.call import prefixes
+from ..transforms.jit import function, shapes
+from .door import carried, checked
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+if TYPE_CHECKING:  # a protocol cannot hold both forms of a decorator
+
+    @overload
+    def jit(fun: Callable[P, R], /, **options: Any) -> Callable[P, R]: ...
+    @overload
+    def jit(**options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+    def jit(fun: Any = None, /, **options: Any) -> Any: ...
+else:
+    jit = carried(function.jit)
+
+grad = carried(autodiff.grad)
+value_and_grad = carried(autodiff.value_and_grad)
+vjp = carried(tangents.vjp)
+jvp = carried(tangents.jvp)
+linearize = carried(tangents.linearize)
+custom_vjp = carried(custom_rules.custom_vjp)
+custom_jvp = carried(custom_rules.custom_jvp)
+vmap = carried(batching.vmap)
+pmap = carried(batching.pmap)
+lax_map = carried(maps.lax_map)
+scan = carried(loops.scan)
+while_loop = carried(loops.while_loop)
+fori_loop = carried(loops.fori_loop)
+cond = carried(branches.cond)
+switch = carried(branches.switch)
+shard_map = carried(sharded.shard_map)
+remat = carried(recomputing.remat)
+eval_shape = carried(shapes.eval_shape)
+make_jaxpr = carried(shapes.make_jaxpr)
+checkify = carried(shapes.checkify)
+
+split_rngs = carried(rng_splits.split_rngs)
+fork_rngs = carried(rng_splits.fork_rngs)
+with_rngs = carried(rng_splits.with_rngs)
+backup_keys = checked(rng_splits.backup_keys)
+reseed = checked(rng_splits.reseed)
+
+transform_metadata = carried(axis_names.transform_metadata)
+prefix = checked(prefixes.prefix)
