@@ -13,7 +13,7 @@ from typing import Any
 from ...errors import GraphError
 from ...paths import describe_path
 from ...words import describe_type
-from ..objects.module import Pytree
+from ..objects.pytree import Pytree
 from ..objects.settings import Restoring, setting
 from ..objects.visit import visit
 
