@@ -15,19 +15,22 @@ _NAMES = {
     "core.objects.containers": "Dict List",
     "core.graph.diff": "GraphDiff diff",
     "core.objects.filters": "All Everything Not Nothing OfType PathContains WithTag to_predicate",
-    "core.functional.calls": "merge pop unflatten update",
+    "core.functional.merge": "merge unflatten",
+    "core.functional.pop": "pop",
+    "core.functional.update": "update",
     "core.graph.graphdef": "GraphDef",
-    "core.objects.module": "Module Object Pytree check_pytree dataclass",
+    "core.objects.module": "Module Object dataclass",
+    "core.objects.pytree": "Pytree check_pytree",
     "core.objects.rngs": "RngCount RngKey RngState RngStream Rngs",
     "core.objects.variable_metadata": "VariableMetadata with_metadata with_partitioning",
-    "core.objects.state": (
-        "FlatState State as_pure filter_state from_flat_state map_state merge_state split_state to_flat_state "
-        "to_pure_dict"
-    ),
+    "core.objects.pure_dicts": "as_pure to_pure_dict",
+    "core.objects.state": "FlatState State from_flat_state to_flat_state",
+    "core.objects.state_functions": "filter_state map_state merge_state split_state",
     "core.tools.surgery": "Selection select trainable",
     "core.functional.traversal": "find_duplicates set_metadata",
     "core.tools.nonfinite": "debug_nans find_nonfinite",
-    "core.objects.variables": "BatchStat Cache Intermediate LoRAParam Param Perturbation Variable",
+    "core.objects.variable_kinds": "BatchStat Cache Intermediate LoRAParam Param Perturbation",
+    "core.objects.variables": "Variable",
     "compat.functions": (
         "as_abstract clone flatten get_abstract_model graphdef iter_children iter_graph iter_module_children "
         "iter_modules map recursive_map split state variables view view_info with_attributes"
@@ -70,8 +73,8 @@ _NAMES = {
 _NAMES_FOR_FLAX = {
     "core.objects.module": "M",
     "core.objects.settings": "use_eager_sharding using_eager_sharding var_defaults",
-    "core.functional.calls": "GraphState",
-    "core.objects.state": "replace_by_pure_dict restore_int_paths",
+    "core.functional.graph_state": "GraphState",
+    "core.objects.pure_dicts": "replace_by_pure_dict restore_int_paths",
     "compat.functions": "abstract_with_sharding unpack with_vars",
     "compat.modes": "set_graph_mode set_graph_updates",
     "core.functional.proxy_caller": "call",
@@ -79,7 +82,8 @@ _NAMES_FOR_FLAX = {
         "MergeContext SplitContext UpdateContext current_update_context merge_context split_context update_context"
     ),
     "core.objects.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
-    "core.objects.variables": "A VariableState",
+    "core.objects.variable_kinds": "VariableState",
+    "core.objects.variables": "A",
     "compat.cached_partial": "cached_partial jit_partial",
     "compat.transforms": "prefix transform_metadata",
     "compat.tree_states": "NodeStates from_tree to_tree",
@@ -101,8 +105,8 @@ _MODULES_FOR_FLAX = {
     "proxy_caller": "core.functional.proxy_caller",
     "rnglib": "core.objects.rngs",
     "spmd": "partitioning.spmd",
-    "statelib": "core.objects.state",
-    "variablelib": "core.objects.variables",
+    "statelib": "compat.statelib",
+    "variablelib": "compat.variablelib",
 }
 MODULES = {**_MODULES, **_MODULES_FOR_FLAX}
 
@@ -133,7 +137,7 @@ LAZY: dict[str, str] = {
 }
 
 # Public names that differ from the name in their module.
-RENAMED = {"Any": ("core.objects.filters", "Any_"), "pure": ("core.objects.state", "as_pure")}
+RENAMED = {"Any": ("core.objects.filters", "Any_"), "pure": ("core.objects.pure_dicts", "as_pure")}
 _RENAMED_FOR_FLAX = ("pure",)
 
 OWN: dict[str, str] = {

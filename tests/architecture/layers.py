@@ -9,15 +9,19 @@ FILES: dict[str, tuple[str, ...]] = {
     "row 0": ("errors", "words", "notices", "paths", "scratch", "typing", "_compat", "_public"),
     "core/objects": (
         "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings", "variable_metadata",
-        "variables", "variable_names", "nodes", "visit", "state", "attributes", "sowing", "module", "containers",
-        "rngs",
+        "cells", "lent_cells", "metadata_methods", "variables", "variable_kinds", "variable_names", "nodes",
+        "node_predicates", "visit", "same_leaf", "nesting", "state", "state_functions", "pure_dicts", "attributes",
+        "sowing", "pytree", "module", "containers", "rngs",
     ),
     "core/graph": (
         "graphdef", "diff", "flatten", "axes", "plan", "state_leaves", "unflatten", "walks", "locate",
     ),
-    "core/functional": ("calls", "traversal", "update_context", "proxy_caller"),
+    "core/functional": (
+        "graph_state", "split", "merge", "update", "pop", "traversal", "update_context", "proxy_caller",
+    ),
     "core/tools": (
-        "config", "views", "path_patterns", "method_observers", "layer_scopes", "capture", "nonfinite", "surgery",
+        "config", "views", "path_patterns", "method_observers", "layer_scopes", "capture", "nonfinite", "parts",
+        "surgery",
     ),
     "core": (),
     "transforms/call": (
@@ -35,7 +39,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "processes", "boxes", "spmd",
     ),
     "compat": (
-        "modes", "door", "functions", "transforms", "cached_partial", "tree_states", "graph", "fixed",
+        "modes", "door", "functions", "transforms", "cached_partial", "tree_states", "graph", "statelib",
+        "variablelib", "fixed",
     ),
     "nn": (
         "masks", "promotion", "checks", "initializers", "activations",

@@ -10,9 +10,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from ..core.functional.calls import children_by_key
+from ..core.functional.update import children_by_key
 from ..core.objects.containers import Dict, List
-from ..core.objects.module import Module, Pytree
+from ..core.objects.module import Module
+from ..core.objects.pytree import Pytree
 from ..core.objects.rngs import RngState
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..core.functional.calls import merge, split, state
+from ..core.functional.merge import merge
+from ..core.functional.split import split, state
 from ..core.graph.graphdef import GraphDef
 from ..core.objects.filters import Not
 from ..core.objects.rngs import RngState

@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..checkpoint.stored import StoredArray
-from ..core.functional.calls import update as update_graph, variables
+from ..core.functional.split import variables
+from ..core.functional.update import update as update_graph
 from ..core.objects.rngs import RngCount, RngKey, Rngs, RngState
 from ..core.objects.state import State, from_flat_state, to_flat_state
 from ..core.objects.variables import Variable

@@ -12,7 +12,8 @@ from typing import Any
 
 import jax
 
-from ..core.functional.calls import state, update
+from ..core.functional.split import state
+from ..core.functional.update import update
 from ..core.objects.rngs import Rngs, RngState, as_key
 from ..core.objects.state import from_flat_state, to_flat_state
 from ..core.objects.variables import Variable

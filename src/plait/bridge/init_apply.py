@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from ..core.functional.calls import split
 from ..core.functional.proxy_caller import apply
+from ..core.functional.split import split
 from ..core.graph.graphdef import GraphDef
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs

@@ -10,8 +10,9 @@ from typing import Any
 from jax.tree_util import DictKey
 
 from .._compat import is_mutable_array
+from ..core.objects.cells import REQUIRED_METADATA
 from ..core.objects.variable_metadata import HOOKS, with_partitioning as with_partitioning_metadata
-from ..core.objects.variables import REQUIRED_METADATA, Variable
+from ..core.objects.variables import Variable
 from ..errors import ArgumentError, CollectionTypeError
 from ..partitioning.boxes import AxisMetadata, Partitioned, link_boxes
 from .kinds import variable_type, variable_type_name

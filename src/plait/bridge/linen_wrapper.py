@@ -11,7 +11,7 @@ from typing import Any
 from flax import linen
 from flax.core import FrozenDict, unfreeze
 
-from ..core.functional.calls import state
+from ..core.functional.split import state
 from ..core.objects.filters import Not
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs, RngState

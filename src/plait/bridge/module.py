@@ -13,7 +13,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 import jax
 
-from ..core.functional.calls import clone
+from ..core.functional.merge import clone
 from ..core.objects.module import Module as PlaitModule, dataclass as plait_dataclass
 from ..core.objects.rngs import Rngs
 from ..core.objects.sowing import keeping_sown

@@ -12,9 +12,10 @@ from jax.tree_util import GetAttrKey
 
 from .._compat import current_trace
 from ..core.graph.axes import drop_axis, has_axis_metadata, put_axis
+from ..core.objects.cells import PLAIN_METADATA
 from ..core.objects.statics import HashableMapping
 from ..core.objects.variable_metadata import HOOKS
-from ..core.objects.variables import PLAIN_METADATA, Variable, make_variable
+from ..core.objects.variables import Variable, make_variable
 from ..partitioning.boxes import AxisMetadata, same_value
 from ..partitioning.specs import get_var_pspec
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from ..core.objects.module import Pytree
+from ..core.objects.pytree import Pytree
 from ..core.objects.rngs import Rngs
 
 

@@ -8,7 +8,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.objects.module import RESERVED, Module
+from ..core.objects.module import Module
+from ..core.objects.pytree import RESERVED
 from ..core.objects.rngs import Rngs
 from ..core.objects.settings import using_eager_sharding
 from ..core.objects.sowing import RECORD

@@ -6,13 +6,15 @@ import dataclasses
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from ..core.functional.calls import children_by_key, variables
+from ..core.functional.split import variables
+from ..core.functional.update import children_by_key
 from ..core.objects.module import Module
 from ..core.objects.nodes import Kind, check_node, kind_of
 from ..core.objects.rngs import RngState
 from ..core.objects.state import FlatState, State, to_flat_state
+from ..core.objects.variable_kinds import Cache, Intermediate, Perturbation
 from ..core.objects.variable_names import variable_name_from_type
-from ..core.objects.variables import Cache, Intermediate, Perturbation, Variable
+from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import Path, describe_path, sorted_keys
 from ..words import describe_type

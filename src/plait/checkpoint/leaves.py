@@ -21,9 +21,10 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from .._compat import Tracer, is_mutable_array
-from ..core.functional.calls import state
+from ..core.functional.split import state
 from ..core.objects.nodes import Kind, check_node, kind_of
-from ..core.objects.state import State, map_state, to_flat_state
+from ..core.objects.state import State, to_flat_state
+from ..core.objects.state_functions import map_state
 from ..core.objects.variables import Variable
 from ..errors import ArgumentTypeError, CheckpointError
 from ..partitioning.mesh import check_spec

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.functional.calls import update
+from ..core.functional.update import update
 from ..errors import ArgumentTypeError
 from .layout import ARRAYS, Manifest, check_whole, manifest_of, new_folder, read_manifest_text, write_manifest
 from .leaves import (

@@ -6,19 +6,19 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..core.functional import calls, traversal
+from ..core.functional import merge, split as splitting, traversal
 from ..core.objects.module import Module
 from ..core.tools import views
 from ..partitioning import shardings
 from .door import checked, checked_result
 
-clone = checked(calls.clone)
-flatten = checked(calls.flatten)
-graphdef = checked(calls.graphdef)
-split = checked(calls.split)
-state = checked(calls.state)
-unpack = checked(calls.unpack)
-variables = checked(calls.variables)
+clone = checked(merge.clone)
+flatten = checked(splitting.flatten)
+graphdef = checked(splitting.graphdef)
+split = checked(splitting.split)
+state = checked(splitting.state)
+unpack = checked(splitting.unpack)
+variables = checked(splitting.variables)
 
 iter_children = checked(traversal.iter_children)
 iter_graph = checked(traversal.iter_graph)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from ..core.functional.calls import (
-    GraphState as GraphState,
-    graph_pop as graph_pop,
-    merge as merge,
-    pop as pop,
-    unflatten as unflatten,
-    update as update,
-)
+from ..core.functional.graph_state import GraphState as GraphState
+from ..core.functional.merge import merge as merge, unflatten as unflatten
+from ..core.functional.pop import graph_pop as graph_pop, pop as pop
 from ..core.functional.proxy_caller import call as call
 from ..core.functional.traversal import find_duplicates as find_duplicates, set_metadata as set_metadata
+from ..core.functional.update import update as update
 from ..core.functional.update_context import (
     MergeContext as MergeContext,
     SplitContext as SplitContext,
@@ -33,13 +29,7 @@ from ..core.graph.graphdef import (
     SubGraphAttribute as SubGraphAttribute,
     VariableDef as VariableDef,
 )
-from ..core.objects.nodes import (
-    DataElem as DataElem,
-    GenericPytree as GenericPytree,
-    Static as Static,
-    StaticElem as StaticElem,
-    get_node_impl as get_node_impl,
-    get_node_impl_for_type as get_node_impl_for_type,
+from ..core.objects.node_predicates import (
     is_graph_node as is_graph_node,
     is_node as is_node,
     is_node_leaf as is_node_leaf,
@@ -47,6 +37,14 @@ from ..core.objects.nodes import (
     is_node_type as is_node_type,
     is_pytree_node as is_pytree_node,
     is_state_leaf as is_state_leaf,
+)
+from ..core.objects.nodes import (
+    DataElem as DataElem,
+    GenericPytree as GenericPytree,
+    Static as Static,
+    StaticElem as StaticElem,
+    get_node_impl as get_node_impl,
+    get_node_impl_for_type as get_node_impl_for_type,
     jax_to_nnx_path as jax_to_nnx_path,
     register_graph_node_type as register_graph_node_type,
     register_pytree_node_type as register_pytree_node_type,

@@ -21,7 +21,7 @@ import optax
 
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
-from ..core.objects.variables import Param
+from ..core.objects.variable_kinds import Param
 from ..errors import ArgumentError, MissingDependencyError
 from ..nn.activations import relu
 from ..nn.conv import Conv

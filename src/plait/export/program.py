@@ -16,9 +16,10 @@ import jax.export
 import jax.extend.core
 import numpy as np
 
-from ..core.functional.calls import merge, split
+from ..core.functional.merge import merge
+from ..core.functional.split import split
 from ..core.objects.filters import to_predicate
-from ..core.objects.module import Pytree
+from ..core.objects.pytree import Pytree
 from ..core.objects.state import FlatState, from_flat_state, to_flat_state
 from ..core.objects.variables import Variable
 from ..core.tools.layer_scopes import layer_scopes

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ..core.functional.calls import state
+from ..core.functional.split import state
 from ..core.objects.nodes import Kind, kind_of
 from ..core.objects.state import State
 from ..core.objects.variables import Variable

@@ -15,7 +15,7 @@ from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs, RngStream
 from ..core.objects.statics import HashableMapping
-from ..core.objects.variables import Cache
+from ..core.objects.variable_kinds import Cache
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, ArrayLike, DTypeLike, Initializer, PrecisionLike, Shape
 from .checks import check_last_axis, check_min_rank, resolve_switch, weight_length

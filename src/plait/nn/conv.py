@@ -16,7 +16,7 @@ from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
 from ..core.objects.statics import HashableMapping
-from ..core.objects.variables import Param
+from ..core.objects.variable_kinds import Param
 from ..errors import ArgumentError
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
 from ..words import describe_type

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from .._compat import promotes_nothing
 from ..core.objects.module import Module
-from ..core.objects.variables import Intermediate
+from ..core.objects.variable_kinds import Intermediate
 from ..errors import ArgumentError, ShapeError, StreamError
 from ..typing import Array, ArrayLike, DTypeLike, PrecisionLike, PRNGKey
 from .promotion import as_dtype, common_dtype, promote_dtype

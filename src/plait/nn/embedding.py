@@ -11,7 +11,7 @@ from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
 from ..core.objects.statics import HashableMapping
-from ..core.objects.variables import Param
+from ..core.objects.variable_kinds import Param
 from ..errors import ShapeError
 from ..typing import Array, DTypeLike, Initializer
 from .checks import check_last_axis, check_rngs, weight_length

@@ -15,7 +15,7 @@ from jax import lax
 
 from .._compat import Tracer
 from ..core.graph.locate import describe_place
-from ..core.objects.variables import Cache
+from ..core.objects.variable_kinds import Cache
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, DTypeLike, Shape
 from .checks import shape_of

@@ -14,8 +14,8 @@ from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
 from ..core.objects.statics import HashableMapping
+from ..core.objects.variable_kinds import Param
 from ..core.objects.variable_metadata import VariableMetadata
-from ..core.objects.variables import Param
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
 from .checks import check_array, check_axis, check_last_axis, check_min_rank, check_rngs, shape_of, weight_length

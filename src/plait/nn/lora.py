@@ -9,12 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core.functional.calls import clone
+from ..core.functional.merge import clone
 from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
 from ..core.objects.statics import HashableMapping
-from ..core.objects.variables import LoRAParam, Variable
+from ..core.objects.variable_kinds import LoRAParam
+from ..core.objects.variables import Variable
 from ..core.tools.surgery import Selection
 from ..errors import ArgumentError
 from ..paths import describe_path

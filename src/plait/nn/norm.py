@@ -25,7 +25,7 @@ from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
 from ..core.objects.statics import HashableMapping
-from ..core.objects.variables import BatchStat, Param
+from ..core.objects.variable_kinds import BatchStat, Param
 from ..errors import ArgumentError, ShapeError, SingleValueWarning
 from ..typing import Array, Axes, DTypeLike, Initializer
 from .checks import check_array, check_axis, check_min_rank, check_rngs, resolve_switch, weight_length

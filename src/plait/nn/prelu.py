@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from ..core.objects.module import Module
 from ..core.objects.statics import HashableMapping
-from ..core.objects.variables import Param
+from ..core.objects.variable_kinds import Param
 from ..typing import Array, DTypeLike
 from .promotion import promote_dtype
 

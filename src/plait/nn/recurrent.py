@@ -15,7 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core.functional.calls import merge, split, variables
+from ..core.functional.merge import merge
+from ..core.functional.split import split, variables
 from ..core.graph.locate import describe_place
 from ..core.objects.filters import All, PathContains
 from ..core.objects.module import Module

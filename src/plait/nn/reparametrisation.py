@@ -19,13 +19,14 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from ..core.functional.calls import variables
+from ..core.functional.split import variables
 from ..core.graph.locate import describe_place
 from ..core.objects.filters import PathContains
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
 from ..core.objects.state import to_flat_state
-from ..core.objects.variables import BatchStat, Param, Variable, cell_of
+from ..core.objects.variable_kinds import BatchStat, Param
+from ..core.objects.variables import Variable, cell_of
 from ..errors import ArgumentError, ShapeError
 from ..paths import Path, format_path
 from ..typing import Array, DTypeLike, FilterLiteral, Initializer

@@ -9,7 +9,8 @@ import jax
 from jax.sharding import Mesh
 
 from .._compat import memory_saving_options
-from ..core.functional.calls import merge, split
+from ..core.functional.merge import merge
+from ..core.functional.split import split
 from .shardings import get_abstract_model
 
 A = TypeVar("A")

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..core.functional.calls import state
+from ..core.functional.split import state
 from ..core.objects.nodes import Kind, kind_of
 from ..core.objects.state import State
 from ..core.objects.variables import Variable

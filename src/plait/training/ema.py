@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from ..core.graph.flatten import Walk, path_of
 from ..core.graph.unflatten import Builder
 from ..core.objects.filters import to_predicate
-from ..core.objects.module import Pytree, copied_buffers
 from ..core.objects.nodes import check_node
+from ..core.objects.pytree import Pytree, copied_buffers
 from ..core.objects.state import FlatState, from_flat_state, to_flat_state
 from ..core.objects.trace_guard import check_trace
 from ..core.objects.variables import Variable

@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core.functional.calls import update as write_state
 from ..core.functional.traversal import iter_graph
-from ..core.objects.module import Pytree
+from ..core.functional.update import update as write_state
 from ..core.objects.nodes import Kind, kind_of
+from ..core.objects.pytree import Pytree
 from ..core.objects.state import from_flat_state
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError

@@ -11,8 +11,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..core.functional.calls import split
-from ..core.objects.module import Pytree
+from ..core.functional.split import split
+from ..core.objects.pytree import Pytree
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..typing import Array, FilterLiteral

@@ -15,15 +15,17 @@ from typing import Any, Generic, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 
-from ..core.functional.calls import state, update as write_state, variables
+from ..core.functional.split import state, variables
+from ..core.functional.update import update as write_state
 from ..core.graph.flatten import Walk, path_of
 from ..core.graph.locate import describe_place
 from ..core.objects.filters import to_predicate
-from ..core.objects.module import Pytree, copied_buffers
 from ..core.objects.nodes import Kind, check_node, jax_to_nnx_path, kind_of
+from ..core.objects.pytree import Pytree, copied_buffers
 from ..core.objects.state import FlatState, State, from_flat_state, to_flat_state, tracked
 from ..core.objects.trace_guard import check_trace
-from ..core.objects.variables import OptArray, OptState, OptVariable, Param, Variable, eager_sharding_hooks
+from ..core.objects.variable_kinds import OptArray, OptState, OptVariable, Param
+from ..core.objects.variables import Variable, eager_sharding_hooks
 from ..errors import ArgumentTypeError, OptimizerAttributeError, OptimizerError
 from ..notices import warn_nothing_selected
 from ..paths import Path, describe_path

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core.functional.calls import state
+from ..core.functional.split import state
 from ..core.functional.traversal import iter_graph
 from ..core.objects.rngs import RngState
 from ..core.objects.variables import Variable

@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core.objects.module import Pytree
+from ..core.objects.pytree import Pytree
 from ..core.objects.state import State
-from ..core.objects.variables import Perturbation
+from ..core.objects.variable_kinds import Perturbation
 from ..core.tools.capture import capture
 from ..typing import FilterLiteral
 from .autodiff import value_and_grad

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from ..core.functional.calls import clone
+from ..core.functional.merge import clone
 from ..core.graph.locate import describe_place
 from ..core.objects.filters import Predicate, to_predicate
 from ..core.objects.nodes import Kind, check_node, kind_of

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from .._compat import trace_state
 from ..core.graph.walks import CachedWalk
 from ..core.objects.state import FlatState, State
-from ..core.objects.variables import Param, Variable, make_variable
+from ..core.objects.variable_kinds import Param
+from ..core.objects.variables import Variable, make_variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..notices import warn_nothing_selected
 from ..typing import FilterLiteral

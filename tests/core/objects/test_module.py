@@ -18,7 +18,7 @@ import pytest
 import plait as nnx
 from plait.core.graph.flatten import Walk
 from plait.core.objects.clock import clock
-from plait.core.objects.module import RESERVED, own_info
+from plait.core.objects.pytree import RESERVED, own_info
 from plait.errors import TraceContextError
 
 T = typing.TypeVar("T")

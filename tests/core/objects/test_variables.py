@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 import plait as nnx
-from plait.core.objects import variables
-from plait.core.objects.variables import PLAIN_METADATA, make_variable
+from plait.core.objects import metadata_methods, variable_metadata
+from plait.core.objects.cells import PLAIN_METADATA
+from plait.core.objects.variables import make_variable
 from plait.errors import MetadataError, MetadataKeyError, TraceContextError, VariableAttributeError
 
 KINDS = {
@@ -35,7 +36,7 @@ KINDS = {
 @pytest.fixture(autouse=True)
 def hooks_were_warned_about(monkeypatch):
     """The warning comes once per process (V30), so it would strike whichever test happens to be first."""
-    monkeypatch.setattr(variables, "_hooks_warned", {"warned"})
+    monkeypatch.setattr(metadata_methods, "_hooks_warned", {"warned"})
 
 
 def add(amount):
@@ -613,7 +614,7 @@ def test_where_hooks_do_not_run(use):
     def refuse(variable, value):
         raise AssertionError("a hook ran")
 
-    v = nnx.Param.from_metadata(jnp.zeros(2), dict.fromkeys(variables.HOOKS, (refuse,)))
+    v = nnx.Param.from_metadata(jnp.zeros(2), dict.fromkeys(variable_metadata.HOOKS, (refuse,)))
     use(v)
 
 
@@ -626,7 +627,7 @@ def test_methods_are_hooks_unless_the_metadata_has_that_hook():
 
 def test_metadata_hooks_warn_once_per_process_at_the_callers_line(monkeypatch):
     """V30: methods of a subclass do not warn."""
-    monkeypatch.setattr(variables, "_hooks_warned", set())
+    monkeypatch.setattr(metadata_methods, "_hooks_warned", set())
     Noisy(1)
     Clipped(jnp.ones(2)).value = jnp.ones(2)
     with pytest.warns(DeprecationWarning, match="override get_value") as seen:

@@ -9,7 +9,8 @@ from typing import Any
 from jax.tree_util import register_static
 
 from ..graph.graphdef import GraphDef
-from .calls import merge, split
+from .merge import merge
+from .split import split
 
 
 @register_static

@@ -13,8 +13,9 @@ from ...paths import Path
 from ...typing import FilterLiteral
 from ...words import describe_type
 from ..objects.filters import to_predicate
-from ..objects.module import Module, Pytree
+from ..objects.module import Module
 from ..objects.nodes import Kind, kind_of
+from ..objects.pytree import Pytree
 from ..objects.variables import Variable
 from ..objects.visit import Place, children_first, children_of, has_identity, visit
 

@@ -23,9 +23,11 @@ from ...words import describe_type
 from ..graph.flatten import IndexMap, RefMap, Walk, path_of
 from ..graph.graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with_index_mapping
 from ..graph.unflatten import Builder
-from ..objects.state import FlatState, State, group_leaves, merge_state
+from ..objects.state import FlatState, State, group_leaves
+from ..objects.state_functions import merge_state
 from ..objects.variables import Variable
-from .calls import detached, leaves_of
+from .merge import leaves_of
+from .split import detached
 
 F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K")

@@ -11,6 +11,7 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from ...paths import Path
+from ..objects.cells import metadata_key
 from ..objects.clock import Stamp, mark_seen
 from ..objects.nodes import (
     _KINDS,
@@ -24,7 +25,6 @@ from ..objects.nodes import (
     pytree_impl,
 )
 from ..objects.state import State, tracking_of
-from ..objects.variables import metadata_key
 from .graphdef import (
     GraphDef,
     leaf_attribute,

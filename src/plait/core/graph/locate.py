@@ -15,7 +15,7 @@ from typing import Any
 from ..._compat import frame_locals
 from ...paths import Path, format_path
 from ...words import with_article
-from ..objects.module import Pytree
+from ..objects.pytree import Pytree
 from ..objects.trace_guard import find_paths
 from ..objects.visit import children_if_any, visit
 from .walks import walked_roots

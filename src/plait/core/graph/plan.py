@@ -17,9 +17,9 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
-from ..objects.module import Pytree
+from ..objects.cells import run_through
 from ..objects.nodes import GRAPH_REGISTRY, get_node_impl_for_type
-from ..objects.variables import run_through
+from ..objects.pytree import Pytree
 from .graphdef import GraphDef, LeafAttribute, NodeDef, NodeRef, StaticAttribute, VariableDef, kept_on
 
 Slots = list[Any]

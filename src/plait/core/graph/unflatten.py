@@ -13,10 +13,11 @@ from typing import Any
 
 from ..._compat import is_mutable_array, trace_state
 from ...errors import GraphError, RegistryError
+from ..objects.cells import dict_of
 from ..objects.clock import mark_changed
-from ..objects.module import Pytree, empty_objects
 from ..objects.nodes import GRAPH_REGISTRY
-from ..objects.variables import Variable, cell_of, copied_cells, dict_of, make_variable
+from ..objects.pytree import Pytree, empty_objects
+from ..objects.variables import Variable, cell_of, copied_cells, make_variable
 from .graphdef import GraphDef, LeafDef, VariableDef
 from .plan import Plan, plan_of
 

@@ -15,8 +15,9 @@ from ..._compat import trace_state
 from ...errors import GraphError
 from .attributes import Mark
 from .clock import mark_changed
-from .module import Module, NodeInfo, Pytree, hide_static, show_static
+from .module import Module
 from .named import from_named
+from .pytree import NodeInfo, Pytree, hide_static, show_static
 from .trace_guard import raise_foreign_trace
 from .variables import Variable
 

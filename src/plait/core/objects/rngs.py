@@ -19,7 +19,7 @@ from ..._compat import trace_state
 from ...errors import ArgumentError, ArgumentTypeError, StreamAttributeError, StreamError, StreamKeyError
 from ...typing import FilterLiteral
 from .filters import to_predicate
-from .module import Pytree
+from .pytree import Pytree
 from .trace_guard import raise_foreign_trace
 from .variables import Variable
 

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 from ...errors import ArgumentError, ShapeError
 from ...words import describe_type, with_article
 from .trace_guard import check_trace
+from .variable_kinds import Perturbation
 from .variable_names import variable_type_from_name
-from .variables import Perturbation, Variable
+from .variables import Variable
 
 RECORD = "_sown"
 

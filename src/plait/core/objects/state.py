@@ -14,19 +14,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from typing import Any, TypeVar, overload
 
 import jax
-import numpy as np
 from jax.tree_util import DictKey, SequenceKey
 
-from ..._compat import is_mutable_array
-from ...errors import ArgumentTypeError, FilterError, GraphError
+from ...errors import FilterError
 from ...paths import Path, describe_path, sort_key, sorted_keys
 from ...typing import FilterLiteral
-from ...words import describe_type
 from .clock import Stamp, mark_changed
 from .filters import resolve_filters
+from .nesting import iter_leaves, nested
 from .nodes import register_pytree_node_type
 from .repr import render_tree, repr_fields, repr_leaf
-from .variables import Variable, metadata_key
+from .same_leaf import same_leaf
+from .variables import Variable
 
 S = TypeVar("S", bound="State")
 
@@ -136,15 +135,15 @@ class State(MutableMapping[Any, Any]):
         first, second = to_flat_state(self), to_flat_state(other)
         if first.paths != second.paths:
             return False
-        return all(_same_leaf(a, b) for a, b in zip(first.leaves, second.leaves, strict=True))
+        return all(same_leaf(a, b) for a, b in zip(first.leaves, second.leaves, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
 
     def __or__(self: S, other: State) -> S:
-        return merge_state(self, other, cls=type(self)) if other else self
+        return type(self).merge(self, other) if other else self
 
     def __sub__(self: S, other: State) -> S:
-        return _difference(self, other)
+        return difference(self, other)
 
     def __repr__(self) -> str:
         return _state_repr(type(self).__name__, self._mapping)
@@ -166,7 +165,7 @@ class State(MutableMapping[Any, Any]):
 
     def map(self: S, f: Callable[[Path, Any], Any]) -> S:
         """``f(path, leaf)`` on every leaf."""
-        return map_state(f, self)
+        return from_flat_state(((path, f(path, leaf)) for path, leaf in to_flat_state(self)), cls=type(self))
 
     def flat_state(self) -> FlatState:
         """The state as a sorted sequence of (path, leaf)."""
@@ -179,16 +178,21 @@ class State(MutableMapping[Any, Any]):
 
     def split(self, first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
         """One state per filter; the filters must cover every leaf."""
-        return split_state(self, first, *filters)
+        return grouped(self, (first, *filters), exhaustive=True)
 
     def filter(self, first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
         """One state per filter; leaves that none matches are left out."""
-        return filter_state(self, first, *filters)
+        return grouped(self, (first, *filters), exhaustive=False)
 
     @classmethod
     def merge(cls: type[S], state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> S:
         """The union by path; later states win."""
-        return merge_state(state, *states, cls=cls)
+        if not states and isinstance(state, cls):
+            return state
+        union: dict[Path, Any] = {}
+        for each in (state, *states):
+            union.update(to_flat_state(each))
+        return from_flat_state(union, cls=cls)
 
 
 _set_mapping: Callable[[Any, dict[Any, Any]], None] = State.__dict__["_mapping"].__set__
@@ -234,30 +238,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping) and not isinstance(value, Variable):
         return {key: _plain(item) for key, item in value.items()}
     return value
-
-
-def _same_leaf(first: Any, second: Any) -> bool:
-    if type(first) is not type(second):
-        return False
-    if isinstance(first, Variable):
-        if metadata_key(first._cell) != metadata_key(second._cell):
-            return False
-        first, second = first.get_raw_value(), second.get_raw_value()
-    if first is second:
-        return True
-    if jax.tree.structure(first) != jax.tree.structure(second):
-        return False
-    return all(_same_array(a, b) for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True))
-
-
-def _same_array(first: Any, second: Any) -> bool:
-    if first is second:
-        return True
-    if getattr(first, "shape", None) != getattr(second, "shape", None):
-        return False
-    if getattr(first, "dtype", None) != getattr(second, "dtype", None):
-        return False
-    return bool(np.all(first == second))
 
 
 def _state_repr(name: str, mapping: Mapping[Any, Any]) -> str:
@@ -468,20 +448,6 @@ def group_leaves(flat: FlatState, filters: Sequence[FilterLiteral], *, exhaustiv
     return [FlatState.from_sorted(tuple(paths), leaves) for paths, leaves in groups]
 
 
-def _pairs(mapping: Mapping[Any, Any]) -> Iterator[tuple[Path, Any]]:
-    stack: list[tuple[Path, Any, Iterator[Any]]] = [((), mapping, iter(sorted_keys(mapping)))]
-    while stack:
-        path, owner, keys = stack[-1]
-        for key in keys:
-            value = owner[key]
-            if isinstance(value, Mapping) and not isinstance(value, Variable):
-                stack.append(((*path, key), value, iter(sorted_keys(value))))
-                break
-            yield (*path, key), value
-        else:
-            stack.pop()
-
-
 def to_flat_state(state: Mapping[Any, Any], /) -> FlatState:
     """The leaves of a nested state with their paths, sorted by path.
 
@@ -491,7 +457,7 @@ def to_flat_state(state: Mapping[Any, Any], /) -> FlatState:
     """
     if isinstance(state, State):
         state = state._mapping
-    return FlatState(_pairs(state), sort=False)
+    return FlatState(iter_leaves(state), sort=False)
 
 
 def from_flat_state(flat: FlatState | Mapping[Path, Any] | Iterable[tuple[Path, Any]], /, *, cls: type[S] = State) -> S:  # type: ignore[assignment]
@@ -509,216 +475,22 @@ def from_flat_state(flat: FlatState | Mapping[Path, Any] | Iterable[tuple[Path, 
         1.0
     """
     items = flat.items() if isinstance(flat, Mapping) else flat
-    root: dict[Any, Any] = {}
-    for path, leaf in items:
-        if not path:
-            raise GraphError(
-                "a leaf has the empty path",
-                found=f"{leaf!r:.80} at ()",
-                expected="paths with at least one key",
-                do="a single leaf is its own state; it needs no nesting",
-            )
-        owner = root
-        for key in path[:-1]:
-            owner = owner.setdefault(key, {})
-            if type(owner) is not dict:
-                raise _overlap(path)
-        if type(owner.get(path[-1])) is dict:
-            raise _overlap(path)
-        owner[path[-1]] = leaf
-    return cls(root, _copy=False)
+    return cls(nested(items), _copy=False)
 
 
-def _overlap(path: Path) -> GraphError:
-    return GraphError(
-        "one path leads through the leaf of another",
-        at=describe_path(path),
-        found="a leaf and a nested state at the same place",
-        expected="leaves only at the ends of paths",
-        do="rename one of the two",
-    )
+def grouped(state: Mapping[Any, Any], filters: tuple[FilterLiteral, ...], *, exhaustive: bool) -> Any:
+    """One state for each filter; a single one by itself."""
+    groups = group_leaves(to_flat_state(state), filters, exhaustive=exhaustive)
+    states = [from_flat_state(group, cls=class_of(state)) for group in groups]
+    return states[0] if len(states) == 1 else tuple(states)
 
 
-def split_state(state: Mapping[Any, Any], first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
-    """One state per filter; the filters must cover every leaf. One filter gives one state, several a tuple.
-
-    Raises:
-        FilterError: a leaf matches none of the filters; the message names its path.
-
-    Example:
-        >>> state = plait.state(plait.BatchNorm(3, rngs=plait.Rngs(0)))
-        >>> params, rest = plait.split_state(state, plait.Param, ...)
-        >>> list(params), list(rest)
-        (['bias', 'scale'], ['mean', 'var'])
-    """
-    groups = group_leaves(to_flat_state(state), (first, *filters), exhaustive=True)
-    states = [from_flat_state(group, cls=_class_of(state)) for group in groups]
-    return states[0] if not filters else tuple(states)
-
-
-def filter_state(state: Mapping[Any, Any], first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
-    """One state per filter; leaves that none matches are left out. One filter gives one state, several a tuple.
-
-    Example:
-        >>> list(plait.filter_state(plait.state(plait.BatchNorm(3, rngs=plait.Rngs(0))), plait.BatchStat))
-        ['mean', 'var']
-    """
-    groups = group_leaves(to_flat_state(state), (first, *filters), exhaustive=False)
-    states = [from_flat_state(group, cls=_class_of(state)) for group in groups]
-    return states[0] if not filters else tuple(states)
-
-
-def _class_of(state: Any) -> type[State]:
+def class_of(state: Any) -> type[State]:
     return type(state) if isinstance(state, State) else State
 
 
-def merge_state(state: Mapping[Any, Any], /, *states: Mapping[Any, Any], cls: type[S] = State) -> S:  # type: ignore[assignment]
-    """The union of states by path; later ones win. A single state is returned unchanged.
-
-    Example:
-        >>> plait.to_pure_dict(plait.merge_state(plait.State({"a": 1, "b": 2}), plait.State({"b": 3})))
-        {'a': 1, 'b': 3}
-    """
-    if not states and isinstance(state, cls):
-        return state
-    union: dict[Path, Any] = {}
-    for each in (state, *states):
-        union.update(to_flat_state(each))
-    return from_flat_state(union, cls=cls)
-
-
-def map_state(f: Callable[[Path, Any], Any], state: S, /) -> S:
-    """``f(path, leaf)`` on every leaf, in a new state.
-
-    Example:
-        >>> plait.to_pure_dict(plait.map_state(lambda path, leaf: path, plait.State({"a": {0: 1.0}})))
-        {'a': {0: ('a', 0)}}
-    """
-    flat = to_flat_state(state)
-    return from_flat_state(((path, f(path, leaf)) for path, leaf in flat), cls=_class_of(state))  # type: ignore[return-value]
-
-
-def diff(state: S, other: Mapping[Any, Any], /) -> S:
-    """The entries of ``state`` whose path is not in ``other``; the same as ``state - other``.
-
-    Example:
-        >>> plait.to_pure_dict(plait.statelib.diff(plait.State({"a": 1, "b": 2}), plait.State({"b": 3})))
-        {'a': 1}
-    """
-    return _difference(state, other)
-
-
-def _difference(state: Any, other: Mapping[Any, Any]) -> Any:
+def difference(state: Any, other: Mapping[Any, Any]) -> Any:
     known = set(to_flat_state(other).paths)
     return from_flat_state(
-        ((path, leaf) for path, leaf in to_flat_state(state) if path not in known), cls=_class_of(state)
+        ((path, leaf) for path, leaf in to_flat_state(state) if path not in known), cls=class_of(state)
     )
-
-
-def to_pure_dict(state: Mapping[Any, Any], /, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
-    """A nested dict of raw values.
-
-    Args:
-        extract_fn: what to store for a leaf; by default a variable gives its value and other leaves pass.
-
-    Example:
-        >>> plait.to_pure_dict(plait.State({"a": {0: plait.Param(1.0)}}))
-        {'a': {0: 1.0}}
-    """
-    extract = extract_fn or _raw
-    return from_flat_state((path, extract(leaf)) for path, leaf in to_flat_state(state))._mapping
-
-
-def _raw(leaf: Any) -> Any:
-    """The raw value of a leaf; what a reference holds, and not the reference."""
-    raw = leaf.get_raw_value() if isinstance(leaf, Variable) else leaf
-    return raw[...] if is_mutable_array(raw) else raw
-
-
-def replace_by_pure_dict(
-    state: State, pure: Mapping[Any, Any], /, replace_fn: Callable[[Any, Any], Any] | None = None
-) -> None:
-    """Write the values of a nested dict into a state, in place. Integer keys may come as strings.
-
-    Args:
-        replace_fn: ``(leaf, value) -> leaf``; by default a variable gets a copy with the new value.
-
-    Raises:
-        GraphError: the dict has a path that the state has not. Nothing is changed then.
-
-    Example:
-        >>> state = plait.State({"layers": {0: plait.Param(1.0)}})
-        >>> plait.replace_by_pure_dict(state, {"layers": {"0": 2.0}})
-        >>> state["layers"][0].value
-        2.0
-    """
-
-    def replace(leaf: Any, value: Any) -> Any:
-        return leaf.replace(value) if isinstance(leaf, Variable) else value
-
-    replace_fn = replace_fn or replace
-    known = dict(to_flat_state(state))
-    by_text = {tuple(map(str, path)): path for path in known}
-    new = {}
-    for path, value in to_flat_state(pure):
-        match = path if path in known else by_text.get(tuple(map(str, path)))
-        if match is None:
-            raise GraphError(
-                "the dict has a path that the state does not have",
-                at=describe_path(path),
-                found=f"{value!r:.80}",
-                expected=f"one of the {len(known)} paths of the state",
-                do="compare with to_pure_dict(state)",
-            )
-        new[match] = replace_fn(known[match], value)
-    for path, leaf in new.items():
-        owner = state._mapping
-        for key in path[:-1]:
-            owner = owner[key]
-        owner[path[-1]] = leaf
-    state._changed()
-
-
-def restore_int_paths(pure: Mapping[Any, Any], /) -> dict[Any, Any]:
-    """The same nested dict with string keys that are integers as integers, as they were before JSON or msgpack.
-
-    Example:
-        >>> plait.restore_int_paths({"layers": {"0": "a", "-1": "b"}})
-        {'layers': {0: 'a', -1: 'b'}}
-    """
-
-    def key_of(key: Any) -> Any:
-        return int(key) if isinstance(key, str) and key.removeprefix("-").isdecimal() else key
-
-    return {
-        key_of(key): restore_int_paths(value) if isinstance(value, Mapping) else value for key, value in pure.items()
-    }
-
-
-def as_pure(tree: Any, /) -> Any:
-    """The tree with every variable replaced by its raw value, recursively.
-
-    Example:
-        >>> plait.as_pure({"w": plait.Param(2.0), "n": 3})
-        {'n': 3, 'w': 2.0}
-    """
-    return jax.tree.map(
-        lambda leaf: as_pure(_raw(leaf)) if isinstance(leaf, Variable) else leaf,
-        tree,
-        is_leaf=lambda leaf: isinstance(leaf, Variable),
-    )
-
-
-def check_state(state: Any, operation: str) -> None:
-    """Refuse something that is no state.
-
-    Raises:
-        ArgumentTypeError: names the operation and the type.
-    """
-    if not isinstance(state, (Mapping, FlatState)):
-        raise ArgumentTypeError(
-            f"{operation} takes states",
-            found=describe_type(state),
-            expected="a State, FlatState or nested dict",
-            do="get one with plait.state(model) or plait.split(model)",
-        )

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from ...errors import ArgumentError
-from .variables import BatchStat, Cache, Intermediate, Param, Perturbation, Variable
+from .variable_kinds import BatchStat, Cache, Intermediate, Param, Perturbation
+from .variables import Variable
 
 T = TypeVar("T", bound=type)
 

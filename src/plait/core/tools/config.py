@@ -37,10 +37,11 @@ from ..graph.graphdef import (
 )
 from ..graph.unflatten import Builder
 from ..graph.walks import find_walk
+from ..objects.cells import PLAIN_METADATA, PLAIN_METADATA_KEY
 from ..objects.named import find_named, name_of
 from ..objects.nodes import GenericPytree, check_node
 from ..objects.statics import HashableMapping
-from ..objects.variables import PLAIN_METADATA, PLAIN_METADATA_KEY, Variable
+from ..objects.variables import Variable
 
 FORMAT = "plait-config-1"
 

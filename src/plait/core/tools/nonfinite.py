@@ -18,7 +18,7 @@ from ..._compat import Tracer
 from ...errors import NonFiniteError
 from ...paths import describe_path
 from ...typing import FilterLiteral
-from ..functional.calls import state
+from ..functional.split import state
 from ..graph.locate import modules_of_traceback, place_of
 from ..objects.state import to_flat_state
 from ..objects.variables import Variable

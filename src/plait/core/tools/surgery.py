@@ -9,24 +9,26 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ...errors import ArgumentError, GraphError
+from ...errors import ArgumentError
 from ...paths import Path, describe_path
 from ...typing import FilterLiteral
 from ...words import describe_type
-from ..functional.calls import children_by_key
 from ..functional.traversal import iter_graph
+from ..functional.update import children_by_key
 from ..graph.flatten import RefMap
 from ..objects.filters import All, to_predicate
-from ..objects.module import Pytree, copied_buffers
-from ..objects.nodes import GRAPH_REGISTRY, Kind, kind_of, pytree_impl
+from ..objects.nodes import Kind, kind_of
+from ..objects.pytree import Pytree, copied_buffers
 from ..objects.rngs import Rngs, RngState
-from ..objects.variables import Param, Variable
-from ..objects.visit import Place, children_of, has_identity, visit
+from ..objects.variable_kinds import Param
+from ..objects.variables import Variable
+from ..objects.visit import children_of, visit
+from .parts import Part, parts_of
 from .path_patterns import PathPattern
 
 
@@ -70,7 +72,7 @@ def select(model: Any, /, *filters: FilterLiteral) -> Selection:
         (('layers', 0, 'bias'), ('layers', 0, 'kernel'))
     """
     predicates = [to_predicate(_without_text(filter)) for filter in filters]
-    matches, parts = All(*predicates), _parts(model)
+    matches, parts = All(*predicates), parts_of(model)
     chosen = [part for part in parts if any(matches(path, part.value) for path in part.paths)]
     if not chosen:
         raise _nothing_matches(model, predicates, parts)
@@ -88,7 +90,7 @@ def _without_text(filter: Any) -> Any:
 class Selection:
     """Parts of a model; made by ``plait.select``."""
 
-    def __init__(self, model: Any, parts: list[_Part]) -> None:
+    def __init__(self, model: Any, parts: list[Part]) -> None:
         self._model, self._parts = model, parts
 
     @property
@@ -279,7 +281,7 @@ class Selection:
             >>> [bool((a.kernel == b.kernel).all()) for a, b in zip(model.layers, fresh.layers)]
             [False, True]
         """
-        source = {path: part.value for part in _parts(model) for path in part.paths}
+        source = {path: part.value for part in parts_of(model) for path in part.paths}
         self._write([(path, variable, source.get(path)) for path, variable in self._variables()], "the other model")
         return self
 
@@ -351,68 +353,7 @@ class Selection:
                 variable.set_raw_value(value)
 
 
-# Places ---------------------------------------------------------------------------------------------------------------
-
-
-class _Part:
-    """An object of a graph with all its places; numbers, strings and ``None`` are one for each place.
-
-    Attributes:
-        value: the object.
-        places: (part that holds it, key) of each place; none for the root.
-        paths: of each place; ``()`` for the root.
-    """
-
-    def __init__(self, value: Any, places: list[tuple[_Part, Any]], paths: list[Path]) -> None:
-        self.value, self.places, self.paths = value, places, paths
-        self.node = value  # what stands there now: immutable nodes are made anew with each change
-
-    def put(self, value: Any) -> _Part:
-        """Another object in all places; what then stands there."""
-        if value is not self.value:
-            for owner, key in self.places:
-                owner.put_child(key, value)
-        return _Part(value, self.places, self.paths)
-
-    def put_child(self, key: Any, value: Any) -> None:
-        node: Any = self.node
-        if isinstance(node, Pytree) and isinstance(key, str) and not isinstance(node, Mapping):
-            setattr(node, key, value)
-        elif hasattr(node, "__setitem__"):
-            cast("Any", node)[key] = value
-        elif type(node) in GRAPH_REGISTRY:
-            GRAPH_REGISTRY[type(node)].set_key(node, key, value)
-        else:
-            impl = pytree_impl(type(node))
-            children, metadata = impl.flatten(node)
-            self.node = impl.unflatten([(k, value if k == key else child) for k, child in children], metadata)
-            if not self.places:
-                raise GraphError(
-                    f"the root is an immutable {type(node).__name__}, which cannot be changed in place",
-                    found=f"a change at {key!r}",
-                    expected="a module, list or dict as the root",
-                    do="select in the modules that it holds",
-                )
-            for owner, place in self.places:
-                owner.put_child(place, self.node)
-
-
-def _parts(model: Any) -> list[_Part]:
-    """Every object of a graph, owners first."""
-    parts: dict[Place, _Part] = {}
-    for place in visit(model, is_shared=_is_one_part):
-        part = parts.setdefault(place.first or place, _Part(place.value, [], []))
-        part.paths.append(place.path)
-        if place.owner is not None:
-            part.places.append((parts[place.owner], place.key))
-    return list(parts.values())
-
-
-def _is_one_part(value: Any, kind: Kind) -> bool:
-    return has_identity(value, kind) or kind is Kind.ARRAY or isinstance(value, (list, dict))
-
-
-def _nothing_matches(model: Any, predicates: list[Any], parts: list[_Part]) -> ArgumentError:
+def _nothing_matches(model: Any, predicates: list[Any], parts: list[Part]) -> ArgumentError:
     counts = [sum(any(p(path, part.value) for path in part.paths) for part in parts) for p in predicates]
     listed = ", ".join(f"{_name(p)} alone matches {count}" for p, count in zip(predicates, counts, strict=True))
     known = [describe_path(path) for part in parts for path in part.paths]

@@ -14,12 +14,13 @@ from ...errors import ArgumentError, GraphError
 from ...paths import Path, describe_path
 from ...typing import FilterLiteral
 from ...words import describe_type
-from ..functional.calls import clone, merge, split
+from ..functional.merge import clone, merge
+from ..functional.split import split
 from ..functional.traversal import find_duplicates, iter_graph
 from ..objects.filters import to_predicate
 from ..objects.module import set_attributes
 from ..objects.nodes import Kind, PytreeNodeImpl, get_node_impl, kind_of
-from ..objects.state import map_state
+from ..objects.state_functions import map_state
 from ..objects.variables import Variable
 from ..objects.visit import Place, children_first, visit
 

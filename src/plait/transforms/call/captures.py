@@ -20,8 +20,8 @@ import jax
 
 from ..._compat import top_level_trace
 from ...core.graph.walks import find_walk
-from ...core.objects.module import Pytree
 from ...core.objects.nodes import Kind, get_node_impl, kind_of, unwrapped
+from ...core.objects.pytree import Pytree
 from ...core.objects.trace_guard import raise_foreign_trace
 from ...core.objects.variables import Variable
 from ...errors import CapturedModelWarning, GraphError

@@ -13,8 +13,8 @@ from ..._compat import current_trace, describe_trace, trace_state
 from ...core.graph.diff import reference_changes
 from ...core.graph.flatten import Walk
 from ...core.graph.locate import describe_place, path_within
-from ...core.objects.module import Pytree
 from ...core.objects.nodes import get_node_impl, unwrapped
+from ...core.objects.pytree import Pytree
 from ...core.objects.trace_guard import raise_foreign_trace
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError

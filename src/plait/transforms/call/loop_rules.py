@@ -17,7 +17,8 @@ import jax
 
 from ...core.graph.diff import reference_changes
 from ...core.graph.graphdef import NodeRef, iter_parts
-from ...core.objects.variables import Variable, metadata_key
+from ...core.objects.cells import metadata_key
+from ...core.objects.variables import Variable
 from ...errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
 from ...notices import warn
 from ...words import describe_type

@@ -18,8 +18,8 @@ from ...core.functional.traversal import iter_graph
 from ...core.graph.flatten import Walk, path_of
 from ...core.graph.unflatten import Builder, raw_leaves
 from ...core.objects.filters import PathIn, to_predicate
-from ...core.objects.module import Pytree
 from ...core.objects.nodes import GRAPH_REGISTRY, get_node_impl, unwrapped
+from ...core.objects.pytree import Pytree
 from ...core.objects.state import State, to_flat_state
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, FilterError

@@ -1,0 +1,177 @@
+"""From structure and values to a graph: the inverse of ``split``, and copies. (rules G37, G41)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import jax
+
+from ...errors import ArgumentError, GraphError, GraphTypeError
+from ..graph.flatten import Walk
+from ..graph.graphdef import GraphDef, NodeDef, NodeRef
+from ..graph.state_leaves import leaves_in_order
+from ..graph.unflatten import Builder, copied_variables, own_variables, raw_leaves
+from ..graph.walks import find_walk
+from ..objects.nodes import check_node
+from ..objects.pytree import copied_buffers
+from ..objects.state import FlatState, State
+from ..objects.state_functions import check_state, merge_state
+from ..objects.variables import Variable
+from .graph_state import GraphState
+from .split import detached_leaves
+
+N = TypeVar("N")
+
+
+def unflatten(
+    graphdef: GraphDef,
+    state: Any,
+    /,
+    *,
+    index_ref: dict[int, Any] | None = None,
+    index_ref_cache: Mapping[int, Any] | None = None,
+    outer_index_outer_ref: Mapping[int, Any] | None = None,
+    copy_variables: bool = False,
+    recreate_variables: bool = True,
+) -> Any:
+    """The graph of a graphdef around the leaves of a state.
+
+    Args:
+        state: a ``State``, nested mapping, ``FlatState``, or a list of leaves in walk order.
+        index_ref: index → object, filled while building; shared by several calls.
+        index_ref_cache: index → existing object to reuse (``outer_index_outer_ref`` is its other name).
+        copy_variables: give the result variables of its own, instead of the state's.
+        recreate_variables: make variables around raw values; ``False`` keeps the raw values.
+
+    Raises:
+        GraphError: the state does not fit the graphdef; the message names the paths.
+    """
+    make_variables = copied_variables if copy_variables else own_variables if recreate_variables else raw_leaves
+    builder = Builder(index_ref, index_ref_cache or outer_index_outer_ref, make_variables)
+    return builder.build(graphdef, leaves_of(graphdef, state))
+
+
+def leaves_of(graphdef: GraphDef, state: Any) -> list[Any]:
+    """The leaves of any form of state, in the walk order of a graphdef."""
+    if isinstance(state, list):
+        return state
+    if not isinstance(graphdef, NodeDef):
+        if isinstance(graphdef, NodeRef) or (isinstance(state, State) and not state):
+            return []
+        return [state]
+    if isinstance(state, FlatState):
+        state = state.to_nested_state()
+    check_state(state, "merge")
+    return leaves_in_order(graphdef, state._mapping if isinstance(state, State) else state)
+
+
+def merge(
+    graphdef: Any,
+    state: Any = None,
+    /,
+    *states: Any,
+    copy: bool = True,
+    recreate_variables: bool = True,
+) -> Any:
+    """The graph of a graphdef and its states: the inverse of ``split``.
+
+    Args:
+        graphdef: the structure, or a ``GraphState`` (further ones may follow).
+        state: a ``State``, a nested dict of variables or raw values, or a list of leaves in walk order.
+        *states: more states, merged by path; later ones win.
+        copy: give the result variables of its own; ``False`` makes the state's variables those of the result.
+        recreate_variables: make variables around raw values.
+
+    Raises:
+        GraphTypeError: the first argument is no graphdef, or no state was given.
+        GraphError: the states do not fit; the message names the paths.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> again = plait.merge(*plait.split(model))
+        >>> again is model, bool((again.kernel[...] == model.kernel[...]).all())
+        (False, True)
+    """
+    if isinstance(graphdef, GraphState):
+        bundles = [each for each in (graphdef, state, *states) if each is not None]
+        if any(not isinstance(each, GraphState) or each.graphdef != graphdef.graphdef for each in bundles):
+            raise GraphError(
+                "the graph states have different graphdefs",
+                found=f"{len(bundles)} graph states",
+                expected="equal graphdefs",
+                do="merge only what one call of unpack gave",
+            )
+        graphdef, state, states = graphdef.graphdef, graphdef.state, tuple(each.state for each in bundles[1:])
+    _check_mergeable(graphdef, state, states)
+    if states:
+        state = _joined_states(graphdef, (state, *states))
+    make_variables = raw_leaves if not recreate_variables else copied_variables if copy else own_variables
+    return Builder(None, None, make_variables).build(graphdef, leaves_of(graphdef, state))
+
+
+def _check_mergeable(graphdef: Any, state: Any, states: tuple[Any, ...]) -> None:
+    if not isinstance(graphdef, GraphDef):
+        raise GraphTypeError(
+            "merge takes a graphdef first",
+            found=f"a {type(graphdef).__name__}",
+            expected="a GraphDef or GraphState",
+            do="call merge(graphdef, state) with what split(model) returned",
+        )
+    if state is None:
+        raise GraphTypeError(
+            "merge was called without a state",
+            found="a graphdef alone",
+            expected="merge(graphdef, state, ...)",
+            do="pass the state that split returned beside the graphdef",
+        )
+    if isinstance(state, list) and states:
+        raise GraphError(
+            "only one list of leaves can be merged",
+            found=f"{1 + len(states)} states, the first a list",
+            expected="merge(graphdef, [leaves])",
+            do="concatenate the leaves in walk order",
+        )
+
+
+def _joined_states(graphdef: GraphDef, states: tuple[Any, ...]) -> Any:
+    if not isinstance(graphdef, NodeDef):
+        full = [each for each in states if not (isinstance(each, State) and not each)]
+        return full[-1]
+    for each in states:
+        check_state(each, "merge")
+    return merge_state(*(each.to_nested_state() if isinstance(each, FlatState) else each for each in states))
+
+
+def clone(node: N, variables: bool = True, *, arrays: bool = False) -> N:
+    """A deep structural copy that keeps sharing and cycles.
+
+    Args:
+        variables: give the copy variables of its own; ``False`` shares the variable objects.
+        arrays: copy the buffers too, instead of sharing them.
+
+    Raises:
+        ArgumentError: ``arrays=True`` with ``variables=False``.
+    """
+    if arrays and not variables:
+        raise ArgumentError(
+            "clone cannot copy the arrays of variables that it shares",
+            found="variables=False, arrays=True",
+            expected="arrays=True only with variables=True",
+            do="drop one of the two",
+        )
+    check_node(node, "clone")
+    if not variables:
+        walk = Walk()
+        graphdef = walk.add(node)
+        return Builder().build(graphdef, walk.leaves)
+    cached = find_walk((node,))
+    leaves = detached_leaves(cached)
+    if arrays:
+        leaves = [
+            leaf.copy(jax.tree.map(copied_buffers, leaf.get_raw_value()))
+            if isinstance(leaf, Variable)
+            else copied_buffers(leaf)
+            for leaf in leaves
+        ]
+    return Builder().build(cached.graphdefs[0], leaves)

@@ -1,0 +1,155 @@
+"""From a graph to its structure and its values: all of them, or grouped by filters. (rules G31 to G36)
+
+A graph that was walked before and has not changed since is not walked again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import RegistryError
+from ...typing import FilterLiteral
+from ..graph.flatten import RefMap, Walk, path_of
+from ..graph.graphdef import GraphDef, NodeDef
+from ..graph.walks import CachedWalk, find_walk
+from ..objects.nodes import Kind, check_node, kind_of
+from ..objects.state import FlatState, State, group_leaves
+from ..objects.variables import Variable, copied_cells
+from .graph_state import GraphState
+
+
+def flatten(node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool = True) -> tuple[GraphDef, Any]:
+    """A graph as its graphdef and its leaves in walk order.
+
+    Args:
+        node: the root.
+        ref_index: indices that several calls share; objects met by an earlier call become back-references.
+        with_paths: leaves as a ``FlatState`` of detached variables; otherwise a list of raw values.
+
+    Raises:
+        RegistryError: the root is no node.
+    """
+    if kind_of(node) is Kind.STATIC:
+        raise RegistryError(
+            "flatten reached a value that is no node",
+            found=f"{node!r:.80} of type {type(node).__name__}",
+            expected="a module, variable, array or registered container",
+            do=f"derive {type(node).__name__} from plait.Pytree, or register it with register_graph_node_type",
+        )
+    walk = Walk(ref_index)
+    graphdef = walk.add(node)
+    if not with_paths:
+        return graphdef, [leaf.get_raw_value() if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
+    leaves = [detached(leaf) for leaf in walk.leaves]
+    return graphdef, FlatState.from_sorted(tuple(map(path_of, walk.links)), leaves)
+
+
+def detached(leaf: Any) -> Any:
+    """A state leaf: a variable of its own around the same value, or the array itself."""
+    return leaf.copy() if isinstance(leaf, Variable) else leaf
+
+
+def _root_state(walk: CachedWalk) -> Any:
+    """The whole state of a single root: nested, or the leaf itself for a leaf root. (rule G24)"""
+    leaves = detached_leaves(walk)
+    return walk.nest(leaves) if isinstance(walk.graphdefs[0], NodeDef) else leaves[0]
+
+
+def detached_leaves(walk: CachedWalk) -> list[Any]:
+    if walk.only_variables:
+        return copied_cells(walk.types, walk.cells)  # type: ignore[arg-type]
+    pairs = [(cls, cell) for cls, cell in zip(walk.types, walk.cells, strict=True) if cls is not None]
+    variables = iter(copied_cells(*zip(*pairs, strict=True)) if pairs else ())
+    return [cell.raw if cls is None else next(variables) for cls, cell in zip(walk.types, walk.cells, strict=True)]
+
+
+def _grouped(walk: CachedWalk, filters: tuple[FilterLiteral, ...], *, exhaustive: bool) -> list[Any]:
+    leaves = detached_leaves(walk)
+    flat = FlatState.from_sorted(tuple(walk.paths()), leaves)
+    groups = group_leaves(flat, filters, exhaustive=exhaustive)
+    if isinstance(walk.graphdefs[0], NodeDef):
+        return [group.to_nested_state() for group in groups]
+    return [group.leaves[0] if len(group) else State({}) for group in groups]
+
+
+def split(node: Any, *filters: FilterLiteral) -> Any:
+    """A graph as its structure and its values.
+
+    Args:
+        node: a module, a variable, or a container of them.
+        *filters: one state for each; together they must match every leaf.
+
+    Returns:
+        ``(graphdef, state)``, or ``(graphdef, state_1, …, state_n)`` for n filters. The variables in the states are
+        detached: changing them does not change the model.
+
+    Raises:
+        GraphTypeError: ``node`` is no graph.
+        FilterError: a leaf matches none of the filters.
+
+    Example:
+        >>> model = plait.BatchNorm(3, rngs=plait.Rngs(0))
+        >>> graphdef, params, rest = plait.split(model, plait.Param, ...)
+        >>> list(params), list(rest)
+        (['bias', 'scale'], ['mean', 'var'])
+    """
+    check_node(node, "split")
+    walk = find_walk((node,))
+    if len(filters) == 0:
+        return walk.graphdefs[0], _root_state(walk)
+    return (walk.graphdefs[0], *_grouped(walk, filters, exhaustive=True))
+
+
+def state(node: Any, *filters: FilterLiteral) -> Any:
+    """The values of a graph.
+
+    Args:
+        *filters: none gives the whole state, one gives one state, several a tuple of states; they need not cover
+            every leaf, and a leaf goes to the first that matches.
+
+    Example:
+        >>> plait.state(plait.Linear(2, 3, rngs=plait.Rngs(0)), plait.Param)["bias"].shape
+        (3,)
+    """
+    check_node(node, "state")
+    walk = find_walk((node,))
+    if not filters:
+        return _root_state(walk)
+    groups = _grouped(walk, filters, exhaustive=False)
+    return groups[0] if len(groups) == 1 else tuple(groups)
+
+
+def graphdef(node: Any, /) -> GraphDef:
+    """The structure of a graph; equal structures give the same object."""
+    check_node(node, "graphdef")
+    return find_walk((node,)).graphdefs[0]
+
+
+def variables(node: Any, *filters: FilterLiteral) -> Any:
+    """The live variables of a graph: a state whose leaves are the model's own ``Variable`` objects.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> plait.variables(model)["kernel"] is model.kernel
+        True
+    """
+    check_node(node, "variables")
+    walk = Walk()
+    walk.add(node)
+    pairs = [
+        (path_of(link), leaf) for link, leaf in zip(walk.links, walk.leaves, strict=True) if isinstance(leaf, Variable)
+    ]
+    flat = FlatState(pairs, sort=False)
+    groups = group_leaves(flat, filters, exhaustive=False) if filters else [flat]
+    if isinstance(node, Variable):
+        results = [group.leaves[0] if len(group) else State({}) for group in groups]
+    else:
+        results = [group.to_nested_state() for group in groups]
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def unpack(node: Any, *filters: FilterLiteral) -> Any:
+    """One ``GraphState`` per filter; without filters one for everything."""
+    graphdef, *states = split(node, *filters)
+    bundles = tuple(GraphState(graphdef, each) for each in states)
+    return bundles[0] if len(bundles) == 1 else bundles

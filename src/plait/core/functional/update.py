@@ -1,0 +1,193 @@
+"""Writing states into a graph, in place: every write is planned and checked before the first. (rules G38, G39)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..._compat import is_mutable_array, trace_state
+from ...errors import GraphError, RegistryError
+from ...paths import Path, describe_path, sorted_keys
+from ..graph.flatten import Link, path_of
+from ..objects.cells import PLAIN_METADATA, Cell
+from ..objects.containers import List
+from ..objects.nodes import _KINDS, Kind, get_node_impl, kind_of, unwrapped
+from ..objects.pytree import Pytree, check_kept_status
+from ..objects.state import FlatState, State
+from ..objects.state_functions import check_state, merge_state
+from ..objects.trace_guard import check_trace, raise_foreign_trace
+from ..objects.variables import Variable, cell_of
+
+
+def update(node: Any, state: Any, /, *states: Any) -> None:
+    """Write states into a graph, in place. Paths that a state does not have stay as they are.
+
+    Existing variables get the values (and the metadata, where the leaf is a variable); new entries are added to nodes
+    that can take them. Nothing is changed when an entry does not fit.
+
+    Raises:
+        GraphError: an entry does not fit the graph; the message names its path.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> plait.update(model, plait.State({"bias": jnp.ones(3)}))
+        >>> model.bias[...].tolist()
+        [1.0, 1.0, 1.0]
+    """
+    if isinstance(node, Variable):
+        full = [each for each in (state, *states) if not (isinstance(each, State) and not each)]
+        if len(full) != 1:
+            raise GraphError(
+                "a variable is updated by exactly one state",
+                found=f"{len(full)} states that are not empty",
+                expected="1",
+                do="pass the leaf for the variable",
+            )
+        check_trace(node._cell.trace, node, "update")
+        _write_leaf(node, full[0])
+        return
+    if kind_of(node) not in (Kind.GRAPH, Kind.PYTREE):
+        raise RegistryError(
+            "update takes a module, a variable or a container of them",
+            found=f"{node!r:.80} of type {type(node).__name__}",
+            expected="a graph that can be changed in place",
+            do="call update(model, state)",
+        )
+    for each in (state, *states):
+        check_state(each, "update")
+    nested = [each.to_nested_state() if isinstance(each, FlatState) else each for each in (state, *states)]
+    whole = nested[0] if len(nested) == 1 else merge_state(*nested)
+    for owner, key, cell, value in _planned_writes(node, whole._mapping if isinstance(whole, State) else whole):
+        if cell is not None:
+            source = cell_of(value)
+            if cell.metadata is PLAIN_METADATA and source.metadata is PLAIN_METADATA:
+                cell.raw = source.raw
+            else:
+                owner.update_from_state(value)
+        elif key is None:
+            _write_leaf(owner, value)
+        else:
+            get_node_impl(owner).set_key(owner, key, value)  # type: ignore[union-attr,misc]
+
+
+def _write_leaf(target: Any, value: Any) -> None:
+    if isinstance(target, Variable):
+        if isinstance(value, Variable):
+            target.update_from_state(value)
+        elif target._cell.metadata["ref"]:
+            target._cell.raw[...] = value
+        else:
+            target._cell.raw = value
+    else:
+        target[...] = value[...] if is_mutable_array(value) else value
+
+
+def children_by_key(node: Any) -> dict[Any, Any]:
+    """The children of a node, marks taken off."""
+    if type(node) is dict:
+        return node
+    if type(node) is list:
+        return dict(enumerate(node))
+    if isinstance(node, Pytree) and List not in type(node).__mro__:  # isinstance(node, List) asks an abstract class
+        return node.__dict__
+    impl = get_node_impl(node)
+    assert impl is not None
+    return {key: unwrapped(child) for key, child in impl.flatten(node)[0]}
+
+
+_ABSENT: Any = type("Absent", (), {})()
+_VARIABLE, _GRAPH, _PYTREE = Kind.VARIABLE, Kind.GRAPH, Kind.PYTREE
+
+
+# (owner, key, cell, value): a child to set; without a key a leaf to write, from a variable if the cell is given.
+_Write = tuple[Any, Any, Cell | None, Any]
+
+
+def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
+    """The writes that an update needs, every one checked."""
+    trace = trace_state.value
+    known = _KINDS
+    writes: list[_Write] = []
+    stack: list[tuple[Any, Mapping[Any, Any], Link]] = [(node, mapping, None)]
+    while stack:
+        owner, mapping, link = stack.pop()
+        children = children_by_key(owner)
+        size = len(children)
+        for key in sorted_keys(mapping) if List in type(owner).__mro__ else mapping:
+            value = mapping[key]
+            current = children.get(key, _ABSENT)
+            kind = known.get(type(current)) or kind_of(current)
+            if kind is _VARIABLE:
+                cell = cell_of(current)
+                if cell.trace is not trace:
+                    raise_foreign_trace(cell.trace, current, "update")
+                if type(value) is type(current) or isinstance(value, Variable):
+                    usual = type(current).update_from_state is Variable.update_from_state
+                    writes.append((current, None, cell if usual else None, value))
+                    continue
+                if isinstance(value, Mapping) and not isinstance(cell.raw, Mapping):
+                    raise _misfit(path_of((link, key)), value, f"a value for a {type(current).__name__}")
+                writes.append((current, None, None, value))
+                continue
+            if (kind is _GRAPH or kind is _PYTREE) and current is not None:
+                if type(value) is not dict and isinstance(value, State):
+                    value = value._mapping
+                if type(value) is not dict and (isinstance(value, Variable) or not isinstance(value, Mapping)):
+                    raise _misfit(
+                        path_of((link, key)), value, f"the entries of a {type(current).__name__} (a subgraph)"
+                    )
+                stack.append((current, value, (link, key)))
+            elif kind is Kind.REF:
+                writes.append((current, None, None, value))
+            elif current is _ABSENT and isinstance(value, Mapping) and not isinstance(value, Variable) and value:
+                raise GraphError(
+                    "the state has entries for a part that the graph does not have",
+                    at=describe_path(path_of((link, key))),
+                    found=f"the entries {sorted(map(str, value))}",
+                    expected=f"parts of a {type(owner).__name__}: {sorted(map(str, children))}",
+                    do="pass a state of the same model; to add a module, assign it",
+                )
+            elif value is not current:  # the same array again is welcome in a tuple, too
+                impl = get_node_impl(owner)
+                if impl is None or impl.set_key is None:
+                    raise GraphError(
+                        f"Cannot set key {key!r} on an immutable {type(owner).__name__}",
+                        at=describe_path(path_of((link, key))),
+                        found=f"a {type(value).__name__}",
+                        expected="an entry of a module, list, dict or state",
+                        do="replace the whole container on its owner",
+                    )
+                _check_can_set(owner, key, value, path_of((link, key)), size)
+                size += current is _ABSENT and type(key) is int
+                if isinstance(value, Mapping) and not isinstance(value, Variable):
+                    value = State(value)
+                writes.append((owner, key, None, value.copy() if isinstance(value, Variable) else value))
+    return writes
+
+
+def _check_can_set(owner: Any, key: Any, value: Any, path: Path, size: int) -> None:
+    """Refuse a child that its owner would refuse, before anything is written."""
+    if isinstance(owner, Pytree):
+        check_trace(owner._info.trace, owner, "update")
+    if isinstance(owner, list) or (isinstance(owner, List) and type(key) is int):
+        known = size if isinstance(owner, list) else size + 1
+        if type(key) is not int or not 0 <= key < known:
+            raise GraphError(
+                f"Cannot set key {key!r} of a {type(owner).__name__}",
+                at=describe_path(path),
+                found=f"a {type(owner).__name__} of length {size}",
+                expected=f"an index below {known}",
+                do="append the missing elements first",
+            )
+    elif isinstance(owner, Pytree):
+        check_kept_status(owner, key, value)
+
+
+def _misfit(path: Path, value: Any, expected: str) -> GraphError:
+    return GraphError(
+        "a leaf where a subgraph is expected" if "subgraph" in expected else "a mapping where a leaf is expected",
+        at=describe_path(path),
+        found=f"a {type(value).__name__}: {value!r:.80}",
+        expected=expected,
+        do="pass a state of the same model",
+    )

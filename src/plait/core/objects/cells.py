@@ -1,0 +1,125 @@
+"""Cells: what a variable holds, which is all of it that crossings keep; and how raw values are read and stored."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..._compat import is_mutable_array, new_ref
+from .clock import Stamp
+from .statics import HashableMapping
+
+REQUIRED_METADATA = frozenset({"hijax", "ref", "eager_sharding"})
+
+
+ARRAYS = (jax.Array, np.ndarray)
+
+
+SCALARS = (bool, int, float, complex)
+
+
+# The metadata of a variable that was given none: one dict for all of them, replaced (never edited) when one changes.
+PLAIN_METADATA: dict[str, Any] = {"hijax": False, "ref": False, "eager_sharding": True}
+
+
+PLAIN_METADATA_KEY: HashableMapping[str, Any] = HashableMapping(PLAIN_METADATA)
+
+
+# Runs an iterator to its end at the speed of C, and keeps nothing of what it gives.
+run_through: Callable[[Iterable[Any]], None] = collections.deque[Any](maxlen=0).extend
+
+
+class Cell(Stamp):
+    """What a variable holds; the only part of it that crossings keep."""
+
+    __slots__ = ("metadata", "raw", "trace")
+
+    # Made by the million: whoever makes a cell sets all of it, the version too, and Python runs no constructor.
+    __init__ = object.__init__
+
+
+def metadata_key(cell: Cell) -> HashableMapping[str, Any]:
+    """The metadata of a cell as a static value."""
+    metadata = cell.metadata
+    return PLAIN_METADATA_KEY if metadata is PLAIN_METADATA else HashableMapping(metadata)
+
+
+def dict_of(metadata: HashableMapping[str, Any]) -> dict[str, Any]:
+    """The metadata dict for a new variable; plain metadata stays the one shared dict."""
+    return PLAIN_METADATA if metadata is PLAIN_METADATA_KEY else dict(metadata)
+
+
+class StoredKey:
+    """A typed random key on its way through pickle, which JAX does not offer for them."""
+
+    __slots__ = ("data", "impl")
+
+    def __init__(self, data: np.ndarray, impl: str) -> None:
+        self.data = data
+        self.impl = impl
+
+    def __reduce__(self) -> Any:
+        return StoredKey, (self.data, self.impl)
+
+
+def storable(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return StoredKey(np.asarray(jax.random.key_data(leaf)), str(jax.random.key_impl(leaf)))
+    return leaf
+
+
+def has_ref(cell: Cell) -> bool:
+    """Whether the value is kept in a JAX reference."""
+    return cell.metadata["ref"] and is_mutable_array(cell.raw)
+
+
+def read(raw: Any) -> Any:
+    """The value in a reference, or the value itself."""
+    return raw[...] if is_mutable_array(raw) else raw
+
+
+def fitting(value: Any, metadata: dict[str, Any]) -> Any:
+    """A value as metadata asks: in a new reference with ``ref=True``, by itself otherwise."""
+    value = read(value)
+    return new_ref(jnp.asarray(value)) if metadata["ref"] and isinstance(value, (*ARRAYS, *SCALARS)) else value
+
+
+def copy_containers(value: Any) -> Any:
+    if value is None or isinstance(value, (*SCALARS, str)):
+        return value
+    return jax.tree.map(lambda leaf: leaf, value)
+
+
+def store_part(cell: Cell, index: Any, value: Any) -> None:
+    raw = cell.raw
+    if isinstance(raw, jax.Array):
+        same = (
+            index is ...
+            and isinstance(value, jax.Array)
+            and value.shape == raw.shape
+            and value.dtype == raw.dtype
+            and getattr(value, "sharding", None) == getattr(raw, "sharding", None)
+        )
+        cell.raw = value if same else raw.at[index].set(_cast(value, raw.dtype))
+    elif isinstance(raw, np.ndarray):
+        # A copy: detached state leaves and clones hold the same NumPy array.
+        copied = raw.copy()
+        copied[index] = value
+        cell.raw = copied
+    elif index is ...:
+        cell.raw = value if isinstance(value, ARRAYS) else copy_containers(value)
+    else:
+        copied = copy_containers(raw)
+        copied[index] = value
+        cell.raw = copied
+
+
+def _cast(value: Any, dtype: Any) -> Any:
+    if not isinstance(value, jax.Array):
+        value = np.asarray(value)
+    return value if value.dtype == dtype else jnp.asarray(value).astype(dtype)

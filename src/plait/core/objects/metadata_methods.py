@@ -1,0 +1,206 @@
+"""The metadata of a variable: how it is read and changed, and the rules for its entries."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from ..._compat import trace_state
+from ...errors import ArgumentTypeError, MetadataError, MetadataKeyError
+from ...words import describe_type, with_article
+from .cells import PLAIN_METADATA, REQUIRED_METADATA, Cell
+from .clock import mark_changed
+from .trace_guard import raise_foreign_trace
+from .variable_metadata import HOOKS, VariableMetadata, hook_tuple
+
+_MISSING: Any = type("_Missing", (), {"__repr__": lambda self: "<missing>"})()
+
+
+class MetadataMethods:
+    """The part of ``Variable`` that reads and changes metadata."""
+
+    __slots__ = ()
+
+    _cell: Cell
+
+    def get_metadata(self, name: str = _MISSING, default: Any = _MISSING, *, exclude_required: bool = False) -> Any:
+        """The metadata: all of it as a new dict, or the entry of a name.
+
+        Args:
+            name: the entry to return.
+            default: what to return when there is none of that name.
+            exclude_required: leave out the three flags that every variable has.
+
+        Raises:
+            MetadataKeyError: no entry of that name, and no default.
+        """
+        metadata = self._cell.metadata
+        if name is _MISSING:
+            if default is not _MISSING:
+                raise ArgumentTypeError(
+                    "get_metadata was given a default and no name",
+                    found=f"default={default!r}",
+                    expected="get_metadata(), get_metadata(name) or get_metadata(name, default)",
+                    do="name the entry that the default is for",
+                )
+            return {key: metadata[key] for key in metadata if not (exclude_required and key in REQUIRED_METADATA)}
+        if exclude_required:
+            raise ArgumentTypeError(
+                "get_metadata was given both a name and exclude_required",
+                found=f"name={name!r}, exclude_required=True",
+                expected="one of the two",
+                do="drop exclude_required",
+            )
+        if name in metadata:
+            return metadata[name]
+        if name in _OLD_SHARDING_NAMES and "out_sharding" in metadata:
+            warnings.warn(f"{name} is now called out_sharding", DeprecationWarning, stacklevel=2)
+            return metadata["out_sharding"]
+        if default is not _MISSING:
+            return default
+        raise MetadataKeyError(
+            f"{describe_type(self)} has no metadata {name!r}",
+            found=f"the entries {sorted(metadata)}",
+            expected=f"an entry {name!r}",
+            do=f"set it with set_metadata({name}=...), or pass a default: get_metadata({name!r}, None)",
+        )
+
+    def has_metadata(self, name: str) -> bool:
+        """Whether there is a metadata entry of that name."""
+        metadata = self._cell.metadata
+        return name in metadata or (name in _OLD_SHARDING_NAMES and "out_sharding" in metadata)
+
+    def set_metadata(self, *args: Any, **entries: Any) -> None:
+        """Change the metadata: ``set_metadata(dict)`` replaces all of it, ``set_metadata(name, value)`` and
+        ``set_metadata(**entries)`` change entries.
+
+        Raises:
+            MetadataError: one of the three flags would change.
+            TraceContextError: the variable belongs to another trace.
+        """
+        metadata = kept = self._cell.metadata
+        if len(args) == 1 and not entries and isinstance(args[0], Mapping):
+            new, kept = args[0], {name: metadata[name] for name in PLAIN_METADATA}
+        elif len(args) == 2 and not entries and isinstance(args[0], str):
+            new = {args[0]: args[1]}
+        elif not args and entries:
+            new = entries
+        else:
+            raise ArgumentTypeError(
+                "set_metadata was called in a form that it does not have",
+                found=f"{len(args)} positional arguments and the keywords {sorted(entries)}",
+                expected="set_metadata(dict), set_metadata(name, value) or set_metadata(name=value, ...)",
+                do="use one of the three forms",
+            )
+        for name in REQUIRED_METADATA & new.keys():
+            if new[name] != metadata[name]:
+                raise _fixed_flag(self, name, metadata[name], new[name])
+        self._replace_metadata({**kept, **tidied(new, stacklevel=2)})
+
+    def del_metadata(self, name: str) -> None:
+        """Delete a metadata entry.
+
+        Raises:
+            MetadataKeyError: there is none of that name.
+            MetadataError: the entry is one of the three flags.
+        """
+        metadata = self._cell.metadata
+        if name in REQUIRED_METADATA:
+            raise _fixed_flag(self, name, metadata[name], "deleted")
+        self.get_metadata(name)
+        name = "out_sharding" if name in _OLD_SHARDING_NAMES else name
+        self._replace_metadata({key: value for key, value in metadata.items() if key != name})
+
+    def _replace_metadata(self, metadata: dict[str, Any]) -> None:
+        cell = self._cell
+        if cell.trace is not trace_state.value:
+            raise_foreign_trace(cell.trace, self, "change the metadata of")
+        cell.metadata = PLAIN_METADATA if metadata == PLAIN_METADATA else metadata
+        mark_changed(cell)
+
+    def add_axis(self, axis_index: int, axis_name: Any) -> None:
+        """Run the ``on_add_axis`` hooks."""
+        for hook in self._cell.metadata.get("on_add_axis", ()):
+            hook(self, axis_index, axis_name)
+
+    def remove_axis(self, axis_index: int, axis_name: Any) -> None:
+        """Run the ``on_remove_axis`` hooks."""
+        for hook in self._cell.metadata.get("on_remove_axis", ()):
+            hook(self, axis_index, axis_name)
+
+
+_HOOK_NAMES = frozenset(HOOKS)
+
+
+_OLD_SHARDING_NAMES = ("sharding", "sharding_names")
+
+
+def joined_with_box(
+    kind: type, box: VariableMetadata[Any], given: dict[str, bool | None], keywords: dict[str, Any]
+) -> dict[str, Any]:
+    """Metadata from an initializer and from the constructor: its entries win, our hooks win, flags must agree."""
+    entries = dict(box.metadata)
+    for name in REQUIRED_METADATA & entries.keys():
+        flag = entries.pop(name)
+        if given[name] is not None and given[name] != flag:
+            raise MetadataError(
+                f"the flag {name!r} was given twice with different values",
+                at=with_article(kind.__name__),
+                found=f"{name}={given[name]} as a keyword, {flag} from the initializer's metadata",
+                expected="one value",
+                do=f"leave out one of the two, for example drop {name}= from the constructor",
+            )
+        given[name] = flag
+    hooks = {name: hook for name, hook in keywords.items() if name in _HOOK_NAMES and hook}
+    return {**keywords, **entries, **box.hooks(), **hooks}
+
+
+def refuse_hijax(kind: type, flags: Mapping[str, Any]) -> None:
+    if flags["hijax"]:
+        raise NotImplementedError(
+            f"{kind.__name__}: hijax=True is not offered by plait; leave hijax out, the variable then works "
+            "under every transform"
+        )
+
+
+def tidied(entries: Mapping[str, Any], *, stacklevel: int) -> dict[str, Any]:
+    """New metadata entries: hooks as tuples, old sharding names renamed. Warnings name the caller's caller."""
+    tidy = dict(entries)
+    for old in _OLD_SHARDING_NAMES:
+        if old in tidy:
+            warnings.warn(
+                f"the metadata entry {old!r} is now called 'out_sharding'",
+                DeprecationWarning,
+                stacklevel=stacklevel + 1,
+            )
+            tidy["out_sharding"] = tidy.pop(old)
+    for name in _HOOK_NAMES & tidy.keys():
+        tidy[name] = hook_tuple(tidy[name])
+        if tidy[name]:
+            _warn_about_hooks(stacklevel + 1)
+    return tidy
+
+
+_hooks_warned: set[str] = set()
+
+
+def _warn_about_hooks(stacklevel: int) -> None:
+    """Once per process: methods say the same as hooks in metadata, and can be read in one place."""
+    if not _hooks_warned:
+        _hooks_warned.add("warned")
+        warnings.warn(
+            "hooks in the metadata of a variable work, and are clearer as methods: override get_value, set_value or "
+            "create_value in a subclass of the variable",
+            DeprecationWarning,
+            stacklevel=stacklevel + 1,
+        )
+
+
+def _fixed_flag(variable: MetadataMethods, name: str, old: Any, new: Any) -> MetadataError:
+    return MetadataError(
+        f"the flag {name!r} of {describe_type(variable)} cannot be changed",
+        found=f"{new!r}",
+        expected=f"{old!r}, as it was when the variable was made",
+        do=f"make a new variable with {name}=... instead",
+    )

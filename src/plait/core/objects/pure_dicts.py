@@ -1,0 +1,108 @@
+"""States as nested dicts of raw values, and back, for whoever knows no variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from ..._compat import is_mutable_array
+from ...errors import GraphError
+from ...paths import describe_path
+from .state import State, from_flat_state, to_flat_state
+from .variables import Variable
+
+
+def to_pure_dict(state: Mapping[Any, Any], /, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
+    """A nested dict of raw values.
+
+    Args:
+        extract_fn: what to store for a leaf; by default a variable gives its value and other leaves pass.
+
+    Example:
+        >>> plait.to_pure_dict(plait.State({"a": {0: plait.Param(1.0)}}))
+        {'a': {0: 1.0}}
+    """
+    extract = extract_fn or _raw
+    return from_flat_state((path, extract(leaf)) for path, leaf in to_flat_state(state))._mapping
+
+
+def _raw(leaf: Any) -> Any:
+    """The raw value of a leaf; what a reference holds, and not the reference."""
+    raw = leaf.get_raw_value() if isinstance(leaf, Variable) else leaf
+    return raw[...] if is_mutable_array(raw) else raw
+
+
+def replace_by_pure_dict(
+    state: State, pure: Mapping[Any, Any], /, replace_fn: Callable[[Any, Any], Any] | None = None
+) -> None:
+    """Write the values of a nested dict into a state, in place. Integer keys may come as strings.
+
+    Args:
+        replace_fn: ``(leaf, value) -> leaf``; by default a variable gets a copy with the new value.
+
+    Raises:
+        GraphError: the dict has a path that the state has not. Nothing is changed then.
+
+    Example:
+        >>> state = plait.State({"layers": {0: plait.Param(1.0)}})
+        >>> plait.replace_by_pure_dict(state, {"layers": {"0": 2.0}})
+        >>> state["layers"][0].value
+        2.0
+    """
+
+    def replace(leaf: Any, value: Any) -> Any:
+        return leaf.replace(value) if isinstance(leaf, Variable) else value
+
+    replace_fn = replace_fn or replace
+    known = dict(to_flat_state(state))
+    by_text = {tuple(map(str, path)): path for path in known}
+    new = {}
+    for path, value in to_flat_state(pure):
+        match = path if path in known else by_text.get(tuple(map(str, path)))
+        if match is None:
+            raise GraphError(
+                "the dict has a path that the state does not have",
+                at=describe_path(path),
+                found=f"{value!r:.80}",
+                expected=f"one of the {len(known)} paths of the state",
+                do="compare with to_pure_dict(state)",
+            )
+        new[match] = replace_fn(known[match], value)
+    for path, leaf in new.items():
+        owner = state._mapping
+        for key in path[:-1]:
+            owner = owner[key]
+        owner[path[-1]] = leaf
+    state._changed()
+
+
+def restore_int_paths(pure: Mapping[Any, Any], /) -> dict[Any, Any]:
+    """The same nested dict with string keys that are integers as integers, as they were before JSON or msgpack.
+
+    Example:
+        >>> plait.restore_int_paths({"layers": {"0": "a", "-1": "b"}})
+        {'layers': {0: 'a', -1: 'b'}}
+    """
+
+    def key_of(key: Any) -> Any:
+        return int(key) if isinstance(key, str) and key.removeprefix("-").isdecimal() else key
+
+    return {
+        key_of(key): restore_int_paths(value) if isinstance(value, Mapping) else value for key, value in pure.items()
+    }
+
+
+def as_pure(tree: Any, /) -> Any:
+    """The tree with every variable replaced by its raw value, recursively.
+
+    Example:
+        >>> plait.as_pure({"w": plait.Param(2.0), "n": 3})
+        {'n': 3, 'w': 2.0}
+    """
+    return jax.tree.map(
+        lambda leaf: as_pure(_raw(leaf)) if isinstance(leaf, Variable) else leaf,
+        tree,
+        is_leaf=lambda leaf: isinstance(leaf, Variable),
+    )

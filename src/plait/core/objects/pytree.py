@@ -1,0 +1,483 @@
+"""``Pytree``, the base of all plait objects: graph nodes, and pytrees to JAX.
+
+Attributes live in the instance's ``__dict__``; what plait needs to know about an object (its trace, version and
+explicit marks) lives in one ``NodeInfo`` beside it, which is also the object's stamp. (rules G58 to G66)
+"""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+import dataclasses
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import GetAttrKey
+
+from ..._compat import trace_state
+from ...errors import ArgumentError, ArgumentTypeError, GraphError
+from ...words import describe_type
+from .attributes import (
+    _NOTHING,
+    DATA,
+    STATIC,
+    Mark,
+    check_no_marks_inside,
+    check_static,
+    declared_statuses,
+    holds_data,
+)
+from .cells import run_through
+from .clock import Stamp, mark_changed
+from .named import from_named, to_named
+from .nodes import (
+    DataElem,
+    Kind,
+    Static,
+    StaticElem,
+    kind_of,
+    pytree_impl,
+    register_graph_node_type,
+)
+from .repr import render_tree, repr_fields, size_comment
+from .statics import HashableMapping, same_static
+from .trace_guard import raise_foreign_trace
+from .variables import Variable
+from .visit import visit
+
+
+class NodeInfo(Stamp):
+    """What plait knows about one object: its structure version, its trace, and its explicit marks."""
+
+    __slots__ = ("marks", "trace")
+
+    marks: dict[str, str] | None
+    trace: Any
+
+    __init__ = object.__init__  # as for cells: whoever makes one sets all of it
+
+
+class UnseenInfo(NodeInfo):
+    """The info of many nodes that were made at once, until a walk sees a node or the node gets a mark.
+
+    Most merged models are called and dropped, and need no more. Its version stays 0.
+    """
+
+    __slots__ = ()
+
+
+_MISSING: Any = object()
+
+
+# Where plait keeps what it knows about an object, and about its class.
+RESERVED = frozenset({"_info", "_walks", "_elements", "_declared", "_pytree"})
+
+
+_PLAIN_VALUES = (bool, int, float, str, type(None))
+
+
+class Pytree:
+    """Base of all plait objects: a graph node, and a JAX pytree unless the class says ``pytree=False``.
+
+    Example:
+        >>> class Point(plait.Pytree):
+        ...     def __init__(self, x, name):
+        ...         self.x, self.name = jnp.asarray(x), name
+        >>> jax.tree.map(lambda leaf: leaf * 2, Point([1, 2], "p")).x.tolist()
+        [2, 4]
+    """
+
+    # Python stores the parameters of a generic class, ``Net[int]()``, in ``__orig_class__`` of the object. As a slot it
+    # is no attribute of the graph, so that the graphdef stays that of ``Net()``.
+    __slots__ = ("__orig_class__", "__weakref__", "_info", "_walks")
+
+    _info: NodeInfo
+    _declared: ClassVar[dict[str, str]] = {}
+    _pytree: ClassVar[bool] = True
+
+    def __init_subclass__(cls, *, pytree: bool | None = None, _slots: bool = False, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__dict__.get("__slots__") and not _slots:
+            raise ArgumentTypeError(
+                f"{cls.__name__} defines __slots__",
+                found=f"__slots__ = {cls.__dict__['__slots__']!r}",
+                expected="attributes in __dict__, where plait sees them",
+                do="remove __slots__ from the class",
+            )
+        if pytree is not None:
+            cls._pytree = pytree
+        cls._declared = declared_statuses(cls) if cls._pytree else {}
+        register_graph_node_type(
+            cls,
+            cls._graph_flatten,
+            cls._graph_set_key,
+            cls._graph_pop_key,
+            cls._graph_create_empty(cls),
+            cls._graph_clear,
+            cls._graph_init,
+            stamp=own_info,
+        )
+        if cls._pytree:
+            jax.tree_util.register_pytree_with_keys(
+                cls, cls._tree_flatten_with_keys, cls._tree_unflatten(cls), cls._tree_flatten
+            )
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return empty_object(cls, None)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        info = self._info
+        if info.trace is not trace_state.value:
+            raise_foreign_trace(info.trace, self, f"set the attribute {name!r} of a")
+        status = None
+        if type(value) is Mark:
+            status, value = value.status, value.value
+            if value is _NOTHING:
+                raise ArgumentTypeError(
+                    f"{status}() was assigned without a value",
+                    at=f"{type(self).__name__}.{name}",
+                    found=f"nnx.{status}()",
+                    expected=f"nnx.{status}(value)",
+                    do="give the value; without one the call belongs in the class body",
+                )
+            if not self._pytree:
+                status = None
+            else:
+                info = own_info(self)
+                if info.marks is None:
+                    info.marks = {}
+        known = status or (info.marks and info.marks.get(name)) or self._declared.get(name)
+        kind = type(value)
+        if kind is list or kind is tuple or kind is dict:
+            check_no_marks_inside(value, name, type(self))
+        if known is STATIC or known == STATIC:
+            check_static(value, name, type(self))
+        before = self.__dict__.get(name, _MISSING)
+        if before is _MISSING and name in RESERVED:
+            raise _reserved(type(self), name)
+        if status is not None:
+            info.marks[name] = status  # type: ignore[index]
+        object.__setattr__(self, name, value)
+        info = self._info  # again: a walk in another thread may have made it the node's own meanwhile
+        if info.version and (status is not None or not _same_plain(before, value)):
+            mark_changed(info)
+
+    def __delattr__(self, name: str) -> None:
+        info = self._info
+        if info.trace is not trace_state.value:
+            raise_foreign_trace(info.trace, self, f"delete the attribute {name!r} of a")
+        object.__delattr__(self, name)
+        if info.marks:
+            info.marks.pop(name, None)
+        mark_changed(self._info)
+
+    # The graph face ---------------------------------------------------------------------------------------------------
+
+    def _graph_flatten(self) -> tuple[list[tuple[str, Any]], Any]:
+        items = sorted(self.__dict__.items())
+        marks = self._info.marks
+        if not marks and not self._declared:
+            return items, None
+        statuses = {**self._declared, **(marks or {})}
+        for position, (name, value) in enumerate(items):
+            status = statuses.get(name)
+            if status == STATIC:
+                check_static(value, name, type(self))
+                items[position] = (name, StaticElem(value))
+            elif status == DATA and kind_of(value) is Kind.STATIC:
+                items[position] = (name, DataElem(value))
+        return items, tuple(sorted(marks.items())) if marks else None
+
+    def _graph_set_key(self, key: Any, value: Any) -> None:
+        current = self.__dict__.get(key)
+        if isinstance(current, Variable) and isinstance(value, Variable):
+            current.update_from_state(value)
+        elif isinstance(key, str):
+            check_kept_status(self, key, value)
+            setattr(self, key, value)
+        else:
+            raise ArgumentError(
+                f"Cannot set key {key!r} of {describe_type(self)}",
+                found=f"a key of type {type(key).__name__}",
+                expected="an attribute name",
+                do="use string keys for modules",
+            )
+
+    def _graph_pop_key(self, key: Any) -> Any:
+        if key not in self.__dict__:
+            raise ArgumentError(
+                f"Cannot pop key {key!r} of {describe_type(self)}",
+                found=f"the attributes {sorted(self.__dict__)}",
+                expected="an attribute that is there",
+                do="check the path",
+            )
+        value = self.__dict__[key]
+        delattr(self, key)
+        return value
+
+    @staticmethod
+    def _graph_create_empty(kind: type) -> Callable[[Any], Any]:
+        def create_empty(metadata: Any) -> Any:
+            return empty_object(kind, dict(metadata) if metadata else None)
+
+        return create_empty
+
+    def _graph_clear(self) -> None:
+        self.__dict__.clear()
+        self._info.marks = None
+        mark_changed(self._info)
+
+    def _graph_init(self, children: Iterable[tuple[str, Any]]) -> None:
+        self.__dict__.update(children)
+        mark_changed(self._info)
+
+    # The JAX face (rule G63) ------------------------------------------------------------------------------------------
+
+    def _tree_parts(self) -> tuple[list[tuple[str, Any]], Any]:
+        """Children in name order, and what stays static."""
+        children, rest = [], {}
+        marks = self._info.marks
+        statuses = {**self._declared, **marks} if marks else self._declared
+        for name, value in sorted(self.__dict__.items()):
+            status = statuses.get(name)
+            kind = kind_of(value)
+            if status == STATIC:
+                rest[name] = value
+            elif kind is Kind.PYTREE and status is None:
+                if holds_data(value):
+                    children.append((name, hide_static(value)))
+                else:
+                    rest[name] = Static(value) if value is None else value
+            elif kind is Kind.STATIC and status != DATA:
+                rest[name] = value
+            else:
+                children.append((name, value))
+        names = tuple(name for name, _ in children)
+        return children, _TreeAux(names, _StaticAttributes(rest), tuple(sorted(marks.items())) if marks else ())
+
+    def _tree_flatten_with_keys(self) -> Any:
+        children, aux = self._tree_parts()
+        return [(GetAttrKey(name), value) for name, value in children], aux
+
+    def _tree_flatten(self) -> Any:
+        children, aux = self._tree_parts()
+        return [value for _, value in children], aux
+
+    @staticmethod
+    def _tree_unflatten(kind: type) -> Callable[[Any, Any], Any]:
+        def unflatten(aux: _TreeAux, children: Iterable[Any]) -> Any:
+            node = empty_object(kind, dict(aux.marks) if aux.marks else None)
+            attributes = node.__dict__
+            for name, child in zip(aux.names, children, strict=True):
+                attributes[name] = show_static(child)
+            for name, value in aux.static.items.items():
+                attributes[name] = value.value if type(value) is Static and value.value is None else value
+            return node
+
+        return unflatten
+
+    # Copies and text --------------------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"attributes": dict(self.__dict__), "marks": self._info.marks}
+
+    def __reduce__(self) -> Any:
+        return copyreg.__newobj__, (type(self),), to_named(self.__getstate__())  # type: ignore[attr-defined]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(from_named(state["attributes"]))
+        info = own_info(self)
+        info.marks = state["marks"]
+        mark_changed(info)
+
+    def __copy__(self) -> Any:
+        node = empty_object(type(self), dict(self._info.marks) if self._info.marks else None)
+        node.__setstate__(self.__getstate__() | {"marks": node._info.marks})
+        return node
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        node = empty_object(type(self), dict(self._info.marks) if self._info.marks else None)
+        memo[id(self)] = node
+        node.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return node
+
+    def __repr__(self) -> str:
+        return repr_fields(type(self).__name__, self._repr_fields(), comment=_variables_comment(self), owner=self)
+
+    def _repr_fields(self) -> Iterator[tuple[str, Any]]:
+        for name, value in self.__dict__.items():
+            if not name.startswith("_"):
+                yield name, value
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        fields = {name or f"[{place}]": value for place, (name, value) in enumerate(self._repr_fields())}
+        return render_tree(type(self), fields, path, subtree_renderer)
+
+
+def _reserved(cls: type, name: str) -> ArgumentError:
+    return ArgumentError(
+        f"the attribute name {name!r} is reserved",
+        at=f"{cls.__name__}.{name}",
+        found=f"an assignment to {name!r}",
+        expected=f"any name but {sorted(RESERVED)}",
+        do=f"choose another name, for example {name.lstrip('_')!r}",
+    )
+
+
+_LOCK = threading.RLock()  # re-entrant: a collection inside may run a finalizer that walks a module
+
+
+def own_info(node: Pytree) -> NodeInfo:
+    """The info of one node, from now on its own."""
+    info = node._info
+    if type(info) is NodeInfo:
+        return info
+    own = NodeInfo()
+    own.version = 0
+    own.trace = info.trace
+    own.marks = None
+    with _LOCK:
+        if type(node._info) is UnseenInfo:  # or another thread was faster
+            _set_info(node, own)
+        return node._info
+
+
+_new: Callable[[Any], Any] = object.__new__
+
+
+_set_info: Callable[[Any, NodeInfo], None] = Pytree.__dict__["_info"].__set__
+
+
+_set_walks: Callable[[Any, Any], None] = Pytree.__dict__["_walks"].__set__
+
+
+def empty_object(cls: type, marks: dict[str, str] | None) -> Any:
+    """An object of a plait class with no attributes; the user's ``__init__`` does not run."""
+    info = NodeInfo()
+    info.version = 0
+    info.trace = trace_state.value
+    info.marks = marks
+    node = _new(cls)
+    _set_info(node, info)
+    _set_walks(node, None)  # never unset, or a user's __getattr__ that delegates would hand out those of another object
+    return node
+
+
+def empty_objects(classes: Sequence[type]) -> list[Any]:
+    """What ``empty_object`` makes without marks, for many classes at once."""
+    info = UnseenInfo()
+    info.version = 0
+    info.trace = trace_state.value
+    info.marks = None
+    nodes = [*map(_new, classes)]
+    run_through(map(_set_info, nodes, itertools.repeat(info)))
+    run_through(map(_set_walks, nodes, itertools.repeat(None)))
+    return nodes
+
+
+def _same_plain(before: Any, value: Any) -> bool:
+    """Whether an assignment left the structure as it was: the same object, or an equal number or string."""
+    return before is value or (type(before) in _PLAIN_VALUES and same_static(before, value))
+
+
+def check_kept_status(node: Pytree, name: str, value: Any) -> None:
+    """An update may not put a variable or array where a plain static value is. (rule G38)"""
+    current = node.__dict__.get(name, _MISSING)
+    if current is _MISSING or not holds_data(value):
+        return
+    statuses = {**node._declared, **(node._info.marks or {})}
+    if statuses.get(name) != DATA and kind_of(current) is Kind.STATIC:
+        check_static(value, name, type(node))
+
+
+@dataclasses.dataclass(frozen=True)
+class _StaticAttributes:
+    """Static attributes in a treedef: equal and hashed by content."""
+
+    items: dict[str, Any]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _StaticAttributes) and HashableMapping(self.items) == HashableMapping(other.items)
+
+    def __hash__(self) -> int:
+        return hash(HashableMapping(self.items))
+
+
+@dataclasses.dataclass(frozen=True)
+class _TreeAux:
+    """What a module's JAX face keeps beside its children."""
+
+    names: tuple[str, ...]
+    static: _StaticAttributes
+    marks: tuple[tuple[str, str], ...]
+
+
+def hide_static(value: Any) -> Any:
+    """A container whose elements that are not data became pytrees without leaves."""
+    kind = kind_of(value)
+    if kind is Kind.STATIC:
+        return Static(value)
+    if kind is not Kind.PYTREE or value is None:
+        return value
+    impl = pytree_impl(type(value))
+    children, metadata = impl.flatten(value)
+    return impl.unflatten([(key, hide_static(child)) for key, child in children], metadata)
+
+
+def show_static(value: Any) -> Any:
+    """The inverse of ``hide_static``."""
+    if type(value) is Static:
+        return value.value
+    if value is None or type(value) is object or kind_of(value) is not Kind.PYTREE:
+        return value
+    impl = pytree_impl(type(value))
+    children, metadata = impl.flatten(value)
+    shown = [(key, show_static(child)) for key, child in children]
+    if all(new is old for (_, new), (_, old) in zip(shown, children, strict=True)):
+        return value
+    return impl.unflatten(shown, metadata)
+
+
+def _variables_comment(node: Pytree) -> str:
+    """Per kind of variable how many elements and bytes, for the whole graph below a module."""
+    by_kind: dict[str, list[Any]] = {}
+    for variable in _variables_below(node):
+        by_kind.setdefault(_shown_kind(variable), []).extend(jax.tree.leaves(variable.get_raw_value()))
+    return ", ".join(f"{kind}: {text}" for kind in sorted(by_kind) if (text := size_comment(by_kind[kind])))
+
+
+def _variables_below(node: Pytree) -> list[Variable[Any]]:
+    """The variables of a graph, each once. Those of a graph that cannot be walked are not counted."""
+    try:
+        return [place.value for place in visit(node) if place.kind is Kind.VARIABLE and place.first is None]
+    except GraphError:
+        return []
+
+
+def _shown_kind(variable: Variable[Any]) -> str:
+    for cls in type(variable).__mro__:
+        if cls.__name__ == "RngState":
+            return "RngState"
+    return type(variable).__name__
+
+
+def check_pytree(node: Any, /) -> None:
+    """Raise if a static attribute of a plait object holds data.
+
+    Raises:
+        AttributeStatusError: names the attribute and what was found.
+
+    Example:
+        >>> plait.check_pytree(plait.Linear(2, 3, rngs=plait.Rngs(0)))
+    """
+    if isinstance(node, Pytree):
+        node._graph_flatten()
+
+
+def copied_buffers(leaf: Any) -> Any:
+    """The leaf with a buffer of its own."""
+    return jnp.copy(leaf) if isinstance(leaf, jax.Array) else copy.deepcopy(leaf)

@@ -1,0 +1,83 @@
+"""States split, filtered, mapped and subtracted, as functions that take any nested mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...errors import ArgumentTypeError
+from ...paths import Path
+from ...typing import FilterLiteral
+from ...words import describe_type
+from .state import FlatState, S, State, class_of, difference, from_flat_state, grouped, to_flat_state
+
+
+def split_state(state: Mapping[Any, Any], first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
+    """One state per filter; the filters must cover every leaf. One filter gives one state, several a tuple.
+
+    Raises:
+        FilterError: a leaf matches none of the filters; the message names its path.
+
+    Example:
+        >>> state = plait.state(plait.BatchNorm(3, rngs=plait.Rngs(0)))
+        >>> params, rest = plait.split_state(state, plait.Param, ...)
+        >>> list(params), list(rest)
+        (['bias', 'scale'], ['mean', 'var'])
+    """
+    return grouped(state, (first, *filters), exhaustive=True)
+
+
+def filter_state(state: Mapping[Any, Any], first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
+    """One state per filter; leaves that none matches are left out. One filter gives one state, several a tuple.
+
+    Example:
+        >>> list(plait.filter_state(plait.state(plait.BatchNorm(3, rngs=plait.Rngs(0))), plait.BatchStat))
+        ['mean', 'var']
+    """
+    return grouped(state, (first, *filters), exhaustive=False)
+
+
+def map_state(f: Callable[[Path, Any], Any], state: S, /) -> S:
+    """``f(path, leaf)`` on every leaf, in a new state.
+
+    Example:
+        >>> plait.to_pure_dict(plait.map_state(lambda path, leaf: path, plait.State({"a": {0: 1.0}})))
+        {'a': {0: ('a', 0)}}
+    """
+    flat = to_flat_state(state)
+    return from_flat_state(((path, f(path, leaf)) for path, leaf in flat), cls=class_of(state))  # type: ignore[return-value]
+
+
+def diff(state: S, other: Mapping[Any, Any], /) -> S:
+    """The entries of ``state`` whose path is not in ``other``; the same as ``state - other``.
+
+    Example:
+        >>> plait.to_pure_dict(plait.statelib.diff(plait.State({"a": 1, "b": 2}), plait.State({"b": 3})))
+        {'a': 1}
+    """
+    return difference(state, other)
+
+
+def merge_state(state: Mapping[Any, Any], /, *states: Mapping[Any, Any], cls: type[S] = State) -> S:  # type: ignore[assignment]
+    """The union of states by path; later ones win. A single state is returned unchanged.
+
+    Example:
+        >>> plait.to_pure_dict(plait.merge_state(plait.State({"a": 1, "b": 2}), plait.State({"b": 3})))
+        {'a': 1, 'b': 3}
+    """
+    return cls.merge(state, *states)
+
+
+def check_state(state: Any, operation: str) -> None:
+    """Refuse something that is no state.
+
+    Raises:
+        ArgumentTypeError: names the operation and the type.
+    """
+    if not isinstance(state, (Mapping, FlatState)):
+        raise ArgumentTypeError(
+            f"{operation} takes states",
+            found=describe_type(state),
+            expected="a State, FlatState or nested dict",
+            do="get one with plait.state(model) or plait.split(model)",
+        )

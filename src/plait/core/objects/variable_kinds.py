@@ -1,0 +1,116 @@
+"""The kinds of variables that plait itself knows; programs add their own by subclassing ``Variable``."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from ...errors import ArgumentTypeError
+from .variables import Variable, VariableType
+
+A = TypeVar("A")
+
+
+class Param(Variable[A]):
+    """A value that training learns.
+
+    Example:
+        >>> plait.state(plait.Linear(2, 3, rngs=plait.Rngs(0)), plait.Param)["bias"].shape
+        (3,)
+    """
+
+
+class LoRAParam(Param[A]):
+    """A value of a low-rank adapter; a kind of ``Param``.
+
+    Example:
+        >>> isinstance(plait.LoRAParam(jnp.zeros(2)), plait.Param)
+        True
+    """
+
+
+class BatchStat(Variable[A]):
+    """A running statistic that a layer updates itself.
+
+    Example:
+        >>> mean = plait.BatchStat(jnp.zeros(2))
+        >>> mean.value = 0.9 * mean + 0.1 * jnp.ones(2)
+        >>> mean[0].item()
+        0.10000000149011612
+    """
+
+
+class Cache(Variable[A]):
+    """Keys and values that autoregressive decoding keeps.
+
+    Example:
+        >>> cache = plait.Cache(jnp.zeros((4, 2)))
+        >>> cache[1] = jnp.ones(2)
+        >>> cache.sum().item()
+        2.0
+    """
+
+
+class Intermediate(Variable[A]):
+    """A value that a module sows while it runs.
+
+    Example:
+        >>> plait.Intermediate((jnp.ones(2),))[0].shape
+        (2,)
+    """
+
+
+class Perturbation(Intermediate[A]):
+    """A zero added to an intermediate value so that its gradient can be read.
+
+    Example:
+        >>> isinstance(plait.Perturbation(jnp.zeros(2)), plait.Intermediate)
+        True
+    """
+
+
+class OptState(Variable[A]):
+    """A value that an optimizer keeps between steps."""
+
+
+class OptArray(OptState[A]):
+    """An array of an optimizer's state that belongs to no variable of the model, such as a count of steps."""
+
+
+class OptVariable(OptState[A]):
+    """An array of an optimizer's state that mirrors a variable of the model, such as a momentum; has its metadata."""
+
+
+class VariableState(Variable[A]):
+    """Any leaf of a state: every variable is an instance.
+
+    ``VariableState(type=Param, value=v, **metadata)`` makes a detached variable of the given kind.
+
+    Raises:
+        ArgumentTypeError: ``type`` is no variable class.
+
+    Example:
+        >>> leaf = plait.VariableState(plait.Param, jnp.zeros(2), note="demo")
+        >>> leaf.type.__name__, leaf.note, isinstance(leaf, plait.VariableState)
+        ('Param', 'demo', True)
+    """
+
+
+class _VariableStateType(VariableType):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, Variable)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, Variable)
+
+    def __call__(cls, type: Any, value: Any, **metadata: Any) -> Any:
+        if not (isinstance(type, VariableType) and issubclass(type, Variable)):
+            raise ArgumentTypeError(
+                "VariableState needs a variable class",
+                found=f"type={type!r}",
+                expected="a subclass of plait.Variable",
+                do="for example VariableState(plait.Param, value)",
+            )
+        return type.from_metadata(value, metadata)
+
+
+VariableState.__class__ = _VariableStateType  # pyright: ignore[reportAttributeAccessIssue]  # known to Python only
