@@ -586,6 +586,6 @@ def test_a_traced_learning_rate_is_told_about_inject_hyperparams(transform):
 
     with pytest.raises(jax.errors.UnexpectedTracerError) as caught:
         train(optax.sgd)
-    (note,) = caught.value.__notes__
-    assert "optax.inject_hyperparams(optax.adam)(learning_rate=learning_rate)" in note
+    advice = "optax.inject_hyperparams(optax.adam)(learning_rate=learning_rate)"
+    assert any(advice in note for note in caught.value.__notes__)
     train(lambda rate: optax.inject_hyperparams(optax.sgd)(learning_rate=rate))

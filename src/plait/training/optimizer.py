@@ -40,8 +40,7 @@ _LEAKED = (
     "plait: the optimizer's transformation may hold a traced number from a function that has ended\n"
     "  found     a transformation that was made inside jit or vmap, such as optax.adam(learning_rate) of an argument\n"
     "  expected  numbers that change in the optimizer's state\n"
-    "  do        optax.inject_hyperparams(optax.adam)(learning_rate=learning_rate), and "
-    "plait.training.set_learning_rate(optimizer, value) to change it"
+    "  do        optax.inject_hyperparams(optax.adam)(learning_rate=learning_rate), which keeps it in opt_state"
 )
 
 
