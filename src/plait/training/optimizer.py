@@ -154,11 +154,11 @@ class Optimizer(Pytree, Generic[M]):
 
         try:
             updates, new_state = self.tx.update(gradients, raw_state, params, **extra)
-        except (ValueError, TypeError) as error:
-            self._explain_other_model(selected, error)
-            raise
         except jax.errors.UnexpectedTracerError as error:
             error.add_note(_LEAKED)
+            raise
+        except (ValueError, TypeError) as error:
+            self._explain_other_model(selected, error)
             raise
         new_values = {path: _at(updates, path) for path in values}
         new_values = {path: _added(value, new_values[path]) for path, value in values.items()}
