@@ -26,7 +26,7 @@ def sort_key(key: Any) -> tuple[int, str, Any]:
         return (0, "", int(key))
     if isinstance(key, str):
         return (1, "", str(key))
-    if kind is tuple:  # a path as a key, whose entries may be numbers beside names
+    if isinstance(key, tuple):  # a path as a key, whose entries may be numbers beside names
         return (2, "tuple", [sort_key(entry) for entry in key])
     return (2, kind.__name__, key)
 

@@ -169,6 +169,9 @@ def test_e20_a_model_is_written_whole_or_not_at_all(tmp_path):
     assert [file.name for file in tmp_path.rglob("*")] == ["model", "mine.txt"]
     manager.save(target, overwrite=True)
     assert not (target / "mine.txt").exists()
+    (target / "older.txt").write_text("older")
+    manager.save(target)  # an older SavedModel, as in Orbax
+    assert not (target / "older.txt").exists()
     assert tf.saved_model.contains_saved_model(str(target))
     with pytest.raises(OSError, match="cannot be written into this folder"):
         manager.save(tmp_path / "nowhere" / "model")

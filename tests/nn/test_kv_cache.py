@@ -155,7 +155,7 @@ def test_decoding_without_a_cache_names_init_cache():
     refuses(ArgumentError, r"before init_cache[\s\S]*layer\.init_cache\(\(\*batch, length", layer, some_input(2, 1, 4))
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 4), (3, 1, 4), (1, 4)])
+@pytest.mark.parametrize("shape", [(2, 5, 4), (3, 1, 4), (1, 4)])
 def test_a_step_of_another_shape_names_both_shapes(shape):
     layer = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0))
     layer.init_cache((2, LENGTH, 4))
@@ -170,7 +170,7 @@ def test_a_step_past_the_end_is_refused_and_changes_nothing():
     layer, x = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0)), some_input(2, LENGTH, 4)
     decoded(layer, x)
     before = pure(plait.state(layer, plait.Cache))
-    expected = r"past the end of its cache[\s\S]*step 5 with a cache of 4 positions\s+expected +at most 4 steps"
+    expected = r"past the end of its cache[\s\S]*position 5 with a cache of 4 positions\s+expected +at most 4 positions"
     refuses(ArgumentError, expected, layer, x[:, :1])
     for path, value in pure(plait.state(layer, plait.Cache)).items():
         np.testing.assert_array_equal(value, before[path])

@@ -187,9 +187,9 @@ def test_add_lora_wraps_layers_and_stacks_of_them():
     )
     a = model.blocks.lora_a[...]
     assert not np.array_equal(a[0], a[1])
-    np.testing.assert_array_equal(model(x), before)
+    np.testing.assert_allclose(model(x), before, rtol=1e-6)
     grads = plait.grad(lambda model: model(x).sum(), argnums=plait.DiffState(0, plait.LoRAParam))(model)
-    assert set(grads) == {"again", "blocks"} or set(grads) == {"blocks", "head"}
+    assert set(grads) == {"again", "blocks"}
     assert float(jnp.abs(grads["blocks"]["lora_b"][...]).min()) > 0
 
 
@@ -205,7 +205,7 @@ def test_added_loras_are_merged_again():
 def test_add_lora_names_what_is_no_linear():
     model = plait.Dict(a=plait.Linear(2, 2, rngs=plait.Rngs(0)), b=plait.Dropout(0.5))
     with pytest.raises(ArgumentError, match=r"(?s)at +b\n.*Dropout"):
-        plait.add_lora(plait.select(model, plait.Linear, plait.Dropout), 2, rngs=plait.Rngs(0))
+        plait.add_lora(plait.select(model, plait.Any(plait.Linear, plait.Dropout)), 2, rngs=plait.Rngs(0))
     assert type(model.a) is plait.Linear
 
 

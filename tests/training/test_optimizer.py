@@ -565,27 +565,19 @@ def test_an_optimizer_has_the_type_of_its_model():
     assert both.model.in_features == 2
 
 
-@pytest.mark.parametrize("transform", ["jit", "vmap"])
-def test_a_traced_learning_rate_is_told_about_inject_hyperparams(transform):
-    x = some_input(4, 2)
+def test_a_traced_learning_rate_is_told_about_inject_hyperparams():
+    model, x = plait.Linear(2, 3, rngs=plait.Rngs(0)), some_input(4, 2)
 
-    def train(make_tx):
-        def make(key, rate):
-            model = plait.Linear(2, 3, rngs=plait.Rngs(key))
-            return model, plait.Optimizer(model, make_tx(rate), wrt=plait.Param)
+    @plait.jit(static_argnums=2)
+    def make(model, rate, kind):
+        return plait.Optimizer(model, kind(rate), wrt=plait.Param)
 
-        def step(model, optimizer):
-            optimizer.update(model, plait.grad(lambda model: (model(x) ** 2).mean())(model))
-
-        keys, rates = jax.random.split(jax.random.key(0), 2), jnp.array([0.1, 0.2])
-        arguments = (keys, rates) if transform == "vmap" else (keys[0], rates[0])
-        lift = getattr(plait, transform)
-        model, optimizer = lift(make)(*arguments)
-        lift(step)(model, optimizer)
-        return model
+    def step(optimizer):
+        optimizer.update(model, plait.grad(lambda model: (model(x) ** 2).mean())(model))
 
     with pytest.raises(jax.errors.UnexpectedTracerError) as caught:
-        train(optax.sgd)
-    (note,) = caught.value.__notes__
-    assert "optax.inject_hyperparams(optax.adam)(learning_rate=learning_rate)" in note
-    train(lambda rate: optax.inject_hyperparams(optax.sgd)(learning_rate=rate))
+        step(make(model, 0.1, optax.adam))
+    advice = "optax.inject_hyperparams(optax.adam)(learning_rate=learning_rate)"
+    assert any(advice in note for note in caught.value.__notes__)
+    injected = optax.inject_hyperparams(optax.adam)
+    step(make(model, 0.1, lambda learning_rate: injected(learning_rate=learning_rate)))

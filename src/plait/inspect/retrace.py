@@ -8,6 +8,7 @@ one of the same function.
 from __future__ import annotations
 
 import contextlib
+import enum
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -116,7 +117,11 @@ def _differences(function: Callable[..., Any], old: TraceSignature, new: TraceSi
             yield f"arg {name}: {_shown(first)} -> {_shown(second)}"
     for name, value in new.settings.items():
         if old.settings.get(name) != value:
-            yield f"{name}: {old.settings.get(name)!r} -> {value!r}"
+            yield f"{name}: {_setting(old.settings.get(name))} -> {_setting(value)}"
+
+
+def _setting(value: Any) -> str:
+    return repr(value.value if isinstance(value, enum.Enum) else value)
 
 
 def _shown(value: Any) -> str:

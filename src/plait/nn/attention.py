@@ -281,9 +281,8 @@ class MultiHeadAttention(Module):
         if self.rotary_fn is not None:
             query = self.rotary_fn(query, step_positions(query, step))
             key = self.rotary_fn(key, step_positions(key, step))
-        past = after = None
+        past, length = None, key.shape[-3]
         if step is not None:
-            after = step + key.shape[-3]
             key, value = self._with_step(key, value, step)
             past = past_mask(key, step_positions(query, step))
             is_causal = False  # the mask over the cache says it; as a rule on indices it would allow the first key only
@@ -313,7 +312,7 @@ class MultiHeadAttention(Module):
             raise
         y = self.out(y, out_sharding=out_sharding)
         if step is not None:
-            self._remember(key, value, after)
+            self._remember(key, value, step + length)
         return y
 
     def _inputs(self, q: Array, k: Array | None, v: Array | None) -> tuple[Array, Array]:

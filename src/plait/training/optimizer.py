@@ -42,8 +42,7 @@ _LEAKED = (
     "plait: the optimizer's transformation may hold a traced number from a function that has ended\n"
     "  found     a transformation that was made inside jit or vmap, such as optax.adam(learning_rate) of an argument\n"
     "  expected  numbers that change in the optimizer's state\n"
-    "  do        optax.inject_hyperparams(optax.adam)(learning_rate=learning_rate), and "
-    "plait.training.set_learning_rate(optimizer, value) to change it"
+    "  do        optax.inject_hyperparams(optax.adam)(learning_rate=learning_rate), which keeps it in opt_state"
 )
 
 
@@ -157,11 +156,11 @@ class Optimizer(Pytree, Generic[M]):
 
         try:
             updates, new_state = self.tx.update(gradients, raw_state, params, **extra)
-        except (ValueError, TypeError) as error:
-            self._explain_other_model(selected, error)
-            raise
         except jax.errors.UnexpectedTracerError as error:
             error.add_note(_LEAKED)
+            raise
+        except (ValueError, TypeError) as error:
+            self._explain_other_model(selected, error)
             raise
         new_values = {path: _at(updates, path) for path in values}
         new_values = {path: _added(value, new_values[path]) for path, value in values.items()}

@@ -131,3 +131,35 @@ class WithArray(nnx.Module):
 def test_plain_arrays_are_looked_at_and_what_is_no_number_is_not(node, expected):
     """An empty answer means that all is well, so nothing with numbers is passed over."""
     assert nnx.find_nonfinite(node) == expected
+
+
+class Bad(nnx.Module):
+    def __init__(self, rngs):
+        self.linear = nnx.Linear(3, 3, rngs=rngs)
+
+    def __call__(self, x):
+        return jnp.log(-jnp.abs(self.linear(x)) - 1)
+
+
+class Recomputed(nnx.Module):
+    """Only ``last.inner`` makes a NaN, inside of ``remat``."""
+
+    def __init__(self, rngs):
+        self.first = nnx.Linear(3, 3, rngs=rngs)
+        self.last = nnx.Dict(inner=Bad(rngs))
+
+    def __call__(self, x):
+        return nnx.remat(lambda model, x: model.last.inner(model.first(x)))(self, x)
+
+
+THROUGH = {
+    "eager": lambda model, x: model(x),
+    "gradient": lambda model, x: nnx.value_and_grad(lambda model, x: model(x).sum())(model, x),
+}
+
+
+@pytest.mark.parametrize("way", THROUGH)
+def test_a_module_inside_of_remat_is_named(way):
+    model = Recomputed(nnx.Rngs(0))
+    with pytest.raises(NonFiniteError, match=r"at +last\.inner \(a Bad\), in __call__"), nnx.debug_nans():
+        THROUGH[way](model, jnp.ones((2, 3)))

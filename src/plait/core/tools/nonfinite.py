@@ -7,6 +7,7 @@ nothing of modules; here the module whose method ran is read from the traceback.
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,12 +17,14 @@ import numpy as np
 
 from ..._compat import Tracer
 from ...errors import NonFiniteError
-from ...paths import describe_path
+from ...paths import Path, describe_path, format_path
 from ...typing import FilterLiteral
+from ...words import with_article
 from ..functional.split import state
-from ..graph.locate import modules_of_traceback, place_of
+from ..graph.locate import modules_of_traceback, path_within, place_of
 from ..objects.state import to_flat_state
 from ..objects.variables import Variable
+from ..objects.visit import iter_graph_nodes
 
 
 def find_nonfinite(node: Any, filter: FilterLiteral = ...) -> dict[str, int]:
@@ -99,6 +102,12 @@ def _described(error: FloatingPointError) -> NonFiniteError:
     what = str(error).removesuffix(".")
     held = _held(running[0][0]) if running else {}
     place = place_of(error.__traceback__) or "outside of the methods of modules"
+    below = next(filter(None, (_below(running[-1][0], cause) for cause in _causes(error))), None) if running else None
+    if below:
+        paths, kind, method = below
+        outer = path_within(running[0][0], running[-1][0]) or ()
+        names = sorted({format_path((*outer, *path)) for path in paths})
+        place = f"{' or '.join(names)} ({with_article(kind.__name__)}), in {method}"
     if held:
         before = ", ".join(list(held)[:4]) + (f" and {len(held) - 4} more" if len(held) > 4 else "")
         do = f"make these anew, or go back to a checkpoint: {before} of {type(running[0][0]).__name__} held some before"
@@ -106,6 +115,46 @@ def _described(error: FloatingPointError) -> NonFiniteError:
         do = "look at what goes in there: a division by zero, a log or root of a negative number, or a NaN in the input"
     word = "an infinity" if "inf" in what.replace("invalid", "") else "a NaN"
     return NonFiniteError(f"{word} appeared", at=place, found=what, expected="finite numbers", do=do)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The errors behind an error. JAX puts the code that it had traced into one of them."""
+    cause = error.__cause__ or error.__context__
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _below(module: Any, cause: BaseException) -> tuple[list[Path], type, str] | None:
+    """The modules below one whose methods JAX saw when it traced what failed, as under ``remat``: the innermost.
+
+    JAX keeps which code ran, and not on which objects: several modules of one class stand for each other.
+
+    Returns:
+        Their paths, their class, and the name of the method; ``None`` if there are none.
+    """
+    nodes: list[tuple[Path, Any]] = [((), module)]
+    method = None
+    traceback = cause.__traceback__
+    while traceback is not None:
+        code, line, traceback = traceback.tb_frame.f_code, traceback.tb_lineno, traceback.tb_next
+        inner = [
+            ((*path, *further), node)
+            for path, above in nodes
+            for further, node in iter_graph_nodes(above)
+            if further and _runs(node, code, line)
+        ]
+        if inner:
+            nodes, method = inner, code.co_name
+    return None if method is None else ([path for path, _ in nodes], type(nodes[0][1]), method)
+
+
+def _runs(node: Any, code: Any, line: int) -> bool:
+    """Whether a line is one of the method of that name; what JAX keeps of the code is its name and file."""
+    own = getattr(inspect.unwrap(getattr(type(node), code.co_name, _runs)), "__code__", None)
+    if own is None or (own.co_name, own.co_filename) != (code.co_name, code.co_filename):
+        return False
+    return any(line == number for *_, number in own.co_lines())
 
 
 def _held(root: Any) -> dict[str, int]:

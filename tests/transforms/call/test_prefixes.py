@@ -1,0 +1,25 @@
+"""Prefix values by filter."""
+
+import jax.numpy as jnp
+import pytest
+
+import plait
+from plait.errors import FilterError
+from tests.nn.twins import flax_nnx
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("kind", ["Param", "BatchStat", "Variable"])
+def test_map_prefix_gives_the_axis_of_a_leaf_as_flax_does(kind):
+    found = []
+    for nnx in (plait, flax_nnx()):
+        axes = nnx.StateAxes({nnx.PathContains("head"): 2, nnx.Param: 0, ...: None})
+        leaf = getattr(nnx, kind)(jnp.ones(2))
+        found.append([axes.map_prefix(path, leaf) for path in (("body", 0), ("head",))])
+    assert found[0] == found[1]
+
+
+def test_a_leaf_that_no_filter_matches_is_named():
+    with pytest.raises(FilterError, match=r"(?s)no filter.*at +head\.mean"):
+        plait.StateAxes({plait.Param: 0}).map_prefix(("head", "mean"), plait.BatchStat(jnp.ones(2)))
+    assert plait.StateSharding({...: "x"}).map_prefix((), plait.Param(jnp.ones(2))) == "x"
