@@ -34,7 +34,10 @@ FILES: dict[str, tuple[str, ...]] = {
         "axis_rules", "mesh", "specs", "shardings", "creation", "activations", "recipes", "rule_checks",
         "processes", "boxes", "spmd",
     ),
-    "compat": ("modes", "door", "functions", "graph", "fixed"),
+    "compat": (
+        "modes", "door", "functions", "graph", "fixed", "mappings", "reprs", "small_functions", "traces",
+        "private_names", "flax_modules", "flax_paths",
+    ),
     "nn": (
         "masks", "promotion", "checks", "initializers", "activations",
         "prelu", "linear", "conv", "embedding", "norm", "reparametrisation", "dropout", "rotary", "dot_product",
@@ -57,14 +60,14 @@ FILES: dict[str, tuple[str, ...]] = {
         "warmup", "export_manager", "exported_maps", "utils", "validation_report", "validation_job", "validation",
         "saved_model", "stablehlo", "onnx", "litert", "saving", "describe", "validate", "proof",
     ),
-    "inspect": ("tabulate", "sharding", "retrace", "treescope", "explorer"),
+    "inspect": ("display", "tabulate", "sharding", "retrace", "treescope", "explorer"),
     "training": (
         "optimizer", "learning_rates", "loss_scaling", "train_state", "metric", "classification", "metrics",
         "ema", "loop", "progress", "resume",
     ),
     "demo": ("images", "figures", "exports", "runs", "table", "digits"),
     "migrate": ("known", "uses", "rewrite", "files"),
-    "program": ("launch", "cli_export", "cli"),
+    "program": ("launch", "as_flax", "cli_export", "cli"),
 }  # fmt: skip
 
 CORE = frozenset({"row 0", "core/objects", "core/graph", "core/functional", "core/tools"})
@@ -90,7 +93,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "inspect": CORE | TRANSFORMS | {"partitioning"},
     "training": CORE | TRANSFORMS | {"partitioning", "checkpoint"},
     "demo": frozenset(FILES) - {"demo", "program"},
-    "migrate": frozenset({"row 0"}),  # it looks names up in the modules of plait, and imports none of them by itself
+    # It looks names up in the modules of plait, and imports none of them by itself.
+    "migrate": frozenset({"row 0", "compat"}),
     "program": frozenset(FILES) - {"program"},
 }
 
