@@ -20,7 +20,6 @@ KERAS = {"KERAS_BACKEND": "jax", "KERAS_NNX_ENABLED": "true"}
 NOT_YET = {
     "bijx": "a list as a static attribute",
     "keras_nnx": "a dict subclass as a static attribute",
-    "qwix": "filters do not see the variables inside its quantized weights",
     "tunix": "jitted_fn of a jitted function",
 }
 

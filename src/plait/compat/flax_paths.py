@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 import importlib.machinery
 import sys
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -81,7 +80,7 @@ class FlaxModule(ModuleType):
     def __init__(self, root: str, path: str) -> None:
         super().__init__(f"{root}.{path}".rstrip("."), f"plait in the place of flax.nnx{'.' * bool(path)}{path}.")
         # A package without a folder: the files of Flax are found by nobody, so no class is there twice.
-        self.__path__: Sequence[str] = []
+        self.__path__ = []
         # Spelt as words that Python reserves, so that they hide no name of Flax.
         self.__flax_path__ = root, path
         self.__used__: set[str] = set()
