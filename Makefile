@@ -15,9 +15,10 @@ export UV_SYSTEM_CERTS ?= 1
 OLDER_TENSORFLOW := 2.14.1 2.19.1
 NEWER  ?= python3.13
 NEWEST := .venv-newest
+DOWNSTREAM := .venv-downstream
 ON_NEWEST := saved_model saving portable readers stablehlo conversion
 
-.PHONY: help demo test slow long torch older newest laws optimized nightly lint types lock bench fuzz reference check clean
+.PHONY: help demo test slow long torch older newest downstream laws optimized nightly lint types lock bench fuzz reference check clean
 .NOTPARALLEL:
 
 help:
@@ -28,6 +29,7 @@ help:
 	@echo 'make torch      adds PyTorch, so that the tests that compare with it run too'
 	@echo 'make older      SavedModels for older releases of TensorFlow, run by them'
 	@echo 'make newest     exports with the newest JAX, on a newer Python: make newest NEWER=python3.13'
+	@echo 'make downstream  published packages with plait in the place of flax.nnx; beside Flax, number by number'
 	@echo 'make lint       ruff: rules and formatting'
 	@echo 'make types      pyright on the library'
 	@echo 'make check      lint, types, and the tests of make test and make slow'
@@ -59,6 +61,9 @@ older: $(VENV)/dev.stamp $(OLDER_TENSORFLOW:%=$(VENV)/tensorflow-%/stamp)
 
 newest: $(NEWEST)/stamp
 	PLAIT_TESTS_OPTIMIZE=1 $(NEWEST)/bin/python -m pytest -q $(addprefix tests/export/test_,$(ON_NEWEST:=.py))
+
+downstream: $(VENV)/dev.stamp $(DOWNSTREAM)/stamp
+	PLAIT_DOWNSTREAM="$(abspath $(DOWNSTREAM))/bin/python" $(BIN)/python -m pytest -q -n 2 tests/downstream
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check
@@ -93,7 +98,7 @@ lock:
 	  --fork-strategy fewest --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet --output-file requirements.lock
 
 clean:
-	rm -rf $(VENV) $(NEWEST) build dist runs .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NEWEST) $(DOWNSTREAM) build dist runs .pytest_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || { echo 'plait needs Python 3.11 or newer, and there is no $(PYTHON); name one: make PYTHON=/path/to/python3'; exit 1; }
@@ -124,6 +129,14 @@ $(VENV)/torch.stamp: $(VENV)/dev.stamp
 $(VENV)/tensorflow-%/stamp: | $(BIN)/python
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check tensorflow-cpu==$*
+	@touch $@
+
+# What the packages need of their own is theirs to choose; JAX, NumPy and what plait needs are those of the lock.
+$(DOWNSTREAM)/stamp: pyproject.toml tests/downstream/requirements.txt | $(BIN)/python
+	$(PYTHON) -m venv --clear $(DOWNSTREAM)
+	grep -iE '^(jax|jaxlib|numpy|optax|orbax-checkpoint|flax)==' requirements.lock > $(DOWNSTREAM)/constraints.txt
+	$(DOWNSTREAM)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(DOWNSTREAM)/constraints.txt \
+	  --requirement tests/downstream/requirements.txt --editable . absl-py beartype 'pytest>=8.3'
 	@touch $@
 
 # No lock here: the newest release of everything. jax2onnx holds JAX back, so ONNX stays out.

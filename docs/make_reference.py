@@ -52,7 +52,8 @@ def home(name: str) -> str:
     """The area of a name; of one that the door makes (``compat/door.py``) the area of what is behind it."""
     if not PUBLIC[name].startswith("compat."):
         return PUBLIC[name].partition(".")[0]
-    return getattr(inspect.unwrap(getattr(plait, name)), "__module__", "plait.core").split(".")[1]
+    value = inspect.unwrap(getattr(plait, name))
+    return "core" if inspect.ismodule(value) else getattr(value, "__module__", "plait.core").split(".")[1]
 
 
 def index(areas: dict[str, list[str]]) -> str:

@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from . import _public
+from .compat import flax_paths
 from .core.objects.attributes import Data as Data
 from .core.objects.attributes import Static as Static
 from .core.objects.attributes import data as data
@@ -243,12 +244,14 @@ from .compat.transforms import vjp as vjp
 from .compat.tree_states import NodeStates as NodeStates
 from .compat.tree_states import from_tree as from_tree
 from .compat.tree_states import to_tree as to_tree
+from .typing import Initializer as Initializer
 
 if TYPE_CHECKING:
     from . import bridge as bridge
     from . import checkpoint as checkpoint
     from . import export as export
     from . import inspect as inspect
+    from .inspect.display import display as display
     from .inspect.retrace import explain_retraces as explain_retraces
     from . import training as training
     from .training.ema import EMA as EMA
@@ -271,12 +274,13 @@ __version__ = "0.1.0"
 for _name, _module in _public.MODULES.items():
     if _name not in _public.LAZY:
         sys.modules.setdefault(f"{__name__}.{_name}", importlib.import_module(f".{_module}", __name__))
+flax_paths.register()
 
 
 def __getattr__(name: str) -> object:
     """Load a name whose module is imported on first use."""
     if name not in _public.LAZY:
-        raise AttributeError(f"module 'plait' has no attribute {name!r}")
+        return flax_paths.find(__name__, "", name)
     module = importlib.import_module(f".{_public.LAZY[name]}", __name__)
     value = module if name in _public.LAZY_MODULES else getattr(module, name)
     globals()[name] = value

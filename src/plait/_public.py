@@ -87,6 +87,7 @@ _NAMES_FOR_FLAX = {
     "compat.cached_partial": "cached_partial jit_partial",
     "compat.transforms": "prefix transform_metadata",
     "compat.tree_states": "NodeStates from_tree to_tree",
+    "typing": "Initializer",
 }
 
 # Modules that are public under a name of their own.
@@ -113,6 +114,7 @@ MODULES = {**_MODULES, **_MODULES_FOR_FLAX}
 # Names whose module loads on first use, because it brings a library that costs import time, or is not needed to define
 # and run a model.
 _LAZY_NAMES: dict[str, str] = {
+    "inspect.display": "display",
     "inspect.retrace": "explain_retraces",
     "training.ema": "EMA",
     "training.learning_rates": "learning_rate",

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from . import cli_export
 from .errors import ArgumentError, PlaitError
@@ -76,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_digits(demos.add_parser("digits", help="handwritten digits, with figures and exports", allow_abbrev=False))
     _add_migrate(commands.add_parser("migrate", help="rewrite Flax NNX imports to plait", allow_abbrev=False))
     cli_export.add_commands(commands)
+    _add_run(commands.add_parser("run", help="run a program written for Flax NNX with plait", allow_abbrev=False))
     _add_launch(commands.add_parser("launch", help="start several processes of one run", allow_abbrev=False))
     return parser
 
@@ -115,14 +116,38 @@ def _add_migrate(parser: argparse.ArgumentParser) -> None:
         "Without --write the changes are shown and nothing is written; everything but the imports stays as it is."
     )
     parser.add_argument("paths", nargs="+", type=_folder, metavar="PATH", help="a file, or a folder of Python files")
-    parser.add_argument("--write", action="store_true", help="write the files")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--write", action="store_true", help="write the files")
+    what.add_argument("--check", action="store_true", help="only list what plait lacks or does otherwise")
     parser.set_defaults(run=_run_migrate)
 
 
 def _run_migrate(options: argparse.Namespace) -> int:
-    from .migrate.files import migrate
+    from .migrate.files import check, migrate
 
-    return migrate(options.paths, write=options.write)
+    return check(options.paths) if options.check else migrate(options.paths, write=options.write)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "plait run --as-flax [--report] PROGRAM ...  or  plait run --as-flax [--report] -m MODULE ..."
+    parser.description = (
+        "Run a program with plait in the place of flax.nnx, as `python -m plait.as_flax` does: the program and the "
+        "libraries that it uses import flax.nnx and get plait. Nothing is edited."
+    )
+    parser.add_argument("--as-flax", action="store_true", required=True, help="let flax.nnx be plait")
+    parser.add_argument("--report", action="store_true", help="say at the end what plait stood in for")
+    program = parser.add_mutually_exclusive_group(required=True)
+    program.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="a module and its arguments")
+    program.add_argument("program", nargs="?", metavar="PROGRAM", help="a Python file")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the program")
+    parser.set_defaults(run=_run_program)
+
+
+def _run_program(options: argparse.Namespace) -> NoReturn:
+    """Become the process that runs the program, so that its exit status, errors and signals are its own."""
+    command = [sys.executable, "-m", f"{__package__}.as_flax", *["--report"] * options.report]
+    program = ["-m", *options.module] if options.module is not None else [options.program]
+    os.execv(sys.executable, [*command, *program, *options.arguments])
 
 
 def _add_launch(parser: argparse.ArgumentParser) -> None:

@@ -31,6 +31,7 @@ builtin exception that a user would catch::
     ├── ProcessError                 (RuntimeError)   processes that cannot be connected, or one that was lost
     ├── ExportError                  (RuntimeError)   an export that cannot be written, loaded or validated
     ├── MissingDependencyError       (ImportError)    an optional package that is not installed
+    ├── AlreadyImportedError         (ImportError)    ``flax.nnx`` was imported before ``plait.as_flax``
     ├── RetraceError                 (RuntimeError)   a jitted function was traced more often than allowed
     ├── InternalError                (RuntimeError)   something that plait itself got wrong
     ├── DispatchError                (AssertionError) the fast path disagreed with a fresh walk (checking mode)
@@ -195,6 +196,10 @@ class ExportError(PlaitError, RuntimeError):
 
 class MissingDependencyError(PlaitError, ImportError):
     """An optional package is not installed; the message names the extra that brings it."""
+
+
+class AlreadyImportedError(PlaitError, ImportError):
+    """``flax.nnx`` was imported before ``plait.as_flax``, which can then not stand in for it."""
 
 
 class RetraceError(PlaitError, RuntimeError):

@@ -40,7 +40,8 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "compat": (
         "modes", "door", "functions", "transforms", "cached_partial", "tree_states", "graph", "statelib",
-        "variablelib", "fixed",
+        "variablelib", "fixed", "mappings", "reprs", "small_functions", "traces", "private_names", "flax_modules",
+        "flax_paths",
     ),
     "nn": (
         "masks", "promotion", "checks", "initializers", "activations",
@@ -64,14 +65,14 @@ FILES: dict[str, tuple[str, ...]] = {
         "warmup", "export_manager", "exported_maps", "utils", "validation_report", "validation_job", "validation",
         "saved_model", "stablehlo", "onnx", "litert", "saving", "describe", "validate", "proof",
     ),
-    "inspect": ("sharding", "retrace"),
+    "inspect": ("display", "sharding", "retrace"),
     "training": (
         "optimizer", "learning_rates", "loss_scaling", "train_state", "metric", "classification", "metrics",
         "ema", "progress",
     ),
     "demo": ("images", "figures", "exports", "runs", "table", "digits"),
     "migrate": ("known", "uses", "rewrite", "files"),
-    "program": ("launch", "cli_export", "cli"),
+    "program": ("launch", "as_flax", "cli_export", "cli"),
 }  # fmt: skip
 
 CORE = frozenset({"row 0", "core/objects", "core/graph", "core/functional", "core/tools"})
@@ -97,7 +98,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "inspect": CORE | TRANSFORMS | {"partitioning"},
     "training": CORE | TRANSFORMS | {"partitioning", "checkpoint"},
     "demo": frozenset(FILES) - {"demo", "program"},
-    "migrate": frozenset({"row 0"}),  # it looks names up in the modules of plait, and imports none of them by itself
+    # It looks names up in the modules of plait, and imports none of them by itself.
+    "migrate": frozenset({"row 0", "compat"}),
     "program": frozenset(FILES) - {"program"},
 }
 

@@ -100,6 +100,20 @@ def test_the_command_gives_the_status(project, capsys):
     assert cli.main(["migrate", str(project / "absent")]) == 2
 
 
+def test_a_check_lists_and_changes_nothing(project, capsys):
+    (project / "main.py").write_bytes(b"from flax import nnx\nnnx.zork()\nx = nnx.nn.dtypes.promote_dtype\n")
+    before = contents(project)
+    assert cli.main(["migrate", "--check", str(project)]) == 0
+    said = capsys.readouterr().out
+    assert f"plait has no nnx.zork\n    {project / 'main.py'}:2\n" in said
+    assert "dtypes" not in said
+    assert "+import" not in said
+    assert said.endswith("files import flax.nnx; 2 things to look at.\n")
+    assert contents(project) == before
+    (project / "bad.py").write_text("from flax import nnx\n(")
+    assert cli.main(["migrate", "--check", str(project / "bad.py")]) == 2
+
+
 def test_without_libcst_the_extra_is_named(project, monkeypatch, capsys):
     monkeypatch.setitem(__import__("sys").modules, "libcst", None)
     assert cli.main(["migrate", str(project)]) == 2

@@ -26,6 +26,11 @@ CASES = {
     "members of a public module": ("from flax.nnx.graph import split\n", "from plait.graph import split\n"),
     "a public module by name": ("import flax.nnx.graph as g\n", "import plait.graph as g\n"),
     "public names from a private place": ("from flax.nnx.nn.linear import Linear\n", "from plait import Linear\n"),
+    "names of a private place only": (
+        "from flax.nnx.module import first_from\n",
+        "from plait.module import first_from\n",
+    ),
+    "a private place itself": ("import flax.nnx.nn.dtypes as d\n", "import plait.nn.dtypes as d\n"),
     "private names stay": ("from flax.nnx.nn.linear import _zork\n", "from flax.nnx.nn.linear import _zork\n"),
     "with linen": (
         "from flax import linen as nn, nnx  # both\nx = 1\n",

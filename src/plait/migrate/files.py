@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import io
 import os
 import shutil
 import sys
@@ -56,6 +57,30 @@ def migrate(paths: Sequence[Path], *, write: bool, out: TextIO | None = None) ->
     for file in _files(paths, outcome):
         _handle(file, outcome, write=write, out=stream)
     _print_outcome(outcome, write=write, out=stream)
+    return 2 if outcome.failed else 0
+
+
+def check(paths: Sequence[Path], *, out: TextIO | None = None) -> int:
+    """List, by file and line, what programs use that plait lacks or does otherwise; nothing is changed.
+
+    Args:
+        paths: files and folders.
+        out: where the list goes; ``None`` is standard output.
+
+    Returns:
+        The exit status: 0, or 2 if a file could not be handled.
+
+    Raises:
+        MissingDependencyError: LibCST is not installed.
+    """
+    _check_libcst()
+    stream: TextIO = sys.stdout if out is None else out
+    outcome = Outcome()
+    for file in _files(paths, outcome):
+        _handle(file, outcome, write=False, out=io.StringIO())
+    _print_findings(outcome, stream)
+    uses = f"{len(outcome.changed)} of {outcome.seen} files import flax.nnx"
+    print(f"\n{uses}; {len(outcome.findings)} things to look at." if outcome.findings else f"\n{uses}.", file=stream)
     return 2 if outcome.failed else 0
 
 
@@ -144,6 +169,13 @@ def _print_diff(file: Path, before: bytes, after: bytes, out: TextIO) -> None:
 
 
 def _print_outcome(outcome: Outcome, *, write: bool, out: TextIO) -> None:
+    _print_findings(outcome, out)
+    count = f"{len(outcome.changed)} of {outcome.seen} files"
+    verb = "were changed" if write else "would change; add --write to change them"
+    print(f"\n{count} {verb}." if write else f"\n{count} {verb}", file=out)
+
+
+def _print_findings(outcome: Outcome, out: TextIO) -> None:
     if outcome.findings:
         print("\nTo be looked at:", file=out)
         for text, places in sorted(outcome.findings.items()):
@@ -154,6 +186,3 @@ def _print_outcome(outcome: Outcome, *, write: bool, out: TextIO) -> None:
         print("\nNot handled:", file=out)
         for text in outcome.failed:
             print(f"  {text}", file=out)
-    count = f"{len(outcome.changed)} of {outcome.seen} files"
-    verb = "were changed" if write else "would change; add --write to change them"
-    print(f"\n{count} {verb}." if write else f"\n{count} {verb}", file=out)

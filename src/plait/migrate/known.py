@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 
-from .._public import LAZY_MODULES, MODULES, PUBLIC
+from .._public import LAZY_MODULES, MODULES
+from ..compat.flax_modules import HOMES, SAME
+from ..compat.flax_paths import ROOT, find
 
 # What a reader of the migrated program should look at, by the name that it uses. docs/migrating.md has the whole list.
 DIFFERENCES: dict[str, str] = {
@@ -31,20 +33,36 @@ NO_HIJAX = "hijax=True is not there, and not planned"
 
 def has_name(path: tuple[str, ...]) -> bool:
     """Whether plait has ``plait.a.b`` for the path ``("a", "b")``. What stands below a class is not looked at."""
-    if not path:
-        return True
-    if path[0] not in PUBLIC:
-        return path[0].startswith("__")
-    home = {**MODULES, **LAZY_MODULES}.get(path[0])
-    if home is None or len(path) == 1:
-        return True
-    module = importlib.import_module(f"..{home}", __package__)
-    return hasattr(module, path[1])
+    place = ""
+    for step in path:
+        below = f"{place}.{step}" if place else SAME.get(step, step)
+        if below in HOMES:
+            place = below
+        elif place in HOMES and step not in _OTHER_MODULES:
+            return step.startswith("__") or is_found(place, step)
+        elif place in HOMES:
+            place = step
+        else:
+            return hasattr(importlib.import_module(f"..{_OTHER_MODULES[place]}", __package__), step)
+    return True
 
 
-def is_module(name: str) -> bool:
-    """Whether ``plait.name`` is a module that can be imported."""
-    return name in MODULES or name in LAZY_MODULES
+_OTHER_MODULES = {name: home for name, home in {**MODULES, **LAZY_MODULES}.items() if SAME.get(name, name) not in HOMES}
+
+
+def is_found(place: str, name: str) -> bool:
+    """Whether the module of Flax that has the path ``place`` has this name in plait."""
+    try:
+        find(ROOT, place, name)
+    except AttributeError:
+        return False
+    return True
+
+
+def is_module(*path: str) -> bool:
+    """Whether ``plait.a.b`` is a module that can be imported."""
+    name = ".".join(path)
+    return name in MODULES or name in LAZY_MODULES or name in HOMES
 
 
 def difference(path: tuple[str, ...]) -> str:

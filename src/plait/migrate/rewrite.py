@@ -126,7 +126,7 @@ class _Rewriter(cst.CSTTransformer):
     def _aliases(self, alias: cst.ImportAlias) -> list[cst.ImportAlias]:
         path, bound = dotted(alias.name) or ("",), bound_name(alias)
         below, uses = below_nnx(path), self.uses
-        if below is not None and below and not (len(below) == 1 and is_module(below[0])):
+        if below is not None and below and not is_module(*below):
             return [alias]
         if below is not None and bound is not None:
             return [alias.with_changes(name=_plait_name(below))]

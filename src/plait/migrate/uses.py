@@ -83,7 +83,7 @@ class Uses(cst.CSTVisitor):
             self.imported[bound] = below
 
     def _check_module(self, below: tuple[str, ...], line: int) -> bool:
-        is_known = not below or (len(below) == 1 and is_module(below[0]))
+        is_known = not below or is_module(*below)
         if not is_known:
             self._find(line, f"plait has no public module nnx.{'.'.join(below)}; the import is left as it is")
         return is_known
@@ -179,8 +179,8 @@ class Uses(cst.CSTVisitor):
 
     def _check_name(self, member: tuple[str, ...], line: int) -> None:
         if not has_name(member):
-            shown = member if is_module(member[0]) else member[:1]
-            self._find(line, f"plait has no nnx.{'.'.join(shown[:2])}")
+            depth = next(depth for depth in range(1, len(member) + 1) if not has_name(member[:depth]))
+            self._find(line, f"plait has no nnx.{'.'.join(member[:depth])}")
         elif difference(member):
             self._find(line, f"nnx.{member[0]}: {difference(member)}")
 
@@ -209,12 +209,13 @@ class Uses(cst.CSTVisitor):
 
 def target_of(node: cst.ImportFrom, below: tuple[str, ...]) -> tuple[str, ...] | None:
     """Where in plait the names of ``from flax.nnx.below import …`` are: at its root, or in a public module."""
-    if not below or (len(below) == 1 and is_module(below[0])):
+    if not below or (len(below) == 1 and is_module(*below)):
         return below
     if isinstance(node.names, cst.ImportStar):
         return None
     names = [dotted(alias.name) or ("",) for alias in node.names]
-    return () if all(has_name(name) for name in names) else None
+    places: tuple[tuple[str, ...], ...] = ((), below) if is_module(*below) else ((),)
+    return next((place for place in places if all(has_name((*place, *name)) for name in names)), None)
 
 
 def module_path(node: cst.ImportFrom) -> tuple[str, ...] | None:

@@ -362,3 +362,17 @@ def test_flax_agrees_what_is_data(value):
     theirs = {nnx.Param: flax_nnx.Param(1), Holder: flax_nnx.Dict()}.get(type(value), value)
     if not isinstance(value, (Handle, type(nnx.data(1)))):
         assert flax_nnx.is_data(theirs) == nnx.is_data(value)
+
+
+def test_a_pytree_registered_as_data_is_walked():
+    """Its variables have paths of their own, and filters see them."""
+
+    @nnx.register_data_type
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Quantized:
+        value: object
+
+    model = nnx.Dict(kernel=Quantized(nnx.Param(jnp.ones(2))))
+    assert [path for path, _ in nnx.to_flat_state(nnx.state(model, nnx.Param))] == [("kernel", "value")]
+    assert nnx.is_data(Quantized(1))

@@ -508,3 +508,20 @@ def test_threads_that_see_a_merged_node_first_agree_on_its_stamp():
         with ThreadPoolExecutor(4) as pool:
             infos = [job.result() for job in [pool.submit(see) for _ in range(4)]]
         assert {id(info) for info in infos} == {id(merged._info)}
+
+
+class Remembered:
+    """A base that says itself how it is stored, as those of Keras do."""
+
+    def __reduce__(self):
+        return type(self), (self.size + 1,)
+
+
+class StoredByBase(nnx.Module, Remembered):
+    def __init__(self, size):
+        self.size = size
+
+
+def test_a_class_may_say_itself_how_it_is_pickled():
+    assert pickle.loads(pickle.dumps(StoredByBase(3))).size == 4
+    assert pickle.loads(pickle.dumps(nnx.Dict(size=3))).size == 3

@@ -140,3 +140,10 @@ def test_containers_of_an_argument_may_change():
     model = model_with_containers()
     plait.jit(lambda model, x: model.net.layers.append(plait.Dict(weight=plait.Param(x))))(model, jnp.ones(2))
     assert len(model.net.layers) == 2
+
+
+def test_an_object_that_cannot_be_walked_may_be_captured():
+    """Jitted methods of trainers capture the trainer, which may hold anything."""
+    trainer = plait.Module()
+    vars(trainer)["by_layer"] = {plait.Module(): plait.Param(1), plait.Module(): 2}  # keys that cannot be ordered
+    assert plait.jit(lambda x: x + len(trainer.by_layer))(1) == 3

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 from ...errors import ArgumentTypeError, AttributeStatusError
 from ...paths import Path, format_path
 from ...words import describe_type
-from .nodes import _KINDS, Kind, kind_of, pytree_impl
+from .nodes import _KINDS, DATA_TYPES, Kind, kind_of, pytree_impl
 
 T = TypeVar("T")
 
@@ -104,7 +104,8 @@ def register_data_type(type: Any, /) -> Any:
         >>> plait.is_data(Handle())
         True
     """
-    _KINDS[type] = Kind.ARRAY
+    DATA_TYPES.add(type)
+    _KINDS.pop(type, None)
     return type
 
 
@@ -118,7 +119,7 @@ def is_data(value: Any, /) -> bool:
     if isinstance(value, Mark):
         return value.status == DATA
     kind = kind_of(value)
-    return kind is not Kind.STATIC and kind is not Kind.PYTREE
+    return (kind is not Kind.STATIC and kind is not Kind.PYTREE) or type(value) in DATA_TYPES
 
 
 def iter_data(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:

@@ -26,7 +26,7 @@ def to_predicate(filter: FilterLiteral, /) -> Predicate:
             (nothing), a list or tuple (any of them), or a callable ``(path, value) -> bool``.
 
     Raises:
-        FilterTypeError: the object is none of these.
+        FilterTypeError: the object is none of these, or is a class of Flax's own.
 
     Example:
         >>> from plait.filterlib import to_predicate
@@ -40,6 +40,7 @@ def to_predicate(filter: FilterLiteral, /) -> Predicate:
     if isinstance(filter, str):
         return WithTag(filter)
     if isinstance(filter, type):
+        _check_not_of_flax(filter)
         return OfType(filter)
     if isinstance(filter, (list, tuple)):
         return Any_(*filter)
@@ -51,6 +52,17 @@ def to_predicate(filter: FilterLiteral, /) -> Predicate:
         expected="a type, a tag, ..., a bool, None, a callable (path, value) -> bool, or a list of these",
         do="for example plait.Param, plait.PathContains('kernel'), plait.Not(plait.BatchStat)",
     )
+
+
+def _check_not_of_flax(kind: type) -> None:
+    """Refuse ``flax.nnx.Param`` and its like: no variable of plait is an instance of it, so it would select nothing."""
+    if kind.__module__.startswith("flax.nnx"):
+        raise FilterTypeError(
+            "a class of Flax selects nothing in a model of plait",
+            found=f"{kind.__module__}.{kind.__qualname__}",
+            expected=f"a class of plait, such as plait.{kind.__name__}",
+            do="import plait in the place of flax.nnx, or start the program with: python -m plait.as_flax program.py",
+        )
 
 
 class _Filter:

@@ -243,6 +243,10 @@ def register_pytree_node_type(
         _KINDS[type] = Kind.PYTREE
 
 
+# Classes of which users said that their objects are data. A pytree among them is walked all the same.
+DATA_TYPES: set[type] = set()
+
+
 def kind_of(value: Any) -> Kind:
     """The kind of a value."""
     return _KINDS.get(type(value)) or _classify(value)
@@ -262,7 +266,7 @@ def _classify(value: Any) -> Kind:
         return Kind.REF if is_mutable_array(value) else Kind.ARRAY
     elif is_mutable_array(value):
         return Kind.REF
-    elif issubclass(cls, (np.ndarray, jax.ShapeDtypeStruct)):
+    elif issubclass(cls, (np.ndarray, jax.ShapeDtypeStruct)) or (cls in DATA_TYPES and not _is_jax_container(value)):
         kind = Kind.ARRAY
     elif issubclass(cls, _STATIC_TYPES):
         kind = Kind.STATIC

@@ -10,6 +10,7 @@ import copy
 import copyreg
 import dataclasses
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -19,7 +20,8 @@ import jax.numpy as jnp
 from jax.tree_util import GetAttrKey
 
 from ..._compat import trace_state
-from ...errors import ArgumentError, ArgumentTypeError, GraphError
+from ...errors import ArgumentError, ArgumentTypeError, GraphError, NothingSelectedWarning
+from ...notices import warn
 from ...words import describe_type
 from .attributes import (
     _NOTHING,
@@ -260,10 +262,14 @@ class Pytree:
         return children, _TreeAux(names, _StaticAttributes(rest), tuple(sorted(marks.items())) if marks else ())
 
     def _tree_flatten_with_keys(self) -> Any:
+        if "flax.nnx" in sys.modules:
+            _warn_if_flax_reads(self)
         children, aux = self._tree_parts()
         return [(GetAttrKey(name), value) for name, value in children], aux
 
     def _tree_flatten(self) -> Any:
+        if "flax.nnx" in sys.modules:
+            _warn_if_flax_reads(self)
         children, aux = self._tree_parts()
         return [value for _, value in children], aux
 
@@ -285,7 +291,9 @@ class Pytree:
     def __getstate__(self) -> dict[str, Any]:
         return {"attributes": dict(self.__dict__), "marks": self._info.marks}
 
-    def __reduce__(self) -> Any:
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if type(self).__reduce__ is not object.__reduce__:  # of a class below, or of one beside this in its bases
+            return self.__reduce__()
         return copyreg.__newobj__, (type(self),), to_named(self.__getstate__())  # type: ignore[attr-defined]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -316,6 +324,24 @@ class Pytree:
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
         fields = {name or f"[{place}]": value for place, (name, value) in enumerate(self._repr_fields())}
         return render_tree(type(self), fields, path, subtree_renderer)
+
+
+def _warn_if_flax_reads(node: Pytree) -> None:
+    """Tell a user that Flax, which knows nothing of plait, walks one of its objects."""
+    frame = sys._getframe(2)
+    for _ in range(4):  # those of jax.tree_util come first
+        if str(frame.f_globals.get("__name__")).startswith("flax.nnx"):
+            warn(
+                NothingSelectedWarning,
+                f"flax.nnx was given a {type(node).__name__} of plait, in which its filters find no variables",
+                found=f"{frame.f_globals['__name__']} of Flax, which takes the object for a container of arrays",
+                expected="functions of plait",
+                do="start the program with: python -m plait.as_flax program.py",
+            )
+            return
+        if frame.f_back is None:
+            return
+        frame = frame.f_back
 
 
 def _reserved(cls: type, name: str) -> ArgumentError:

@@ -15,6 +15,8 @@ from ...words import with_article
 
 # ``walks.py`` registers how to find the path of an object in the graphs that crossings have walked.
 find_paths: list[Callable[[Any], str | None]] = []
+# ``compat/private_names.py`` registers who lets an object be changed in a foreign trace.
+excuses: list[Callable[[Any], bool]] = []
 
 
 def check_trace(trace: Any, owner: Any, action: str) -> None:
@@ -29,7 +31,9 @@ def check_trace(trace: Any, owner: Any, action: str) -> None:
 
 
 def raise_foreign_trace(trace: Any, owner: Any, action: str) -> None:
-    """Raise the error of ``check_trace``."""
+    """Raise the error of ``check_trace``, unless the owner is excused."""
+    if any(excuse(owner) for excuse in excuses):
+        return
     path = path_of(owner)
     kind = type(owner).__name__
     what = f"{action[:-2]} {with_article(kind)}" if action.endswith(" a") else f"{action} {kind}"

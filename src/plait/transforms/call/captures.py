@@ -24,7 +24,7 @@ from ...core.objects.nodes import Kind, get_node_impl, kind_of, unwrapped
 from ...core.objects.pytree import Pytree
 from ...core.objects.trace_guard import raise_foreign_trace
 from ...core.objects.variables import Variable
-from ...errors import CapturedModelWarning, GraphError
+from ...errors import CapturedModelWarning, GraphError, PlaitError
 from ...notices import warn
 from .prefixes import is_graph_leaf
 
@@ -150,7 +150,12 @@ def _name(f: Any) -> str:
 
 
 def _holds_arrays(value: Any) -> bool:
-    return isinstance(value, Variable) or bool(find_walk((value,)).cells)
+    if isinstance(value, Variable):
+        return True
+    try:
+        return bool(find_walk((value,)).cells)
+    except PlaitError:  # what cannot be walked is an error only where it is an argument
+        return False
 
 
 def _captured(f: Any) -> Iterator[tuple[str, Any]]:

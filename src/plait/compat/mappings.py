@@ -1,0 +1,97 @@
+"""Nested mappings and flat ones: ``nnx.traversals``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ..errors import ArgumentTypeError
+
+IsLeaf = Callable[[tuple[Any, ...], Mapping[Any, Any]], bool]
+
+
+class _EmptyNode:
+    """Stands for an empty mapping among flat entries; it has no leaves."""
+
+    def __repr__(self) -> str:
+        return "empty_node"
+
+
+empty_node = _EmptyNode()
+
+
+def flatten_mapping(
+    xs: Mapping[Any, Any], /, *, keep_empty_nodes: bool = False, is_leaf: IsLeaf | None = None, sep: str | None = None
+) -> dict[Any, Any]:
+    """The leaves of a nested mapping by their paths.
+
+    Args:
+        xs: the nested mapping.
+        keep_empty_nodes: keep an empty mapping as ``empty_node``; else it is left out.
+        is_leaf: is asked for each path and mapping on the way whether the mapping counts as a leaf.
+        sep: joins the keys, which are text then; ``None`` leaves paths as tuples.
+
+    Raises:
+        ArgumentTypeError: ``xs`` is no mapping.
+
+    Example:
+        >>> plait.traversals.flatten_mapping({"a": {"b": 1}, "c": {}}, sep="/")
+        {'a/b': 1}
+    """
+    flat = {
+        path: leaf for path, leaf in _leaves(_checked(xs), (), is_leaf) if keep_empty_nodes or leaf is not empty_node
+    }
+    flat.pop((), None) if not xs else None
+    return {path if sep is None else sep.join(path): leaf for path, leaf in flat.items()}
+
+
+def flatten_to_sequence(xs: Mapping[Any, Any], /, *, is_leaf: IsLeaf | None = None) -> list[tuple[Any, Any]]:
+    """As ``flatten_mapping``, as a list of pairs.
+
+    Example:
+        >>> plait.traversals.flatten_to_sequence({"b": {2: 1}, "a": 0})
+        [(('b', 2), 1), (('a',), 0)]
+    """
+    return list(flatten_mapping(xs, is_leaf=is_leaf).items())
+
+
+def unflatten_mapping(xs: Any, /, *, sep: str | None = None) -> dict[Any, Any]:
+    """The nested mapping of a flat one, or of pairs.
+
+    Args:
+        xs: leaves by path.
+        sep: what joins the keys, where paths are text.
+
+    Example:
+        >>> plait.traversals.unflatten_mapping({("a", "b"): 1, ("a", "c"): plait.traversals.empty_node})
+        {'a': {'b': 1, 'c': {}}}
+    """
+    nested: dict[Any, Any] = {}
+    for path, leaf in xs.items() if isinstance(xs, Mapping) else xs:
+        *outer, last = path if sep is None else path.split(sep)
+        inner = nested
+        for key in outer:
+            inner = inner.setdefault(key, {})
+        inner[last] = {} if leaf is empty_node else leaf
+    return nested
+
+
+def _leaves(xs: Any, path: tuple[Any, ...], is_leaf: IsLeaf | None) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    if not isinstance(xs, Mapping) or (is_leaf is not None and is_leaf(path, xs)):
+        yield path, xs
+    elif not xs:
+        yield path, empty_node
+    else:
+        for key, value in xs.items():
+            yield from _leaves(value, (*path, key), is_leaf)
+
+
+def _checked(xs: Any) -> Mapping[Any, Any]:
+    if isinstance(xs, Mapping):
+        return xs
+    raise ArgumentTypeError(
+        "only a nested mapping can be flattened",
+        found=f"a {type(xs).__name__}",
+        expected="a dict, a State or another mapping",
+        do='pass for example {"layer": {"kernel": 1.0}}',
+    )

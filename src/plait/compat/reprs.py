@@ -1,0 +1,146 @@
+"""Text of nested objects, each said by a generator: ``nnx.reprlib``.
+
+A class derives from ``Representable`` and yields, from ``__nnx_repr__``, one ``Object``, then an ``Attr`` for each of
+its entries. One entry stands on one line, indented by its depth.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Object:
+    """How an object as a whole is shown.
+
+    Args:
+        type: its name, or the class that has the name.
+        start: opens the entries.
+        end: closes them.
+        kv_sep: stands between the key and the value of an entry.
+        indent: stands before an entry.
+        empty_repr: stands between ``start`` and ``end`` where there are no entries.
+        comment: stands behind ``start``.
+        same_line: whether all entries stand on one line.
+    """
+
+    type: str | type
+    start: str = "("
+    end: str = ")"
+    kv_sep: str = "="
+    indent: str = "  "
+    empty_repr: str = ""
+    comment: str = ""
+    same_line: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Attr:
+    """One entry.
+
+    Args:
+        key: its name; empty for an entry without one.
+        value: any object; shown by its ``repr``.
+        start: stands before the entry.
+        end: stands behind it.
+        use_raw_value: show a text as it is, and not by its ``repr``.
+        use_raw_key: the key is text that is ready to be shown; it changes nothing without colours.
+    """
+
+    key: str
+    value: Any
+    start: str = ""
+    end: str = ""
+    use_raw_value: bool = False
+    use_raw_key: bool = False
+
+
+class Representable:
+    """Base of classes whose ``repr`` is what ``__nnx_repr__`` yields.
+
+    Example:
+        >>> class Point(plait.reprlib.Representable):
+        ...     def __nnx_repr__(self):
+        ...         yield plait.reprlib.Object(type(self), same_line=True)
+        ...         yield plait.reprlib.Attr("x", 1)
+        >>> Point()
+        Point(x=1)
+    """
+
+    __slots__ = ()
+
+    def __nnx_repr__(self) -> Iterator[Object | Attr]:
+        """The object, then its entries."""
+        raise NotImplementedError(f"{type(self).__name__} does not define __nnx_repr__")
+
+    def __repr__(self) -> str:
+        return get_repr(self)
+
+
+def get_repr(obj: Representable) -> str:
+    """The text of what ``obj.__nnx_repr__()`` yields."""
+    whole, *entries = obj.__nnx_repr__()
+    assert isinstance(whole, Object)
+    name = whole.type if isinstance(whole.type, str) else whole.type.__name__
+    shown = [_entry(entry, whole) for entry in entries if isinstance(entry, Attr)]
+    if not shown:
+        return f"{name}{whole.start}{whole.empty_repr}{whole.end}"
+    if whole.same_line:
+        return f"{name}{whole.start}{whole.comment}{', '.join(shown)}{whole.end}"
+    lines = ",\n".join(text.replace("\n", f"\n{whole.indent}").join((whole.indent, "")) for text in shown)
+    return f"{name}{whole.start}{whole.comment}\n{lines}\n{whole.end}"
+
+
+def _entry(entry: Attr, whole: Object) -> str:
+    is_ready = entry.use_raw_value and isinstance(entry.value, str)
+    value = entry.value if is_ready else repr(entry.value)
+    return f"{entry.start}{entry.key}{whole.kv_sep if entry.key else ''}{value}{entry.end}"
+
+
+class MappingReprMixin(Representable):
+    """Shows a mapping as ``Name({...})``."""
+
+    __slots__ = ()
+
+    def __nnx_repr__(self) -> Iterator[Object | Attr]:
+        yield Object(type(self), start="({", end="})", kv_sep=": ")
+        assert isinstance(self, Mapping)
+        for key, value in self.items():
+            yield Attr(repr(key), value, use_raw_key=True)
+
+
+class SequenceReprMixin(Representable):
+    """Shows a sequence as ``Name([...])``."""
+
+    __slots__ = ()
+
+    def __nnx_repr__(self) -> Iterator[Object | Attr]:
+        yield Object(type(self), start="([", end="])")
+        for value in self:  # type: ignore[attr-defined]
+            yield Attr("", value)
+
+
+@dataclasses.dataclass(repr=False)
+class PrettyMapping(Representable):
+    """A mapping, to be shown with one entry to a line."""
+
+    mapping: Mapping[Any, Any]
+
+    def __nnx_repr__(self) -> Iterator[Object | Attr]:
+        yield Object(type(self), start="({", end="})", kv_sep=": ")
+        for key, value in self.mapping.items():
+            yield Attr(repr(key), value, use_raw_key=True)
+
+
+@dataclasses.dataclass(repr=False)
+class PrettySequence(Representable):
+    """A sequence, to be shown with one entry to a line."""
+
+    sequence: Sequence[Any]
+
+    def __nnx_repr__(self) -> Iterator[Object | Attr]:
+        yield Object(type(self), start="([", end="])")
+        for value in self.sequence:
+            yield Attr("", value)

@@ -1,0 +1,52 @@
+"""Small functions and types that are public in Flax NNX and that plait itself has no use for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from ..core.graph.graphdef import GraphDef
+from ..core.objects.state import State
+from ..errors import ArgumentError
+
+A = TypeVar("A")
+
+# What `flax.nnx.pure` and `split` give; Flax names it in signatures.
+PureState = tuple[GraphDef, State]
+
+
+def first_from(*args: A | None, error_msg: str) -> A:
+    """The first argument that is not ``None``.
+
+    Raises:
+        ValueError: all are ``None``; its text is ``error_msg``.
+    """
+    for arg in args:
+        if arg is not None:
+            return arg
+    raise ValueError(error_msg)
+
+
+def canonicalize_padding(padding: Any, rank: int) -> str | Sequence[tuple[int, int]]:
+    """The padding of a convolution as JAX takes it.
+
+    Args:
+        padding: a name, which stays as it is, one number, or a number or a pair for each of the axes.
+        rank: how many spatial axes there are.
+
+    Raises:
+        ArgumentError: the padding has none of these forms.
+    """
+    if isinstance(padding, str):
+        return padding
+    each = [padding] * rank if isinstance(padding, int) else padding
+    if isinstance(each, Sequence) and len(each) == rank:
+        pairs = [(side, side) if isinstance(side, int) else tuple(side) for side in each]
+        if all(len(pair) == 2 for pair in pairs):
+            return pairs
+    raise ArgumentError(
+        "this is no padding for a convolution",
+        found=repr(padding),
+        expected=f"a name, a number, or a sequence of {rank} numbers or pairs of numbers",
+        do='use for example padding="SAME" or padding=1',
+    )

@@ -1,0 +1,84 @@
+"""The trace that an object belongs to, as programs see it that look at Flax's marks: ``nnx.tracers``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from .._compat import current_trace
+
+
+def current_jax_trace() -> Any:
+    """A token of JAX's current trace: equal inside one trace, another one in the next."""
+    return current_trace()
+
+
+class TraceState:
+    """The trace in which it was made.
+
+    Example:
+        >>> state = plait.tracers.TraceState()
+        >>> state.is_valid(), jax.jit(lambda x: x + state.is_valid())(0).item()
+        (True, 0)
+    """
+
+    __slots__ = ("_jax_trace",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        self._jax_trace = current_trace()
+
+    @property
+    def jax_trace(self) -> Any:
+        """The token of the trace."""
+        return self._jax_trace
+
+    def is_valid(self) -> bool:
+        """Whether the current trace is the one in which this was made."""
+        return self._jax_trace is current_trace()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TraceState) and self._jax_trace is other._jax_trace
+
+    def __repr__(self) -> str:
+        return f"TraceState(jax_trace={self._jax_trace!r})"
+
+
+jax.tree_util.register_pytree_node(TraceState, lambda state: ((), None), lambda aux, children: TraceState())
+
+
+class PytreeState:
+    """What Flax keeps in an object about its construction: the trace, and how far it has come.
+
+    Two are equal whatever their traces, since the trace is no part of what a model is.
+    """
+
+    __slots__ = ("_initializing", "_is_setup", "_trace_state")
+
+    def __init__(self, initializing: bool = False, is_setup: bool = False) -> None:
+        self._initializing, self._is_setup = initializing, is_setup
+        self._trace_state = TraceState()
+
+    @property
+    def trace_state(self) -> TraceState:
+        """The trace that the object belongs to."""
+        return self._trace_state
+
+    @property
+    def initializing(self) -> bool:
+        """Whether the object is being initialized by a wrapper."""
+        return self._initializing
+
+    @property
+    def is_setup(self) -> bool:
+        """Whether the object has been set up."""
+        return self._is_setup
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PytreeState):
+            return NotImplemented
+        return (self._initializing, self._is_setup) == (other._initializing, other._is_setup)
+
+    def __hash__(self) -> int:
+        return hash((self._initializing, self._is_setup))

@@ -1,0 +1,101 @@
+"""The module paths of Flax, below plait and in the place of flax.nnx."""
+
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import plait
+from plait._public import PUBLIC
+from plait.compat.flax_modules import HOMES, RENAMED, SAME
+from plait.compat.flax_paths import FlaxModule, find, names_of
+
+# Modules of Flax that programs have no use for, or that plait has not built.
+ABSENT = {"deprecations", "ids", "summary"}
+
+
+def test_every_module_of_flax_has_a_row():
+    """Flax itself is the list: each of its modules is in the table, or in the short list of those that are not."""
+    nnx = importlib.import_module("flax.nnx")
+    modules = {found.name.removeprefix("flax.nnx.") for found in pkgutil.walk_packages(nnx.__path__, "flax.nnx.")}
+    assert {*HOMES} - {""} == modules - ABSENT
+
+
+def test_every_second_name_is_one_in_flax():
+    nnx = importlib.import_module("flax.nnx")
+    for name, path in SAME.items():
+        assert getattr(nnx, name) is importlib.import_module(f"flax.nnx.{path}")
+
+
+@pytest.mark.parametrize("path", [path for path in HOMES if path])
+def test_every_public_name_of_plait_is_where_flax_defines_it(path):
+    """What Flax defines in a module and plait has at its root is found by the path of the module too."""
+    theirs = importlib.import_module(f"flax.nnx.{path}")
+    ours = importlib.import_module(f"plait.{path}")
+    for name, value in vars(theirs).items():
+        is_defined_here = (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__ == theirs.__name__
+        if is_defined_here and name in PUBLIC:
+            assert callable(getattr(ours, name)), name
+
+
+USED = [  # what published packages import
+    "nn.dtypes.promote_dtype", "nn.dtypes.canonicalize_dtype", "module.first_from", "module.Module",
+    "filterlib.Filter", "filterlib.Predicate", "filterlib.filters_to_predicates", "filterlib.PathParts",
+    "nn.linear.default_kernel_init", "nn.linear.default_bias_init", "nn.linear.canonicalize_padding",
+    "nn.normalization.BatchNorm", "nn.attention.dot_product_attention_weights", "nn.recurrent.flip_sequences",
+    "nn.initializers.zeros_init", "transforms.autodiff.DiffState", "transforms.transforms.eval_shape",
+    "traversals.flatten_mapping", "tracers.current_jax_trace", "tracers.TraceState", "pytreelib.PytreeState",
+    "object.PytreeState", "reprlib.Representable", "extract.prefix", "statelib.State", "variablelib.Variable",
+    "graphlib.is_node", "helpers.TrainState", "spmd.get_var_pspec", "metrics.MetricState", "optimizer.OptState",
+    "training.metrics.Metric", "Initializer", "PureState", "display", "vars_as",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", USED)
+def test_names_that_packages_use_are_there_and_in_flax(name):
+    for root in (plait, importlib.import_module("flax.nnx")):
+        value = root
+        for step in name.split("."):
+            value = getattr(value, step)
+        assert value is not None
+
+
+@pytest.mark.parametrize(("path", "names"), RENAMED.items(), ids=str)
+def test_every_renamed_name_is_one_in_flax(path, names):
+    theirs = importlib.import_module(f"flax.nnx.{path}".rstrip("."))
+    for name in names:
+        assert hasattr(theirs, name) or name == "ObjectState"  # of releases before 0.12
+        assert find("plait", path, name) is getattr(importlib.import_module(f"plait.{path}".rstrip(".")), name)
+
+
+def test_filters_named_as_types_are_filters():
+    assert plait.filterlib.Any is plait.Any
+    assert plait.filterlib.Any("a", "b")(("a",), None) is False
+
+
+@pytest.mark.parametrize("path", ["", "nn", "nn.linear", "module", "filterlib", "transforms.iteration"])
+def test_an_unknown_name_is_an_attribute_error(path):
+    module = importlib.import_module(f"plait.{path}".rstrip("."))
+    with pytest.raises(AttributeError, match=r"plait.*no_such_name"):
+        _ = module.no_such_name
+    with pytest.raises(ImportError, match="no_such_name"):
+        exec(f"from {module.__name__} import no_such_name")
+
+
+def test_modules_of_plait_stay_themselves():
+    linear = importlib.import_module("plait.nn.linear")
+    assert linear.__file__.endswith("linear.py")
+    assert not isinstance(linear, FlaxModule)
+    assert linear.Linear is plait.Linear
+    assert isinstance(plait.module, ModuleType)
+    assert "first_from" in names_of("module")
+    assert "first_from" in dir(plait.module)
+
+
+def test_import_plait_alone_loads_no_place_of_lazy_modules():
+    code = "import sys, plait; print([n for n in sys.modules if n.startswith(('plait.bridge', 'plait.training'))])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,171 @@
+"""plait.as_flax: in a process of its own, flax.nnx is plait, and the rest of Flax is Flax."""
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import plait
+from plait.cli import main
+
+PROGRAM = """
+import sys
+import jax.numpy as jnp
+import flax
+from flax import linen, nnx
+import flax.nnx.nn.linear
+from flax.nnx.transforms.autodiff import DiffState
+from flax.nnx import Param
+import helper
+
+assert nnx.Linear.__module__.startswith("plait.") and flax.nnx is nnx
+assert flax.nnx.nn.linear.Linear is nnx.Linear is helper.Linear
+assert linen.Dense.__module__.startswith("flax.linen")
+assert not any("plait" not in repr(module) for name, module in sys.modules.items() if name.startswith("flax.nnx"))
+model = nnx.bridge.ToNNX(linen.Dense(3), rngs=nnx.Rngs(0)).lazy_init(jnp.ones((1, 2)))
+grads = nnx.grad(lambda m: m.kernel.sum())(nnx.Linear(1, 1, rngs=nnx.Rngs(0)))
+print(model(jnp.ones((4, 2))).shape, sys.argv[1:], grads.kernel[...])
+"""
+EXPECTED = "(4, 3) ['--steps', '3'] [[1.]]\n"
+
+
+def run(*command, folder, status=0):
+    """What a new process writes, to standard output and to standard error."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(plait.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == status, done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "program.py").write_text(PROGRAM)
+    (tmp_path / "here" / "helper.py").write_text("from flax.nnx import Linear\n")
+    (tmp_path / "here" / "fails.py").write_text("from flax import nnx\nnnx.no_such_name\n")
+    return tmp_path
+
+
+STARTS = {
+    "as a module": ["-m", "plait.as_flax", "here/program.py"],
+    "as a command": ["-m", "plait.cli", "run", "--as-flax", "here/program.py"],
+}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("start", STARTS)
+def test_a_program_runs_unchanged(folder, start):
+    assert run(*STARTS[start], "--steps", "3", folder=folder)[0] == EXPECTED
+
+
+@pytest.mark.oracle
+def test_a_program_may_import_it_first(folder):
+    (folder / "here" / "first.py").write_text("import plait.as_flax\n" + PROGRAM)
+    assert run("here/first.py", "--steps", "3", folder=folder)[0] == EXPECTED
+
+
+@pytest.mark.oracle
+def test_a_module_runs_from_the_current_folder(folder):
+    out, _ = run("-m", "plait.as_flax", "-m", "program", "--steps", "3", folder=folder / "here")
+    assert out == EXPECTED
+
+
+@pytest.mark.oracle
+def test_the_report_names_what_was_used_and_what_is_lacking(folder):
+    _, said = run("-m", "plait.as_flax", "--report", "here/fails.py", folder=folder, status=1)
+    assert "It has no flax.nnx.no_such_name" in said
+    _, said = run("-m", "plait.as_flax", "--report", "here/program.py", folder=folder)
+    assert "flax.nnx.nn.linear: Linear" in said
+    assert "Nothing was asked for that plait lacks." in said
+
+
+@pytest.mark.oracle
+def test_after_flax_it_refuses_to_start(folder):
+    _, said = run("-c", "import flax.nnx, plait.as_flax", folder=folder, status=1)
+    assert "AlreadyImportedError: plait cannot stand in for flax.nnx" in said
+    assert "do        write `import plait.as_flax` above all other imports" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [([], 2, "usage"), (["--help"], 0, "usage"), (["--zork"], 2, "usage"), (["none.py"], 2, "no program at none.py")],
+)
+def test_bad_requests_say_how_it_is_used(folder, arguments, status, said):
+    assert said in run("-m", "plait.as_flax", *arguments, folder=folder, status=status)[1]
+
+
+@pytest.mark.parametrize("arguments", [["run", "x.py"], ["run", "--as-flax"]])
+def test_the_command_needs_to_be_told_what_to_run(arguments, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert "--as-flax" in capsys.readouterr().err
+
+
+PRIVATE = """
+import plait.as_flax
+import jax, numpy as np, jax.numpy as jnp
+from flax import nnx
+
+v = nnx.Param(jnp.ones(2), tag=1)
+assert v._var_metadata["tag"] == 1
+v._var_metadata["note"] = "x"
+assert v.note == "x" and nnx.Param(jnp.ones(2)).has_metadata("note") is False
+v._raw_value = jnp.zeros(3)
+assert v.shape == (3,)
+assert set(v.__getstate__()) == {"_raw_value", "_trace_state", "_var_metadata"}
+
+outside = nnx.tracers.current_jax_trace()
+made = []
+
+class Layer(nnx.Module):
+    lenient = False
+    def _check_valid_context(self, error_msg):
+        if not self.lenient:
+            super()._check_valid_context(error_msg)
+
+class Lenient(Layer):
+    lenient = True
+
+def f(x):
+    for kind in (Layer, Lenient):
+        try:
+            layers[kind].seen = 1
+        except nnx.errors.TraceContextError as error:
+            print(kind.__name__, type(error).__name__)
+    v = nnx.Param(np.ones(2, "float32"))
+    object.__setattr__(v._trace_state, "_jax_trace", outside)
+    stamped = nnx.Module()
+    vars(stamped)["_pytree__state"] = nnx.pytreelib.PytreeState()
+    object.__setattr__(stamped._pytree__state._trace_state, "_jax_trace", outside)
+    made.extend([v, stamped])
+    return x
+
+layers = {kind: kind() for kind in (Layer, Lenient)}
+jax.eval_shape(f, 1.0)
+made[0][...] = jnp.zeros(2)
+made[1].seen = 1
+print(hasattr(layers[Lenient], "seen"), hasattr(layers[Layer], "seen"))
+"""
+
+
+@pytest.mark.oracle
+def test_private_names_that_keras_uses_are_views_of_what_plait_has(folder):
+    assert run("-c", PRIVATE, folder=folder)[0] == "Layer TraceContextError\nTrue False\n"
+
+
+@pytest.mark.oracle
+def test_without_it_flax_and_plait_say_that_they_do_not_mix():
+    """Flax's filters find nothing in objects of plait, nor plait's anything by classes of Flax."""
+    nnx = importlib.import_module("flax.nnx")
+    model = plait.Linear(2, 1, rngs=plait.Rngs(0))
+    with pytest.warns(plait.errors.NothingSelectedWarning, match=r"flax.nnx was given a Linear of plait"):
+        _, params, _ = nnx.split(model, nnx.Param, ...)
+    assert not params
+    for filter in (nnx.Param, (nnx.BatchStat, "tag"), [nnx.Param]):
+        with pytest.raises(plait.errors.FilterTypeError, match="a class of Flax selects nothing"):
+            plait.state(model, filter)
