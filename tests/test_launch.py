@@ -22,11 +22,23 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 def start(program, *options, processes=2):
+    """The command in a process of its own, which can be interrupted."""
     command = [sys.executable, "-m", "plait.cli", "launch", f"--processes={processes}", *options, "--"]
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", LISTENING, *command, sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": SOURCE}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+
+
+@pytest.fixture
+def launched(capfd):
+    """The command in this process: its status, output and errors."""
+
+    def run(program, *options):
+        status = cli.main(["launch", "--processes=2", *options, "--", sys.executable, "-c", program])
+        return (status, *capfd.readouterr())
+
+    return run
 
 
 def is_running(pid):
@@ -52,8 +64,8 @@ def test_each_process_hears_who_it_is_and_its_lines_have_its_number():
     assert errors == ""
 
 
-def test_without_a_port_a_free_one_is_taken():
-    output, _ = start("import os; print(os.environ['JAX_COORDINATOR_ADDRESS'])").communicate(timeout=60)
+def test_without_a_port_a_free_one_is_taken(launched):
+    _, output, _ = launched("import os; print(os.environ['JAX_COORDINATOR_ADDRESS'])")
     first, second = (line.split(" ")[1] for line in output.splitlines())
     assert first == second
     assert int(first.rpartition(":")[2]) > 0
@@ -67,12 +79,11 @@ def test_without_a_port_a_free_one_is_taken():
         ("os.kill(os.getpid(), 40)", 168, "was ended by signal 40"),  # a real-time signal has no name
     ],
 )
-def test_when_one_fails_the_others_are_ended(fails, status, says):
+def test_when_one_fails_the_others_are_ended(launched, fails, status, says):
     program = f"import os, sys, time\nif os.environ['JAX_PROCESS_ID'] == '1': {fails}\ntime.sleep(600)"
     begun = time.monotonic()
-    running = start(program)
-    _, errors = running.communicate(timeout=60)
-    assert running.returncode == status
+    found, _, errors = launched(program)
+    assert found == status
     assert f"plait: process 1 of 2 {says}; the others are ended too" in errors
     assert time.monotonic() - begun < 30
 
@@ -119,7 +130,7 @@ def test_an_impatient_interruption_leaves_nobody_behind(tmp_path):
     assert [pid for pid in os.listdir(tmp_path) if is_running(pid)] == []
 
 
-def test_the_one_that_failed_first_is_told(tmp_path):
+def test_the_one_that_failed_first_is_told(tmp_path, launched):
     """Not one that fails a moment later, because it has lost the first."""
     program = (
         "import os, time\n"
@@ -133,10 +144,9 @@ def test_the_one_that_failed_first_is_told(tmp_path):
         "time.sleep(0.03); os._exit(1)"
     )
     for _ in range(5):
-        running = start(program)
-        _, errors = running.communicate(timeout=60)
+        status, _, errors = launched(program)
         assert "plait: process 1 of 2 ended with status 3" in errors
-        assert running.returncode == 3
+        assert status == 3
         (tmp_path / "pid").unlink()
 
 
@@ -160,7 +170,7 @@ def test_when_nobody_reads_on_the_processes_are_ended():
     assert [line for line in errors if not line.startswith("[")] == []
 
 
-def test_what_the_processes_start_is_ended_too(tmp_path):
+def test_what_the_processes_start_is_ended_too(tmp_path, launched):
     program = (
         "import os, subprocess, sys, time\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
@@ -168,7 +178,7 @@ def test_what_the_processes_start_is_ended_too(tmp_path):
         "time.sleep(1) if os.environ['JAX_PROCESS_ID'] == '1' else time.sleep(600)\n"
         "sys.exit(1)"
     )
-    start(program).communicate(timeout=60)
+    launched(program)
     assert len(os.listdir(tmp_path)) == 2
     assert [pid for pid in os.listdir(tmp_path) if is_running(pid)] == []
 

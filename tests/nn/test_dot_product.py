@@ -98,6 +98,7 @@ def run(function, arrays, options):
     return y, grads
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @settings(max_examples=6)
 @given(
