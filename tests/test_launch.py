@@ -11,6 +11,7 @@ import pytest
 
 from plait import cli, launch
 
+LIMIT = 300  # seconds, on a busy machine; what is waited for would sleep for 600
 SOURCE = str(Path(__file__).parents[1] / "src")
 # Signals mean what they mean in a terminal, also where the tests run in the background or under nohup.
 LISTENING = """
@@ -56,7 +57,7 @@ print(*(os.environ[name] for name in ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCES
 
 
 def test_each_process_hears_who_it_is_and_its_lines_have_its_number():
-    output, errors = start(SHOW, "--devices=3", "--port=5999").communicate(timeout=60)
+    output, errors = start(SHOW, "--devices=3", "--port=5999").communicate(timeout=LIMIT)
     lines = sorted(output.splitlines())
     assert [line.partition(" --")[0] for line in lines] == [f"[{n}] 127.0.0.1:5999 2 {n}" for n in range(2)]
     assert all("--xla_force_host_platform_device_count=3" in line for line in lines)
@@ -85,7 +86,7 @@ def test_when_one_fails_the_others_are_ended(launched, fails, status, says):
     found, _, errors = launched(program)
     assert found == status
     assert f"plait: process 1 of 2 {says}; the others are ended too" in errors
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < LIMIT
 
 
 def test_one_that_does_not_listen_is_ended_all_the_same(monkeypatch, capfd):
@@ -102,11 +103,11 @@ def test_one_that_does_not_listen_is_ended_all_the_same(monkeypatch, capfd):
 def test_an_interruption_ends_all(request_to_end, tmp_path):
     program = f"import os, time\nopen({str(tmp_path)!r} + '/' + str(os.getpid()), 'w').close(); time.sleep(600)"
     running = start(program)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LIMIT
     while len(os.listdir(tmp_path)) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     running.send_signal(request_to_end)
-    _, errors = running.communicate(timeout=60)
+    _, errors = running.communicate(timeout=LIMIT)
     assert running.returncode == 130
     assert "plait: interrupted" in errors
     assert [pid for pid in os.listdir(tmp_path) if is_running(pid)] == []
@@ -119,13 +120,13 @@ def test_an_impatient_interruption_leaves_nobody_behind(tmp_path):
         f"open({str(tmp_path)!r} + '/' + str(os.getpid()), 'w').close(); time.sleep(600)"
     )
     running = start(program)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LIMIT
     while len(os.listdir(tmp_path)) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     for _ in range(3):
         running.send_signal(signal.SIGINT)
         time.sleep(0.3)
-    running.communicate(timeout=60)
+    running.communicate(timeout=LIMIT)
     assert running.returncode == 130
     assert [pid for pid in os.listdir(tmp_path) if is_running(pid)] == []
 
@@ -154,7 +155,7 @@ def test_output_that_is_no_text_here_passes(monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     running = start("import sys; sys.stdout.buffer.write(b'\\xc3\\xa9 \\xff\\n'); print('after')", processes=1)
     running.stdout.reconfigure(errors="surrogateescape")
-    output, errors = running.communicate(timeout=60)
+    output, errors = running.communicate(timeout=LIMIT)
     assert output.encode(errors="surrogateescape") == b"[0] \xc3\xa9 \xff\n[0] after\n"
     assert (running.returncode, errors) == (0, "")
 
@@ -166,7 +167,7 @@ def test_when_nobody_reads_on_the_processes_are_ended():
         assert output.readline().endswith("hello\n")
         output.close()
         errors = told.read().splitlines()
-    assert running.wait(timeout=60) == 2
+    assert running.wait(timeout=LIMIT) == 2
     assert [line for line in errors if not line.startswith("[")] == []
 
 
