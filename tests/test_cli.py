@@ -154,6 +154,8 @@ def test_an_interruption_in_a_callback_is_not_lost(where, monkeypatch, capsys, r
     if where == "collector":
         gc.callbacks.append(callback)
         request.addfinalizer(lambda: gc.callbacks.remove(callback))
+    outer = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, outer))
     before = signal.getsignal(signal.SIGINT), sys.unraisablehook
     assert cli.main(["demo", "digits"]) == 130
     assert capsys.readouterr().err == "plait: interrupted\n"

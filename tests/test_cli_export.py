@@ -58,6 +58,7 @@ def run_apart(folder, *arguments):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.slow
 def test_each_command_runs_in_a_process_of_its_own(folder, tmp_path):
     exported = run_apart(folder, "export", "my_model:make", str(tmp_path / "new"), "--input", "x:float32[batch,4]")
     assert (exported.returncode, exported.stderr) == (0, "")

@@ -31,12 +31,15 @@ def without_a_mesh():
     return loss()
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "place", [pytest.param(name, marks=[] if name == "eight" else [pytest.mark.slow]) for name in PLACES]
+)
 def test_the_same_model_runs_everywhere(place, without_a_mesh):
     with transformer.on_mesh(*PLACES[place]):
         assert loss() == pytest.approx(without_a_mesh, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_two_meshes_one_after_the_other_and_one_inside_the_other(without_a_mesh):
     devices = np.array(jax.devices())
     kinds = (AxisType.Auto,)

@@ -207,6 +207,7 @@ def blanked(tree):
     return tree.replace(blank(tree.get_raw_value())) if isinstance(tree, plait.Variable) else blank(tree)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(TREES)
 def test_restore_undoes_save(tmp_path_factory, tree):

@@ -37,6 +37,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(sorted(CHANGES)), max_size=4))
 def test_it_is_the_function_with_its_arguments(changes):
     """U35: after any changes between the calls, the answers and the model are those of the plain call."""

@@ -18,7 +18,7 @@ PAGES = [
 CHAPTERS = [SPECIFICATION / name for name in RUNNING_CHAPTERS]
 DOCSTRINGS = [test for file in sorted(SOURCE.rglob("*.py")) for test in docstring_examples(file)]
 
-pytestmark = pytest.mark.usefixtures("users_promotion", "empty_folder")
+pytestmark = pytest.mark.usefixtures("users_promotion", "empty_folder", "standing_runners")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import plait
 CONFIG = transformer.Config(blocks=1)
 STEPS = 50
 LAYOUTS = [{"data": 8}, {"fsdp": 8}, {"model": 8}, {"data": 2, "fsdp": 2, "model": 2}]
+MARKED_LAYOUTS = [pytest.param(sizes, marks=[pytest.mark.slow] * (len(sizes) < 3)) for sizes in LAYOUTS]
 
 pytestmark = pytest.mark.usefixtures("users_promotion")
 
@@ -39,7 +40,7 @@ def test_every_layout_has_the_losses_of_one_device(sizes, kind, alone):
     assert len(losses) == steps
 
 
-@pytest.mark.parametrize("sizes", LAYOUTS, ids=lambda sizes: "x".join(sizes))
+@pytest.mark.parametrize("sizes", MARKED_LAYOUTS, ids=lambda sizes: "x".join(sizes))
 def test_a_step_leaves_every_variable_where_it_was(sizes):
     """Parameters and the optimizer's averages keep their shardings, and each device holds its part only."""
     with transformer.on_mesh(sizes):
@@ -61,6 +62,7 @@ def values_of(run):
     return dict(plait.to_flat_state(plait.as_pure(plait.state(run))))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_another_layout_with_the_losses_of_an_unbroken_one(alone, tmp_path):
     for steps, sizes in ((4, {"data": 2, "fsdp": 2, "model": 2}), (8, {}), (12, {"model": 4})):
         with transformer.on_mesh(sizes):
@@ -69,6 +71,7 @@ def test_a_run_goes_on_in_another_layout_with_the_losses_of_an_unbroken_one(alon
         assert max(abs(mine - its) for mine, its in zip(losses, alone[steps - 4 :], strict=False)) <= 1e-5
 
 
+@pytest.mark.slow
 def test_it_runs_from_the_command_line(capsys):
     transformer.main(["--mesh", "fsdp=2,model=4", "--steps", "2", "--explicit"])
     assert capsys.readouterr().out.count('"loss"') == 2

@@ -338,6 +338,7 @@ def test_transforms_agree_with_the_plain_call():
         assert (np.abs(gradient).max() > 1e-3) == (path != "key.bias"), path
 
 
+@pytest.mark.slow
 def test_l27_symbolic_sizes_trace_through():
     """Ask 17: any batch and any length."""
     layer = Attention(

@@ -71,6 +71,7 @@ kinds = st.sampled_from([None, "full", "no heads", "keys", "rank 2"])
 OWN = {"precision": "highest"}  # which jax.nn.dot_product_attention does not take
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(shapes, kinds, kinds, st.booleans())
 def test_f4_both_ways_are_the_paper_s_equation(sizes, bias, mask, is_causal):
@@ -98,6 +99,7 @@ def run(function, arrays, options):
     return y, grads
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @settings(max_examples=6)
 @given(

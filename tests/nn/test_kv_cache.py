@@ -101,6 +101,7 @@ def test_l28_the_cache_is_state():
     compare(layer(x[:, :1]), full[:, :1], TOLERANCE, "again")
 
 
+@pytest.mark.slow
 def test_l6_a_view_decodes_with_a_cache_of_its_own():
     layer, x = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0)), some_input(2, 3, LENGTH, 4)
     model = Attending(layer)

@@ -17,6 +17,7 @@ dtypes = st.sampled_from(["float32", "bool", "int32"])
 PAIRWISE = {"multiply": jnp.multiply, "greater_equal": jnp.greater_equal, "maximum": jnp.maximum}
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @settings(max_examples=6)
 @given(batches, lengths, lengths, st.sampled_from(sorted(PAIRWISE)), st.integers(0, 2), dtypes)

@@ -362,6 +362,7 @@ def test_vmap_over_the_batch_is_the_batch():
     np.testing.assert_allclose(y, rnn(x, rngs=plait.Rngs(0)), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_plait_s_grad_is_that_of_the_unrolled_loop():
     rnn, x = rnn_of(rngs=False), some_input(2, 3, 3)
 
@@ -387,6 +388,7 @@ def test_it_works_where_graph_updates_are_off():
     np.testing.assert_array_equal(y, rnn(x))
 
 
+@pytest.mark.slow
 def test_a_symbolic_batch_and_length_export():
     """Ask 17."""
     layer = plait.Bidirectional(rnn_of("LSTMCell"), rnn_of())

@@ -32,6 +32,7 @@ def nothing(node, x):
 BRANCHES = [double, count, nothing]
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(-1, 3), min_size=1, max_size=4), st.booleans())
 def test_switch_equals_calling_the_branch(indices, jitted):
     """X22: the index is clamped; only what the branch wrote is changed."""

@@ -29,6 +29,7 @@ class Block(plait.Module):
         return self.drop(self.norm(self.linear(x)))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 7), st.sampled_from(BATCHES))
 def test_arrays_give_what_jax_gives(size, batch_size):
     """X20: any pytree in and out, a remainder, no slices at all."""

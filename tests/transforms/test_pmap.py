@@ -27,6 +27,7 @@ def step(model, x):
     return x @ model.kernel[...] + model.bias[...]
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(st.integers(1, DEVICES), st.sampled_from([0, 1]), st.sampled_from([0, 1]))
 def test_it_computes_what_a_loop_over_the_elements_computes(size, in_axis, out_axis):

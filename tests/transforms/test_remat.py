@@ -113,6 +113,7 @@ def test_a_function_that_captures_a_model_is_traced_every_time(hide):
     assert (float(first), float(second)) == (3.0, 6.0)
 
 
+@pytest.mark.slow
 def test_what_is_kept_for_a_function_dies_with_it():
     """U34."""
 

@@ -34,6 +34,7 @@ class Block(plait.Module):
         return jnp.tanh(x @ self.up[...]) @ self.down[...]
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(
     st.sampled_from([P(), None, P("data"), P(("data", "model"))]),

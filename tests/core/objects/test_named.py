@@ -49,6 +49,7 @@ def test_a_name_that_is_gone_is_an_error():
         from_named(NamedFunction("jax.nn:no_such_function"))
 
 
+@pytest.mark.slow
 def test_a_module_with_activations_is_pickled_into_another_process(tmp_path):
     """Ask 22: with the standard pickle, in a fresh process."""
     model = plait.Sequential(

@@ -419,7 +419,7 @@ def test_plain_arguments_by_name_are_donated():
 # Interrupts and threads -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [3, 300])
+@pytest.mark.parametrize("count", [3, pytest.param(300, marks=pytest.mark.slow)])
 def test_an_interrupt_between_two_writes_leaves_no_half_done_update(count):
     """U21: wherever a run is interrupted, all variables are as before or all are as after."""
     m = Node(items=[plait.Variable(jnp.float32(0)) for _ in range(count)])
