@@ -21,7 +21,7 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "core": (),
     "transforms/call": (
-        "prefixes", "aliasing", "captures", "crossing", "arguments", "lanes", "routes", "donating", "axis_names",
+        "prefixes", "arguments", "aliasing", "captures", "crossing", "lanes", "routes", "donating", "axis_names",
     ),
     "transforms/jit": ("shardings", "compiled", "dispatch", "stages", "shapes", "function"),
     "transforms": (

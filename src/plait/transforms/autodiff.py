@@ -18,10 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..core.functional.modes import check_mode, in_default_modes
+from ..core.functional.modes import in_default_modes
 from ..errors import ArgumentTypeError
 from ..words import describe_type
-from .call.crossing import check_function, check_no_duplicates, gather, run_inside, write_back
+from .call.crossing import check_arguments, check_function, gather, run_inside, write_back
 from .call.lanes import positional
 from .call.prefixes import is_graph_leaf
 from .selections import (
@@ -153,11 +153,9 @@ def _lift(
         check_distinct(name, "argnums", given, len(args))
         gathered = gather((args, kwargs))
         updates = in_default_modes(graph, graph_updates)
-        check_mode(list(gathered.roots), graph)
+        check_arguments(name, f, (args, kwargs), graph, updates)
         requests = [resolve(name, argnum, len(args), updates) for argnum in given]
-        if not updates:
-            check_no_duplicates(gathered, name)
-        elif len(gathered.roots) > 1:
+        if updates and len(gathered.roots) > 1:
             check_sharing(name, f, args, kwargs, requests)
         selections = [select(gathered, args, request, updates) for request in requests]
         if updates:

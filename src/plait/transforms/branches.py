@@ -103,7 +103,7 @@ def _choose(
             f"{name} needs a branch", found="an empty sequence", expected="at least one function", do="add a function"
         )
     updates = graph_updates_mode(graph_updates)
-    gathered = gather_checked(name, (operands, {}), graph, updates)
+    gathered = gather_checked(name, branches[0], (operands, {}), graph, updates)
     lifted = [lift(f, gathered.structure, name, updates=updates, all_returned=True) for f in branches]
     left: list[Any] = [None] * len(lifted)  # what each branch left, as far as it is static: nothing traced may stay
 

@@ -50,7 +50,7 @@ def remat(
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         updates = graph_updates_mode(graph_updates)
-        gathered = gather_checked("remat", (with_statics("remat", args, static_argnums), kwargs), graph, updates)
+        gathered = gather_checked("remat", f, (with_statics("remat", args, static_argnums), kwargs), graph, updates)
         lifted = lift(f, gathered.structure, "remat", updates=updates)
         result = jax.checkpoint(lifted, prevent_cse=prevent_cse, policy=policy)(gathered.values(), gathered.plain)
         return write_back(result.outcome, gathered, result.values, result.plain)

@@ -17,7 +17,6 @@ from typing import Any
 import jax
 from jax.tree_util import register_static
 
-from ..core.functional.modes import check_mode
 from ..core.objects.filters import to_predicate
 from ..core.objects.nodes import Static
 from ..core.objects.variables import Variable
@@ -30,7 +29,7 @@ from .call.crossing import (
     Left,
     Outcome,
     Structure,
-    check_no_duplicates,
+    check_arguments,
     gather,
     leave,
     leave_values_only,
@@ -109,11 +108,9 @@ class RuleCall:
         args = tuple(Static(a) if i in self.fixed and not _has_arrays(a) else a for i, a in enumerate(args))
         self._gathered: Gathered | None = (gathered := gather((args, {})))
         self.structure = gathered.structure
-        check_mode(list(gathered.roots), graph)
+        check_arguments(name, fun, (args, {}), graph, updates)
         roots = labelled_roots(fun, args, {})
-        if not updates:
-            check_no_duplicates(gathered, name)
-        else:
+        if updates:
             _check_no_fixed_objects(name, roots, self.fixed)
         if len(roots) > 1 and filters:
             treated = [(label, root, filters.get(number, ...)) for number, label, root in roots]

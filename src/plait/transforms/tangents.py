@@ -15,15 +15,14 @@ from typing import Any
 import jax
 from jax.tree_util import Partial, register_static
 
-from ..core.functional.modes import check_mode
 from ..errors import ArgumentError, ArgumentTypeError
 from .autodiff import check_pair
 from .call.crossing import (
     Entered,
     Outcome,
     Structure,
+    check_arguments,
     check_function,
-    check_no_duplicates,
     gather,
     leave_values_only,
     write_back,
@@ -218,8 +217,7 @@ class _Call:
     def __init__(self, name: str, f: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, graph: Any) -> None:
         self.name, self.f, self.has_aux = name, f, has_aux
         self.gathered = gather((primals, {}))
-        check_mode(list(self.gathered.roots), graph)
-        check_no_duplicates(self.gathered, name)
+        check_arguments(name, f, (primals, {}), graph, False)
         self.inputs = self.gathered.values(), self.gathered.plain
 
     def __call__(self, values: list[Any], plain: list[Any]) -> Any:

@@ -7,16 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
-import numpy as np
 
 from ...core.objects.nodes import Static, jax_key_to_key
 from ...core.objects.statics import static_key
-from ...errors import ArgumentError, ArgumentTypeError
-from ...paths import format_path
+from ...errors import ArgumentError
+from ...paths import Path, format_path
 from ...words import describe_type
-from .crossing import Gathered
-
-_NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+from .prefixes import is_graph_leaf
 
 
 def static_argument(transform: str, value: Any, argument: int | str) -> Static:
@@ -61,32 +58,24 @@ def argument_names(function: Callable[..., Any], count: int) -> list[str]:
 
 def argument_name(path: Any, names: list[str]) -> str:
     """A place in ``(args, kwargs)``, a JAX path, by the name of the parameter: ``batch["x"]``."""
+    return format_path(argument_path(path, names))
+
+
+def argument_path(path: Any, names: list[str]) -> Path:
+    """The same as a path: ``("batch", "x")``."""
     kind, first, *rest = map(jax_key_to_key, path)
-    name = names[first] if kind == 0 and first < len(names) else str(first)
-    return format_path((name, *rest))
+    return (names[first] if kind == 0 and first < len(names) else str(first), *rest)
 
 
-def check_plain_arguments(function: Callable[..., Any], gathered: Gathered, error: Exception) -> None:
-    """Name the argument that JAX could not take for an array.
-
-    Raises:
-        ArgumentTypeError: names the argument, its type, and what to do about it.
-    """
-    markers = [object() for _ in gathered.structure.graphdefs]
-    tree = jax.tree_util.tree_unflatten(gathered.structure.treedef, markers)
-    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
-    plain = [path for path, graphdef in zip(paths, gathered.structure.graphdefs, strict=True) if graphdef is None]
-    names, name = parameter_names(function), getattr(function, "__name__", "f")
-    for path, value in zip(plain, gathered.plain, strict=True):
-        if isinstance(value, _NUMBERS) or hasattr(value, "__jax_array__"):
-            continue
-        at = argument_name(path, names)
-        raise ArgumentTypeError(
-            f"{name} was called with an argument that is no array",
-            at=f"argument {at}",
-            found=f"{describe_type(value)}: {value!r:.60}",
-            expected="arrays, numbers, modules, and containers of them",
-            do=f"make it static: plait.jit({name}, static_argnames={at!r})"
-            if len(path) == 2
-            else "make the whole argument static, or take such values out of it",
-        ) from error
+def objects_by_name(function: Callable[..., Any], tree: Any) -> dict[Any, Any]:
+    """The objects in ``(args, kwargs)``, in dicts whose paths are those that a user writes: ``models[0].kernel``."""
+    names = parameter_names(function)
+    found: dict[Any, Any] = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_graph_leaf)[0]:
+        if is_graph_leaf(leaf):
+            *above, last = argument_path(path, names)
+            owner = found
+            for key in above:
+                owner = owner.setdefault(key, {})
+            owner[last] = leaf
+    return found

@@ -31,7 +31,7 @@ import jax
 from jax.tree_util import register_static
 
 from ..._compat import current_trace, describe_trace, top_level_trace, trace_state
-from ...core.functional.modes import check_mode
+from ...core.functional.modes import check_mode, graph_mode
 from ...core.functional.traversal import find_duplicates
 from ...core.graph.flatten import Walk, path_of
 from ...core.graph.graphdef import GraphDef, LeafDef, NodeDef, VariableDef, iter_parts
@@ -45,6 +45,7 @@ from ...core.objects.variables import Variable
 from ...errors import ArgumentError, ArgumentTypeError, StaticValueError
 from ...paths import Path, format_path
 from ...words import describe_type
+from .arguments import objects_by_name
 from .captures import captures_objects, watch_captured_containers
 from .prefixes import choose, is_graph_leaf
 
@@ -101,18 +102,15 @@ def gather(tree: Any) -> Gathered:
     return Gathered(Structure(treedef, graphdefs), roots, walk, plain)
 
 
-def gather_checked(name: str, tree: Any, graph: bool | None, updates: bool) -> Gathered:
-    """Take a pytree apart that must fit the modes in force.
+def gather_checked(name: str, f: Callable[..., Any], tree: Any, graph: bool | None, updates: bool) -> Gathered:
+    """Take the arguments of ``f`` apart, which must fit the modes in force.
 
     Raises:
         GraphError: tree mode is in force, and the pytree is a graph.
         ArgumentError: only values are carried out, and two paths lead to one variable.
     """
-    gathered = gather(tree)
-    check_mode(list(gathered.roots), graph)
-    if not updates:
-        check_no_duplicates(gathered, name)
-    return gathered
+    check_arguments(name, f, tree, graph, updates)
+    return gather(tree)
 
 
 class Entered:
@@ -339,16 +337,23 @@ def leave_values_only(entered: Entered, out: Any, name: str, returned: frozenset
     return Left(outcome, values, plain, walk, ends, origins)
 
 
-def check_no_duplicates(gathered: Gathered, name: str) -> None:
-    """Refuse arguments that share an object, where only values are carried. (rule U32)
+def check_arguments(name: str, f: Callable[..., Any], tree: Any, graph: bool | None, updates: bool) -> None:
+    """Refuse arguments ``(args, kwargs)`` that do not fit the modes in force. (rule U32)
 
     Raises:
-        ArgumentError: names both paths and the remedies.
+        GraphError: tree mode is in force, and the arguments are a graph.
+        ArgumentError: only values are carried out, and two paths lead to one variable; names both.
     """
-    for first, second, *_ in find_duplicates(list(gathered.roots), only=_holds_variables)[:1] or ():
+    if updates and graph_mode(graph):
+        return
+    objects = objects_by_name(f, tree)
+    check_mode(objects, graph)
+    if updates:
+        return
+    for first, second, *_ in find_duplicates(objects, only=_holds_variables)[:1]:
         raise ArgumentError(
             f"{name} with graph_updates=False takes no shared variables",
-            at=f"{format_path(first)} and {format_path(second)}, counted over the arguments that hold objects",
+            at=f"{format_path(first)} and {format_path(second)}",
             found="one variable at both (a duplicate)",
             expected="each variable once",
             do="pass plait.clone(model), use graph_updates=True, or the functions of plait.compat",

@@ -323,7 +323,7 @@ class Lifting:
     ) -> None:
         tree = (args, dict(kwargs))
         updates = graph_updates_mode(graph_updates)
-        self.gathered = gathered = gather_checked(name, tree, graph, updates)
+        self.gathered = gathered = gather_checked(name, f, tree, graph, updates)
         pairs, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_graph_leaf)
         names = parameter_names(f)
         labels = [argument_name(path, names) for path, _ in pairs]

@@ -34,10 +34,11 @@ from ..._compat import Tracer
 from ...core.functional.modes import graph_updates_mode, in_default_modes
 from ...core.graph.walks import CachedWalk, drop_runs
 from ...core.objects.filters import to_predicate
-from ...errors import ArgumentError, DispatchError, TraceContextError
+from ...errors import ArgumentError, ArgumentTypeError, DispatchError, TraceContextError
 from ...paths import describe_path
 from ...typing import FilterLiteral
-from ..call.arguments import check_plain_arguments, static_argument
+from ...words import describe_type
+from ..call.arguments import argument_name, parameter_names, static_argument
 from ..call.captures import warn_about_captures
 from ..call.crossing import Gathered, check_function, gather, gather_checked, is_graph_leaf, write_back
 from ..call.lanes import positional as positional_arguments
@@ -51,6 +52,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 CHECK_DISPATCH = os.environ.get("PLAIT_CHECK_DISPATCH", "0") not in ("", "0")
+_NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 _numbers = itertools.count()
 
 
@@ -232,7 +234,7 @@ def _make_jitted(
     def general(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = prepare(args, kwargs)
         updates = graph_updates_mode(graph_updates)
-        gathered = gather_checked("jit", (args, kwargs), graph, updates)
+        gathered = gather_checked("jit", f, (args, kwargs), graph, updates)
         try:
             compiled = find_compiled(args, kwargs, gathered, updates)
             positional, named = compiled.arguments(gathered, args, kwargs)
@@ -415,7 +417,7 @@ def explain_bad_values(error: Exception, gathered: Gathered) -> None:
     bad = []
     for cell, path in zip(gathered.walk.cells, gathered.walk.paths(), strict=True):
         for leaf in jax.tree.leaves(cell.raw):
-            if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
+            if not isinstance(leaf, _NUMBERS):
                 bad.append((path, leaf))
     if bad:
         raise ArgumentError(
@@ -424,6 +426,32 @@ def explain_bad_values(error: Exception, gathered: Gathered) -> None:
             found=f"a {type(bad[0][1]).__name__}",
             expected="arrays, or numbers",
             do="keep such values as plain attributes, which are static",
+        ) from error
+
+
+def check_plain_arguments(function: Callable[..., Any], gathered: Gathered, error: Exception) -> None:
+    """Name the argument that JAX could not take for an array.
+
+    Raises:
+        ArgumentTypeError: names the argument, its type, and what to do about it.
+    """
+    markers = [object() for _ in gathered.structure.graphdefs]
+    tree = jax.tree_util.tree_unflatten(gathered.structure.treedef, markers)
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    plain = [path for path, graphdef in zip(paths, gathered.structure.graphdefs, strict=True) if graphdef is None]
+    names, name = parameter_names(function), getattr(function, "__name__", "f")
+    for path, value in zip(plain, gathered.plain, strict=True):
+        if isinstance(value, _NUMBERS) or hasattr(value, "__jax_array__"):
+            continue
+        at = argument_name(path, names)
+        raise ArgumentTypeError(
+            f"{name} was called with an argument that is no array",
+            at=f"argument {at}",
+            found=f"{describe_type(value)}: {value!r:.60}",
+            expected="arrays, numbers, modules, and containers of them",
+            do=f"make it static: plait.jit({name}, static_argnames={at!r})"
+            if len(path) == 2
+            else "make the whole argument static, or take such values out of it",
         ) from error
 
 

@@ -57,7 +57,7 @@ def eval_shape(
         (8, 1000000)
     """
     check_function(f, "eval_shape")
-    gathered = gather_checked("eval_shape", (args, kwargs), graph, graph_updates_mode(graph_updates))
+    gathered = gather_checked("eval_shape", f, (args, kwargs), graph, graph_updates_mode(graph_updates))
     run = _Run("eval_shape", f, gathered.structure, graph_updates_mode(graph_updates))
 
     def shapes(values: Sequence[Any], plain: Sequence[Any]) -> Result:
@@ -104,7 +104,7 @@ def make_jaxpr(
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args = with_statics("make_jaxpr", args, static_argnums)
-        gathered = gather_checked("make_jaxpr", (args, kwargs), graph, False)
+        gathered = gather_checked("make_jaxpr", f, (args, kwargs), graph, False)
         run = _Run("make_jaxpr", f, gathered.structure, False)
         structure = gathered.structure
 
@@ -149,7 +149,7 @@ def checkify(
         from jax.experimental import checkify as jax_checkify  # half as long to import as all of plait
 
         updates = graph_updates_mode(graph_updates)
-        gathered = gather_checked("checkify", (args, kwargs), graph, updates)
+        gathered = gather_checked("checkify", f, (args, kwargs), graph, updates)
         lifted = lift(f, gathered.structure, "checkify", updates=updates)
         checked = jax_checkify.checkify(lifted, jax_checkify.user_checks if errors is None else errors)
         error, result = checked(gathered.values(), gathered.plain)
