@@ -59,6 +59,12 @@ def format_path(path: Path) -> str:
     return text
 
 
+def joined(root: str, path: Path) -> str:
+    """The path of something below a place that has a name: ``model.layers[0].kernel``."""
+    text = format_path(path)
+    return root + (f".{text}" if root and text and not text.startswith("[") else text)
+
+
 def describe_path(path: Path) -> str:
     """The same for error messages, where the root needs a name too."""
     return format_path(path) or "the root"

@@ -196,9 +196,9 @@ def _check_no_object(name: str, out: Any) -> None:
     if is_graph_leaf(out):
         raise ArgumentTypeError(
             f"{name} needs a function that returns a scalar",
-            found=f"a {type(out).__name__}",
+            found=describe_type(out),
             expected="an array of shape ()",
-            do="return variable[...] in place of a variable, or pass has_aux=True and return (scalar, module)",
+            do="return variable[...] in place of variable; or pass has_aux=True and return (scalar, module)",
         )
 
 
@@ -213,6 +213,6 @@ def check_pair(name: str, out: Any) -> tuple[Any, Any]:
             f"{name} with has_aux=True needs a function that returns a pair",
             found=describe_type(out),
             expected="(output, aux)",
-            do="return a pair, or drop has_aux=True",
+            do="return (output, aux), or drop has_aux=True",
         )
     return out

@@ -13,6 +13,7 @@ import numpy as np
 from .._compat import jax_version, pmap as jax_pmap
 from ..core.functional.modes import graph_updates_mode
 from ..errors import ArgumentError, MissingDependencyError
+from ..words import describe_type
 from .call.arguments import with_statics
 from .call.axis_names import read_axis_name
 from .call.crossing import check_function, curried
@@ -131,10 +132,10 @@ def explain_batched(error: ValueError, lifting: Lifting, report: Report) -> None
         at=label,
         found="axis None, and a value that differs from example to example",
         expected="an axis, or a value that is the same for all examples",
-        do="give the output an axis in out_axes, or reduce the value over axis_name (jax.lax.pmean)"
+        do="give the output an axis in out_axes, or reduce it: jax.lax.pmean(value, axis_name)"
         if is_output
-        else "give the variable an axis (in_axes=plait.StateAxes({Kind: 0, ...: None})), or write a value that is the "
-        "same for all: jax.lax.pmean over axis_name",
+        else "give the variable an axis, as in in_axes=(plait.StateAxes({plait.BatchStat: 0, ...: None}), 0); or write "
+        "a value that is the same for all: jax.lax.pmean(value, axis_name)",
     ) from error
 
 
@@ -239,7 +240,7 @@ def _check_devices(size: int | None, lifting: Lifting, devices: Sequence[Any] | 
             "pmap: no argument has a mapped axis",
             found="the axis None for all arguments, or no arguments",
             expected="at least one array with an axis",
-            do="map one: for example a key for each device, jax.random.split(key, n)",
+            do="map one, for example a key for each device: jax.random.split(key, jax.local_device_count())",
         )
     if size is not None and size > count:
         raise ArgumentError(
@@ -247,7 +248,7 @@ def _check_devices(size: int | None, lifting: Lifting, devices: Sequence[Any] | 
             at=mapped[0],
             found=f"{size} elements, {count} devices",
             expected=f"at most {count} elements",
-            do="use plait.vmap inside plait.pmap, each over a part of the axis",
+            do="map a part of the axis over the devices and the rest within each: plait.pmap(plait.vmap(f))",
         )
 
 
@@ -267,9 +268,9 @@ def check_axes(lifting: Lifting, size: int | None = None) -> int | None:
                 raise ArgumentError(
                     f"{name}: something that is no array has a mapped axis",
                     at=label,
-                    found=f"a {type(leaf).__name__}: {leaf!r:.60}",
+                    found=f"{describe_type(leaf)}: {leaf!r:.60}",
                     expected=f"an array with axis {axis}",
-                    do="give it the axis None, or pass an array",
+                    do="give it the axis None in in_axes, or pass an array",
                 )
             shape = np.shape(leaf)
             if not -len(shape) <= axis < len(shape):
@@ -291,6 +292,6 @@ def check_axes(lifting: Lifting, size: int | None = None) -> int | None:
                     at=f"{place} and axis {axis} of {label}",
                     found=f"{first[2]} and {shape[axis]}",
                     expected="one size for all",
-                    do="pass arrays of one batch, or None for what is not mapped",
+                    do="pass arrays of one batch size, or the axis None for what is not mapped",
                 )
     return size if first is None else first[2]

@@ -14,6 +14,7 @@ import jax
 from ..core.functional.modes import graph_updates_mode
 from ..core.graph.diff import diff
 from ..errors import ArgumentError, ArgumentTypeError
+from ..paths import joined
 from .call.arguments import parameter_names
 from .call.crossing import (
     Gathered,
@@ -25,7 +26,6 @@ from .call.crossing import (
     lift,
     write_back,
 )
-from .call.lanes import joined
 
 
 def cond(
@@ -100,7 +100,10 @@ def _choose(
         check_function(branch, name)
     if not branches:
         raise ArgumentError(
-            f"{name} needs a branch", found="an empty sequence", expected="at least one function", do="add a function"
+            f"{name} needs a branch",
+            found="an empty sequence",
+            expected="at least one function",
+            do=f"pass the branches as a sequence: plait.{name}(index, [f, g], x)",
         )
     updates = graph_updates_mode(graph_updates)
     gathered = gather_checked(name, branches[0], (operands, {}), graph, updates)

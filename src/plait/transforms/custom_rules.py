@@ -15,6 +15,7 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from ..core.functional.modes import in_default_modes
 from ..errors import ArgumentError, ArgumentTypeError
+from ..words import describe_type
 from .call.crossing import Entered, check_function, gather
 from .call.prefixes import is_graph_leaf
 from .rule_calls import RuleCall
@@ -117,6 +118,7 @@ class _Custom:
 
     _name: str
     _definer: str
+    _rule_names: str
     __call__: Callable[..., Any]
 
     def __init__(self, fun: Any, nondiff_argnums: tuple[Any, ...], graph: bool | None, updates: bool) -> None:
@@ -144,7 +146,7 @@ class _Custom:
                 f"{self._name}: the function was called before its rule was set",
                 found=f"no rule for {getattr(self, '__name__', 'the function')}",
                 expected=f"a call of .{self._definer} first",
-                do=f"call f.{self._definer}(...) after the definition of f",
+                do=f"set the rule after the definition: f.{self._definer}({self._rule_names})",
             )
         options = {"graph": self._graph, "updates": self._updates}
         call = RuleCall(self._name, self._fun, args, kwargs, self._nondiff, **options)
@@ -160,9 +162,9 @@ class _Custom:
         if not (isinstance(returned, (tuple, list)) and len(returned) == 2):
             raise ArgumentTypeError(
                 f"{self._name}: the rule did not return a pair",
-                found=f"a {type(returned).__name__}",
+                found=describe_type(returned),
                 expected=what,
-                do="return a tuple of two",
+                do=f"return both: {what}",
             )
         return returned[0], returned[1]
 
@@ -170,7 +172,7 @@ class _Custom:
 class CustomVjp(_Custom):
     """What ``custom_vjp`` returns."""
 
-    _name, _definer = "custom_vjp", "defvjp"
+    _name, _definer, _rule_names = "custom_vjp", "defvjp", "fwd, bwd"
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], symbolic_zeros: bool = False) -> None:
         """Set the rule.
@@ -221,7 +223,7 @@ class CustomVjp(_Custom):
 class CustomJvp(_Custom):
     """What ``custom_jvp`` returns."""
 
-    _name, _definer = "custom_jvp", "defjvp"
+    _name, _definer, _rule_names = "custom_jvp", "defjvp", "jvp"
 
     def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> None:
         """Set the rule.

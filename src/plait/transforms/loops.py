@@ -18,11 +18,12 @@ from ..core.functional.modes import graph_updates_mode
 from ..core.graph.diff import reference_changes
 from ..core.objects.variables import Variable, metadata_key
 from ..errors import ArgumentError, ArgumentTypeError
-from ..words import describe_type
+from ..paths import joined
+from ..words import describe_type, name_of_class
 from .batching import check_axes
 from .call.axis_names import read_axis_name
 from .call.crossing import Entered, Left, check_function, curried, leave
-from .call.lanes import Lifting, Passage, joined, positional
+from .call.lanes import Lifting, Passage, positional
 from .call.prefixes import Carry, FilterMapping, Prefix, is_graph_leaf
 
 
@@ -70,8 +71,9 @@ class LoopPassage(Passage):
                     f"{self.name}: a variable that all iterations share was written",
                     at=joined(self.labels[root], path),
                     found=f"a new value for a {type(variables[position]).__name__} whose axis is None",
-                    expected="that what has axis None is only read",
-                    do="carry it: plait.StateAxes({..., ...: plait.Carry}), or give it an axis",
+                    expected="an argument with axis None is only read",
+                    do="carry it, with these axes for the argument: "
+                    f"plait.StateAxes({{{name_of_class(type(variables[position]))}: plait.Carry, ...: None}})",
                 )
 
     def _carries(self, entered: Entered, out: Any) -> tuple[Any, Any]:
@@ -88,7 +90,7 @@ class LoopPassage(Passage):
                 f"{self.name}: the function did not return as many outputs as out_axes says",
                 found=describe_type(out),
                 expected="a tuple of the carry and the outputs",
-                do="return (carry, out), or (carry, None); or say out_axes=plait.Carry",
+                do="return (carry, out) or (carry, None), or pass out_axes=plait.Carry",
             )
         return before, out[self.carry_out]
 
@@ -224,7 +226,7 @@ def scan(
                 "scan does not know how many iterations to make",
                 found="no argument with an axis, and no length",
                 expected="one of the two",
-                do="pass length=...",
+                do="pass the number of iterations: plait.scan(f, length=10)",
             )
         outputs, report = scan_lanes(lifting, lifting.inputs, size, options)
         return lifting.finish(outputs, report)

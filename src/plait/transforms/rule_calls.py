@@ -21,6 +21,7 @@ from ..core.objects.filters import to_predicate
 from ..core.objects.nodes import Static
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
+from ..paths import joined
 from .call.aliasing import Treatment, check_aliasing
 from .call.arguments import argument_names
 from .call.crossing import (
@@ -36,7 +37,6 @@ from .call.crossing import (
     reveal,
     write_back,
 )
-from .call.lanes import joined
 from .call.prefixes import is_graph_leaf
 from .selections import DiffState, as_prefix, check_distinct, chosen_positions, labelled_roots
 from .tangent_trees import shapes_of
@@ -184,7 +184,7 @@ class RuleCall:
                         at=label,
                         found="a derivative is asked for",
                         expected="none: nondiff_argnums leaves it out",
-                        do="use the same filter in grad, or pass jax.lax.stop_gradient of the value",
+                        do="leave it out of grad, too, or pass jax.lax.stop_gradient(value)",
                     )
 
     def leave(self, entered: Entered, out: Any) -> tuple[tuple[list[Any], list[Any], list[Any]], Report]:
@@ -209,7 +209,7 @@ class RuleCall:
                 f"{self.name}: the function and its rule leave different structures",
                 found="other types, attributes or references in the arguments or the output of one of them",
                 expected="the same structure from both; only values may differ",
-                do="call the function itself in the rule",
+                do="call the function itself in the rule, and return what it returns",
             )
         plain = [x for x in jax.tree_util.tree_leaves(out, is_leaf=is_graph_leaf) if not is_graph_leaf(x)]
         return (finals, fresh, plain), report
@@ -294,5 +294,5 @@ def _check_no_fixed_objects(name: str, roots: Sequence[tuple[Any, str, Any]], fi
                 at=label,
                 found=f"nondiff_argnums has {number}, and the argument a {type(root).__name__}",
                 expected="a DiffState, which says what of it is differentiable",
-                do=f"write DiffState({number}, False) for nothing, or use graph_updates=False",
+                do=f"write plait.DiffState({number}, False) if nothing of it is, or use graph_updates=False",
             )

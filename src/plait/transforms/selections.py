@@ -73,9 +73,10 @@ def check_distinct(name: str, option: str, argnums: Sequence[int | DiffState], c
     if repeated:
         raise ArgumentError(
             f"{name} was given an argument number twice",
-            found=f"{option} {tuple(argnums)!r}, with {repeated} repeated",
+            found=f"{option}={tuple(argnums)!r}, with {', '.join(map(str, repeated))} repeated",
             expected="each argument once",
-            do="join the filters of one argument: DiffState(0, (FilterA, FilterB))",
+            do="give each argument once, with the filters joined: "
+            f"plait.DiffState({repeated[0]}, (plait.Param, plait.BatchStat))",
         )
 
 

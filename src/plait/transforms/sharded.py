@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec
 from .._compat import varying_axes
 from ..core.functional.modes import graph_updates_mode
 from ..errors import ArgumentError, ArgumentTypeError
+from ..words import describe_type
 from .call.crossing import check_function, curried
 from .call.lanes import Lifting, Report, positional
 from .call.prefixes import Prefix
@@ -113,9 +114,9 @@ def _checked_spec(spec: Any, sizes: Mapping[Any, int], mapped: frozenset[Any]) -
     if not isinstance(spec, PartitionSpec):
         raise ArgumentTypeError(
             "shard_map: a spec is no partition spec",
-            found=f"a {type(spec).__name__}: {spec!r:.60}",
+            found=f"{describe_type(spec)}: {spec!r:.60}",
             expected="jax.sharding.PartitionSpec, None, or plait.StateSharding({filter: spec}) for a module",
-            do="write jax.sharding.PartitionSpec('axis'), or PartitionSpec() for what is replicated",
+            do=f"write jax.sharding.PartitionSpec({min(map(str, mapped), default='axis')!r}), or None for no sharding",
         )
     unknown = [name for name in _names(spec) if name not in mapped]
     if unknown:
@@ -123,7 +124,7 @@ def _checked_spec(spec: Any, sizes: Mapping[Any, int], mapped: frozenset[Any]) -
             "shard_map: a spec names an axis that is not mapped",
             found=f"{', '.join(map(repr, unknown))} in {spec}",
             expected=f"axes of {sorted(mapped, key=str)}",
-            do="correct the spec, the mesh, or axis_names",
+            do="correct the name, or use a mesh (or axis_names) that has it",
         )
     return spec
 
@@ -179,6 +180,5 @@ def _too_long(label: str, spec: PartitionSpec, shape: tuple[int, ...]) -> Argume
         at=label,
         found=f"{spec} for an array of shape {shape}",
         expected=f"at most {len(shape)} entries",
-        do="shorten the spec; for a module, plait.StateSharding({filter: spec, ...: PartitionSpec()}) tells its "
-        "variables apart",
+        do="shorten the spec; for a module, plait.StateSharding({filter: spec, ...: None}) tells its variables apart",
     )

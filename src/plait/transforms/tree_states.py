@@ -88,7 +88,7 @@ class NodeStates:
                 "these NodeStates have no single state",
                 found=f"{len(self.states)} states",
                 expected="one",
-                do="read .states",
+                do="read nodes.states, a tuple of all",
             )
         return self.states[0]
 

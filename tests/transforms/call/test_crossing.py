@@ -8,8 +8,8 @@ import plait
 from plait.errors import ArgumentError
 from plait.transforms.call.crossing import (
     Entered,
+    check_arguments,
     check_function,
-    check_no_duplicates,
     gather,
     is_graph_leaf,
     leave,
@@ -174,7 +174,7 @@ class Talker(plait.Module):
 
 
 def test_a_variable_that_stands_three_times_is_a_duplicate():
-    """U32: the first two of its paths are named."""
+    """U32: the first two of its paths are named, by the names of the arguments."""
     shared = plait.Param(jnp.ones(2))
-    with pytest.raises(ArgumentError, match=r"at +\[0\] and \[1\]\.w"):
-        check_no_duplicates(gather(((shared, Node(w=shared), shared), {})), "jit")
+    with pytest.raises(ArgumentError, match=r"at +scale and model\.w\n"):
+        check_arguments("jit", lambda scale, model, again: None, ((shared, Node(w=shared), shared), {}), None, False)

@@ -148,7 +148,7 @@ LAYOUTS_THAT_DO_NOT_FIT = {
     "unknown axis": (P("nope"), r"(?s)in_shardings names an axis.*at +m\.w.*'nope' in P\('nope',\).*'data': 4"),
     "length": (P(None, ("data", "model")), r"(?s)in_shardings does not fit.*at +m\.w.*\(8, 4\).*of 8"),
     "rank": (P(None, None, "data"), r"(?s)more entries.*at +m\.w.*P\(None, None, 'data'\).*'data': 4.*at most 2"),
-    "twice": (P("data", "data"), r"(?s)cuts two axes.*at +m\.w.*'data' twice in P.*'data': 4"),
+    "twice": (P("data", "data"), r"(?s)shards two axes.*at +m\.w.*'data' twice in P.*'data': 4"),
 }
 
 

@@ -21,7 +21,7 @@ from ..._compat import is_mutable_array
 from ...errors import ArgumentTypeError, FilterError, GraphError
 from ...paths import Path, describe_path, sort_key, sorted_keys
 from ...typing import FilterLiteral
-from ...words import describe_type
+from ...words import describe_filter, describe_type
 from .clock import Stamp, mark_changed
 from .filters import resolve_filters
 from .nodes import register_pytree_node_type
@@ -429,7 +429,8 @@ def group_leaves(flat: FlatState, filters: Sequence[FilterLiteral], *, exhaustiv
         raise FilterError(
             "Non-exhaustive filters: some leaves match none of them",
             at=shown + more,
-            found=f"{len(left_over)} of {len(flat)} leaves left over by {list(filters)!r}",
+            found=f"{len(left_over)} of {len(flat)} leaves left over by "
+            + (", ".join(map(describe_filter, filters)) or "no filter"),
             expected="filters that together match every leaf",
             do="add `...` as the last filter, which takes the rest: plait.split(model, plait.Param, ...)",
         )

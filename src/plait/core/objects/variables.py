@@ -378,7 +378,7 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
                 f"{describe_type(self)} has no attribute {name!r}",
                 found=f"no metadata of that name, and a value of type {type(cell.raw).__name__} without it",
                 expected=f"an attribute of the value, or one of the metadata {sorted(cell.metadata)}",
-                do=f"add it with set_metadata({name}=...)",
+                do=f"to add metadata of this name: variable.set_metadata({name}=value)",
             ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -390,7 +390,7 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
             f"cannot assign the attribute {name!r} of {describe_type(self)}",
             found="an assignment to an attribute",
             expected="`.value` and `[...]` are the only things that can be assigned",
-            do=f"for metadata use set_metadata({name}=...)",
+            do=f"for the value write variable.value = value, for metadata variable.set_metadata({name}=value)",
         )
 
     def __delattr__(self, name: str) -> None:
@@ -398,7 +398,7 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
             f"cannot delete the attribute {name!r} of {describe_type(self)}",
             found="a deletion of an attribute",
             expected="only metadata can be deleted",
-            do=f"use del_metadata({name!r})",
+            do=f"to delete metadata: variable.del_metadata({name!r})",
         )
 
     @property
@@ -431,7 +431,7 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
                     "get_metadata was given a default and no name",
                     found=f"default={default!r}",
                     expected="get_metadata(), get_metadata(name) or get_metadata(name, default)",
-                    do="name the entry that the default is for",
+                    do="name the entry that the default is for: variable.get_metadata(name, default)",
                 )
             return {key: metadata[key] for key in metadata if not (exclude_required and key in REQUIRED_METADATA)}
         if exclude_required:
@@ -439,7 +439,7 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
                 "get_metadata was given both a name and exclude_required",
                 found=f"name={name!r}, exclude_required=True",
                 expected="one of the two",
-                do="drop exclude_required",
+                do="drop exclude_required: variable.get_metadata(name)",
             )
         if name in metadata:
             return metadata[name]
@@ -452,7 +452,7 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
             f"{describe_type(self)} has no metadata {name!r}",
             found=f"the entries {sorted(metadata)}",
             expected=f"an entry {name!r}",
-            do=f"set it with set_metadata({name}=...), or pass a default: get_metadata({name!r}, None)",
+            do=f"set it: variable.set_metadata({name}=value); or pass a default: variable.get_metadata({name!r}, None)",
         )
 
     def has_metadata(self, name: str) -> bool:
@@ -480,7 +480,7 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
                 "set_metadata was called in a form that it does not have",
                 found=f"{len(args)} positional arguments and the keywords {sorted(entries)}",
                 expected="set_metadata(dict), set_metadata(name, value) or set_metadata(name=value, ...)",
-                do="use one of the three forms",
+                do="for example variable.set_metadata(name=value)",
             )
         for name in REQUIRED_METADATA & new.keys():
             if new[name] != metadata[name]:
@@ -557,7 +557,7 @@ class Variable(VariableOperators, Generic[A], metaclass=_VariableType):
                 "copy_from takes a variable of the same class",
                 found=describe_type(other),
                 expected=describe_type(self),
-                do="use set_value(other.get_value()) to take the value alone",
+                do="take the value alone: variable.set_value(other.get_value())",
             )
         cell = self._cell
         if cell.trace is not trace_state.value:
@@ -885,7 +885,7 @@ class _VariableStateType(_VariableType):
                 "VariableState needs a variable class",
                 found=f"type={type!r}",
                 expected="a subclass of plait.Variable",
-                do="for example VariableState(plait.Param, value)",
+                do="for example plait.VariableState(plait.Param, value)",
             )
         return type.from_metadata(value, metadata)
 

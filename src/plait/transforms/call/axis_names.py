@@ -15,12 +15,11 @@ from typing import Any
 
 import jax
 
-from ...core.functional.modes import check_mode
 from ...core.graph.axes import PARTITION_NAME, drop_axis, put_axis
 from ...core.graph.flatten import Walk, path_of
 from ...core.objects.variables import Variable
 from ...errors import PartitioningUnspecifiedError
-from .crossing import check_function
+from .crossing import check_arguments, check_function
 from .lanes import positional
 from .prefixes import Prefix, choose, is_graph_leaf
 
@@ -77,7 +76,7 @@ def transform_metadata(
         args, kwargs = positional(f, args, kwargs)
         ins = Prefix.of("transform_metadata", "in_axes", in_axes, updates=True)
         outs = Prefix.of("transform_metadata", "out_axes", out_axes, updates=True)
-        check_mode(list(args), graph)
+        check_arguments("transform_metadata", f, (args, kwargs), graph, True)
         return _run_without_names(f, args, kwargs, ins, outs, metadata)
 
     setattr(wrapper, _NAME, partition)
@@ -96,7 +95,7 @@ def read_axis_name(f: Callable[..., Any], metadata: Mapping[str, Any]) -> tuple[
                 "transform_metadata says something about an axis that it does not name",
                 found=f"{dict(metadata)!r}",
                 expected=f"an entry {PARTITION_NAME!r}",
-                do="add plait.PARTITION_NAME: 'layers', or PARTITION_NAME: None for an axis without a name",
+                do="name it: transform_metadata={plait.PARTITION_NAME: 'layers'}, or None for an axis without a name",
             )
         return f, metadata
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,8 @@ from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
 from ...core.graph.flatten import path_of
 from ...core.objects.variables import Variable, make_variable
 from ...errors import ArgumentError, ArgumentTypeError, AxisNameMismatchError
-from ...paths import Path, format_path
+from ...paths import joined
+from ...words import name_of_class
 from .aliasing import Treatment, check_aliasing
 from .arguments import argument_name, parameter_names
 from .crossing import (
@@ -251,13 +253,16 @@ class Passage:
 
     def _new_in_carry(self, left: Left, origin: int) -> ArgumentError:
         leaf = left.walk.leaves[origin]
-        path = format_path(path_of(left.walk.links[origin]))
+        path = path_of(left.walk.links[origin])
+        labels = itertools.chain(self.labels, itertools.repeat("the output"))
+        place = next(joined(label, path) for label, end in zip(labels, left.ends, strict=False) if origin < end)
         return ArgumentError(
             f"{self.name}: the structure of the carry changed in one iteration",
-            at=path,
+            at=place,
             found=f"a new {type(leaf).__name__}",
             expected="the same variables before and after",
-            do="make the variable before the loop, or give it an axis: plait.StateAxes({Kind: 0, ...: plait.Carry})",
+            do="make the variable before the loop, or give it an axis: "
+            f"plait.StateAxes({{{name_of_class(type(leaf))}: 0, ...: plait.Carry}})",
         )
 
 
@@ -275,7 +280,7 @@ def _check_output_axis(name: str, axis: Any, value: Any) -> None:
                 at="out_axes",
                 found=f"an output of shape {np.shape(leaf)} in one call",
                 expected=f"an axis from {-rank} to {rank - 1}",
-                do="change the axis in out_axes",
+                do=f"change the axis in out_axes, for example to {0 if axis >= 0 else -1}",
             )
 
 
@@ -337,7 +342,7 @@ class Lifting:
             roots = zip(self.root_labels, gathered.roots, prefixes, strict=True)
             check_aliasing(name, [Treatment(*root) for root in roots], {})
         lanes = tuple(values_in([*spread, *outs.leaves]))
-        self.value_lanes = [lanes.index(p) for p in value_prefixes(gathered, prefixes)]
+        self.value_lanes = [lanes.index(p) for p in value_prefixes(gathered, prefixes, self.root_labels)]
         self.plain_lanes = [lanes.index(p) for p in plain_prefixes]
         metadata = None if axis_metadata is None else FrozenMetadata(axis_metadata)
         self.passage = passage(
@@ -429,7 +434,7 @@ def _kwarg_prefix(name: str, label: str) -> Any:
     )
 
 
-def value_prefixes(gathered: Gathered, prefixes: tuple[Any, ...]) -> Iterator[Any]:
+def value_prefixes(gathered: Gathered, prefixes: tuple[Any, ...], roots: Sequence[str]) -> Iterator[Any]:
     """The prefix value of each input value."""
     walk = gathered.walk
     if walk is None:
@@ -437,7 +442,7 @@ def value_prefixes(gathered: Gathered, prefixes: tuple[Any, ...]) -> Iterator[An
     filtered = any(isinstance(prefix, (FilterMapping, NodePrefix)) for prefix in prefixes)
     paths = walk.paths() if filtered else None
     position = 0
-    for prefix, count in zip(prefixes, walk.counts, strict=True):
+    for prefix, count, root in zip(prefixes, walk.counts, roots, strict=True):
         if not isinstance(prefix, (FilterMapping, NodePrefix)):
             yield from [prefix] * count
             position += count
@@ -446,7 +451,7 @@ def value_prefixes(gathered: Gathered, prefixes: tuple[Any, ...]) -> Iterator[An
         for _ in range(count):
             cls, cell = walk.types[position], walk.cells[position]
             probe = cell.raw if cls is None else make_variable(cls, cell.raw, cell.metadata, None)
-            yield choose(prefix, paths[position], probe)
+            yield choose(prefix, paths[position], probe, root)
             position += 1
 
 
@@ -457,12 +462,6 @@ def value_labels(gathered: Gathered, roots: Sequence[str]) -> list[str]:
         return []
     owners = [label for label, count in zip(roots, walk.counts, strict=True) for _ in range(count)]
     return [joined(owner, path) for owner, path in zip(owners, walk.paths(), strict=True)]
-
-
-def joined(root: str, path: Path) -> str:
-    """The path of something in an argument: ``model.layers[0].kernel``."""
-    text = format_path(path)
-    return root + (text if not text or text.startswith("[") else f".{text}")
 
 
 def positional(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -6,8 +6,9 @@ from typing import Any
 
 import jax
 
+from ...paths import joined
 from .crossing import Structure
-from .lanes import Lifting, Report, joined
+from .lanes import Lifting, Report
 
 
 def describe_route(lifting: Lifting, report: Report, lane: int, place: int) -> str:

@@ -63,7 +63,7 @@ class Shardings:
         prefixes = tuple(prefix for _, _, prefix in roots)
         if len(set(prefixes)) > 1:
             check_aliasing("jit", [Treatment(*root) for root in roots], {})
-        values = list(value_prefixes(gathered, prefixes))
+        values = list(value_prefixes(gathered, prefixes, [label for label, _, _ in roots]))
         plain = [prefix for (_, leaf), prefix in zip(pairs, spread, strict=True) if not is_graph_leaf(leaf)]
         whole = isinstance(self.given, tuple)
         arguments = [self.given[i] if whole else self.given for i in range(len(args))]
@@ -96,11 +96,12 @@ class Shardings:
             for argument, place, spec in given:
                 if isinstance(spec, PartitionSpec):
                     raise ArgumentError(
-                        f"jit: {argument} has partition specs, and there is no mesh that they are about",
+                        f"jit: {argument} has partition specs, and no mesh is in force",
                         at=place,
                         found=f"{spec}, and no mesh in force",
                         expected="a mesh that jax.set_mesh put in force, or shardings with a mesh of their own",
-                        do=f"call it in `with jax.set_mesh(mesh):`, or pass jax.sharding.NamedSharding(mesh, {spec})",
+                        do="call it under `with jax.set_mesh(mesh): ...`, or pass "
+                        f"jax.sharding.NamedSharding(mesh, jax.sharding.{spec})",
                     ) from error
         if "does not match the sharding" not in str(error):
             return
@@ -218,16 +219,16 @@ def check_layout(argument: str, place: str, value: Any, sharding: Any) -> None:
             at=place,
             found=f"{', '.join(map(repr, unknown))} in {spec}",
             expected=f"axes of {mesh}",
-            do="correct the name, or put the mesh that has it in force: with jax.set_mesh(mesh)",
+            do="correct the name, or call it under a mesh that has it: `with jax.set_mesh(mesh): ...`",
         )
     repeated = sorted({name for name in flat if flat.count(name) > 1})
     if repeated:
         raise ArgumentError(
-            f"jit: {argument} cuts two axes of one array by the same mesh axis",
+            f"jit: {argument} shards two axes of one array over the same mesh axis",
             at=place,
             found=f"{', '.join(map(repr, repeated))} twice in {spec}, with {mesh}",
             expected="each axis of the mesh at most once",
-            do="name another axis of the mesh, or None for an axis that stays whole",
+            do="name another axis of the mesh, or None for an axis that is not sharded",
         )
     for leaf in jax.tree_util.tree_leaves(value):
         shape = np.shape(leaf)
@@ -237,8 +238,8 @@ def check_layout(argument: str, place: str, value: Any, sharding: Any) -> None:
                 at=place,
                 found=f"{spec} for an array of shape {shape}, with {mesh}",
                 expected=f"at most {len(shape)} entries",
-                do="shorten the spec; for a module, plait.StateSharding({filter: spec, ...: PartitionSpec()}) tells "
-                "its variables apart",
+                do="shorten the spec; for a module, plait.StateSharding({filter: spec, ...: None}) tells its variables "
+                "apart",
             )
         for axis, (length, part) in enumerate(zip(shape, names, strict=False)):
             parts = math.prod(sizes.get(name, 1) for name in part)
@@ -264,7 +265,7 @@ def _check_divides(leaf: Any, sharding: Sharding, place: str) -> None:
     """
     try:
         sharding.shard_shape(leaf.shape)
-    except (ValueError, IndexError) as error:  # the second: a scalar has no axis to cut
+    except (ValueError, IndexError) as error:  # the second: a scalar has no axis to shard
         raise ArgumentError(
             "jit: out_shardings does not fit an output",
             at=place,
