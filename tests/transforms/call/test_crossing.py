@@ -176,5 +176,5 @@ class Talker(plait.Module):
 def test_a_variable_that_stands_three_times_is_a_duplicate():
     """U32: the first two of its paths are named, by the names of the arguments."""
     shared = plait.Param(jnp.ones(2))
-    with pytest.raises(ArgumentError, match=r"at +scale and model\.w\n"):
+    with pytest.raises(ArgumentError, match=r"at +again and model\.w\n"):
         check_arguments("jit", lambda scale, model, again: None, ((shared, Node(w=shared), shared), {}), None, False)

@@ -116,7 +116,7 @@ def test_ahead_of_time_and_donation():
 def test_mistakes():
     """X2, X3, section 9."""
     m, x = model(), jnp.ones((4, 8))
-    with pytest.raises(FilterError, match=r"(?s)at +n.*BatchStat"):
+    with pytest.raises(FilterError, match=r"(?s)at +model\.n\n.*BatchStat"):
         plait.jit(step, in_shardings=(plait.StateSharding({plait.Param: named()}), None))(m, x)
     with pytest.raises(SharingError, match=r"(?s)jit reaches one variable.*a\.n and b\.n"):
         plait.jit(lambda a, b: 0, in_shardings=(named(), named("data")))(m, m)

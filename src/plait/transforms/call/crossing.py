@@ -356,7 +356,8 @@ def check_arguments(name: str, f: Callable[..., Any], tree: Any, graph: bool | N
             at=f"{format_path(first)} and {format_path(second)}",
             found="one variable at both (a duplicate)",
             expected="each variable once",
-            do="pass plait.clone(model), use graph_updates=True, or the functions of plait.compat",
+            do=f"give each place its own: {format_path(second)} = plait.clone({format_path(first)}); or use "
+            "graph_updates=True, where the transform has it",
         )
 
 

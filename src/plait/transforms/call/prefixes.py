@@ -83,7 +83,7 @@ class FilterMapping(Mapping[Any, Any]):
     def as_code(self, more: Mapping[Any, Any] = {}) -> str:
         """This mapping as a program writes it, with more entries: ``plait.StateAxes({plait.Param: 0, ...: None})``."""
         pairs = [*zip(self.filters, self.values_, strict=True), *more.items()]
-        shown = "{" + ", ".join(f"{describe_filter(key)}: {describe_filter(value)}" for key, value in pairs) + "}"
+        shown = "{" + ", ".join(f"{describe_filter(key)}: {_value_as_code(value)}" for key, value in pairs) + "}"
         return shown if type(self) is FilterMapping else f"{name_of_class(type(self))}({shown})"
 
     def __getitem__(self, key: Any) -> Any:
@@ -108,6 +108,11 @@ class FilterMapping(Mapping[Any, Any]):
         pairs = zip(self.filters, self.values_, strict=True)
         shown = [f"{_show_filter(filter)}: {_show_filter(value)}" for filter, value in pairs]
         return f"{type(self).__name__}({{{', '.join(shown)}}})"
+
+
+def _value_as_code(value: Any) -> str:
+    short = value is None or isinstance(value, (int, str, type, PartitionSpec))
+    return describe_filter(value) if short else "sharding"
 
 
 def _show_filter(value: Any) -> str:
