@@ -43,4 +43,6 @@ def describe_type(value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     name = type(value).__name__
+    if name.endswith("Tracer"):
+        return "a traced array"
     return with_article(_USERS_WORDS.get(name, name))

@@ -14,11 +14,13 @@ from .._compat import trace_state
 from ..core.graph.walks import CachedWalk
 from ..core.objects.filters import to_predicate
 from ..core.objects.nodes import Kind, kind_of
+from ..core.objects.rngs import RngState
 from ..core.objects.state import FlatState, State
 from ..core.objects.variables import Param, Variable, make_variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..notices import warn_nothing_selected
 from ..typing import FilterLiteral
+from ..words import name_of_class
 from .call.aliasing import Treatment, check_aliasing
 from .call.arguments import argument_names
 from .call.crossing import Entered, Gathered
@@ -181,8 +183,16 @@ def warn_of_nothing(
                 kinds,
                 at=f"argument {names[number]}",
                 so="so the gradient is empty",
-                do=f"select what the argument has, such as argnums=plait.DiffState({number}, plait.Param)",
+                do=_what_to_select(number, kinds),
             )
+
+
+def _what_to_select(number: int, kinds: Sequence[type | None]) -> str:
+    numeric = [kind for kind in kinds if kind is not None and not issubclass(kind, RngState)]
+    if not numeric:
+        return f"differentiate with respect to another argument: argnums={0 if number else 1}"
+    kind = Param if Param in numeric else numeric[0]
+    return f"select what the argument has: argnums=plait.DiffState({number}, {name_of_class(kind)})"
 
 
 def _objects(argument: Any) -> list[Any]:

@@ -72,7 +72,7 @@ class NodeStates:
                 "these NodeStates have no graphdef",
                 found="states alone",
                 expected="what from_split makes",
-                do="make them with NodeStates.from_split(graphdef, state)",
+                do="make them with plait.NodeStates.from_split(graphdef, state)",
             )
         return self._graphdef
 

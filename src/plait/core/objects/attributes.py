@@ -89,7 +89,7 @@ def _mark(status: str, value: Any, options: dict[str, Any]) -> Mark:
             f"{status}() takes a value or field options, not both",
             found=f"the value {value!r:.60} and the options {sorted(options)}",
             expected=f"{status}(value), or {status}(default=..., ...) at class level",
-            do=f"in the class body, give the value as default: plait.{status}(default=value, ...)",
+            do=f"in the class body, give the value as default: plait.{status}(default=value)",
         )
     return Mark(status, value, options)
 

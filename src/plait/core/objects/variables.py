@@ -20,7 +20,7 @@ from jax.tree_util import GetAttrKey
 
 from ..._compat import ArrayImpl, current_trace, is_mutable_array, new_ref, top_level_trace, trace_state
 from ...errors import ArgumentTypeError, LostUpdateWarning, MetadataError, MetadataKeyError, VariableAttributeError
-from ...words import describe_type, with_article
+from ...words import describe_type, name_of_class, with_article
 from .clock import Stamp, mark_changed
 from .operators import VariableOperators
 from .repr import render_tree, repr_fields, size_comment
@@ -774,7 +774,7 @@ def _refuse_references(value: Any, kind: type) -> None:
             f"a JAX Ref is not allowed as the value of {with_article(kind.__name__)}",
             found="a value that is, or contains, a JAX Ref",
             expected="arrays or other values",
-            do=f"pass the array and let the variable make the reference: {kind.__name__}(x, ref=True)",
+            do=f"pass the array and let the variable make the reference: {name_of_class(kind)}(x, ref=True)",
         )
 
 
@@ -783,7 +783,7 @@ def _fixed_flag(variable: Variable[Any], name: str, old: Any, new: Any) -> Metad
         f"the flag {name!r} of {describe_type(variable)} cannot be changed",
         found=f"{new!r}",
         expected=f"{old!r}, as it was when the variable was made",
-        do=f"make a new variable with {name}=... instead",
+        do=f"make a new variable: {name_of_class(type(variable))}(value, {name}={not old})",
     )
 
 

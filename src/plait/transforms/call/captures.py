@@ -68,7 +68,7 @@ def watch_captured_containers(f: Callable[..., Any]) -> Iterator[None]:
         for found in changed:
             _refill(found.container, found.saved)
     for found in changed[:1]:
-        raise_foreign_trace(found.trace, found.container, "change the contents of")
+        raise_foreign_trace(found.trace, found.container, "change the contents of a")
 
 
 def _with_inner_functions(f: Any) -> list[Any]:

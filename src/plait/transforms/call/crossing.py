@@ -44,7 +44,7 @@ from ...core.objects.statics import HashableMapping
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, ArgumentTypeError, StaticValueError
 from ...paths import Path, format_path
-from ...words import describe_type
+from ...words import describe_type, with_article
 from .arguments import objects_by_name
 from .captures import captures_objects, watch_captured_containers
 from .prefixes import choose, is_graph_leaf
@@ -320,14 +320,16 @@ def leave_values_only(entered: Entered, out: Any, name: str, returned: frozenset
         if is_graph_leaf(leaf):
             ends.append(len(walk.leaves))
     _check_no_captives(walk, entered, out, name)
+    positions = {id(variable): position for position, variable in enumerate(variables) if variable is not None}
     for leaf in walk.leaves:
-        if isinstance(leaf, Variable) and any(leaf is variable for variable in variables):
+        if id(leaf) in positions:
+            path = entered.structure.leaf_paths()[positions[id(leaf)]][1]
             raise ArgumentError(
                 f"{name} with graph_updates=False was asked to return an input variable",
-                at=describe_place(leaf),
+                at=f"{format_path(path)} ({with_article(type(leaf).__name__)})" if path else describe_place(leaf),
                 found=f"the {type(leaf).__name__} that was passed in",
                 expected="new objects, or values",
-                do="return variable.value, or use graph_updates=True",
+                do="return variable.value" + _or_updates(name),
             )
     sources = tuple(range(len(values), len(values) + len(walk.leaves)))
     values += [leaf._cell.raw if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
@@ -350,15 +352,21 @@ def check_arguments(name: str, f: Callable[..., Any], tree: Any, graph: bool | N
     check_mode(objects, graph)
     if updates:
         return
-    for first, second, *_ in find_duplicates(objects, only=_holds_variables)[:1]:
+    for paths in find_duplicates(objects, only=_holds_variables)[:1]:
+        one, other, *_ = map(format_path, paths)
         raise ArgumentError(
             f"{name} with graph_updates=False takes no shared variables",
-            at=f"{format_path(first)} and {format_path(second)}",
+            at=f"{one} and {other}",
             found="one variable at both (a duplicate)",
             expected="each variable once",
-            do=f"give each place its own: {format_path(second)} = plait.clone({format_path(first)}); or use "
-            "graph_updates=True, where the transform has it",
+            do=f"give each place its own: {other} = plait.clone({one})" + _or_updates(name),
         )
+
+
+def _or_updates(name: str) -> str:
+    """The other way out, for transforms that have it."""
+    always = ("vjp", "jvp", "linearize", "custom_jvp", "make_jaxpr", "jit_partial")
+    return "" if name in always else "; or use graph_updates=True"
 
 
 def _holds_variables(path: Any, value: Any) -> bool:
@@ -564,7 +572,7 @@ def _call(name: str, f: str, arguments: str) -> str:
     """How a program calls a transform with a function, and the result with arguments."""
     if name == "jvp":
         tangents = ", ".join(f"{each}_tangent" for each in arguments.split(", "))
-        return f"plait.jvp({f}, ({arguments},), ({tangents},))"
+        return f"plait.jvp({f}, primals=({arguments},), tangents=({tangents},))"
     if name == "transform_metadata":
         return f"plait.transform_metadata({f}, partition='layers')"
     if name == "jit_partial":

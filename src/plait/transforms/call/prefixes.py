@@ -111,7 +111,9 @@ class FilterMapping(Mapping[Any, Any]):
 
 
 def _value_as_code(value: Any) -> str:
-    short = value is None or isinstance(value, (int, str, type, PartitionSpec))
+    if isinstance(value, PartitionSpec):
+        return f"jax.sharding.PartitionSpec{tuple(value)!r}"
+    short = value is None or isinstance(value, (int, str, type))
     return describe_filter(value) if short else "sharding"
 
 
@@ -250,8 +252,8 @@ class Prefix:
         """
         try:
             parts = self.treedef.flatten_up_to(tree)
-        except ValueError as error:
-            raise self._mismatch(tree, str(error)) from None
+        except ValueError:
+            raise self._mismatch(tree) from None
         spread: list[Any] = []
         for prefix, part in zip(self.leaves, parts, strict=True):
             leaves = jax.tree_util.tree_leaves(part, is_leaf=is_graph_leaf)
@@ -268,7 +270,7 @@ class Prefix:
             spread += [prefix] * len(leaves)
         return spread
 
-    def _mismatch(self, tree: Any, reason: str) -> ArgumentError:
+    def _mismatch(self, tree: Any) -> ArgumentError:
         shown = jax.tree_util.tree_unflatten(self.treedef, self.leaves)
         outline = jax.tree_util.tree_map(_Outline, tree, is_leaf=is_graph_leaf)
         counts = ""
@@ -279,7 +281,7 @@ class Prefix:
             found=f"{outline}{counts}",
             expected=f"a tree that begins like {self.argument} = {shown}",
             do=f"give {self.argument} one entry for each {'output' if 'out' in self.argument else 'argument'}, "
-            f"or one value for all ({reason.splitlines()[0]})",
+            "or one value for all",
         )
 
 

@@ -101,7 +101,7 @@ class Shardings:
                         found=f"{spec}, and no mesh in force",
                         expected="a mesh that jax.set_mesh put in force, or shardings with a mesh of their own",
                         do="call it under `with jax.set_mesh(mesh): ...`, or pass "
-                        f"jax.sharding.NamedSharding(mesh, jax.sharding.{spec})",
+                        f"jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec{tuple(spec)!r})",
                     ) from error
         if "does not match the sharding" not in str(error):
             return
@@ -257,32 +257,11 @@ def _axes_of(entry: Any) -> tuple[str, ...]:
     return tuple(name for name in (entry if isinstance(entry, (tuple, list)) else (entry,)) if isinstance(name, str))
 
 
-def _check_divides(leaf: Any, sharding: Sharding, place: str) -> None:
-    """Refuse a sharding that cannot cut an output.
-
-    Raises:
-        ArgumentError: names the shape and the sharding.
-    """
-    try:
-        sharding.shard_shape(leaf.shape)
-    except (ValueError, IndexError) as error:  # the second: a scalar has no axis to shard
-        raise ArgumentError(
-            "jit: out_shardings does not fit an output",
-            at=place,
-            found=f"an array of shape {tuple(leaf.shape)}",
-            expected=f"a shape that {sharding} divides",
-            do="pad the array, or leave that axis unsharded",
-        ) from error
-
-
 def constrain(value: Any, sharding: Any, place: str) -> Any:
     """A traced value laid out in a way; ``None`` leaves it to JAX."""
     if sharding is None:
         return value
     check_layout("out_shardings", place, value, sharding)
-    if isinstance(sharding, Sharding):
-        for leaf in jax.tree_util.tree_leaves(value):
-            _check_divides(leaf, sharding, place)
     explicit = isinstance(sharding, NamedSharding) and set(sharding.mesh.axis_types) == {AxisType.Explicit}
     lay_out = jax.sharding.reshard if explicit else jax.lax.with_sharding_constraint
     return jax.tree_util.tree_map(lambda leaf: lay_out(leaf, sharding), value)
