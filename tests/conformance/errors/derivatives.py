@@ -5,7 +5,10 @@ from plait.errors import ArgumentError, ArgumentTypeError, NothingSelectedWarnin
 from .rows import Row
 
 LOSS = "loss = lambda model, x: model(x).sum()\n"
-JVP = LOSS + "call = lambda model, x: model(x)\nnode = plait.Linear(2, 2, rngs=rngs); f = lambda model: model.bias[...] * 2\n"
+JVP = (
+    LOSS
+    + "call = lambda model, x: model(x)\nnode = plait.Linear(2, 2, rngs=rngs); f = lambda model: model.bias[...] * 2\n"
+)
 RULE = """
 def ruled(tangents, nondiff_argnums=(), graph_updates=None, fwd=None):
     def f(model, x):
@@ -93,7 +96,8 @@ ROWS = {
         "plait.vjp(f, node, x)",
         ArgumentError,
         r"at +m\.bias and m\.kernel",
-        setup="f = lambda m, x: m.bias.sum() + m.kernel.sum(); node = plait.Linear(2, 2, rngs=rngs); node.bias = node.kernel; m = node",
+        setup="f = lambda m, x: m.bias.sum() + m.kernel.sum()\n"
+        "m = node = plait.Linear(2, 2, rngs=rngs); node.bias = node.kernel",
         fix="m.kernel = plait.clone(m.bias)",
         cure="$; plait.vjp(f, node, x)",
     ),
@@ -159,7 +163,7 @@ ROWS = {
         "plait.grad(ruled((zeros, None), fwd=fwd))(node, x[0])",
     ),
     "a derivative that the rule leaves out": Row(
-        "jax.grad(lambda v: ruled((zeros, None), (plait.DiffState(0, False),))(plait.Dict(bias=plait.Param(v)), x[0]))(x[0])",
+        "jax.grad(lambda v: ruled((zeros, None), (plait.DiffState(0, False),))(make(v), x[0]))(x[0])",
         ArgumentError,
         (r"at +model\.bias", "nondiff_argnums leaves it out"),
         setup=RULE + "make = lambda value: plait.Dict(bias=plait.Param(value))",

@@ -67,7 +67,8 @@ ROWS = {
         ("references in the carry changed", r"at +the carry", "another Two"),
         setup=SCAN,
         fix="plait.update(module, state)",
-        cure="def f(module, x):\n    state = plait.state(plait.clone(module))\n    $\n    return module, x\nscan(f, model, x)",
+        cure="def f(module, x):\n    state = plait.state(plait.clone(module))\n    $\n    return module, x\n"
+        "scan(f, model, x)",
     ),
     "no length": Row(
         "scan(lambda c: (c, None), 0.0, in_axes=plait.Carry, out_axes=(plait.Carry, 0))",

@@ -164,7 +164,8 @@ ROWS = {
         ArgumentError,
         (r"at +in_axes\[0\]", "module or variable inside a prefix"),
         setup="f = lambda model, x: model(x)\n"
-        "model = plait.vmap(lambda key: plait.Linear(2, 2, rngs=plait.Rngs(key)))(jax.random.split(jax.random.key(0), 4))",
+        "make = plait.vmap(lambda key: plait.Linear(2, 2, rngs=plait.Rngs(key)))\n"
+        "model = make(jax.random.split(jax.random.key(0), 4))",
         fix="plait.StateAxes({plait.Param: 0, ...: None})",
         cure="plait.vmap(f, in_axes=($, 0))(model, x)",
     ),

@@ -129,8 +129,8 @@ ROWS = {
         "the graph node type Cell is already registered",
         "register()",
         setup="class Cell: pass\n"
-        "def register():\n    plait.graph.register_graph_node_type(Cell, lambda c: ((), None), setattr, delattr, lambda m: Cell(),"
-        " lambda c: None)",
+        "def register():\n    plait.graph.register_graph_node_type(Cell, lambda c: ((), None), setattr, delattr, "
+        "lambda m: Cell(), lambda c: None, lambda c, items: None)",
     ),
     "a pytree node registered twice": Row(
         "register(); register()",
@@ -156,8 +156,7 @@ ROWS = {
         setup=REGISTER,
     ),
     "a word where a model belongs": Row(
-        "plait.state('model')", GraphTypeError, ("state takes a module", "'model' of type str"), fix="state(model)",
-        cure="plait.$",
+        "plait.state('model')", GraphTypeError, ("state takes a module", "'model' of type str"), "plait.state([model])"
     ),
     "a static value without a hash, in a mapping": Row(
         "hash(plait.graph.HashableMapping({'sizes': [1, 2]}))",

@@ -71,8 +71,8 @@ def run(code: str, names: dict[str, Any]) -> None:
     exec(textwrap.dedent(code), names)
 
 
-def caught(row: Row) -> tuple[BaseException, dict[str, Any]]:
-    """What the mistake of a row raises, and the names that its program has by then."""
+def caught(row: Row) -> BaseException:
+    """What the mistake of a row raises, or warns."""
     names = program()
     with warnings.catch_warnings():
         warnings.simplefilter("error" if issubclass(row.error, Warning) else "ignore")
@@ -80,7 +80,7 @@ def caught(row: Row) -> tuple[BaseException, dict[str, Any]]:
         try:
             run(row.wrong, names)
         except BaseException as error:
-            return error, names
+            return error
     raise AssertionError(f"nothing was raised by {row.wrong}")
 
 
@@ -98,26 +98,30 @@ def follow(row: Row) -> None:
         run(row.cure.replace("$", row.fix), names)
 
 
+_CODE = re.compile(r"(?<![\w.])(?:lambda [\w, ]+: |[\w.\[\]]+ = )?[A-Za-z_][\w.]*(?:\(|=(?=[^\s=]))")
+
+
 def code_in(text: str) -> Iterator[str]:
     """The pieces of a text that look like Python: what stands in backticks, calls, and keyword arguments."""
     yield from re.findall(r"`([^`]+)`", text)
     text = re.sub(r"`[^`]+`", "", text)
-    for found in re.finditer(r"(?<![\w.])(?:lambda [\w, ]+: |[\w.\[\]]+ = )?[A-Za-z_][\w.]*(?:\(|=(?=[^\s=]))", text):
-        yield _whole(text, found.start(), found.end())
+    place = 0
+    while found := _CODE.search(text, place):
+        place = _end(text, found.end())
+        yield text[found.start() : place]
 
 
-def _whole(text: str, start: int, end: int) -> str:
-    """The piece from ``start`` on: until its brackets are closed and, for a keyword argument, its value ends."""
-    keyword = text[end - 1] == "="
-    depth = 0
+def _end(text: str, start: int) -> int:
+    """Where a piece ends that began before ``start``: where its bracket closes, or the value of its keyword ends."""
+    keyword = text[start - 1] == "="
+    depth = 0 if keyword else 1
     for place in range(start, len(text)):
-        sign = text[place]
-        if keyword and depth == 0 and place >= end and sign in " ,;:)":
-            return text[start:place]
-        depth += (sign in "([{") - (sign in ")]}")
-        if not keyword and sign in ")]}" and depth == 0:
-            return text[start : place + 1]
-    return text[start:]
+        if keyword and depth == 0 and text[place] in " ,;:)":
+            return place
+        depth += (text[place] in "([{") - (text[place] in ")]}")
+        if not keyword and depth == 0:
+            return place + 1
+    return len(text)
 
 
 def compiles(code: str) -> bool:
@@ -156,8 +160,12 @@ class Site:
     first: int
     last: int
 
+    @property
+    def place(self) -> str:
+        return Path(self.file).relative_to(SOURCE).as_posix()
+
     def __str__(self) -> str:
-        return f"{Path(self.file).relative_to(SOURCE)}:{self.first} ({self.function})"
+        return f"{self.place}:{self.first} ({self.function})"
 
 
 # Python's own protocols: an attribute or a key that is not there, what a subclass defines, an error passed on inside.

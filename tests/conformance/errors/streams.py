@@ -102,7 +102,5 @@ ROWS = {
         fix="plait.Rngs(default=0)",
         cure="$()",
     ),
-    "fork with split": Row(
-        "rngs.fork(split=4)", DeprecationWarning, "use split", "rngs.split(4)"
-    ),
+    "fork with split": Row("rngs.fork(split=4)", DeprecationWarning, "use split", "rngs.split(4)"),
 }

@@ -529,7 +529,7 @@ def check_node(node: Any, operation: str) -> None:
             f"{operation} takes a module, a variable or a container of them",
             found=f"{node!r:.80} of type {type(node).__name__}",
             expected="a plait.Module (or another graph node), a Variable, an array, or a list, tuple or dict of these",
-            do=f"pass the module itself: plait.{operation}(model)",
+            do="pass the module itself, or a container of modules",
         )
 
 
