@@ -172,7 +172,10 @@ def test_what_is_differentiated_is_chosen_by_argnums(case):
 
 NOTHING = {
     "a filter": (plait.DiffState(0, plait.Cache), r"plait\.Cache.*so the gradient is empty.*argument net"),
-    "a word": (plait.DiffState(0, plait.PathContains("krenel")), r"plait\.PathContains\('krenel'\).*3 Param, 2 BatchStat"),
+    "a word": (
+        plait.DiffState(0, plait.PathContains("krenel")),
+        r"plait\.PathContains\('krenel'\).*3 Param, 2 BatchStat",
+    ),
     "one of two": ((1, plait.DiffState(0, plait.Cache)), r"plait\.Cache.*argument net"),
 }
 

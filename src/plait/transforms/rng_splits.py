@@ -402,7 +402,7 @@ def _reseeded(path: Path, key: jax.Array, shape: tuple[int, ...], policy: Any) -
         found=f"keys of shape {shape}, and policy='scalars_only'",
         expected="one key, of shape ()",
         do="if the keys differ along all axes, pass policy='match_shape' (one split of the new key); otherwise pass a "
-        "function: `lambda path, key, shape: ...`",
+        "function: `policy=lambda path, key, shape: ...`",
     )
 
 

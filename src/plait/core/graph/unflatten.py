@@ -131,7 +131,7 @@ def _built_before(known: Mapping[int, Any], definition: Any) -> Any:
         ) from None
 
 
-def _check_new(known: Mapping[int, Any], plan: Plan) -> None:
+def _check_new(known: Mapping[Any, Any], plan: Plan) -> None:
     for definition in (*plan.plain, *plan.others):
         if definition.index in known:
             raise RegistryError(
