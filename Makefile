@@ -17,20 +17,23 @@ NEWER  ?= python3.13
 NEWEST := .venv-newest
 ON_NEWEST := saved_model saving portable readers stablehlo conversion
 
-.PHONY: help demo test slow long torch older newest lint types lock bench fuzz reference check clean
+.PHONY: help demo test slow long torch older newest laws optimized nightly lint types lock bench fuzz reference check clean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo       train and look at a small model; needs nothing but Python 3.11 or newer'
 	@echo 'make test       the test suite, but for tests that take long'
 	@echo 'make slow       the tests that take long'
-	@echo 'make long       more of what slow tests show'
+	@echo 'make long       more of what slow tests show: the other half of the zoo'
 	@echo 'make torch      adds PyTorch, so that the tests that compare with it run too'
 	@echo 'make older      SavedModels for older releases of TensorFlow, run by them'
 	@echo 'make newest     exports with the newest JAX, on a newer Python: make newest NEWER=python3.13'
 	@echo 'make lint       ruff: rules and formatting'
 	@echo 'make types      pyright on the library'
-	@echo 'make check      lint, types and all tests'
+	@echo 'make check      lint, types, and the tests of make test and make slow'
+	@echo 'make laws       the laws, with 5,000 examples each'
+	@echo 'make optimized  the tests of make test and make slow, as XLA compiles for users'
+	@echo 'make nightly    what make check leaves out: long, older, newest, laws, optimized'
 	@echo 'make fuzz       the laws, with many more examples'
 	@echo 'make bench      the benchmarks'
 	@echo 'make reference  write docs/reference again from the docstrings'
@@ -51,11 +54,11 @@ long: $(VENV)/dev.stamp
 torch: $(VENV)/torch.stamp
 
 older: $(VENV)/dev.stamp $(OLDER_TENSORFLOW:%=$(VENV)/tensorflow-%/stamp)
-	PLAIT_OLDER_TENSORFLOW="$(OLDER_TENSORFLOW:%=$(abspath $(VENV))/tensorflow-%/bin/python)" \
+	PLAIT_TESTS_OPTIMIZE=1 PLAIT_OLDER_TENSORFLOW="$(OLDER_TENSORFLOW:%=$(abspath $(VENV))/tensorflow-%/bin/python)" \
 	  $(BIN)/python -m pytest -q tests/export/test_readers.py
 
 newest: $(NEWEST)/stamp
-	$(NEWEST)/bin/python -m pytest -q $(addprefix tests/export/test_,$(ON_NEWEST:=.py))
+	PLAIT_TESTS_OPTIMIZE=1 $(NEWEST)/bin/python -m pytest -q $(addprefix tests/export/test_,$(ON_NEWEST:=.py))
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check
@@ -67,7 +70,16 @@ types: $(VENV)/dev.stamp
 check: lint types test slow
 
 fuzz: $(VENV)/dev.stamp
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q tests/laws
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q --timeout=0 tests/laws
+
+laws: $(VENV)/dev.stamp
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -q --timeout=0 tests/laws
+
+# The tests ask XLA to compile quickly, not well; here it compiles as it does for users.
+optimized: $(VENV)/dev.stamp
+	PLAIT_TESTS_OPTIMIZE=1 $(BIN)/python -m pytest -q -m "not long"
+
+nightly: long older newest laws optimized
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks
@@ -118,5 +130,5 @@ $(VENV)/tensorflow-%/stamp: | $(BIN)/python
 $(NEWEST)/stamp: pyproject.toml
 	$(NEWER) -m venv --clear $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[tensorflow]' \
-	  'hypothesis>=6.120' 'pytest>=8.3' 'pytest-xdist>=3.6'
+	  'hypothesis>=6.120' 'pytest>=8.3' 'pytest-timeout>=2.4' 'pytest-xdist>=3.6'
 	@touch $@

@@ -1,4 +1,4 @@
-"""Graph: ``split``, ``merge``, ``update``, ``state`` and ``clone`` of a model, beside Flax in one process."""
+"""Graph: ``split``, ``merge``, ``update``, ``state``, ``clone`` of a model, and its state as a pytree, beside Flax."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import importlib
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import jax
 
 from .measure import QUICK, Effort, Loop, compare
 from .models import object_model
@@ -31,8 +33,14 @@ def operations(nnx: types.ModuleType, count: int) -> dict[str, Callable[[], Any]
         "update": lambda: nnx.update(model, state),
         "state": lambda: nnx.state(model),
         "clone": lambda: nnx.clone(model),
+        "jax.tree.flatten of the state": lambda: jax.tree.flatten(state),
+        "jax.tree.map over the state": lambda: jax.tree.map(_same, state),
         "split of a model that changed": split_changed,
     }
+
+
+def _same(leaf: Any) -> Any:
+    return leaf
 
 
 def _loop(call: Callable[[], Any]) -> Loop:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import plait
-from plait._public import PUBLIC
+from plait._public import FOR_FLAX, OWN, PUBLIC
 
 PAGES = Path(__file__).resolve().parent / "reference"
 SECTION = re.compile(r"^([A-Z][A-Za-z ]+):$")
@@ -32,17 +32,27 @@ FOLDERS = {
     "export": "Export",
     "inspect": "Looking inside",
     "training": "Training",
+    "compat": "Kept for Flax",
 }
+APART = "Names that programs written for Flax look for. A program written for plait does without them.\n\n"
 
 
 def pages() -> dict[str, str]:
     """Text of each page, by file name."""
     areas: dict[str, list[str]] = {}
-    for name in sorted(PUBLIC, key=lambda name: (name.lower(), name)):
-        areas.setdefault(PUBLIC[name].partition(".")[0], []).append(name)
+    for name in sorted(OWN, key=lambda name: (name.lower(), name)):
+        areas.setdefault(home(name), []).append(name)
+    areas["compat"] = sorted(FOR_FLAX, key=lambda name: (name.lower(), name))
     texts = {f"{area}.md": page(area, names) for area, names in sorted(areas.items())}
     texts["index.md"] = index(areas)
     return texts
+
+
+def home(name: str) -> str:
+    """The area of a name; of one that the door makes (``compat/door.py``) the area of what is behind it."""
+    if not PUBLIC[name].startswith("compat."):
+        return PUBLIC[name].partition(".")[0]
+    return getattr(inspect.unwrap(getattr(plait, name)), "__module__", "plait.core").split(".")[1]
 
 
 def index(areas: dict[str, list[str]]) -> str:
@@ -59,7 +69,7 @@ def title(area: str) -> str:
 
 def page(area: str, names: list[str]) -> str:
     entries = [entry(name, getattr(plait, name)) for name in names]
-    return f"# {title(area)}\n\n" + "\n".join(entries)
+    return f"# {title(area)}\n\n{APART if area == 'compat' else ''}" + "\n".join(entries)
 
 
 def entry(name: str, value: Any) -> str:
@@ -135,8 +145,19 @@ def signature(function: Any, *, drop_first: bool = False, returns: bool = True) 
         first = node.args.posonlyargs or node.args.args
         if first:
             del first[0]
+    add_keywords(node.args, function)
     text = f"({ast.unparse(node.args)})"
     return text + (f" -> {ast.unparse(node.returns)}" if returns and node.returns else "")
+
+
+def add_keywords(arguments: ast.arguments, function: Any) -> None:
+    """Write the keywords into a signature that a wrapper adds to those of its source."""
+    written = {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+    for parameter in inspect.signature(function).parameters.values() if "__signature__" in vars(function) else ():
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in written:
+            annotation = ast.parse(str(parameter.annotation), mode="eval").body
+            arguments.kwonlyargs.append(ast.arg(parameter.name, annotation))
+            arguments.kw_defaults.append(ast.Constant(parameter.default))
 
 
 def definition(function: Any) -> ast.FunctionDef | None:

@@ -13,6 +13,7 @@ import pytest
 
 import plait
 from plait import cli
+from tests.commands import plait_command
 
 SOURCE = Path(cli.__file__).parents[1]
 
@@ -77,7 +78,9 @@ def test_help_is_there(arguments, capsys):
 def test_an_output_folder_that_cannot_be_written_is_refused(tmp_path):
     pytest.importorskip("sklearn")
     (tmp_path / "file").write_text("mine")
-    check_refused(command("demo", "digits", "--output", str(tmp_path / "file")), "cannot be written", str(tmp_path))
+    check_refused(
+        plait_command("demo", "digits", "--output", str(tmp_path / "file")), "cannot be written", str(tmp_path)
+    )
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -86,7 +89,9 @@ def test_a_damaged_checkpoint_is_refused_and_kept(tmp_path):
     place = tmp_path / "checkpoints" / "epoch-0001"
     place.mkdir(parents=True)
     (place / "plait.json").write_text("{")
-    check_refused(command("demo", "digits", "--resume", "--output", str(tmp_path)), "no whole checkpoint", "--resume")
+    check_refused(
+        plait_command("demo", "digits", "--resume", "--output", str(tmp_path)), "no whole checkpoint", "--resume"
+    )
     assert [file.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("*") if file.is_file()] == [
         "checkpoints/epoch-0001/plait.json"
     ]

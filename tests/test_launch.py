@@ -12,12 +12,19 @@ import pytest
 from plait import cli, launch
 
 SOURCE = str(Path(__file__).parents[1] / "src")
+# Signals mean what they mean in a terminal, also where the tests run in the background or under nohup.
+LISTENING = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+    signal.signal(number, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 def start(program, *options, processes=2):
     command = [sys.executable, "-m", "plait.cli", "launch", f"--processes={processes}", *options, "--"]
     return subprocess.Popen(
-        [*command, sys.executable, "-c", program],
+        [sys.executable, "-I", "-S", "-c", LISTENING, *command, sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": SOURCE}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

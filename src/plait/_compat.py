@@ -139,3 +139,10 @@ def varying_axes(value: Any) -> frozenset[Any]:
     if hasattr(aval, "manual_axis_type"):
         return frozenset(aval.manual_axis_type.varying)
     return frozenset(getattr(aval, "vma", ()))
+
+
+def jax_settings() -> dict[str, Any]:
+    """The settings of JAX that are in force in this thread, by name, and the mesh."""
+    found = {name: getattr(jax.config, name, None) for name in jax.config.values}
+    mesh = jax.sharding.get_abstract_mesh()
+    return {**found, "the mesh in force": None if mesh is None or mesh.empty else str(mesh)}

@@ -1,4 +1,4 @@
-"""The one list of public names: name → the module below ``plait`` that defines it.
+"""The public names, plait's own and those kept for Flax: name → the module below ``plait`` that defines it.
 
 ``dir(plait)``, the reference pages and the type checkers' view are all compared with this list by tests. Names of rows
 0 to 3 are imported with the package; the others (``LAZY``) load on first use.
@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+# plait's own names.
 _NAMES = {
     "core.graph.axes": "PARTITION_NAME",
     "core.objects.attributes": "Data Static data has_data is_data register_data_type static",
@@ -14,31 +15,23 @@ _NAMES = {
     "core.objects.containers": "Dict List",
     "core.graph.diff": "GraphDiff diff",
     "core.objects.filters": "All Everything Not Nothing OfType PathContains WithTag to_predicate",
-    "core.functional.calls": (
-        "GraphState clone flatten graphdef merge pop split state unflatten unpack update variables"
-    ),
+    "core.functional.calls": "merge pop unflatten update",
     "core.graph.graphdef": "GraphDef",
-    "core.objects.module": "M Module Object Pytree check_pytree dataclass",
+    "core.objects.module": "Module Object Pytree check_pytree dataclass",
     "core.objects.rngs": "RngCount RngKey RngState RngStream Rngs",
-    "core.objects.settings": "use_eager_sharding using_eager_sharding var_defaults",
     "core.objects.variable_metadata": "VariableMetadata with_metadata with_partitioning",
     "core.objects.state": (
-        "FlatState State as_pure filter_state from_flat_state map_state merge_state replace_by_pure_dict "
-        "restore_int_paths split_state to_flat_state to_pure_dict"
+        "FlatState State as_pure filter_state from_flat_state map_state merge_state split_state to_flat_state "
+        "to_pure_dict"
     ),
     "core.tools.surgery": "Selection select trainable",
-    "core.functional.traversal": (
-        "find_duplicates iter_children iter_graph iter_module_children iter_modules set_metadata"
-    ),
+    "core.functional.traversal": "find_duplicates set_metadata",
     "core.tools.nonfinite": "debug_nans find_nonfinite",
-    "core.functional.modes": "set_graph_mode set_graph_updates",
-    "core.functional.proxy_caller": "call",
-    "core.functional.update_context": (
-        "MergeContext SplitContext UpdateContext current_update_context merge_context split_context update_context"
+    "core.objects.variables": "BatchStat Cache Intermediate LoRAParam Param Perturbation Variable",
+    "compat.functions": (
+        "as_abstract clone flatten get_abstract_model graphdef iter_children iter_graph iter_module_children "
+        "iter_modules map recursive_map split state variables view view_info with_attributes"
     ),
-    "core.tools.views": "map recursive_map view view_info with_attributes with_vars",
-    "core.objects.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
-    "core.objects.variables": ("A BatchStat Cache Intermediate LoRAParam Param Perturbation Variable VariableState"),
     "nn.activations": (
         "celu elu gelu glu hard_sigmoid hard_silu hard_swish hard_tanh identity leaky_relu log_sigmoid log_softmax "
         "logsumexp mish one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus sparse_plus sparse_sigmoid "
@@ -51,7 +44,7 @@ _NAMES = {
     "nn.dropout": "Dropout",
     "nn.embedding": "Embed",
     "nn.linear": "Einsum Linear LinearGeneral",
-    "nn.lora": "LoRA LoRALinear",
+    "nn.lora": "LoRA LoRALinear add_lora",
     "nn.masks": "combine_masks make_attention_mask make_causal_mask",
     "nn.norm": "BatchNorm GroupNorm InstanceNorm LayerNorm RMSNorm",
     "nn.pooling": "avg_pool max_pool min_pool pool",
@@ -62,14 +55,11 @@ _NAMES = {
     "nn.sequential": "Sequential",
     "partitioning.activations": "with_sharding_constraint",
     "partitioning.axis_rules": "logical_axis_rules",
-    "partitioning.shardings": "abstract_with_sharding as_abstract get_abstract_model",
     "partitioning.specs": "get_named_sharding get_partition_spec",
     "transforms.autodiff": "grad value_and_grad",
     "transforms.output_gradients": "capture_gradients",
-    "transforms.call.axis_names": "transform_metadata",
     "transforms.batching": "pmap vmap",
     "transforms.branches": "cond switch",
-    "transforms.cached_partial": "cached_partial jit_partial",
     "transforms.custom_rules": "custom_jvp custom_vjp",
     "transforms.jit.function": "jit",
     "transforms.lax_map": "lax_map",
@@ -79,28 +69,50 @@ _NAMES = {
     "transforms.jit.shapes": "checkify eval_shape make_jaxpr",
     "transforms.sharded": "shard_map",
     "transforms.tangents": "jvp linearize vjp",
-    "transforms.tree_states": "NodeStates from_tree to_tree",
-    "transforms.call.prefixes": "Carry StateAxes StateSharding prefix",
+    "transforms.call.prefixes": "Carry StateAxes StateSharding",
     "transforms.rng_splits": "backup_keys fork_rngs reseed restore_rngs split_rngs with_rngs",
 }
 
+# Names kept for programs that were written for Flax. A program written for plait does without them.
+_NAMES_FOR_FLAX = {
+    "core.objects.module": "M",
+    "core.objects.settings": "use_eager_sharding using_eager_sharding var_defaults",
+    "core.functional.calls": "GraphState",
+    "core.objects.state": "replace_by_pure_dict restore_int_paths",
+    "compat.functions": "abstract_with_sharding unpack with_vars",
+    "compat.modes": "set_graph_mode set_graph_updates",
+    "core.functional.proxy_caller": "call",
+    "core.functional.update_context": (
+        "MergeContext SplitContext UpdateContext current_update_context merge_context split_context update_context"
+    ),
+    "core.objects.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
+    "core.objects.variables": "A VariableState",
+    "transforms.call.axis_names": "transform_metadata",
+    "transforms.cached_partial": "cached_partial jit_partial",
+    "transforms.tree_states": "NodeStates from_tree to_tree",
+    "transforms.call.prefixes": "prefix",
+}
+
 # Modules that are public under a name of their own.
-MODULES = {
-    "compat": "transforms.compat",
+_MODULES = {
     "initializers": "nn.initializers",
     "meta": "partitioning.boxes",
     "nn": "nn",
     "partitioning": "partitioning",
     "errors": "errors",
+    "graph": "compat.graph",
+}
+_MODULES_FOR_FLAX = {
+    "compat": "compat",
     "filterlib": "core.objects.filters",
-    "graph": "core.tools.graph",
-    "graphlib": "core.tools.graph",
+    "graphlib": "compat.graph",
     "proxy_caller": "core.functional.proxy_caller",
     "rnglib": "core.objects.rngs",
     "spmd": "partitioning.spmd",
     "statelib": "core.objects.state",
     "variablelib": "core.objects.variables",
 }
+MODULES = {**_MODULES, **_MODULES_FOR_FLAX}
 
 # Names whose module loads on first use, because it brings a library that costs import time, or is not needed to define
 # and run a model.
@@ -130,10 +142,17 @@ LAZY: dict[str, str] = {
 
 # Public names that differ from the name in their module.
 RENAMED = {"Any": ("core.objects.filters", "Any_"), "pure": ("core.objects.state", "as_pure")}
+_RENAMED_FOR_FLAX = ("pure",)
 
-PUBLIC: dict[str, str] = {
+OWN: dict[str, str] = {
     **{name: module for module, names in _NAMES.items() for name in names.split()},
-    **{name: module for name, (module, _) in RENAMED.items()},
-    **MODULES,
+    **{name: module for name, (module, _) in RENAMED.items() if name not in _RENAMED_FOR_FLAX},
+    **_MODULES,
     **LAZY,
 }
+FOR_FLAX: dict[str, str] = {
+    **{name: module for module, names in _NAMES_FOR_FLAX.items() for name in names.split()},
+    **{name: RENAMED[name][0] for name in _RENAMED_FOR_FLAX},
+    **_MODULES_FOR_FLAX,
+}
+PUBLIC: dict[str, str] = {**OWN, **FOR_FLAX}

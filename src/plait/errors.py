@@ -39,9 +39,10 @@ builtin exception that a user would catch::
     ├── ScopeParamShapeError         (ValueError)
     └── CollectionTypeError          (ValueError, AssertionError)  a box of another kind than its collection
 
-Four warnings stand beside them: ``CapturedModelWarning``, for a model that a jitted function captures,
-``LostUpdateWarning``, for a change inside one of JAX's own transforms that reaches no one, ``SingleValueWarning``,
-for statistics of one value, and ``NothingSelectedWarning``, for a filter or a tag that matches nothing.
+Warnings stand beside them: ``CapturedModelWarning``, for a model that a jitted function captures,
+``LostUpdateWarning``, for a change inside a transform that reaches no one, ``SingleValueWarning``,
+for statistics of one value, ``NothingSelectedWarning``, for a filter or a tag that matches nothing, and
+``UnevenLayoutWarning``, for a dimension that a mesh cannot divide.
 """
 
 from __future__ import annotations
@@ -229,7 +230,7 @@ class CapturedModelWarning(UserWarning):
 
 
 class LostUpdateWarning(UserWarning):
-    """A variable was changed inside one of JAX's own transforms, and the change did not reach the caller's object."""
+    """A variable was changed inside a transform, and the change does not reach the caller's object."""
 
 
 class SingleValueWarning(UserWarning):
@@ -238,3 +239,7 @@ class SingleValueWarning(UserWarning):
 
 class NothingSelectedWarning(UserWarning):
     """What was to be differentiated, updated or reseeded is not there: a filter or a tag matches nothing."""
+
+
+class UnevenLayoutWarning(UserWarning):
+    """Axis names ask for a dimension to be divided among devices that do not divide its length: it stays whole."""

@@ -26,6 +26,8 @@ def sort_key(key: Any) -> tuple[int, str, Any]:
         return (0, "", int(key))
     if isinstance(key, str):
         return (1, "", str(key))
+    if kind is tuple:  # a path as a key, whose entries may be numbers beside names
+        return (2, "tuple", [sort_key(entry) for entry in key])
     return (2, kind.__name__, key)
 
 
@@ -57,12 +59,6 @@ def format_path(path: Path) -> str:
         else:
             text += f"[{key!r}]"
     return text
-
-
-def joined(root: str, path: Path) -> str:
-    """The path of something below a place that has a name: ``model.layers[0].kernel``."""
-    text = format_path(path)
-    return root + (f".{text}" if root and text and not text.startswith("[") else text)
 
 
 def describe_path(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,9 +53,14 @@ def place_of(parts: tuple[str, ...], source: Path = SOURCE) -> Place:
     return Place(parts[0], parts[1] if len(parts) > 1 else "")
 
 
-def imports_of(file: Path) -> Iterator[Import]:
+@functools.cache
+def imports_of(file: Path) -> tuple[Import, ...]:
     """Every import statement of a file, those inside functions and under ``TYPE_CHECKING`` included."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
+    return tuple(_imports_in(ast.parse(file.read_text(encoding="utf-8"), str(file))))
+
+
+def _imports_in(tree: ast.Module) -> Iterator[Import]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(node.lineno, alias.name, (), 0)

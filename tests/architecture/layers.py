@@ -6,10 +6,11 @@ folder inside an area belong to that folder's own area where it has one, and are
 """
 
 FILES: dict[str, tuple[str, ...]] = {
-    "row 0": ("errors", "words", "notices", "paths", "typing", "_compat", "_public"),
+    "row 0": ("errors", "words", "notices", "paths", "scratch", "typing", "_compat", "_public"),
     "core/objects": (
         "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings", "variable_metadata",
-        "variables", "variable_names", "nodes", "state", "attributes", "sowing", "module", "containers", "rngs",
+        "variables", "variable_names", "nodes", "visit", "state", "attributes", "sowing", "module", "containers",
+        "rngs",
     ),
     "core/graph": (
         "graphdef", "diff", "flatten", "axes", "plan", "state_leaves", "unflatten", "walks", "locate",
@@ -17,22 +18,23 @@ FILES: dict[str, tuple[str, ...]] = {
     "core/functional": ("modes", "calls", "traversal", "update_context", "proxy_caller"),
     "core/tools": (
         "config", "views", "path_patterns", "method_observers", "layer_scopes", "capture", "nonfinite", "surgery",
-        "graph",
     ),
     "core": (),
     "transforms/call": (
-        "prefixes", "arguments", "aliasing", "captures", "crossing", "lanes", "routes", "donating", "axis_names",
+        "names", "prefixes", "aliasing", "policy", "gather", "arguments", "outcome", "enter", "functions", "captures",
+        "guards", "leave", "loop_rules", "body", "write_back", "call", "donating", "axis_names",
     ),
     "transforms/jit": ("shardings", "compiled", "dispatch", "stages", "shapes", "function"),
     "transforms": (
         "cached_partial", "selections", "autodiff", "output_gradients", "tangent_trees",
         "tangents", "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "branches", "sharded",
-        "remat", "tree_states", "rng_splits", "lax_map", "compat",
+        "remat", "tree_states", "rng_splits", "lax_map",
     ),
     "partitioning": (
         "axis_rules", "mesh", "specs", "shardings", "creation", "activations", "recipes", "rule_checks",
         "processes", "boxes", "spmd",
     ),
+    "compat": ("modes", "door", "functions", "graph", "fixed"),
     "nn": (
         "masks", "promotion", "checks", "initializers", "activations",
         "prelu", "linear", "conv", "embedding", "norm", "reparametrisation", "dropout", "rotary", "dot_product",
@@ -79,6 +81,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "transforms/jit": CORE | {"transforms/call"},
     "transforms": CORE | {"transforms/call", "transforms/jit"},
     "partitioning": CORE,
+    "compat": CORE | TRANSFORMS | {"partitioning"},
     "nn": CORE | TRANSFORMS | {"partitioning"},
     "checkpoint": CORE | TRANSFORMS | {"partitioning"},
     # Conversion states layouts of the standard layers, and reads files in the formats of checkpoint/.

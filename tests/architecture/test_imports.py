@@ -1,4 +1,7 @@
-"""Import direction: each file of src/plait stands in the table of layers.py and imports what is below it."""
+"""Import direction: each file of src/plait stands in the table of layers.py and imports what is below it.
+
+One test for each property goes through all files and lists everything that is wrong, by file and line.
+"""
 
 import ast
 import re
@@ -19,14 +22,14 @@ from tests.architecture.house import (
 from tests.architecture.layers import FILES, MAY_IMPORT, OWNERS, QUIRKS
 
 ALL_FILES = source_files()
-VERSION_QUESTION = re.compile(r"\bjax(lib)?\.(__version__|version\b)|\bsys\.version_info\b|\bpackaging\.version\b")
+VERSION_QUESTION = re.compile(
+    r"\bjax(lib)?\.(__version__|version\b)|\bsys\.version_info\b|\bpackaging\.version\b|\bjax\._src\b"
+)
+VERSION_ATTRIBUTES = ("__version__", "__version_info__", "version", "version_info", "_src")
 
 
 def name_of(file: Path) -> str:
     return file.relative_to(SOURCE).as_posix()
-
-
-each_file = pytest.mark.parametrize("file", ALL_FILES, ids=name_of)
 
 
 def problems_of(file: Path, source: Path = SOURCE) -> list[str]:
@@ -62,61 +65,90 @@ def why_not(here: Place, there: Place) -> str | None:
     return f"{there.name} does not stand before {here.name} in FILES[{here.area!r}] of layers.py"
 
 
-@each_file
-def test_every_file_stands_in_the_table(file):
+def homeless(file: Path) -> list[str]:
+    """What to add to the table, if the file does not stand there."""
     parts = module_parts(file)
     place = place_of(parts)
     known = place.area == "plait" or place.name in ("", *FILES.get(place.area, ()))
-    known = known and place.area in ("plait", *FILES)
+    if known and place.area in ("plait", *FILES):
+        return []
     what = f"add {place.name!r} to FILES[{place.area!r}]"
     if parts and place.area not in FILES:
         what = f"add {parts[-1]!r} to the area that it belongs to, or the area to FILES and MAY_IMPORT,"
-    assert known, (
+    return [
         f"src/plait/{name_of(file)} has no place yet: {what} in tests/architecture/layers.py, after what it imports"
-    )
+    ]
 
 
-@each_file
-def test_imports_go_down(file):
-    assert problems_of(file) == []
-
-
-@each_file
-def test_inside_the_library_imports_are_relative(file):
-    absolute = [
+def absolute(file: Path) -> list[str]:
+    return [
         f"{name_of(file)}:{found.line}"
         for found in imports_of(file)
         if found.level == 0 and found.module.partition(".")[0] == "plait"
     ]
-    assert absolute == [], "write `from ..core.objects.variables import Variable`, not `import plait`"
 
 
-@each_file
-def test_outside_libraries_are_imported_only_by_their_owners(file):
-    area = place_of(module_parts(file)).area
-    strangers = []
+def strangers(file: Path) -> list[str]:
+    """Imports of libraries that belong to other areas."""
+    area, problems = place_of(module_parts(file)).area, []
     for found in imports_of(file):
         package = found.module.partition(".")[0]
         if found.level or is_standard_library(package) or package == "plait":
             continue
         if area not in OWNERS.get(package, frozenset()):
             owners = ", ".join(sorted(OWNERS.get(package, ()))) or "nobody"
-            strangers.append(f"{name_of(file)}:{found.line} imports {package}, which belongs to {owners}")
-    assert strangers == [], "see OWNERS in tests/architecture/layers.py"
+            problems.append(f"{name_of(file)}:{found.line} imports {package}, which belongs to {owners}")
+    return problems
 
 
-@each_file
-def test_only_compat_asks_for_versions_or_private_jax(file):
-    if module_parts(file) == (QUIRKS,):
-        return
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    asked = [
-        f"{name_of(file)}:{node.lineno} {ast.unparse(node)}"
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Attribute, ast.Import, ast.ImportFrom))
-        and (VERSION_QUESTION.search(ast.unparse(node)) or "jax._src" in ast.unparse(node))
+def quirks(text: str) -> list[tuple[int, str]]:
+    """Questions for a version, and private parts of JAX, with their lines."""
+    written = [
+        (node.lineno, ast.unparse(node))
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        or (isinstance(node, ast.Attribute) and node.attr in VERSION_ATTRIBUTES)
     ]
-    assert asked == [], f"JAX-version differences live in src/plait/{QUIRKS}.py"
+    return [(line, text) for line, text in written if VERSION_QUESTION.search(text)]
+
+
+def test_every_file_stands_in_the_table():
+    assert [problem for file in ALL_FILES for problem in homeless(file)] == []
+
+
+def test_imports_go_down():
+    assert [problem for file in ALL_FILES for problem in problems_of(file)] == []
+
+
+def test_inside_the_library_imports_are_relative():
+    found = [problem for file in ALL_FILES for problem in absolute(file)]
+    assert found == [], "write `from ..core.objects.variables import Variable`, not `import plait`"
+
+
+def test_outside_libraries_are_imported_only_by_their_owners():
+    assert [problem for file in ALL_FILES for problem in strangers(file)] == [], "see OWNERS in layers.py"
+
+
+def test_only_compat_asks_for_versions_or_private_jax():
+    files = [file for file in ALL_FILES if module_parts(file) != (QUIRKS,)]
+    found = [f"{name_of(file)}:{line} {text}" for file in files for line, text in quirks(file.read_text("utf-8"))]
+    assert found == [], f"JAX-version differences live in src/plait/{QUIRKS}.py"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "jax.__version__",
+        "if jaxlib.version.a > (1,): pass",
+        "sys.version_info >= (3, 12)",
+        "import packaging.version",
+        "from jax._src import core",
+        "import jax._src.core as core",
+        "f(jax._src.core.x)",
+    ],
+)
+def test_a_question_for_a_version_is_seen(text):
+    assert [line for line, _ in quirks(f"import a\n{text}")][:1] == [2]
 
 
 @pytest.mark.parametrize(

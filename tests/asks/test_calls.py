@@ -6,9 +6,8 @@ import jax.numpy as jnp
 import pytest
 
 import plait
-from plait.transforms.jit.function import CHECK_DISPATCH
 
-pytestmark = pytest.mark.skipif(CHECK_DISPATCH, reason="checking walks the model on every call")
+pytestmark = pytest.mark.unchecked  # checking walks the model on every call
 
 
 def model_of(size):

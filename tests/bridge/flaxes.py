@@ -4,20 +4,12 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from tests.compare import assert_same
+
 
 def same_trees(first, second):
     """Assert equal structure, boxes and, to the last bit, values and dtypes."""
-    leaves, structure = jax.tree.flatten(first)
-    others, other_structure = jax.tree.flatten(second)
-    assert structure == other_structure
-    for one, other in zip(map(readable, leaves), map(readable, others), strict=True):
-        assert one.dtype == other.dtype
-        np.testing.assert_array_equal(one, other)
-
-
-def readable(leaf):
-    is_key = hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+    assert_same(first, second)
 
 
 def plain(tree):

@@ -378,3 +378,46 @@ print({"flax", "torch", "orbax", "msgpack", "safetensors", "libcst", "optax"} & 
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT)
     assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+class Regularised(plait.Module):
+    def __init__(self, rngs):
+        self.fc = plait.Linear(2, 3, rngs=rngs)
+        self.drop = plait.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x):
+        return self.drop(self.fc(x))
+
+
+REGULARISED = {"fc.weight": np.ones((3, 2), np.float32), "fc.bias": np.zeros(3, np.float32)}
+
+
+def test_an_abstract_model_gets_its_random_streams():
+    model = plait.eval_shape(lambda: Regularised(plait.Rngs(0)))
+    bridge.convert_checkpoint(REGULARISED, model, layout="torch", update=True, rngs=plait.Rngs(5))
+    assert model(jnp.ones((4, 2))).shape == (4, 3)
+    assert sorted(set(np.asarray(model(jnp.ones((40, 2)))).ravel().tolist())) == [0.0, 4.0]
+    again = plait.eval_shape(lambda: Regularised(plait.Rngs(0)))
+    bridge.convert_checkpoint(REGULARISED, again, layout="torch", update=True, rngs=plait.Rngs(5))
+    again(jnp.ones((4, 2)))
+    again(jnp.ones((40, 2)))
+    np.testing.assert_array_equal(model(jnp.ones((40, 2))), again(jnp.ones((40, 2))))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_streams_that_would_stay_abstract_are_named(strict):
+    model = plait.eval_shape(lambda: Regularised(plait.Rngs(0)))
+    with pytest.raises(
+        ConversionError, match=r"(?s)drop\.rngs\.count: RngCount.*drop\.rngs\.key.*rngs=plait\.Rngs\(0\)"
+    ):
+        bridge.convert_checkpoint(REGULARISED, model, layout="torch", update=True, strict=strict)
+    assert isinstance(model.fc.kernel.get_raw_value(), jax.ShapeDtypeStruct)
+    state, _ = bridge.convert_checkpoint(REGULARISED, model, layout="torch", strict=strict)
+    assert set(state) == {"fc"}
+
+
+def test_the_streams_of_a_model_with_values_stay():
+    model = Regularised(plait.Rngs(0))
+    before = model.drop.rngs.key[...]
+    bridge.convert_checkpoint(REGULARISED, model, layout="torch", update=True, rngs=plait.Rngs(5))
+    assert model.drop.rngs.key[...] == before

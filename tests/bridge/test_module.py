@@ -311,15 +311,23 @@ def test_stored_variables_under_the_name_of_a_field_are_told():
     ids=["param", "variable", "make_rng"],
 )
 def test_variables_and_keys_are_made_in_setup_and_compact_methods(call, named):
-    """Section 9: the message names the allowed places."""
+    """Section 9: the message names the allowed places; what ``init`` calls is one of them, as in Flax."""
 
     class Plain(bridge.Module):
         def __call__(self):
-            return call(self)
+            call(self)
 
-    for run in (lambda: call(Dense(3)), lambda: Plain().init(0)):
+    class Outer(bridge.Module):
+        def setup(self):
+            self.plain = Plain()
+
+        def __call__(self):
+            return self.plain()
+
+    for run in (lambda: call(Dense(3)), lambda: Outer().init(0)):
         with pytest.raises(ArgumentError, match=rf"{named}(.|\n)*`setup\(\)`(.|\n)*`@compact`"):
             run()
+    Plain().init(0)
 
 
 def test_compact_methods_need_a_bridge_module_that_is_bound():
@@ -371,3 +379,158 @@ def test_plaits_transforms_work_inside_and_outside():
     np.testing.assert_allclose(jax.jit(Mapped().apply)(variables, X[:, None]), expected, rtol=1e-5)
     grads = jax.grad(lambda v: Mapped().apply(v, X[:, None]).sum())(variables)
     assert shapes(grads) == shapes(variables)
+
+
+# Names in setup, and which module runs -------------------------------------------------------------------------------
+
+
+def setups(bridge, nnx):
+    """Modules in whose ``setup`` children are named, by what they show."""
+
+    class Dense(bridge.Module):
+        features: int
+
+        @bridge.compact
+        def __call__(self, x):
+            return x @ self.param("kernel", nnx.initializers.ones, (x.shape[-1], self.features))
+
+    class Named(bridge.Module):
+        features: int
+        name: str = "of the class"
+
+        @bridge.compact
+        def __call__(self, x):
+            return x @ self.param("kernel", nnx.initializers.ones, (x.shape[-1], self.features))
+
+    class Attribute(bridge.Module):
+        def setup(self):
+            self.a = Dense(2, name="layer_0")
+
+        def __call__(self, x):
+            return self.a(x)
+
+    class Several(bridge.Module):
+        def setup(self):
+            self.layers = [Dense(2, name=f"layer_{i}") for i in range(2)]
+
+        def __call__(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    class OfAnother(bridge.Module):
+        def setup(self):
+            self.a = Dense(2, name="b")
+            self.b = Dense(2)
+
+        def __call__(self, x):
+            return self.a(self.b(x))
+
+    class Field(bridge.Module):
+        def setup(self):
+            self.a = Named(2, name="foo")
+
+        def __call__(self, x):
+            assert self.foo is self.a
+            return self.a(x)
+
+    class FieldInCompact(bridge.Module):
+        @bridge.compact
+        def __call__(self, x):
+            y = Named(2, name="foo")(x)
+            assert self.foo.name == "foo"
+            return Named(2)(y)  # the field's default is no name that was given
+
+    return {kind.__name__: kind for kind in (Attribute, Several, OfAnother, Field, FieldInCompact)}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", setups(bridge, plait))
+def test_a_name_that_is_given_names_the_parameters_as_in_flax(name):
+    flax_nnx = pytest.importorskip("flax.nnx")
+    shapes = []
+    for library, nnx in ((bridge, plait), (flax_nnx.bridge, flax_nnx)):
+        kind = setups(library, nnx)[name]
+        variables = kind().init(0, jnp.ones((1, 2)))
+        shapes.append(jax.tree.map(jnp.shape, variables))
+        if name != "OfAnother":  # which Flax cannot apply
+            shapes[-1]["out"] = kind().apply(jax.tree.map(lambda x: x * 2, variables), jnp.ones((1, 2))).tolist()
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("where", ["setup", "compact"])
+def test_two_children_of_one_name(where):
+    class Dense(bridge.Module):
+        pass
+
+    class Outer(bridge.Module):
+        def setup(self):
+            if where == "setup":
+                self.layers = [Dense(name="same"), Dense(name="same")]
+
+        @bridge.compact
+        def __call__(self, x):
+            Dense(name="same")
+            Dense(name="same")
+
+    with pytest.raises(ArgumentError, match=r"(?s)'same' is given to two"):
+        Outer().init(0, jnp.ones(2))
+
+
+def watched(bridge, nnx, seen):
+    """A module that notes which module runs, in each of its parts."""
+
+    def note(where):
+        seen.append((where, type(bridge.current_module()).__name__))
+
+    class Part(nnx.Module):
+        def __init__(self):
+            note("part made")
+            self.w = nnx.Param(jnp.ones(2))
+
+        def __call__(self, x):
+            note("part called")
+            return x * self.w
+
+    class Child(bridge.Module):
+        def setup(self):
+            note("child set up")
+            self.part = Part()
+
+        def __call__(self, x):
+            note("child called")
+            return self.part(x)
+
+    class Compact(bridge.Module):
+        @bridge.compact
+        def __call__(self, x):
+            note("compact child called")
+            return x
+
+    class Outer(bridge.Module):
+        def setup(self):
+            note("set up")
+            self.part, self.child, self.compact = Part(), Child(), Compact()
+
+        def __call__(self, x):
+            note("called")
+            x = self.compact(self.child(self.part(x)))
+            note("after")
+            scale = self.param("scale", nnx.initializers.ones, (2,))
+            self.late = Child()
+            return self.late(x * scale)
+
+    return Outer()
+
+
+@pytest.mark.oracle
+def test_the_module_that_runs_is_flax_s_one():
+    flax_nnx = pytest.importorskip("flax.nnx")
+    found = []
+    for library, nnx in ((bridge, plait), (flax_nnx.bridge, flax_nnx)):
+        seen = []
+        variables = watched(library, nnx, seen).init(0, jnp.ones(2))
+        watched(library, nnx, seen).apply(variables, jnp.ones(2))
+        found.append((seen, jax.tree.map(jnp.shape, variables)))
+        assert library.current_module() is None
+    assert found[0] == found[1]

@@ -230,3 +230,91 @@ def test_a_stored_checkpoint_of_version_1_loads_for_ever():
     manifest = checkpoint.restore(DATA / "checkpoint-v1", model)
     assert (manifest.step, manifest.metrics) == (3, {"loss": 0.25})
     assert contents(model) == contents(Stored(fill=5))
+
+
+def whole(seed=0, dtype=jnp.float32):
+    model = plait.Dict(layer=plait.Linear(2, 3, param_dtype=dtype, rngs=plait.Rngs(seed)), rngs=plait.Rngs(seed))
+    return {"model": model, "averages": plait.EMA(model["layer"], 0.5)}
+
+
+def test_a_part_of_a_checkpoint(tmp_path):
+    saved, fresh = whole(0), whole(1)
+    path = checkpoint.save(tmp_path / "1", saved, step=3)
+    with pytest.raises(CheckpointError, match=r"(?s)averages.*partial=True"):
+        checkpoint.restore(path, {"model": fresh["model"]})
+    assert checkpoint.restore(path, {"model": fresh["model"]}, partial=True).step == 3
+    assert contents(fresh["model"]) == contents(saved["model"])
+    assert contents(fresh["averages"]) == contents(whole(1)["averages"])
+    with pytest.raises(CheckpointError, match=r"(?s)other: not in the checkpoint.*same structure"):
+        checkpoint.restore(path, {"model": fresh["model"], "other": plait.Param(jnp.ones(2))}, partial=True)
+
+
+def test_some_of_the_variables_of_a_model(tmp_path):
+    saved, fresh = whole(0)["model"], whole(1)["model"]
+    path = checkpoint.save(tmp_path / "1", saved)
+    checkpoint.restore(path, plait.variables(fresh, plait.Param), partial=True)
+    np.testing.assert_array_equal(fresh["layer"].kernel, saved["layer"].kernel)
+    assert int(fresh["rngs"].default.key[...] == saved["rngs"].default.key[...]) == 0
+
+
+@pytest.mark.parametrize("dtypes", [("float32", "bfloat16"), ("bfloat16", "float32"), ("float32", "float16")])
+def test_another_dtype_when_asked(tmp_path, dtypes):
+    saved, fresh = (whole(seed, jnp.dtype(dtype)) for seed, dtype in enumerate(dtypes))
+    path = checkpoint.save(tmp_path / "1", saved)
+    with pytest.raises(CheckpointError, match=rf"(?s){dtypes[0]}.*{dtypes[1]}.*cast=True"):
+        checkpoint.restore(path, fresh)
+    checkpoint.restore(path, fresh, cast=True)
+    for path, value in plait.to_flat_state(plait.state(fresh["model"], plait.Param)):
+        expected = getattr(saved["model"]["layer"], path[1])
+        assert value.dtype == dtypes[1]
+        np.testing.assert_array_equal(value, expected[...].astype(dtypes[1]))
+
+
+def test_integers_are_not_made_floats(tmp_path):
+    path = checkpoint.save(tmp_path / "1", {"x": plait.Variable(jnp.arange(3))})
+    for other in (jnp.zeros(3), jnp.zeros(3, jnp.complex64)):
+        with pytest.raises(CheckpointError, match="int32"):
+            checkpoint.restore(path, {"x": plait.Variable(other)}, cast=True)
+    path = checkpoint.save(tmp_path / "2", {"x": plait.Variable(jnp.zeros(3, jnp.complex64))})
+    with pytest.raises(CheckpointError, match="complex64"):
+        checkpoint.restore(path, {"x": plait.Variable(jnp.zeros(3))}, cast=True)
+
+
+def test_a_cast_keeps_the_sharding_of_the_model(tmp_path):
+    mesh = jax.make_mesh((8,), ("x",))
+    sharding = NamedSharding(mesh, PartitionSpec("x"))
+    path = checkpoint.save(tmp_path / "1", {"v": plait.Param(jnp.arange(8.0))})
+    target = {"v": plait.Param(jax.device_put(jnp.zeros(8, jnp.bfloat16), sharding))}
+    checkpoint.restore(path, target, cast=True)
+    assert target["v"].get_raw_value().sharding == sharding
+    assert target["v"].dtype == jnp.bfloat16
+    assert target["v"].tolist() == list(range(8))
+
+
+def test_names_that_were_text_before_are_found(tmp_path):
+    """What is kept for a weight has a path as its key; version 1 of the layout had its text."""
+
+    def wrapped(kind, seed):
+        inner = plait.Sequential(plait.Linear(3, 3, rngs=plait.Rngs(seed)))
+        return getattr(plait, kind)(inner, rngs=plait.Rngs(seed))
+
+    for kind in ("WeightNorm", "SpectralNorm"):
+        saved, fresh = wrapped(kind, 0), wrapped(kind, 1)
+        state = plait.state(saved)
+        if kind == "WeightNorm":
+            saved.scales[("layers", 0, "kernel")][...] *= 3
+            state = plait.state(saved)
+            state["scales"] = {"layers[0].kernel": state["scales"][("layers", 0, "kernel")]}
+        else:
+            kept = state["batch_stats"]
+            path = ("layers", 0, "kernel")
+            state["batch_stats"] = {"layers[0].kernel": {name: kept[(*path, name)] for name in ("u", "sigma")}}
+        path = checkpoint.save(tmp_path / kind, state)
+        checkpoint.restore(path, fresh)
+        assert contents(fresh) == contents(saved)
+
+
+def test_an_empty_folder_is_a_free_path(tmp_path):
+    (tmp_path / "empty").mkdir()
+    path = checkpoint.save(tmp_path / "empty", {"x": plait.Param(jnp.ones(2))})
+    assert checkpoint.restore(path, {"x": plait.Param(jnp.zeros(2))}).step is None

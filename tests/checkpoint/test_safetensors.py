@@ -10,19 +10,13 @@ from hypothesis import given, strategies as st
 from plait import checkpoint
 from plait.checkpoint.safetensors import _DTYPES, INDEX
 from plait.errors import ArgumentTypeError, CheckpointError
+from tests.compare import assert_same
 
 ARRAYS = {"a.weight": jnp.ones((4, 3)), "a.bias": jnp.zeros(3), "b.weight": jnp.full((2, 8), 2, jnp.bfloat16)}
 
 
 def read(arrays):
     return {name: array.read() for name, array in arrays.items()}
-
-
-def assert_same(found, expected):
-    assert found.keys() == expected.keys()
-    for name, array in found.items():
-        assert (array.dtype, array.shape) == (expected[name].dtype, expected[name].shape)
-        np.testing.assert_array_equal(array.astype(np.complex64), np.asarray(expected[name]).astype(np.complex64))
 
 
 @given(

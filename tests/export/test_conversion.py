@@ -8,7 +8,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 from plait.export import ExportManager, JaxModule, ServingConfig  # noqa: E402  (needs TensorFlow)
 
-pytestmark = [pytest.mark.oracle, pytest.mark.slow]
+pytestmark = pytest.mark.oracle
 
 KEY = JaxModule.DEFAULT_METHOD_KEY
 WEIGHTS = {"w": jnp.array([[0.5], [-2.0]]), "steps": jnp.array(3, jnp.int32)}

@@ -10,7 +10,7 @@ import plait
 tf = pytest.importorskip("tensorflow")
 from plait.export import ExportManager, JaxModule, ServingConfig, TensorSpecWithDefault  # noqa: E402  (needs TensorFlow)
 
-pytestmark = [pytest.mark.oracle, pytest.mark.slow]
+pytestmark = pytest.mark.oracle
 
 SPEC = tf.TensorSpec((None, 2), tf.float32, name="x")
 X = np.float32([[1, 2], [3, 4], [5, 6]])

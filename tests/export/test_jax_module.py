@@ -13,7 +13,7 @@ from plait.export import constants, utils
 tf = pytest.importorskip("tensorflow")
 from plait.export import JaxModule  # noqa: E402  (needs TensorFlow)
 
-pytestmark = [pytest.mark.oracle, pytest.mark.slow]
+pytestmark = pytest.mark.oracle
 
 KEY = constants.DEFAULT_METHOD_KEY
 

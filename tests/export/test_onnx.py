@@ -15,7 +15,7 @@ from tests.export.conv_net import IMAGES, inputs, log_probabilities, outputs, pa
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("jax2onnx")
-pytestmark = [pytest.mark.slow, pytest.mark.oracle]
+pytestmark = pytest.mark.oracle
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from plait.export import InputSpec, save_saved_model, validate_export
 from tests.export.conv_net import IMAGES, inputs, log_probabilities, outputs, params
 
 tf = pytest.importorskip("tensorflow")
-pytestmark = [pytest.mark.slow, pytest.mark.oracle]
+pytestmark = pytest.mark.oracle
 
 
 @pytest.fixture(scope="module")

@@ -190,6 +190,7 @@ def written(tmp_path_factory, all_packages):
 
 @pytest.mark.slow
 @pytest.mark.oracle
+@pytest.mark.apart
 def test_each_runs_apart_with_the_same_numbers(written):
     path, places = written
     assert list(places) == ALL

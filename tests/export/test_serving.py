@@ -7,7 +7,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 from plait.export import JaxModule, ServingConfig, TensorSpecWithDefault  # noqa: E402  (needs TensorFlow)
 
-pytestmark = [pytest.mark.oracle, pytest.mark.slow]
+pytestmark = pytest.mark.oracle
 
 SPEC = tf.TensorSpec((None,), tf.float32, name="x")
 

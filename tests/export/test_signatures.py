@@ -17,7 +17,7 @@ from plait.export import (  # noqa: E402  (needs TensorFlow)
     remove_signature_defaults,
 )
 
-pytestmark = [pytest.mark.oracle, pytest.mark.slow]
+pytestmark = pytest.mark.oracle
 
 X = tf.TensorSpec((None, 2), tf.float32, name="x")
 SCALE = tf.TensorSpec((None,), tf.float32, name="scale")

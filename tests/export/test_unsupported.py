@@ -111,7 +111,6 @@ def test_a_refusal_shows_the_operations_or_the_converter_s_own_words():
 # The converters themselves -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize(
     ("kind", "layer", "operation"),
@@ -130,7 +129,6 @@ def test_save_refuses_by_layer_and_writes_nothing(tmp_path, kind, layer, operati
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 @pytest.mark.oracle
 def test_a_jax_module_refuses_what_tensorflow_could_not_run():
     tf = pytest.importorskip("tensorflow")

@@ -11,6 +11,8 @@ from plait.errors import ArgumentError, ExportError
 from plait.export import InputSpec, save_stablehlo, validate, validate_export
 from plait.export.validate import tolerance_of
 
+pytestmark = pytest.mark.apart
+
 
 @pytest.fixture(scope="module")
 def doubling(tmp_path_factory):

@@ -12,7 +12,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # 
 
 from plait.export import ExportManager, JaxModule, ServingConfig, TensorSpecWithDefault  # noqa: E402
 
-pytestmark = [pytest.mark.oracle, pytest.mark.slow]
+pytestmark = pytest.mark.oracle
 
 X = tf.TensorSpec((None, 2), tf.float32, name="x")
 SCALE = tf.TensorSpec((1,), tf.float32, name="scale")

@@ -57,3 +57,10 @@ def test_a_full_disk_is_told_as_one(tmp_path):
         raise RuntimeError("I/O error: No space left on device (os error 28)")
     assert (tmp_path / "model" / "file").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_an_empty_folder_is_a_free_path(tmp_path):
+    (tmp_path / "model").mkdir()
+    write(tmp_path / "model")
+    assert (tmp_path / "model" / "file").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -1,9 +1,12 @@
 """Why a jitted function was traced again (ask 6)."""
 
+import contextlib
 import os
+import re
 import subprocess
 import sys
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -37,6 +40,10 @@ CASES = {
     "new variable": (lambda m: setattr(m, "key", Param(1.0)), (3,), {}, "new variable model.key"),
     "shape of a variable": (
         lambda m: m.weight.set_value(jnp.ones((3, 3))), (3,), {}, "model.weight: float32[2,2] -> float32[3,3]",
+    ),
+    "weak type": (
+        lambda m: m.weight.set_value(jnp.broadcast_to(jnp.asarray(1.0), (2, 2))), (3,), {},
+        "model.weight: float32[2,2] -> float32[2,2] of weak type",
     ),
     "static argument": (lambda m: None, (3,), {"mode": "b"}, "arg mode: static 'a' -> static 'b'"),
 }  # fmt: skip
@@ -118,3 +125,46 @@ def test_of_two_equally_near_traces_the_latest_is_named():
         for size in (3, 4, 5):
             jitted(jnp.ones(size))
     assert heard.messages[-1].endswith("arg x: float32[4] -> float32[5]")
+
+
+def traced_again(change, *calls):
+    """The message of the second trace."""
+    f = plait.jit(lambda x: x * 2)
+    messages = []
+    with plait.explain_retraces(messages.append):
+        f(calls[0])
+        with change():
+            f(calls[-1])
+    assert len(messages) == 2
+    return messages[1].splitlines()[1:]
+
+
+def test_a_weak_type_is_named():
+    found = traced_again(contextlib.nullcontext, jnp.float32(1), jnp.asarray(1.0))
+    assert found == ["  arg x: float32[] -> float32[] of weak type"]
+
+
+SETTINGS = {
+    "a setting": (lambda: jax.default_matmul_precision("float32"), "jax_default_matmul_precision: None -> 'float32'"),
+    "another": (lambda: jax.numpy_dtype_promotion("standard"), "jax_numpy_dtype_promotion: 'strict' -> 'standard'"),
+    "a mesh": (
+        lambda: jax.set_mesh(jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))),
+        "the mesh in force: None -> .*'x': 8",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_of_jax_is_named(name):
+    change, line = SETTINGS[name]
+    (found,) = traced_again(change, jnp.ones(3))
+    assert re.search(line, found)
+
+
+def test_a_cleared_cache_is_told_from_a_setting():
+    f, messages = plait.jit(lambda x: x * 2), []
+    with plait.explain_retraces(messages.append):
+        f(jnp.ones(3))
+        jax.clear_caches()
+        f(jnp.ones(3))
+    assert re.search(r"nothing in the arguments or in JAX's settings.*jax\.clear_caches\(\)", messages[1])

@@ -35,7 +35,7 @@ from tests.laws.dispatch_world import (
 from tests.oracles import describe
 from tests.strategies import ARRAYS, KINDS, METADATA, NAMES, STATICS, graphs
 
-RUNS = 5_000 if os.environ.get("HYPOTHESIS_PROFILE") == "fuzz" else 200
+RUNS = 5_000 if os.environ.get("HYPOTHESIS_PROFILE") in ("fuzz", "nightly") else 200
 PLACES = st.integers(0, 7)
 NUMBERS = st.sampled_from([1.0, jnp.float32(2), np.float32(3), jnp.ones(2)])
 _LEAVES = st.one_of(

@@ -2,11 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import plait
 from plait.errors import ArgumentTypeError, ShapeError
 from plait.nn.checks import remade
+from tests.nn.twins import flax_nnx, users_promotion
 
 RNGS = plait.Rngs(0)
 LAYERS = {
@@ -65,3 +68,108 @@ def test_the_advice_names_a_users_own_layer_as_the_user_does():
         pass
 
     assert remade(Twice(2, 3, rngs=RNGS), in_features=5) == "Twice(5, 3, rngs=rngs)"
+
+
+# What a layer is made with, the weights that a part of it has, and an input that fits that part.
+PARTS = {
+    "Linear": (lambda n: n.Linear(8, 3, rngs=n.Rngs(0)), {"kernel": (2, 3)}, (5, 2)),
+    "LinearGeneral": (lambda n: n.LinearGeneral(8, 3, rngs=n.Rngs(0)), {"kernel": (2, 3)}, (5, 2)),
+    "Einsum": (lambda n: n.Einsum("...a,ab->...b", (8, 3), rngs=n.Rngs(0)), {"kernel": (2, 3)}, (5, 2)),
+    "Conv": (lambda n: n.Conv(8, 3, (3,), rngs=n.Rngs(0)), {"kernel": (3, 2, 3)}, (1, 5, 2)),
+    "Conv in groups": (
+        lambda n: n.Conv(8, 6, (3,), feature_group_count=2, use_bias=False, rngs=n.Rngs(0)),
+        {"kernel": (3, 2, 6)}, (1, 5, 4),
+    ),
+    "ConvTranspose": (lambda n: n.ConvTranspose(8, 3, (3,), rngs=n.Rngs(0)), {"kernel": (3, 2, 3)}, (1, 5, 2)),
+    "ConvTranspose flipped": (
+        lambda n: n.ConvTranspose(8, 3, (3,), transpose_kernel=True, rngs=n.Rngs(0)), {"kernel": (3, 3, 2)}, (1, 5, 2),
+    ),
+    "LayerNorm": (lambda n: n.LayerNorm(8, rngs=n.Rngs(0)), {"scale": (2,), "bias": (2,)}, (5, 2)),
+    "RMSNorm": (lambda n: n.RMSNorm(8, rngs=n.Rngs(0)), {"scale": (2,)}, (5, 2)),
+    "InstanceNorm": (lambda n: n.InstanceNorm(8, rngs=n.Rngs(0)), {"scale": (2,), "bias": (2,)}, (3, 5, 2)),
+    "BatchNorm": (
+        lambda n: n.BatchNorm(8, rngs=n.Rngs(0)),
+        {"scale": (2,), "bias": (2,), "mean": (2,), "var": (2,)}, (5, 2),
+    ),
+    "LoRA": (lambda n: n.LoRA(8, 2, 3, rngs=n.Rngs(0)), {"lora_a": (2, 2)}, (5, 2)),
+}  # fmt: skip
+
+
+def part(name, library):
+    make, shapes, _ = PARTS[name]
+    layer = make(library)
+    for variable, shape in shapes.items():
+        getattr(layer, variable).set_raw_value(jax.random.normal(jax.random.key(1), shape))
+    return layer
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", PARTS)
+def test_a_layer_is_checked_against_the_weights_that_it_has(name):
+    """Under ``shard_map`` they are a part of what it was made with."""
+    x = jax.random.normal(jax.random.key(2), PARTS[name][2])
+    with users_promotion():
+        np.testing.assert_array_equal(part(name, plait)(x), part(name, flax_nnx())(x))
+
+
+@pytest.mark.parametrize("name", [name for name in PARTS if name != "Einsum"])
+def test_an_input_that_does_not_fit_the_part_is_named(name):
+    whole = (*PARTS[name][2][:-1], 8)
+    with pytest.raises(ShapeError, match=rf"(?s)found +an input of shape \({', '.join(map(str, whole))}"):
+        part(name, plait)(jnp.ones(whole))
+
+
+def test_the_error_says_that_the_weights_have_changed():
+    with pytest.raises(
+        ShapeError, match=r"shape \(\.\.\., 2\), since that is what its weights have now.*in_features=8"
+    ):
+        part("Linear", plait)(jnp.ones((5, 8)))
+
+
+@pytest.mark.oracle
+def test_a_layer_whose_weights_shard_map_divides():
+    mesh = jax.make_mesh((4,), ("a",), axis_types=(jax.sharding.AxisType.Auto,))
+    x = jax.random.normal(jax.random.key(0), (5, 8))
+
+    def run(nnx):
+        def local(layer, x):
+            return jax.lax.psum(layer(x), "a")
+
+        specs = (nnx.StateSharding({nnx.PathContains("kernel"): P("a", None), ...: P()}), P(None, "a"))
+        mapped = nnx.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P())
+        return mapped(nnx.Linear(8, 3, rngs=nnx.Rngs(0)), x)
+
+    with users_promotion():
+        np.testing.assert_array_equal(run(plait), run(flax_nnx()))
+
+
+def test_attention_and_embeddings_of_a_part():
+    heads = plait.MultiHeadAttention(4, 8, qkv_features=16, decode=False, rngs=plait.Rngs(0))
+    for projection in (heads.query, heads.key, heads.value):
+        projection.kernel.set_raw_value(jnp.ones((8, 2, 4)))
+        projection.bias.set_raw_value(jnp.ones((2, 4)))
+    heads.out.kernel.set_raw_value(jnp.ones((2, 4, 8)))
+    assert heads(jnp.ones((1, 5, 8))).shape == (1, 5, 8)
+    embed = plait.Embed(8, 4, rngs=plait.Rngs(0))
+    embed.embedding.set_raw_value(jnp.ones((8, 2)))
+    assert embed.attend(jnp.ones((3, 2))).shape == (3, 8)
+
+
+@pytest.mark.parametrize("name", ["SimpleCell", "GRUCell", "LSTMCell", "OptimizedLSTMCell"])
+def test_cells_of_a_part(name):
+    cell = getattr(plait, name)(8, 4, rngs=plait.Rngs(0))
+    for _, linear in plait.iter_modules(cell):
+        if isinstance(linear, plait.Linear) and linear.in_features == 8:
+            linear.kernel.set_raw_value(jnp.ones((2, linear.out_features)))
+    carry = cell.initialize_carry((5, 2), plait.Rngs(1))
+    assert cell(carry, jnp.ones((5, 2)))[1].shape == (5, 4)
+
+
+def test_a_norm_without_weights_takes_a_part_along_a_mapped_axis():
+    norm = plait.LayerNorm(8, use_scale=False, use_bias=False, axis_name="a", rngs=plait.Rngs(0))
+    x = jax.random.normal(jax.random.key(0), (5, 8))
+    parts = plait.vmap(norm, in_axes=1, out_axes=1, axis_name="a")(x.reshape(5, 4, 2))
+    whole = plait.LayerNorm(8, use_scale=False, use_bias=False, rngs=plait.Rngs(0))
+    np.testing.assert_allclose(parts.reshape(5, 8), whole(x), rtol=1e-5, atol=1e-5)
+    with pytest.raises(ShapeError, match="8 features"):
+        whole(x[:, :2])

@@ -105,3 +105,35 @@ def test_the_call_refuses_other_sources():
 def test_a_rate_that_is_no_probability_is_refused(rate):
     with pytest.raises(ValueError, match=f"rate={rate}"):
         plait.Dropout(rate)
+
+
+def explicit(*spec):
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+    return mesh, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("spec", [("a", None), (None, "b"), ("a", "b"), (("a", "b"), None), ()], ids=str)
+@pytest.mark.parametrize("jit", [False, True])
+def test_an_input_on_explicit_axes_keeps_its_sharding(spec, jit):
+    x = some_input(8, 8)
+    mesh, sharding = explicit(*spec)
+    outputs = []
+    with jax.set_mesh(mesh), users_promotion():
+        for nnx in (plait, flax_nnx()):
+            dropout = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+            call = nnx.jit(lambda dropout, x: dropout(x)) if jit else lambda dropout, x: dropout(x)
+            outputs.append(call(dropout, jax.device_put(x, sharding)))
+        assert jax.typeof(outputs[0]) == jax.typeof(outputs[1]) == jax.typeof(jax.device_put(x, sharding))
+    np.testing.assert_array_equal(*map(np.asarray, outputs))
+    np.testing.assert_array_equal(outputs[0], plait.Dropout(0.5, rngs=plait.Rngs(0))(x))
+
+
+@pytest.mark.parametrize("broadcast_dims", [(0,), (1,), (0, 1)])
+def test_a_mask_that_is_shared_along_a_sharded_axis(broadcast_dims):
+    x = some_input(8, 8)
+    mesh, sharding = explicit("a", "b")
+    expected = plait.Dropout(0.5, broadcast_dims=broadcast_dims, rngs=plait.Rngs(0))(x)
+    with jax.set_mesh(mesh):
+        found = plait.Dropout(0.5, broadcast_dims=broadcast_dims, rngs=plait.Rngs(0))(jax.device_put(x, sharding))
+    np.testing.assert_array_equal(found, expected)

@@ -201,3 +201,70 @@ def test_a_cache_needs_a_length_and_a_view_both_sizes():
         layer.init_cache((4,))
     with pytest.raises(ArgumentError, match="batch_size=2 and max_length=None"):
         plait.view(layer, batch_size=2)
+
+
+PARTS = [(3, 1), (1, 2, 1), (4,), (2, 2)]
+
+
+@pytest.mark.parametrize("lengths", PARTS, ids=str)
+@pytest.mark.parametrize("per_sequence", [False, True])
+@pytest.mark.parametrize(
+    ("batch", "options"),
+    [((2,), {}), ((2, 3), {"num_kv_heads": 1}), ((2,), {"rotary_fn": plait.apply_rotary_embedding})],
+)
+def test_l28_a_prompt_of_any_length_is_taken_at_once(lengths, per_sequence, batch, options):
+    layer = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0), **options)
+    x = some_input(*batch, LENGTH, 4)
+    full = layer(x, decode=False, is_causal=True)
+    layer.init_cache(x.shape, per_sequence=per_sequence)
+    assert layer.cache_index.shape == (batch if per_sequence else ())
+    parts, start = [], 0
+    for length in lengths:
+        parts.append(step(layer, x[..., start : start + length, :]))
+        start += length
+    compare(jnp.concatenate(parts, axis=-2), full, TOLERANCE, "parts")
+    assert set(np.ravel(layer.cache_index[...]).tolist()) == {LENGTH}
+
+
+@pytest.mark.parametrize("options", [{}, {"rotary_fn": plait.apply_rotary_embedding}])
+def test_l28_sequences_of_a_batch_go_on_from_positions_of_their_own(options):
+    """Prompts of other lengths, padded at the end: each goes on as if it were alone."""
+    layer = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0), **options)
+    x, lengths = some_input(3, 6, 4), jnp.array([1, 4, 3])
+    layer.init_cache(x.shape, per_sequence=True)
+    prompt = layer(x[:, :4], decode=True)
+    layer.cache_index[...] = lengths
+    steps = []
+    for _ in range(2):
+        at = layer.cache_index[...]
+        steps.append(step(layer, jnp.take_along_axis(x, at[:, None, None], axis=1)))
+    assert layer.cache_index.tolist() == [3, 6, 5]
+    for row, length in enumerate(lengths.tolist()):
+        alone = layer(x[row : row + 1, : length + 2], decode=False, is_causal=True)[0]
+        compare(prompt[row, :length], alone[:length], TOLERANCE, f"prompt {row}")
+        compare(jnp.concatenate([part[row] for part in steps]), alone[length:], TOLERANCE, f"steps {row}")
+
+
+def test_l28_a_mask_over_a_prompt():
+    layer, x = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0)), some_input(2, LENGTH, 4)
+    mask = jnp.array([1, 0, 1, 1])
+    layer.init_cache(x.shape)
+    both = plait.combine_masks(plait.make_causal_mask(x[..., 0]), jnp.broadcast_to(mask, (2, 1, 1, 4)))
+    compare(layer(x[:, :3], mask=mask, decode=True), layer(x, mask=both, decode=False)[:, :3], TOLERANCE, "masked")
+
+
+def test_l28_a_prompt_that_is_too_long():
+    layer, x = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0)), some_input(2, 5, 4)
+    layer.init_cache((2, LENGTH, 4), per_sequence=True)
+    with pytest.raises(ShapeError, match=r"up to 4 positions"):
+        layer(x, decode=True)
+    layer(x[:, :3], decode=True)
+    with pytest.raises(ArgumentError, match=r"position 5 with a cache of 4"):
+        layer(x[:, :2], decode=True)
+    assert layer.cache_index.tolist() == [3, 3]
+
+
+def test_l28_a_view_with_a_position_for_each_sequence():
+    layer = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0))
+    decoder = plait.view(layer, decode=True, batch_size=3, max_length=LENGTH, per_sequence=True)
+    assert decoder.cache_index.shape == (3,)

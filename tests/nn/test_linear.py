@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 
 import plait
 from plait.errors import ArgumentError, ShapeError
-from tests.nn.twins import HALF_TOLERANCE, Encoder, assert_twins_agree, some_input, twins
+from tests.nn.twins import HALF_TOLERANCE, Encoder, assert_twins_agree, flax_nnx, some_input, twins, users_promotion
 
 sizes = st.integers(1, 3)
 batches = st.lists(sizes, max_size=2)
@@ -150,3 +150,88 @@ def test_a_bias_that_does_not_fit_names_both_shapes():
     layer = plait.Einsum("ab,bc->ac", (3, 4), (5,), rngs=plait.Rngs(0))
     with pytest.raises(ShapeError, match=r"bias_shape=\(5,\).*\s+expected +bias_shape=\(4,\)"):
         layer(jnp.ones((2, 3)))
+
+
+# equation, kernel_shape, bias_shape, the shape of the input
+BIASES = {
+    "a number": ("ab,bc->ac", (3, 4), 4, (2, 3)),
+    "axes under the kernel's ellipsis": ("i...a,ab...->i...b", (4, 5, 6), (6, 5), (2, 6, 4)),
+    "moved": ("...a,ab...->b...", (4, 5, 6), (5, 6), (6, 4)),
+    "moved, with more axes of the input": ("...a,ab...->b...", (4, 5, 6), (5, 6), (2, 6, 4)),
+    "an input with fewer axes": ("...a,...ab->...b", (6, 4, 5), (6, 5), (4,)),
+    "an input with an axis of length 1": ("...a,...ab->...b", (6, 4, 5), (6, 5), (1, 4)),
+    "a kernel with an axis of length 1": ("...a,...ab->...b", (1, 4, 5), (1, 5), (6, 4)),
+    "a bias that leaves such an axis out": ("...a,...ab->...b", (1, 4, 5), (5,), (6, 4)),
+    "two axes, of which the input has one": ("...a,...ab->...b", (7, 6, 4, 5), (7, 6, 5), (6, 4)),
+    "no letter in the output": ("...a,...a->...", (6, 4), (6,), (2, 6, 4)),
+    "an ellipsis of the input alone": ("...a,ab->...b", (4, 5), (5,), (2, 6, 4)),
+}  # fmt: skip
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("case", BIASES.values(), ids=BIASES)
+def test_the_bias_of_an_einsum_lies_where_flax_s_does(case):
+    equation, kernel_shape, bias_shape, shape = case
+    outputs = []
+    for nnx in (plait, flax_nnx()):
+        init = nnx.initializers.normal(1.0)
+        layer = nnx.Einsum(equation, kernel_shape, bias_shape, bias_init=init, rngs=nnx.Rngs(0))
+        with users_promotion():
+            outputs.append(layer(some_input(*shape)))
+    np.testing.assert_array_equal(*outputs)
+
+
+def test_a_bias_under_an_ellipsis_that_does_not_fit():
+    layer = plait.Einsum("...a,...ab->...b", (6, 4, 5), (5,), rngs=plait.Rngs(0))
+    with pytest.raises(ShapeError, match=r"expected +bias_shape=\(6, 5\)"):
+        layer(jnp.ones((6, 4)))
+
+
+# name, arguments, other options, the shape of the input; ``a`` makes an array or a number of NumPy
+NUMPY_SIZES = {
+    "axis": ("LinearGeneral", lambda a: ((3, 5), (4,)), lambda a: {"axis": a([0, 1])}, (3, 5)),
+    "features": ("LinearGeneral", lambda a: (a([3, 5]), a([4, 2])), lambda a: {"axis": (0, 1)}, (3, 5)),
+    "a number": ("LinearGeneral", lambda a: (a(3), a(4)), lambda a: {"axis": a(-1)}, (2, 3)),
+    "Einsum": ("Einsum", lambda a: ("ab,bc->ac", a([3, 4]), a([4])), lambda a: {}, (2, 3)),
+    "Conv": (
+        "Conv", lambda a: (a(3), 4, a([3, 3])), lambda a: {"strides": a([1, 2]), "padding": a([[1, 1], [0, 2]])},
+        (1, 5, 5, 3),
+    ),
+    "ConvTranspose": ("ConvTranspose", lambda a: (a(3), 4, a([3])), lambda a: {"strides": a([2])}, (1, 5, 3)),
+    "LayerNorm": (
+        "LayerNorm", lambda a: (3,), lambda a: {"reduction_axes": a([1, 2]), "feature_axes": a([-1])}, (5, 5, 3),
+    ),
+    "a number in LayerNorm": (
+        "LayerNorm", lambda a: (3,), lambda a: {"reduction_axes": a(-1), "feature_axes": a(-1)}, (5, 3),
+    ),
+    "RMSNorm": ("RMSNorm", lambda a: (3,), lambda a: {"reduction_axes": a([1, 2])}, (5, 5, 3)),
+    "BatchNorm": ("BatchNorm", lambda a: (3,), lambda a: {"axis": a(-1)}, (5, 3)),
+    "GroupNorm": ("GroupNorm", lambda a: (4, 2), lambda a: {"reduction_axes": a([1, 2])}, (2, 3, 4)),
+    "InstanceNorm": ("InstanceNorm", lambda a: (4,), lambda a: {"feature_axes": a([-1])}, (2, 3, 4)),
+    "Dropout": ("Dropout", lambda a: (0.5,), lambda a: {"broadcast_dims": a([0])}, (2, 3)),
+}  # fmt: skip
+
+
+def plain_sizes(x):
+    return tuple(map(plain_sizes, x)) if isinstance(x, list) else x
+
+
+def numpy_sizes(x):
+    return np.array(x) if isinstance(x, list) else np.int64(x)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", NUMPY_SIZES)
+def test_sizes_and_axes_may_be_numpy_s(name):
+    kind, args, options, shape = NUMPY_SIZES[name]
+    x = some_input(*shape)
+
+    def made(nnx, a):
+        return getattr(nnx, kind)(*args(a), **options(a), rngs=nnx.Rngs(0))
+
+    layer, plain = made(plait, numpy_sizes), made(plait, plain_sizes)
+    with users_promotion():
+        np.testing.assert_array_equal(layer(x), made(flax_nnx(), plain_sizes)(x))
+    plain(x)  # draws the first key of a Dropout, as above
+    run = plait.jit(lambda layer, x: layer(x))
+    np.testing.assert_array_equal(run(layer, x), run(plain, x))

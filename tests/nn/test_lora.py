@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -119,3 +120,98 @@ def test_a_base_that_cannot_be_called_is_refused():
 def test_wrong_features_name_the_path_and_both_numbers(make):
     with pytest.raises(ShapeError, match=r"at +encoder\.layers\[3\][\s\S]*\(2, 5\)[\s\S]*in_features=3"):
         Encoder(make(plait.Rngs(0)))(jnp.ones((2, 5)))
+
+
+def trained(layer, seed=7):
+    """The layer with factors that are not zero."""
+    for _, factor in plait.to_flat_state(plait.variables(layer, plait.LoRAParam)):
+        factor[...] = jax.random.normal(jax.random.key(seed), factor.shape, factor.dtype)
+    return layer
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+@pytest.mark.parametrize("kind", ["LoRA", "LoRALinear"])
+def test_a_merged_layer_computes_the_same_in_one_product(kind, use_bias):
+    if kind == "LoRA":
+        base = plait.Linear(3, 4, use_bias=use_bias, rngs=plait.Rngs(0))
+        layer = trained(plait.LoRA(3, 2, 4, base_module=base, rngs=plait.Rngs(1)))
+    else:
+        layer = trained(plait.LoRALinear(3, 4, lora_rank=2, use_bias=use_bias, rngs=plait.Rngs(0)))
+    before, x = plait.clone(layer), some_input(5, 3)
+    merged = layer.merge()
+    assert type(merged) is plait.Linear
+    np.testing.assert_allclose(merged(x), layer(x), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(layer(x), before(x))  # it stays as it is
+    merged.kernel[...] = jnp.zeros((3, 4))
+    np.testing.assert_array_equal(layer(x), before(x))
+
+
+def test_what_is_no_linear_cannot_be_merged():
+    with pytest.raises(ArgumentError, match=r"(?s)around a Linear.*base_module="):
+        plait.LoRA(3, 2, 4, rngs=plait.Rngs(0)).merge()
+
+
+def stack(count=3):
+    """A model with a stack of layers, made by ``vmap``, and a layer by itself; and how it is called."""
+
+    @plait.vmap(transform_metadata={plait.PARTITION_NAME: "layers"})
+    def make(key):
+        return plait.Linear(4, 4, kernel_metadata={"out_sharding": ("embed", "mlp")}, rngs=plait.Rngs(key))
+
+    class Net(plait.Module):
+        def __init__(self):
+            self.blocks = make(jax.random.split(jax.random.key(0), count))
+            self.head = plait.Linear(4, 2, rngs=plait.Rngs(1))
+            self.again = self.head
+
+        def __call__(self, x):
+            @plait.scan(in_axes=(0, plait.Carry), out_axes=plait.Carry)
+            def run(block, x):
+                return plait.tanh(block(x))
+
+            return self.head(run(self.blocks, x))
+
+    return Net()
+
+
+def test_add_lora_wraps_layers_and_stacks_of_them():
+    model, x = stack(), some_input(5, 4)
+    before = model(x)
+    added = plait.add_lora(plait.select(model, plait.Linear), 2, rngs=plait.Rngs(2))
+    assert len(added) == 2
+    assert model.again is model.head
+    assert (model.blocks.lora_a.shape, model.blocks.lora_b.shape) == ((3, 4, 2), (3, 2, 4))
+    assert (model.blocks.lora_a.out_sharding, model.blocks.lora_b.out_sharding) == (
+        ("layers", "embed", None),
+        ("layers", None, "mlp"),
+    )
+    a = model.blocks.lora_a[...]
+    assert not np.array_equal(a[0], a[1])
+    np.testing.assert_array_equal(model(x), before)
+    grads = plait.grad(lambda model: model(x).sum(), argnums=plait.DiffState(0, plait.LoRAParam))(model)
+    assert set(grads) == {"again", "blocks"} or set(grads) == {"blocks", "head"}
+    assert float(jnp.abs(grads["blocks"]["lora_b"][...]).min()) > 0
+
+
+def test_added_loras_are_merged_again():
+    model, x = stack(), some_input(5, 4)
+    plait.add_lora(plait.select(model, plait.Linear), 2, rngs=plait.Rngs(2))
+    expected = trained(model)(x)
+    plait.select(model, plait.LoRA).replace(lambda path, layer: layer.merge())
+    assert type(model.blocks) is type(model.head) is plait.Linear
+    np.testing.assert_allclose(model(x), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_add_lora_names_what_is_no_linear():
+    model = plait.Dict(a=plait.Linear(2, 2, rngs=plait.Rngs(0)), b=plait.Dropout(0.5))
+    with pytest.raises(ArgumentError, match=r"(?s)at +b\n.*Dropout"):
+        plait.add_lora(plait.select(model, plait.Linear, plait.Dropout), 2, rngs=plait.Rngs(0))
+    assert type(model.a) is plait.Linear
+
+
+def test_the_options_of_add_lora_are_those_of_lora():
+    model = plait.Dict(a=plait.Linear(2, 2, rngs=plait.Rngs(0)))
+    options = {"param_dtype": jnp.bfloat16, "b_initializer": plait.initializers.ones}
+    plait.add_lora(plait.select(model, plait.Linear), 2, rngs=plait.Rngs(0), **options)
+    assert model.a.lora_a.dtype == jnp.bfloat16
+    assert model.a.lora_b.tolist() == [[1.0, 1.0]] * 2

@@ -8,18 +8,13 @@ from hypothesis import given, settings, strategies as st
 
 import plait
 from plait.errors import ShapeError
+from tests.compare import assert_same
 from tests.nn.twins import flax_nnx, some_input, users_promotion
 
 lengths = st.integers(1, 4)
 batches = st.lists(st.integers(1, 3), max_size=2).map(tuple)
 dtypes = st.sampled_from(["float32", "bool", "int32"])
 PAIRWISE = {"multiply": jnp.multiply, "greater_equal": jnp.greater_equal, "maximum": jnp.maximum}
-
-
-def assert_same(mine, theirs):
-    assert mine.shape == theirs.shape
-    assert mine.dtype == theirs.dtype
-    np.testing.assert_array_equal(mine, theirs)
 
 
 @pytest.mark.oracle

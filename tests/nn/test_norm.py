@@ -261,3 +261,53 @@ def test_instances_cannot_be_features(axes):
     model = Encoder(plait.InstanceNorm(4, feature_axes=axes, rngs=plait.Rngs(0)))
     with pytest.raises(ArgumentError, match=r"encoder\.layers\[3\].*\s+found +feature_axes="):
         model(jnp.ones((4, 5, 4)))
+
+
+MASKS = {
+    "whole": lambda mask: mask,
+    "of positions": lambda mask: mask[..., :1],
+    "of features": lambda mask: mask[0, 0],
+}
+
+
+@pytest.mark.oracle
+@every_norm
+@pytest.mark.parametrize("shown", MASKS)
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_masked_norm_is_flax_s_to_the_last_bit(name, shown, jit):
+    """After a Linear, whose product XLA fuses with what follows."""
+    x = some_input(3, 5, 4)
+    mask = MASKS[shown](jnp.asarray(np.random.default_rng(1).random((3, 5, 4)) < 0.8).at[..., :2].set(True))
+    outputs = []
+    for nnx in (plait, flax_nnx()):
+        layers = nnx.Linear(4, 4, rngs=nnx.Rngs(1)), getattr(nnx, name)(*FAMILY[name], rngs=nnx.Rngs(0))
+
+        def run(layers, x):
+            return layers[1](layers[0](x), mask=mask)
+
+        with users_promotion():
+            try:
+                outputs.append((nnx.jit(run) if jit else run)(layers, x))
+            except TypeError:  # Flax's GroupNorm takes no mask of positions
+                assert (name, shown, nnx) == ("GroupNorm", "of positions", flax_nnx())
+                wide = jnp.broadcast_to(mask, x.shape)
+                outputs.append(layers[1](layers[0](x), mask=wide))
+                np.testing.assert_allclose(*outputs, rtol=1e-5, atol=1e-5)
+                return
+    np.testing.assert_array_equal(*outputs)
+
+
+@pytest.mark.oracle
+@every_norm
+@pytest.mark.parametrize("dtype", [None, jnp.float16, jnp.float32])
+@pytest.mark.parametrize("x_dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("param_dtype", [jnp.float32, jnp.bfloat16])
+def test_a_promotion_of_one_s_own_does_not_choose_the_dtype_of_the_result(name, dtype, x_dtype, param_dtype):
+    options = {"dtype": dtype, "param_dtype": param_dtype, "promote_dtype": lambda arrays, **_: arrays}
+    outputs = []
+    for nnx in (plait, flax_nnx()):
+        with users_promotion():
+            norm = getattr(nnx, name)(*FAMILY[name], rngs=nnx.Rngs(0), **options)
+            outputs.append(norm(some_input(3, 5, 4, dtype=x_dtype)))
+    assert outputs[0].dtype == outputs[1].dtype
+    np.testing.assert_array_equal(*outputs)

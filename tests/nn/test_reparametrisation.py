@@ -5,7 +5,8 @@ import pytest
 from jax.test_util import check_grads
 
 import plait
-from plait.errors import ArgumentError, ShapeError
+from plait.errors import ArgumentError, ShapeError, TraceContextError
+from tests.compare import LOOSE, assert_same
 from tests.nn.twins import TOLERANCE, Encoder, compare, flax_nnx, pure, run, some_input, users_promotion
 
 
@@ -45,11 +46,6 @@ def norms(kind, layer, options):
     return ours, theirs, some_input(*shape)
 
 
-def assert_same(mine, other, what, find=lambda path: path):
-    for path, value in mine.items():
-        compare(value, other[find(path)], TOLERANCE, f"{what} {path}")
-
-
 @pytest.mark.oracle
 @pytest.mark.parametrize(("layer", "options"), WEIGHT_NORMS)
 def test_weight_norm_is_flax_s_forward_and_backward(layer, options):
@@ -63,11 +59,13 @@ def test_weight_norm_is_flax_s_forward_and_backward(layer, options):
     compare(mine.y, other.y, TOLERANCE, "output")
     compare(mine.x_grad, other.x_grad, TOLERANCE, "gradient of the input")
     # Flax has no gradient for its scales: they are bare arrays.
-    assert_same({p: g for p, g in mine.grads.items() if not p.startswith("scales")}, other.grads, "gradient of")
+    grads = {p: g for p, g in mine.grads.items() if not p.startswith("scales")}
+    assert_same(grads, {path: other.grads[path] for path in grads}, LOOSE, what="gradient of ")
     for _ in range(3):
         y = ours(x)
     compare(y, expected, TOLERANCE, "third output")
-    assert_same(pure(plait.state(ours.layer_instance)), pure(flax_nnx().state(theirs.layer_instance), flax_nnx()), "")
+    expected = pure(flax_nnx().state(theirs.layer_instance), flax_nnx())
+    assert_same(pure(plait.state(ours.layer_instance)), expected, LOOSE)
 
 
 @pytest.mark.oracle
@@ -77,9 +75,8 @@ def test_spectral_norm_is_flax_s_forward_and_backward(layer, options):
     options = dict(options)
     call = {"update_stats": False} if options.pop("stay", False) else {}
     ours, theirs, x = norms("SpectralNorm", layer, options)
-    theirs_at = lambda path: f"batch_stats.{tuple(path.split('.')[1:])}"  # Flax's keys are tuples
     stats = lambda lib, norm: pure(lib.state(norm, lib.BatchStat), lib)
-    assert_same(stats(plait, ours), stats(flax_nnx(), theirs), "first", theirs_at)
+    assert_same(stats(plait, ours), stats(flax_nnx(), theirs), LOOSE, what="first ")
     mine = run(plait, ours, x, **call)
     with users_promotion():
         other = run(flax_nnx(), theirs, x, **call)
@@ -87,11 +84,11 @@ def test_spectral_norm_is_flax_s_forward_and_backward(layer, options):
             expected = theirs(x, **call)
     compare(mine.y, other.y, TOLERANCE, "output")
     compare(mine.x_grad, other.x_grad, TOLERANCE, "gradient of the input")
-    assert_same(mine.grads, other.grads, "gradient of")
+    assert_same(mine.grads, other.grads, LOOSE, what="gradient of ")
     for _ in range(3):
         y = ours(x, **call)
     compare(y, expected, TOLERANCE, "third output")
-    assert_same(stats(plait, ours), stats(flax_nnx(), theirs), "last", theirs_at)
+    assert_same(stats(plait, ours), stats(flax_nnx(), theirs), LOOSE, what="last ")
 
 
 def torch_linear(torch, layer):
@@ -113,7 +110,7 @@ def test_weight_norm_is_pytorch_s_with_the_gradients_of_both_parts():
     """L21: scale and direction."""
     torch = pytest.importorskip("torch")
     norm, x = plait.WeightNorm(plait.Linear(3, 4, rngs=plait.Rngs(0)), rngs=plait.Rngs(1)), some_input(5, 3)
-    norm.scales["kernel"][...] = jnp.arange(1.0, 5.0)
+    norm.scales[("kernel",)][...] = jnp.arange(1.0, 5.0)
     theirs = torch.nn.utils.parametrizations.weight_norm(torch_linear(torch, norm.layer_instance), dim=0)
     scale, direction = theirs.parametrizations.weight.original0, theirs.parametrizations.weight.original1
     with torch.no_grad():
@@ -122,7 +119,7 @@ def test_weight_norm_is_pytorch_s_with_the_gradients_of_both_parts():
     (y**2).sum().backward()
     mine = gradients(norm, x)
     compare(norm(x), y.detach().numpy(), TOLERANCE, "output")
-    compare(mine["scales.kernel"], scale.grad.numpy()[:, 0], TOLERANCE, "gradient of the scale")
+    compare(mine["scales.('kernel',)"], scale.grad.numpy()[:, 0], TOLERANCE, "gradient of the scale")
     compare(mine["layer_instance.kernel"], direction.grad.numpy().T, {"rtol": 1e-4, "atol": 1e-4}, "of the direction")
 
 
@@ -149,7 +146,7 @@ def test_weight_norm_is_the_formula():
     for path, weight in pure(plait.state(norm.layer_instance)).items():
         w, axes = np.asarray(before[path], np.float64), tuple(range(before[path].ndim - 1))
         if path.endswith("kernel"):
-            w = np.asarray(norm.scales[path][...]) * w / np.sqrt((w**2).sum(axes))
+            w = np.asarray(norm.scales[tuple(path.split("."))][...]) * w / np.sqrt((w**2).sum(axes))
         np.testing.assert_allclose(weight, w, rtol=1e-5, atol=1e-6, err_msg=path)
 
 
@@ -167,7 +164,9 @@ def test_spectral_norm_finds_the_largest_singular_value(layer):
     norm(some_input(*shape))
     for path, matrix in matrices().items():
         np.testing.assert_allclose(np.linalg.norm(matrix, 2), 1, rtol=1e-4)
-        np.testing.assert_allclose(norm.batch_stats[path]["sigma"], np.linalg.norm(before[path], 2), rtol=1e-4)
+        np.testing.assert_allclose(
+            norm.batch_stats[(*path.split("."), "sigma")], np.linalg.norm(before[path], 2), rtol=1e-4
+        )
 
 
 @pytest.mark.parametrize("kind", ["WeightNorm", "SpectralNorm"])
@@ -223,8 +222,8 @@ def test_scales_are_parameters_by_the_path_of_their_weight():
     """The contract's side: Params, where Flax keeps bare arrays."""
     norm = plait.WeightNorm(block(plait, plait.Rngs(0)), feature_axes=None, rngs=plait.Rngs(1))
     assert {path: (type(scale), scale.shape) for path, scale in norm.scales.items()} == {
-        "first.kernel": (plait.Param, ()),
-        "last.kernel": (plait.Param, ()),
+        ("first", "kernel"): (plait.Param, ()),
+        ("last", "kernel"): (plait.Param, ()),
     }
     assert norms_of("WeightNorm", use_scale=False).scales is None
 
@@ -258,7 +257,7 @@ def test_arguments_of_the_call_reach_the_layer():
 def test_train_and_eval_switch_the_statistics():
     """L22, D4: the switch of BatchNorm, the call's argument first."""
     norm, x = norms_of("SpectralNorm", n_steps=1), some_input(2, 3)
-    u = lambda: np.asarray(norm.batch_stats["kernel"]["u"][...])
+    u = lambda: np.asarray(norm.batch_stats[("kernel", "u")][...])
     before = u()
     norm.eval()
     norm(x)
@@ -292,3 +291,98 @@ def test_no_step_is_refused():
 def test_wrong_features_name_the_inner_layer():
     with pytest.raises(ShapeError, match=r"at +encoder\.layers\[3\]\.layer_instance \(a Linear\)"):
         Encoder(norms_of("WeightNorm"))(jnp.ones((2, 5)))
+
+
+def nested(lib):
+    class Nested(lib.Module):
+        def __init__(self):
+            self.layers = lib.List([lib.Linear(3, 3, rngs=lib.Rngs(0))])
+
+        def __call__(self, x):
+            return self.layers[0](x)
+
+    return Nested()
+
+
+@pytest.mark.oracle
+def test_what_is_kept_is_found_as_in_flax():
+    weights, spectral = [], []
+    for lib in (plait, flax_nnx()):
+        with users_promotion():
+            weight = lib.WeightNorm(nested(lib), rngs=lib.Rngs(1))
+            spectra = lib.SpectralNorm(nested(lib), rngs=lib.Rngs(1))
+        weights.append(weight)
+        spectral.append([set(spectra.batch_stats), list(pure(lib.state(spectra), lib))])
+    path = ("layers", 0, "kernel")
+    assert set(weights[0].scales) == set(weights[1].scales) == {path}
+    np.testing.assert_array_equal(weights[0].scales[path], weights[1].scales[path])
+    assert spectral[0] == spectral[1]
+    assert spectral[0][0] == {(*path, "u"), (*path, "sigma")}
+
+
+def frozen(kind):
+    norm = norms_of(kind, **({"n_steps": 1} if kind == "SpectralNorm" else {}))
+    norm(some_input(2, 3))
+    norm.eval()
+    return norm
+
+
+EVALUATIONS = {
+    "eager": lambda norm, x: norm(x),
+    "jit of the input": lambda norm, x: jax.jit(norm)(x),
+    "gradient of the input": lambda norm, x: jax.grad(lambda x: (norm(x) ** 2).sum())(x),
+    "gradient penalty": lambda norm, x: jax.grad(lambda x: (jax.grad(lambda x: (norm(x) ** 2).sum())(x) ** 2).sum())(x),
+    "vmap": lambda norm, x: jax.vmap(norm)(x),
+    "plait.vmap": lambda norm, x: plait.vmap(norm)(x),
+    "with the model": lambda norm, x: plait.vmap(lambda norm, x: norm(x), in_axes=(None, 0))(norm, x),
+}
+
+
+@pytest.mark.parametrize("kind", ["WeightNorm", "SpectralNorm"])
+@pytest.mark.parametrize("use", EVALUATIONS)
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+def test_in_evaluation_nothing_is_written(kind, use):
+    norm, x = frozen(kind), some_input(5, 3)
+    norm.layer_instance.kernel[...] *= 2
+    before, kept = pure(plait.state(norm)), norm.layer_instance.kernel.get_raw_value()
+    found = EVALUATIONS[use](norm, x)
+    assert norm.layer_instance.kernel.get_raw_value() is kept
+    for path, value in pure(plait.state(norm)).items():
+        np.testing.assert_array_equal(value, before[path])
+    if "grad" not in use:
+        compare(found, EVALUATIONS["eager"](norm, x), TOLERANCE, use)
+
+
+@pytest.mark.parametrize("kind", ["WeightNorm", "SpectralNorm"])
+def test_evaluation_computes_with_the_normalised_weights_and_their_gradients(kind):
+    norm, x = frozen(kind), some_input(5, 3)
+    norm.layer_instance.kernel[...] *= 2
+    kernel = jnp.asarray(norm.layer_instance.kernel[...])
+    if kind == "WeightNorm":
+        kernel = kernel / jnp.linalg.norm(kernel, axis=0, keepdims=True)
+    else:
+        u = norm.batch_stats[("kernel", "u")][...]
+        v = (u @ kernel.T) / jnp.linalg.norm(u @ kernel.T)
+        u = (v @ kernel) / jnp.linalg.norm(v @ kernel)
+        kernel = kernel / (v @ kernel @ u.T).item()
+    compare(norm(x), x @ kernel, TOLERANCE, kind)
+    grads = plait.grad(lambda norm, x: (norm(x) ** 2).sum())(norm, x)
+    assert float(jnp.abs(grads["layer_instance"]["kernel"][...]).max()) > 0
+    by_input = plait.grad(lambda norm, x: (norm(x) ** 2).sum(), argnums=1)(norm, x)
+    compare(by_input, jax.grad(lambda x: ((x @ kernel) ** 2).sum())(x), TOLERANCE, kind)
+
+
+def test_an_error_in_the_layer_leaves_the_weights_alone():
+    norm = frozen("WeightNorm")
+    kept = norm.layer_instance.kernel.get_raw_value()
+    with pytest.raises(ShapeError, match="layer_instance"):
+        Encoder(norm)(jnp.ones((2, 5)))
+    assert norm.layer_instance.kernel.get_raw_value() is kept
+
+
+@pytest.mark.parametrize("kind", ["WeightNorm", "SpectralNorm"])
+def test_in_training_the_error_of_a_gradient_by_the_input_names_argnums(kind):
+    norm, x = norms_of(kind), some_input(5, 3)
+    with pytest.raises(TraceContextError, match=r"plait\.grad\(f\)\(model, x\), with argnums=1"):
+        jax.grad(lambda x: norm(x).sum())(x)
+    plait.grad(lambda norm, x: norm(x).sum(), argnums=1)(norm, x)

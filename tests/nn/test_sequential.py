@@ -54,3 +54,20 @@ def test_errors_name_the_layer_in_the_stack():
     model = plait.Sequential(plait.Linear(2, 3, rngs=plait.Rngs(0)), plait.Linear(4, 5, rngs=plait.Rngs(0)))
     with pytest.raises(ShapeError, match=r"at +layers\[1\] \(a Linear\)"):
         model(jnp.ones((1, 2)))
+
+
+EMPTY_CALLS = {
+    "nothing": ((), {}),
+    "an argument": ((1,), {}),
+    "two": ((1, 2), {}),
+    "a keyword": ((), {"k": 2}),
+    "both": ((1,), {"k": 2}),
+    "several of both": ((1, 2), {"k": 2, "l": 3}),
+}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("call", EMPTY_CALLS.values(), ids=EMPTY_CALLS)
+def test_without_members_it_returns_what_flax_s_does(call):
+    args, kwargs = call
+    assert plait.Sequential()(*args, **kwargs) == flax_nnx().Sequential()(*args, **kwargs)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import plait
+from tests.compare import HALF, LOOSE, readable, wide
 
-TOLERANCE = {"rtol": 2e-5, "atol": 2e-5}  # float32; both sum in another order
-HALF_TOLERANCE = {"rtol": 2e-2, "atol": 2e-2}  # bfloat16 has 8 bits
+TOLERANCE, HALF_TOLERANCE = LOOSE, HALF
 
 
 def flax_nnx() -> Any:
@@ -122,8 +122,8 @@ def assert_pair_agrees(
 
 
 def compare(mine: Any, other: Any, tolerance: Any, what: str) -> None:
-    wide = np.complex64 if jnp.iscomplexobj(mine) else np.float32
-    np.testing.assert_allclose(np.asarray(mine).astype(wide), np.asarray(other).astype(wide), err_msg=what, **tolerance)
+    """Values alone: shapes may be broadcast, dtypes differ, as in ``assert_allclose``."""
+    np.testing.assert_allclose(wide(readable(mine)), wide(readable(other)), err_msg=what, **tolerance)
 
 
 def some_input(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Any:

@@ -1,12 +1,15 @@
 """Layouts that cannot be followed: each is an error that names the path and what there is. (issue E, bad input)"""
 
+import re
+import warnings
+
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import plait
-from plait.errors import ArgumentError, AxisNameMismatchError, PartitioningUnspecifiedError
+from plait.errors import ArgumentError, AxisNameMismatchError, PartitioningUnspecifiedError, UnevenLayoutWarning
 from plait.partitioning import check_rules, create_sharded, with_sharding_constraint
 
 RULES = [("embed", None), ("mlp", "model"), ("heads", "model"), ("batch", "data")]
@@ -26,13 +29,10 @@ class Net(plait.Module):
 # shape, names, what the error says
 WRONG = {
     "too many names": ((8, 4), ("embed", "mlp", None), r"more axis names.*3 names, .*\(8, 4\)"),
-    "too few names": ((8, 4), ("embed",), r"fewer axis names.*1 names, .*\(8, 4\)"),
     "a name twice": ((8, 4), ("mlp", "mlp"), r"same mesh axis.*'model'.*dimensions 0 \('mlp'\) and 1 \('mlp'\)"),
     "two names on one axis": ((8, 4), ("mlp", "heads"), r"same mesh axis.*0 \('mlp'\) and 1 \('heads'\).*\('mlp', 'm"),
     "an axis in a tuple twice": ((8, 4), (("mlp", "heads"), None), r"same mesh axis.*'model'"),
     "an unknown axis": ((8, 4), ("embed", "experts"), r"'experts'.*\('mlp', 'model'\).*\('data', 'model'\)"),
-    "an uneven dimension": ((8, 6), ("embed", "mlp"), r"dimension 1.*length 6.*\(8, 6\).*of 4.*'model' of size 4"),
-    "an uneven product": ((12, 4), (("data", "mlp"), None), r"dimension 0.*length 12.*of 8.*'data'.*and 'model'"),
 }  # fmt: skip
 
 wrong = pytest.mark.parametrize(("shape", "names", "says"), WRONG.values(), ids=WRONG)
@@ -80,10 +80,76 @@ def test_an_activation(shape, names, says):
         jax.jit(lambda: with_sharding_constraint(jnp.ones(shape), names))()
 
 
-def test_a_spec_may_stop_early():
-    """As everywhere in JAX; a tuple of names says something about each axis."""
-    v = plait.Param(jnp.ones((8, 4)), out_sharding=P("data"), mesh=mesh())
-    assert v.get_raw_value().sharding.spec == P("data")
+# shape, names, the spec that it gets, what the warning says; ``None`` for no warning
+UNEVEN = {
+    "a dimension": ((8, 6), ("embed", "mlp"), P(), r"dimension 1.*length 6.*\(8, 6\).*of 4.*'model' of size 4"),
+    "a product": ((12, 4), (("data", "mlp"), None), P(), r"dimension 0.*length 12.*of 8.*'data'.*and 'model'"),
+    "one of two": ((8, 6), ("batch", "mlp"), P("data"), r"dimension 1.*length 6"),
+    "length 1": ((8, 1), ("batch", "mlp"), P("data"), None),
+    "length 1 of a spec": ((8, 1), P("data", "model"), P("data"), None),
+}
+uneven = pytest.mark.parametrize(("shape", "names", "spec", "says"), UNEVEN.values(), ids=UNEVEN)
+MAKERS = {
+    "made": lambda make: make(),
+    "made in jit": lambda make: plait.jit(make)(),
+    "made sharded": create_sharded,
+    "shapes": lambda make: plait.merge(*plait.get_abstract_model(make, jax.sharding.get_mesh())),
+}
+
+
+@uneven
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=lambda kind: kind.name)
+@pytest.mark.filterwarnings("ignore::plait.errors.UnevenLayoutWarning")
+def test_a_dimension_that_the_mesh_does_not_divide_stays_whole(shape, names, spec, says, maker, kind):
+    """Flax refuses it outside of jit, and leaves it whole inside."""
+    with jax.set_mesh(mesh(kind)), plait.logical_axis_rules(RULES):
+        value = MAKERS[maker](lambda: Net(shape, names)).blocks[1].kernel.get_raw_value()
+    assert value.sharding.is_equivalent_to(NamedSharding(mesh(kind), spec), len(shape))
+
+
+@uneven
+def test_a_dimension_that_stays_whole_is_named(shape, names, spec, says):
+    state = plait.state(Net(shape, names))
+    with plait.logical_axis_rules(RULES), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        shardings = plait.get_named_sharding(state, mesh())
+        rows = plait.inspect.sharding_report(state, mesh()).variables
+    found = shardings["blocks"][1]["kernel"].get_raw_value().spec
+    assert (*found, None)[:1] == (*spec, None)[:1]
+    assert [row.spec for row in rows] == [found]
+    assert len(caught) == (0 if says is None else 2)
+    for warning in caught:
+        assert warning.category is UnevenLayoutWarning
+        assert re.search(rf"(?s)stays whole.*at +blocks\[1\]\.kernel.*{says}", str(warning.message))
+
+
+@pytest.mark.oracle
+def test_what_flax_makes_in_jit_lies_the_same():
+    from flax import nnx as flax
+
+    def make(nnx):
+        return nnx.Linear(4, 1, kernel_metadata={"out_sharding": (None, "model")}, rngs=nnx.Rngs(0))
+
+    with jax.set_mesh(mesh()):
+        theirs, ours = flax.jit(lambda: make(flax))().kernel[...], plait.jit(lambda: make(plait))().kernel[...]
+    assert ours.sharding.is_equivalent_to(theirs.sharding, 2)
+
+
+@pytest.mark.parametrize("names", [("data",), P("data"), ()], ids=str)
+def test_names_may_stop_early(names):
+    """As everywhere in JAX."""
+    v = plait.Param(jnp.ones((8, 4)), out_sharding=names, mesh=mesh())
+    assert getattr(v.get_raw_value().sharding, "spec", P()) == P(*names)
+    if names:
+        assert plait.get_named_sharding({"v": v}, mesh())["v"].get_raw_value().spec == P("data")
+    layer = plait.LinearGeneral(2, (2, 4), kernel_metadata={"out_sharding": names}, rngs=plait.Rngs(0))
+    with jax.set_mesh(mesh()):
+        made = plait.partitioning.create_sharded(lambda: plait.clone(layer))
+    assert made.kernel.get_raw_value().sharding.spec == P(*names)
+
+
+def test_a_spec_has_at_most_an_entry_for_each_axis():
     with pytest.raises(ArgumentError, match=r"(?s)more axis names.*expected +at most 2"):
         plait.Param(jnp.ones((8, 4)), out_sharding=P(None, None, "data"), mesh=mesh())
 

@@ -110,3 +110,31 @@ def test_a_model_without_the_averaged_variables_is_refused():
     ema = EMA(plait.Linear(2, 3, rngs=plait.Rngs(0)), 0.5)
     with pytest.raises(ArgumentError, match=r"at +bias, kernel"):
         ema.apply_to(plait.Dict(other=plait.Param(jnp.ones(2))))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_model_with_the_averages_follows_them_as_in_flax(jit):
+    results = []
+    for nnx in (plait, flax_nnx()):
+        model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+        ema = nnx.EMA(model, decay=0.5)
+        averaged = ema.apply_to(model)
+        assert averaged.kernel is ema.params["kernel"]
+        model.kernel[...] = jnp.zeros((2, 3))
+        move = nnx.jit(lambda ema, model: ema.update(model)) if jit else lambda ema, model: ema.update(model)
+        move(ema, model)
+        assert averaged.kernel is ema.params["kernel"]
+        results.append(averaged.kernel[...])
+        assert model.kernel[...].tolist() == [[0.0] * 3] * 2
+    np.testing.assert_array_equal(*results)
+
+
+def test_a_clone_of_it_does_not_follow():
+    model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+    ema = EMA(model, decay=0.5)
+    kept = plait.clone(ema.apply_to(model))
+    before = kept.kernel[...]
+    model.kernel[...] = jnp.zeros((2, 3))
+    ema.update(model)
+    np.testing.assert_array_equal(kept.kernel, before)

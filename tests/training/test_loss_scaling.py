@@ -122,3 +122,13 @@ def test_one_value_that_is_not_finite_is_enough():
 def test_numbers_that_cannot_work_are_refused(options):
     with pytest.raises(ArgumentError, match=r"expected +factor > 1"):
         plait.DynamicLossScale(**options)
+
+
+@pytest.mark.parametrize("factor", [GOOD, BAD])
+def test_an_array_attribute_is_kept_by_a_skipped_step(factor):
+    model = plait.Dict(w=jnp.array([1.0, 2.0]))
+    optimizer = plait.Optimizer(model, optax.sgd(0.5), wrt=...)
+    grads = plait.State({"w": jnp.full(2, factor.astype(jnp.float32))})
+    loss_scale = plait.DynamicLossScale(initial=1.0)
+    assert bool(loss_scale.update(optimizer, model, grads)) == bool(jnp.isfinite(factor))
+    assert model.w.tolist() == ([0.5, 1.5] if jnp.isfinite(factor) else [1.0, 2.0])

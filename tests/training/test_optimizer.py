@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -431,3 +433,159 @@ def test_a_filter_that_selects_nothing_is_told(kind):
     with pytest.warns(NothingSelectedWarning, match=message) as caught:
         kind(model, optax.sgd(0.1), wrt=plait.LoRAParam)
     assert [each.filename for each in caught] == [__file__]
+
+
+LINE_SEARCHES = {
+    "lbfgs": lambda: optax.lbfgs(),
+    "lbfgs with backtracking": lambda: optax.lbfgs(linesearch=optax.scale_by_backtracking_linesearch(15)),
+    "backtracking": lambda: optax.chain(optax.sgd(1.0), optax.scale_by_backtracking_linesearch(10)),
+    "backtracking that keeps gradients": lambda: optax.chain(
+        optax.sgd(1.0), optax.scale_by_backtracking_linesearch(10, store_grad=True)
+    ),
+    "zoom": lambda: optax.chain(optax.sgd(1.0), optax.scale_by_zoom_linesearch(10)),
+}
+
+
+def searched(nnx, name, jit, as_module=False):
+    x = some_input(16, 2)
+    y = x @ jnp.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, LINE_SEARCHES[name](), wrt=nnx.Param)
+
+    def loss(model):
+        return ((model(x) - y) ** 2).mean()
+
+    def step(model, optimizer):
+        value, grads = nnx.value_and_grad(loss)(model)
+        graphdef, _ = nnx.split(model)
+        grad = nnx.merge(graphdef, grads) if as_module else grads
+        optimizer.update(model, grads, grad=grad, value=value, value_fn=lambda s: loss(nnx.merge(graphdef, s)))
+        return value
+
+    run = nnx.jit(step) if jit else step
+    return [float(run(model, optimizer)) for _ in range(3)] + [float(loss(model))]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", LINE_SEARCHES)
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_line_search_finds_what_it_finds_in_flax(name, jit):
+    losses = searched(plait, name, jit)
+    assert losses == searched(flax_nnx(), name, jit)
+    assert losses[-1] < losses[0]
+
+
+def test_a_line_search_takes_gradients_in_the_form_of_the_model():
+    assert searched(plait, "lbfgs", False, as_module=True) == searched(plait, "lbfgs", False)
+
+
+def test_a_line_search_over_some_of_the_variables():
+    """The gradients of the others are left out of ``grad`` too."""
+    model, x = plait.Linear(2, 3, rngs=plait.Rngs(0)), some_input(16, 2)
+    only_kernel = plait.PathContains("kernel")
+    optimizer = plait.Optimizer(model, optax.lbfgs(), wrt=only_kernel)
+
+    def loss(model):
+        return ((model(x) - 1) ** 2).mean()
+
+    def search_loss(graphdef, others, params):
+        return loss(plait.merge(graphdef, params, others))
+
+    before, bias = float(loss(model)), model.bias[...]
+    for _ in range(3):
+        value, grads = plait.value_and_grad(loss)(model)
+        graphdef, rest = plait.split(model)
+        others = plait.filter_state(rest, plait.Not(only_kernel))
+        search = {"grad": grads, "value": value, "value_fn": functools.partial(search_loss, graphdef, others)}
+        optimizer.update(model, grads, **search)
+    assert float(loss(model)) < before
+    np.testing.assert_array_equal(model.bias, bias)
+
+
+def with_arrays(nnx):
+    class Net(nnx.Module):
+        def __init__(self):
+            self.w = jnp.array([1.0, 2.0])
+            self.inner = nnx.Dict(w=jnp.array([3.0]), p=nnx.Param(jnp.array([4.0])))
+
+        def __call__(self):
+            return (self.w**2).sum() + (self.inner.w * self.inner.p[...]).sum()
+
+    return Net()
+
+
+SELECTIONS = {"by name": lambda path, x: path[-1] == "w", "one of them": lambda path, x: path == ("w",), "all": ...}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("wrt", SELECTIONS.values(), ids=SELECTIONS)
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw with clipping"])
+@pytest.mark.parametrize("jit", [False, True])
+def test_array_attributes_are_updated_as_flax_does(wrt, name, jit):
+    results = []
+    for nnx in (plait, flax_nnx()):
+        model = with_arrays(nnx)
+        optimizer = nnx.Optimizer(model, TRANSFORMATIONS[name](), wrt=wrt)
+
+        def step(model, optimizer, nnx=nnx):
+            grads = nnx.grad(lambda model: model(), argnums=nnx.DiffState(0, wrt))(model)
+            optimizer.update(model, grads)
+
+        run = nnx.jit(step) if jit else step
+        for _ in range(STEPS):
+            run(model, optimizer)
+        kinds = [type(leaf).__name__ for leaf in jax.tree.leaves(optimizer.opt_state, is_leaf=is_opt_variable)]
+        results.append(([model.w, model.inner.w, model.inner.p[...]], kinds))
+    for ours, theirs in zip(*(arrays for arrays, _ in results), strict=True):
+        assert isinstance(ours, jax.Array)
+        np.testing.assert_array_equal(ours, theirs)
+    assert results[0][1] == results[1][1]
+
+
+def is_opt_variable(node):
+    return type(node).__name__.startswith("Opt")
+
+
+def test_an_error_leaves_array_attributes_alone():
+    model = with_arrays(plait)
+    optimizer = plait.Optimizer(model, optax.adam(0.1), wrt=...)
+    with pytest.raises(OptimizerError, match=r"no gradient for inner\.p"):
+        optimizer.update(model, plait.State({"w": jnp.ones(2), "inner": {"w": jnp.ones(1)}}))
+    assert model.w.tolist() == [1.0, 2.0]
+
+
+def test_an_optimizer_has_the_type_of_its_model():
+    model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+    tx = optax.adam(1e-2)
+    optimizer = plait.Optimizer[plait.Linear](model, tx, wrt=plait.Param)
+    both: plait.ModelAndOptimizer[plait.Linear] = plait.ModelAndOptimizer(model, tx)
+    plain = plait.Optimizer(model, tx, wrt=plait.Param)
+    assert plait.graphdef(optimizer) == plait.graphdef(plain)
+    assert set(vars(optimizer)) == set(vars(plain))
+    assert both.model.in_features == 2
+
+
+@pytest.mark.parametrize("transform", ["jit", "vmap"])
+def test_a_traced_learning_rate_is_told_about_inject_hyperparams(transform):
+    x = some_input(4, 2)
+
+    def train(make_tx):
+        def make(key, rate):
+            model = plait.Linear(2, 3, rngs=plait.Rngs(key))
+            return model, plait.Optimizer(model, make_tx(rate), wrt=plait.Param)
+
+        def step(model, optimizer):
+            optimizer.update(model, plait.grad(lambda model: (model(x) ** 2).mean())(model))
+
+        keys, rates = jax.random.split(jax.random.key(0), 2), jnp.array([0.1, 0.2])
+        arguments = (keys, rates) if transform == "vmap" else (keys[0], rates[0])
+        lift = getattr(plait, transform)
+        model, optimizer = lift(make)(*arguments)
+        lift(step)(model, optimizer)
+        return model
+
+    with pytest.raises(jax.errors.UnexpectedTracerError) as caught:
+        train(optax.sgd)
+    (note,) = caught.value.__notes__
+    assert "optax.inject_hyperparams(optax.adam)(learning_rate=learning_rate)" in note
+    train(lambda rate: optax.inject_hyperparams(optax.sgd)(learning_rate=rate))

@@ -9,7 +9,7 @@ after the other.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..checkpoint.stored import StoredArray
-from ..core.functional.calls import update as update_graph
-from ..core.objects.state import State, from_flat_state
+from ..core.functional.calls import update as update_graph, variables
+from ..core.objects.rngs import RngCount, RngKey, Rngs, RngState
+from ..core.objects.state import State, from_flat_state, to_flat_state
 from ..core.objects.variables import Variable
 from ..errors import ConversionError
 from ..paths import Path, describe_path
@@ -60,6 +61,7 @@ def convert_checkpoint(
     dtype: DTypeLike | None = None,
     strict: bool = True,
     update: bool = False,
+    rngs: Rngs | None = None,
 ) -> Conversion:
     """Convert a checkpoint of Linen or PyTorch to a state of ``model``.
 
@@ -82,12 +84,15 @@ def convert_checkpoint(
         strict: whether missing and unexpected leaves are an error; otherwise they are only reported. Values that do
             not fit always are.
         update: whether to write the state into the model, if everything fits.
+        rngs: what the random streams of an abstract model are made from by ``update``: a key of the stream of the same
+            name for each.
 
     Returns:
         The state and the report. Random streams, caches and what was sown have no part in it.
 
     Raises:
-        ConversionError: something is missing, unexpected or does not fit; the message names module, collection and
+        ConversionError: something is missing, unexpected or does not fit, or ``update`` would leave random streams of
+            an abstract model without values; the message names module, collection and
             leaf, and ``error.report`` has everything. The model is as it was.
         CheckpointError: there is nothing at the path, or it is damaged.
         ArgumentError: there is no such layout, or a rule for names does not make sense.
@@ -132,8 +137,40 @@ def convert_checkpoint(
         raise _error(report)
     state = from_flat_state(matching.leaves)
     if update:
-        update_graph(model, state)
+        streams = _streams(model, matching.leaves, rngs, strict=strict)
+        update_graph(model, from_flat_state({**matching.leaves, **streams}))
     return Conversion(state, report)
+
+
+def _streams(model: Any, leaves: Mapping[Path, Any], rngs: Rngs | None, *, strict: bool) -> dict[Path, Any]:
+    """Values for the random streams of an abstract model, which no checkpoint of another library has.
+
+    Raises:
+        ConversionError: there is nothing to make them from, or other variables are left without values.
+    """
+    made: dict[Path, Any] = {}
+    left: list[str] = []
+    for path, variable in to_flat_state(variables(model)):
+        shape = variable.get_raw_value()
+        if path in leaves or not isinstance(shape, jax.ShapeDtypeStruct):
+            continue
+        if isinstance(variable, RngKey) and rngs is not None:
+            key = rngs[variable.get_metadata().get("tag", "default")]()
+            made[path] = variable.copy(jax.random.split(key, shape.shape) if shape.shape else key)
+        elif isinstance(variable, RngCount) and rngs is not None:
+            made[path] = variable.copy(jnp.zeros(shape.shape, shape.dtype))
+        elif strict or isinstance(variable, RngState):
+            left.append(f"{describe_path(path)}: {type(variable).__name__}")
+    if left:
+        raise ConversionError(
+            "the model would be left with shapes that have no values",
+            at=_listed(left),
+            found="an abstract model, and a checkpoint without them",
+            expected="values for random streams, caches and the like, which other libraries do not store",
+            do="convert_checkpoint(..., update=True, rngs=plait.Rngs(0)) makes the streams; make caches and the like "
+            "after the conversion, or convert into a model with values",
+        )
+    return made
 
 
 def _renamed(arrays: dict[str, StoredArray], rename: NameMap) -> tuple[dict[str, list[str]], list[str]]:

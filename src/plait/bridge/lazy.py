@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from .._compat import current_trace
 from ..core.objects.module import Module, Pytree
-from ..core.objects.nodes import iter_graph_nodes
+from ..core.objects.visit import iter_graph_nodes
 from ..errors import ArgumentError
 
 F = TypeVar("F", bound=Callable[..., Any])

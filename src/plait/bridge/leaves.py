@@ -13,9 +13,8 @@ from .._compat import is_mutable_array
 from ..core.objects.variable_metadata import HOOKS, with_partitioning as with_partitioning_metadata
 from ..core.objects.variables import REQUIRED_METADATA, Variable
 from ..errors import ArgumentError, CollectionTypeError
-from ..partitioning.boxes import AxisMetadata, Partitioned
+from ..partitioning.boxes import AxisMetadata, Partitioned, link_boxes
 from .kinds import variable_type, variable_type_name
-from .linen import link_boxes
 from .nnx_meta import NNXMeta, new_variable
 
 

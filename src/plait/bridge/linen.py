@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import MissingDependencyError
-from ..partitioning.boxes import AxisMetadata
+from ..partitioning.boxes import link_boxes
 
 
 def need_linen(name: str) -> Any:
@@ -39,16 +39,6 @@ def is_missing_variable(error: Exception) -> bool:
 
     missing = (errors.ScopeCollectionNotFound, errors.ScopeParamNotFoundError, errors.ScopeVariableNotFoundError)
     return isinstance(error, missing)
-
-
-def link_boxes() -> None:
-    """Make every box of plait one of Linen's too, if Flax is loaded. (rule B3)
-
-    The other direction needs no link: ``AxisMetadata`` knows Linen's base class by itself.
-    """
-    foreign = getattr(sys.modules.get("flax.core.meta"), "AxisMetadata", None)
-    if foreign is not None and not issubclass(AxisMetadata, foreign):
-        foreign.register(AxisMetadata)
 
 
 def current_linen_module() -> Any:

@@ -19,14 +19,14 @@ from ..core.objects.sowing import keeping_sown
 from ..core.objects.state import to_flat_state
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
-from ..partitioning.boxes import AxisMetadata, unbox
+from ..partitioning.boxes import AxisMetadata, link_boxes, unbox
 from ..paths import Path, describe_path
 from .collections import MISSING, find_leaf, iter_leaves, put_leaf
 from .filling import abstract_module, check_no_parameter, fill
 from .kinds import variable_type_name
 from .lazy import initializing
 from .leaves import raw_value, to_linen_var, to_nnx_var
-from .linen import link_boxes, outside_linen
+from .linen import outside_linen
 from .rngs import linen_rngs_dict, root_keys
 from .to_nnx import ToNNX
 

@@ -32,14 +32,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _ModuleType(type):
-    """Gives modules that are made inside a compact method their name and their parent."""
+    """Gives modules that are made inside a compact method, or with a name in ``setup``, their name and their parent."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         entry = current_context()
-        if entry is None or not entry.in_compact:
+        if entry is None or entry.constructing:
             return super().__call__(*args, **kwargs)
         fields = getattr(cls, "__dataclass_fields__", {})
-        parent = kwargs.pop("parent", MISSING) if "parent" not in fields else MISSING
+        parent = kwargs.pop("parent", MISSING) if "parent" not in fields and entry.in_compact else MISSING
         if parent is not MISSING and parent is not None:
             raise ArgumentError(
                 "'parent' can only be None inside a compact method",
@@ -48,7 +48,7 @@ class _ModuleType(type):
                 expected="None, for a module that is no submodule here, or no 'parent' at all",
                 do=f"{cls.__name__}(...), whose parent is the module that runs",
             )
-        name = kwargs.pop("name", None) if "name" not in fields else None
+        name = kwargs.get("name") if "name" in fields else kwargs.pop("name", None)
         if name is not None and not isinstance(name, str):
             raise ArgumentError(
                 "'name' is no string",
@@ -57,12 +57,15 @@ class _ModuleType(type):
                 expected="a string, or None for a name by class and number",
                 do=f"{cls.__name__}(..., name='encoder')",
             )
-        stack.entries.append(ModuleStackEntry(entry.module))  # what its constructor makes is not the parent's
+        # What its constructor makes is not the parent's.
+        stack.entries.append(ModuleStackEntry(entry.module, constructing=True))
         try:
             module = super().__call__(*args, **kwargs)
         finally:
             stack.entries.pop()
-        return module if parent is None else attach(entry, module, name)
+        # In setup a module is named by the attribute that it is assigned to, unless it is given a name.
+        is_child = parent is not None if entry.in_compact else name is not None
+        return attach(entry, module, name) if is_child else module
 
 
 @dataclass_transform()
@@ -288,7 +291,8 @@ class Module(Hybrid, metaclass=_ModuleType):
         before = [(path, leaf, leaf.get_raw_value()) for path, leaf in iter_leaves(attrs)]
         with keeping_sown(), entered(scope):
             bind(module, scope, attrs)
-            out = function(module, *args, **kwargs)
+            with running(module):
+                out = function(module, *args, **kwargs)
         if scope.mutable is not False:
             _check_immutable(scope, before, type(self).__name__)
         return out, {name: tree for name, tree in collect(module).items() if scope.is_mutable(name)}

@@ -59,10 +59,12 @@ class AttrPriority(enum.IntEnum):
 
 @dataclasses.dataclass(eq=False)
 class ModuleStackEntry:
-    """A module whose ``setup`` or compact method runs now."""
+    """A module whose ``setup`` or method runs now."""
 
     module: Any
     in_compact: bool = False
+    # Whether a child of the module is being constructed; what its constructor makes is not the module's.
+    constructing: bool = False
     # How many unnamed children of each class there are, and the names that this run of the method has given.
     type_counter: dict[str, int] = dataclasses.field(default_factory=dict)
     names: set[str] = dataclasses.field(default_factory=set)
@@ -96,7 +98,7 @@ def current_scope() -> Scope | None:
 
 @contextlib.contextmanager
 def running(module: Any, *, in_compact: bool = False) -> Iterator[ModuleStackEntry]:
-    """``setup`` or a compact method of a module runs in this thread, until the end."""
+    """``setup``, a compact method, or what ``init`` or ``apply`` calls, runs in this thread until the end."""
     entry = ModuleStackEntry(module, in_compact)
     stack.entries.append(entry)
     try:
@@ -116,7 +118,8 @@ def current_context() -> ModuleStackEntry | None:
 
 
 def current_module() -> Any:
-    """The innermost ``bridge.Module`` whose ``setup`` or compact method runs in this thread, or ``None``.
+    """The innermost ``bridge.Module`` that runs in this thread, or ``None``: its ``setup``, a compact method of it, or
+    the method that ``init`` or ``apply`` calls.
 
     Example:
         >>> plait.bridge.current_module() is None

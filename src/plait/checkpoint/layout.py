@@ -6,8 +6,9 @@
 
 The manifest has the format and its version, the step and metrics that the user gave, a description of every leaf, and
 the size and SHA-256 of every other file, of itself too. A folder is whole when all of that agrees. It is made under a
-hidden name beside its place and renamed when it is complete, so a crash leaves a hidden folder, and never half a
-checkpoint under the name that was asked for. Any tool that reads Orbax reads ``arrays/``.
+hidden name beside its place and renamed when it is complete, so a crash leaves a hidden folder, which the next save to
+that name removes, and never half a checkpoint under the name that was asked for. Any tool that reads Orbax reads
+``arrays/``.
 """
 
 from __future__ import annotations
@@ -18,13 +19,12 @@ import hashlib
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
+from ..scratch import scratch_folder
 
 FORMAT = "plait checkpoint"
 VERSION = 1
@@ -183,22 +183,22 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
     """Yield an empty folder for the body to fill; when the body ends it becomes ``target``.
 
     Raises:
-        CheckpointError: ``target`` exists and may not be replaced, or its parent cannot be written to. Both are found
-            out before the body runs.
+        CheckpointError: ``target`` exists, is no empty folder and may not be replaced, or its parent cannot be written
+            to. Both are found out before the body runs.
     """
     _check_replaceable(target, overwrite=overwrite)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
-    except OSError as error:
-        raise CheckpointError(
-            "the checkpoint cannot be written into this folder",
-            at=str(target.parent),
-            found=error.strerror or str(error),
-            expected="a folder in which files may be made",
-            do="choose a path in a folder that you may write to",
-        ) from error
-    try:
+    with contextlib.ExitStack() as held:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            scratch = held.enter_context(scratch_folder(target))
+        except OSError as error:
+            raise CheckpointError(
+                "the checkpoint cannot be written into this folder",
+                at=str(target.parent),
+                found=error.strerror or str(error),
+                expected="a folder in which files may be made",
+                do="choose a path in a folder that you may write to",
+            ) from error
         draft = scratch / target.name
         draft.mkdir()
         yield draft
@@ -211,12 +211,10 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
             if (scratch / "replaced").exists():
                 os.rename(scratch / "replaced", target)
             raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _check_replaceable(target: Path, *, overwrite: bool) -> None:
-    if not os.path.lexists(target):
+    if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
         return
     if not overwrite:
         raise CheckpointError(

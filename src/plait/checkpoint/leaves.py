@@ -23,11 +23,11 @@ from jax.sharding import NamedSharding
 from .._compat import Tracer, is_mutable_array
 from ..core.functional.calls import state
 from ..core.objects.nodes import Kind, check_node, kind_of
-from ..core.objects.state import State, map_state
+from ..core.objects.state import State, map_state, to_flat_state
 from ..core.objects.variables import Variable
 from ..errors import ArgumentTypeError, CheckpointError
 from ..partitioning.mesh import check_spec
-from ..paths import Path, describe_path
+from ..paths import Path, describe_path, format_path
 
 Description = Mapping[str, Any]
 
@@ -70,6 +70,27 @@ def named_leaves(node: Any) -> tuple[dict[str, Any], Callable[[Mapping[str, Any]
 
     _map_leaves(read, root)
     return values, lambda new: _map_leaves(write(new), root)
+
+
+def stored_names(node: Any, own: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, str]:
+    """Under which name each leaf of a graph is stored, for those that are there.
+
+    A path as a key, ``scales[('layers', 0, 'kernel')]``, was text before: ``scales['layers[0].kernel']``, or with its
+    last entry for itself, ``batch_stats['layers[0].kernel'].u``.
+    """
+    names = {name: name for name in own if name in stored}
+    if len(names) == len(own):
+        return names
+    root = node if isinstance(node, State) else state(node)
+    paths = [path for path, _ in to_flat_state(root)] if isinstance(root, State) else []
+    for path in paths:
+        for place, key in enumerate(path):
+            if isinstance(key, tuple):
+                for old in ((format_path(key),), (format_path(key[:-1]), *key[-1:])):
+                    older = describe_path((*path[:place], *old, *path[place + 1 :]))
+                    if describe_path(path) in own and older in stored:
+                        names.setdefault(describe_path(path), older)
+    return names
 
 
 def _map_leaves(f: Callable[[Path, Any], Any], root: Any) -> Any:
@@ -140,9 +161,17 @@ def show(description: Description) -> str:
     return f"a Python {description['kind']}"
 
 
-def is_same_kind(first: Description, second: Description) -> bool:
-    """Whether a value of one description can take the place of the other: same kind, dtype and shape."""
-    free = ("value", "weak_type")
+def is_same_kind(first: Description, second: Description, *, cast: bool = False) -> bool:
+    """Whether a value of one description can take the place of the other: same kind, dtype and shape.
+
+    Args:
+        cast: whether the dtypes may differ where both are of floats or complex numbers.
+    """
+    free = ["value", "weak_type"]
+    if cast and all(leaf["kind"] == "array" for leaf in (first, second)):
+        kinds = [np.inexact, jnp.complexfloating]
+        first_is, second_is = ([jnp.issubdtype(leaf["dtype"], kind) for kind in kinds] for leaf in (first, second))
+        free += ["dtype"] * (first_is == second_is and first_is[0])
     return {k: v for k, v in first.items() if k not in free} == {k: v for k, v in second.items() if k not in free}
 
 
@@ -241,8 +270,13 @@ def _unstorable(name: str, value: Any, expected: str, do: str) -> ArgumentTypeEr
     )
 
 
-def check_same_leaves(stored: Mapping[str, Description], own: Mapping[str, Description], *, at: str) -> None:
+def check_same_leaves(
+    stored: Mapping[str, Description], own: Mapping[str, Description], *, at: str, cast: bool = False
+) -> None:
     """Refuse a checkpoint whose leaves are not exactly those of the model.
+
+    Args:
+        cast: whether dtypes of floats may differ.
 
     Raises:
         CheckpointError: names each leaf that is missing, unknown or of another dtype or shape.
@@ -250,7 +284,7 @@ def check_same_leaves(stored: Mapping[str, Description], own: Mapping[str, Descr
     odd = [
         name
         for name in (*own, *(stored.keys() - own.keys()))
-        if name not in own or name not in stored or not is_same_kind(stored[name], own[name])
+        if name not in own or name not in stored or not is_same_kind(stored[name], own[name], cast=cast)
     ]
     if not odd:
         return
@@ -260,8 +294,20 @@ def check_same_leaves(stored: Mapping[str, Description], own: Mapping[str, Descr
         at=f"{_listed(odd, lambda name: name, ', ')} (in {at})",
         found=_listed(odd, lambda name: f"{name}: {show(stored[name]) if name in stored else 'not in the checkpoint'}"),
         expected=_listed(odd, lambda name: f"{name}: {show(own[name]) if name in own else 'not in the model'}"),
-        do="restore into objects of the same structure and sizes as those that were saved",
+        do=_advice(stored, own, odd),
     )
+
+
+def _advice(stored: Mapping[str, Description], own: Mapping[str, Description], odd: list[str]) -> str:
+    both = [name for name in odd if name in stored and name in own]
+    if not own.keys() - stored.keys():
+        if not both:
+            return "restore(path, node, partial=True) passes over what the objects do not have"
+        if all(is_same_kind(stored[name], own[name], cast=True) for name in both):
+            return "restore(path, node, cast=True) takes floats of another dtype" + (
+                ", and partial=True passes over what the objects do not have" if len(both) < len(odd) else ""
+            )
+    return "restore into objects of the same structure and sizes as those that were saved"
 
 
 def _listed(names: list[str], text: Callable[[str], str], separator: str = "\n            ") -> str:

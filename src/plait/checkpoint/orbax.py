@@ -18,7 +18,16 @@ import numpy as np
 from ..core.functional.calls import update
 from ..errors import ArgumentTypeError
 from .layout import ARRAYS, Manifest, check_whole, manifest_of, new_folder, read_manifest_text, write_manifest
-from .leaves import check_same_leaves, describe, from_array, is_in_arrays, named_leaves, to_array, to_target
+from .leaves import (
+    check_same_leaves,
+    describe,
+    from_array,
+    is_in_arrays,
+    named_leaves,
+    stored_names,
+    to_array,
+    to_target,
+)
 from .together import on_first
 
 
@@ -81,7 +90,7 @@ def save(
     return target
 
 
-def restore(path: str | os.PathLike[str], node: Any) -> Manifest:
+def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, cast: bool = False) -> Manifest:
     """Read a checkpoint into the given objects, in place.
 
     Every leaf must be there with the same name, dtype and shape, and nothing else; arrays get the sharding of those
@@ -90,7 +99,11 @@ def restore(path: str | os.PathLike[str], node: Any) -> Manifest:
 
     Args:
         path: a folder that ``save`` wrote.
-        node: what was saved, or something of the same structure; shapes without values get values.
+        node: what was saved, or something of the same structure; shapes without values get values. A state, such as
+            ``plait.state(model)``, is detached: then it has the values, and the model does not. To restore a part of a
+            model in place, give ``plait.variables(model, filter)`` and ``partial=True``.
+        partial: whether to pass over leaves of the checkpoint that ``node`` lacks, such as those of the optimizer.
+        cast: whether floats and complex numbers may be stored with another dtype; they get that of ``node``.
 
     Returns:
         The manifest, with the ``step`` and ``metrics`` that were saved.
@@ -99,6 +112,15 @@ def restore(path: str | os.PathLike[str], node: Any) -> Manifest:
         CheckpointError: the folder is no whole checkpoint, or does not fit; the message names the paths that differ.
         ArgumentError: a shape without values has a sharding that cannot cut it; the message names the path.
         GraphError: an array lies in an immutable container, such as a tuple, where it cannot be replaced.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> optimizer = plait.Optimizer(model, optax.adam(1e-3), wrt=plait.Param)
+        >>> path = plait.checkpoint.save("run/whole", {"model": model, "optimizer": optimizer})
+        >>> half = plait.Linear(2, 3, param_dtype=jnp.bfloat16, rngs=plait.Rngs(1))
+        >>> _ = plait.checkpoint.restore(path, {"model": half}, partial=True, cast=True)
+        >>> half.kernel.dtype.name, bool((half.kernel[...] == model.kernel[...].astype(jnp.bfloat16)).all())
+        ('bfloat16', True)
     """
     source = Path(path).absolute()
 
@@ -109,13 +131,19 @@ def restore(path: str | os.PathLike[str], node: Any) -> Manifest:
     on_first(check)  # it is enough that one process reads every file once more
     manifest = manifest_of(read_manifest_text(source))
     values, state_of = named_leaves(node)
-    check_same_leaves(manifest.leaves, {name: describe(value, name) for name, value in values.items()}, at=str(source))
-    targets = {name: to_target(values[name], name) for name, leaf in manifest.leaves.items() if is_in_arrays(leaf)}
+    stored_as = stored_names(node, values, manifest.leaves)
+    leaves = {name: manifest.leaves[stored] for name, stored in stored_as.items()}
+    if not partial:
+        used = set(stored_as.values())
+        leaves |= {name: leaf for name, leaf in manifest.leaves.items() if name not in used}
+    own = {name: describe(value, name) for name, value in values.items()}
+    check_same_leaves(leaves, own, at=str(source), cast=cast)
+    in_arrays = [name for name, leaf in leaves.items() if is_in_arrays(leaf)]
+    targets = {stored_as[name]: to_target(values[name], name) for name in in_arrays}
     arrays = {}
     if targets:
-        with _checkpointer() as checkpointer:
-            arrays = checkpointer.restore(source / ARRAYS, targets)
-    restored = {name: from_array(arrays.get(name), leaf, values[name]) for name, leaf in manifest.leaves.items()}
+        arrays = _read(source / ARRAYS, targets)
+    restored = {name: from_array(arrays.get(stored_as[name]), leaf, values[name]) for name, leaf in leaves.items()}
     update(node, state_of(restored))
     return manifest
 
@@ -124,6 +152,16 @@ def _checkpointer() -> Any:
     import orbax.checkpoint
 
     return orbax.checkpoint.StandardCheckpointer()
+
+
+def _read(path: Path, targets: Mapping[str, Any]) -> Mapping[str, Any]:
+    """These of the arrays that are stored, each with the sharding and dtype of its target."""
+    import orbax.checkpoint as ocp
+
+    arguments = ocp.checkpoint_utils.construct_restore_args(targets)
+    wanted = ocp.args.PyTreeRestore(item=targets, restore_args=arguments, partial_restore=True)
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        return checkpointer.restore(path, args=wanted)
 
 
 def _whole_number(step: Any) -> int | None:

@@ -31,6 +31,10 @@ class Mesh:
     dtensor_mesh: Any
 
 
+class DTensorStartError(ExportError, ValueError):
+    """TensorFlow has run something already, so that DTensor cannot be started any more."""
+
+
 class _Meshes(threading.local):
     def __init__(self) -> None:
         self.stack: list[Mesh] = []
@@ -53,8 +57,8 @@ def initialize_dtensor(reset_context: bool = False) -> None:
             this is the way out where it has; tensors made before can then no longer be used.
 
     Raises:
-        ExportError: it runs already, TensorFlow has run something before, or there are not as many clients as JAX has
-            processes; a ``RuntimeError``.
+        ExportError: it runs already, TensorFlow has run something before (also a ``ValueError`` then), or there are
+            not as many clients as JAX has processes; a ``RuntimeError``.
     """
     global _initialized
     if _initialized and not reset_context:
@@ -76,7 +80,7 @@ def initialize_dtensor(reset_context: bool = False) -> None:
             "CPU", num_logical_cpu_devices=jax.local_device_count(), experimental_reset_context=reset_context
         )
     except ValueError as error:
-        raise ExportError(
+        raise DTensorStartError(
             "DTensor cannot be started any more",
             found=str(error),
             expected="a start before TensorFlow runs anything, since its devices are made only once",

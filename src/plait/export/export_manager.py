@@ -91,17 +91,17 @@ class ExportManager:
         """Write the SavedModel, whole or not at all.
 
         Args:
-            model_path: the folder to be made.
+            model_path: the folder to be made. An older SavedModel there is replaced.
             save_options: ``tf.saved_model.SaveOptions``. Gradients are saved exactly if a parameter is trainable.
             signature_overrides: signatures that replace or join those of the configs.
             warmup_examples: for a signature's name, inputs to run it on before anything is written. They become the
                 requests by which TensorFlow Serving warms up, if its protos are installed.
-            overwrite: whether to replace what is at ``model_path``.
+            overwrite: whether to replace whatever else is at ``model_path``.
 
         Raises:
             ArgumentError: options of another type, a parameter whose name cannot be saved, or examples for a signature
                 that there is not.
-            ExportPathError: the folder cannot be written, or ``model_path`` exists.
+            ExportPathError: the folder cannot be written, or ``model_path`` has something else in it.
             ExportError: an example fails.
         """
         tf = require("tensorflow", extra="tensorflow", purpose="to write a SavedModel")
@@ -116,7 +116,8 @@ class ExportManager:
         options = copy.copy(save_options) if save_options is not None else tf.saved_model.SaveOptions()
         options.experimental_custom_gradients = self._module.with_gradient
         signatures = self._signatures | dict(signature_overrides or {})
-        with written_whole(model_path, overwrite=overwrite) as draft:
+        older = os.path.isfile(os.path.join(model_path, "saved_model.pb"))
+        with written_whole(model_path, overwrite=overwrite or older) as draft:
             requests = run_examples(signatures, warmup_examples or {})
             with _untracked_is_named():
                 tf.saved_model.save(self._tf_module, os.fspath(draft), signatures=signatures, options=options)

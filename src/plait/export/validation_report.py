@@ -128,7 +128,7 @@ class ValidationReport:
         option: what counts as agreement.
 
     Raises:
-        ArgumentError: outputs that are no flat dictionaries, or differ in structure or shape.
+        ArgumentError: outputs that differ in structure or shape.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ def _pairs(baseline: Sequence[Any], candidate: Sequence[Any]) -> list[tuple[np.n
     """The tensors of both sides, of all batches."""
     pairs = []
     for ours, theirs in zip(baseline, candidate, strict=True):
-        b, c = _flat("baseline", ours), _flat("candidate", theirs)
+        b, c = _flat(ours), _flat(theirs)
         shapes = [{name: array.shape for name, array in sorted(side.items())} for side in (b, c)]
         if shapes[0] != shapes[1]:
             raise ArgumentError(
@@ -185,17 +185,10 @@ def _pairs(baseline: Sequence[Any], candidate: Sequence[Any]) -> list[tuple[np.n
     return pairs
 
 
-def _flat(side: str, outputs: Any) -> dict[str, np.ndarray]:
-    outputs = named_outputs(outputs)
-    if not isinstance(outputs, Mapping) or any(isinstance(value, (Mapping, list, tuple)) for value in outputs.values()):
-        raise ArgumentError(
-            "outputs to compare are no flat dictionary",
-            at=side,
-            found=f"{type(outputs).__name__}: {jax.tree_util.tree_structure(outputs)}",
-            expected="a flat dictionary from names to arrays, or a sequence of arrays",
-            do="flatten them in tf_postprocessor: lambda y: {'logits': y['head']['logits']}",
-        )
-    return {name: np.asarray(value) for name, value in outputs.items()}
+def _flat(outputs: Any) -> dict[str, np.ndarray]:
+    """The leaves of one batch's outputs, by path."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(named_outputs(outputs))
+    return {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
 
 
 def _floating(pairs: list[tuple[np.ndarray, np.ndarray]], option: ValidationReportOption) -> FloatingPointDiffReport:

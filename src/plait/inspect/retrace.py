@@ -1,7 +1,8 @@
 """Why a jitted function was traced again.
 
-Every trace leaves its signature with the compiled function: the structure of the arguments, and shape and dtype of each
-array. ``explain_retraces`` compares the signature of a new trace with the nearest earlier one of the same function.
+Every trace leaves its signature with the compiled function: the structure of the arguments, shape, dtype and weak type
+of each array, and JAX's settings. ``explain_retraces`` compares the signature of a new trace with the nearest earlier
+one of the same function.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def explain(function: Callable[..., Any], signature: TraceSignature, earlier: li
     candidates = [list(_differences(function, old, signature)) for old in reversed(earlier)]  # the latest wins a tie
     nearest = min(candidates, key=len)
     if not nearest:
-        nearest = ["nothing in the arguments: a JAX setting changed, or a cache was cleared"]
+        nearest = ["nothing in the arguments or in JAX's settings: a cache was cleared, as by jax.clear_caches()"]
     return "\n  ".join([f"{_name(function)}: traced again", *nearest])
 
 
@@ -113,6 +114,9 @@ def _differences(function: Callable[..., Any], old: TraceSignature, new: TraceSi
                     yield f"{format_path((name, *path))}: {shapes[path]} -> {others[path]}"
         elif first != second:
             yield f"arg {name}: {_shown(first)} -> {_shown(second)}"
+    for name, value in new.settings.items():
+        if old.settings.get(name) != value:
+            yield f"{name}: {old.settings.get(name)!r} -> {value!r}"
 
 
 def _shown(value: Any) -> str:

@@ -16,7 +16,7 @@ from ..core.functional.calls import state
 from ..core.objects.nodes import Kind, kind_of
 from ..core.objects.state import State
 from ..core.objects.variables import Variable
-from ..partitioning.mesh import axes_of, check_spec, get_global_mesh
+from ..partitioning.mesh import axes_of, fitted_spec, get_global_mesh
 from ..partitioning.specs import describe_leaf, variable_spec
 
 # From how many bytes on a whole copy on each device of a mesh is worth a remark.
@@ -167,7 +167,7 @@ def _row(place: str, leaf: Any, array: Any, mesh: Any) -> ShardedVariable:
         spec = (variable_spec(leaf, place) if isinstance(leaf, Variable) else None) or PartitionSpec()
         sizes = {} if mesh is None else dict(mesh.shape)
         if mesh is not None:
-            check_spec(spec, mesh, array.shape, place, names=names)
+            spec = fitted_spec(spec, mesh, array.shape, place, names=names)
     for entry in spec:
         parts *= math.prod(sizes.get(name, 1) for name in axes_of(entry))
     whole = parts == 1 and math.prod(sizes.values()) > 1 and size >= LARGE

@@ -13,7 +13,7 @@ DIFFERENCES: dict[str, str] = {
     "PReLU": "gives floats for integers",
     "RNN": "after a sequence of length 0 the carry is the first one",
     "SpectralNorm": "weights keep their dtype",
-    "WeightNorm": "scales are Param, found by the path as text: scales['kernel']; weights keep their dtype",
+    "WeightNorm": "scales are Param; weights keep their dtype",
     "custom_vjp": "a parameter used beside a rule that reads it gets both parts of its gradient",
     "merge": "makes new variables; copy=False takes those of the state",
     "split": "the leaves of the state are detached: changes reach the model through nnx.update(model, state)",

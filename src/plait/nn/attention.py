@@ -18,14 +18,14 @@ from ..core.objects.statics import HashableMapping
 from ..core.objects.variables import Cache
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, ArrayLike, DTypeLike, Initializer, PrecisionLike, Shape
-from .checks import check_last_axis, check_min_rank, resolve_switch
+from .checks import check_last_axis, check_min_rank, resolve_switch, weight_length
 from .dot_product import (
     dot_product_attention as dot_product_attention,
     dot_product_attention_weights as dot_product_attention_weights,
 )
 from .dropout import draw_key
 from .initializers import default_bias_init, default_kernel_init
-from .kv_cache import check_step, empty_cache, past_mask, with_step
+from .kv_cache import check_step, empty_cache, past_mask, step_positions, with_step
 from .linear import LinearGeneral, as_tuple
 from .masks import (
     combine_masks as combine_masks,
@@ -39,9 +39,13 @@ from .promotion import promote_dtype
 class MultiHeadAttention(Module):
     """Attention of ``num_heads`` heads: ``y = out(attention(query(inputs_q), key(inputs_k), value(inputs_v)))``.
 
-    With ``decode`` each call takes one position, whose key and value are kept in a cache; call ``init_cache`` first.
-    The step looks at itself and at the steps before, with or without ``is_causal``. A step past the end of the cache is
-    refused where the index is known; inside ``jit`` it is not known, and such a step overwrites the last position.
+    With ``decode`` each call takes one position or several, such as those of a prompt, whose keys and values are kept
+    in a cache; call ``init_cache`` first. Each position looks at itself and at those before, with or without
+    ``is_causal``. A step past the end of the cache is refused where the index is known; inside ``jit`` it is not
+    known, and such a step overwrites the last positions.
+
+    Sequences of a batch may be at positions of their own, ``init_cache(..., per_sequence=True)``: after a padded prompt
+    set ``cache_index`` to the lengths, and the steps that follow overwrite the padding.
 
     Shapes:
         inputs_q: ``(..., Tq, in_features)``. inputs_k, inputs_v: ``(..., Tk, in_kv_features)``.
@@ -55,7 +59,8 @@ class MultiHeadAttention(Module):
         out: ``LinearGeneral``, kernel ``(num_heads, D, out_features)``.
         rngs: a ``RngStream``, a fork of the stream ``dropout``; ``None`` without ``keep_rngs`` or dropout.
         cached_key, cached_value: ``Cache``, ``(..., length, num_kv_heads, D)``; ``None`` before ``init_cache``.
-        cache_index: ``Cache``, ``()``, int32: how many positions are in the cache; ``None`` before ``init_cache``.
+        cache_index: ``Cache``, ``()``, or the batch axes with ``per_sequence``, int32: how many positions are in the
+            cache; ``None`` before ``init_cache``.
 
     Args:
         num_heads: number of heads.
@@ -260,7 +265,7 @@ class MultiHeadAttention(Module):
             deterministic: whether to drop nothing.
             rngs: what to draw dropout from: streams, a stream, or a key; ``None`` takes the layer's own stream.
             sow_weights: whether to sow the weights as ``attention_weights`` of kind ``Intermediate``.
-            decode: whether this is one step of decoding.
+            decode: whether this is a step of decoding.
             is_causal: whether each position may only look at itself and at earlier ones.
             out_sharding: sharding of the result.
             qkv_sharding: sharding of the projected queries, keys and values.
@@ -274,12 +279,13 @@ class MultiHeadAttention(Module):
             query, key = self.query_ln(query), self.key_ln(key)
         step = check_step(self.cached_key, self.cache_index, key, layer=self) if decode else None
         if self.rotary_fn is not None:
-            query = self.rotary_fn(query, _positions(query, step))
-            key = self.rotary_fn(key, _positions(key, step))
-        past = None
+            query = self.rotary_fn(query, step_positions(query, step))
+            key = self.rotary_fn(key, step_positions(key, step))
+        past = after = None
         if step is not None:
+            after = step + key.shape[-3]
             key, value = self._with_step(key, value, step)
-            past = past_mask(key, step)
+            past = past_mask(key, step_positions(query, step))
             is_causal = False  # the mask over the cache says it; as a rule on indices it would allow the first key only
         key_for_dropout = None
         if self.dropout_rate > 0:
@@ -307,7 +313,7 @@ class MultiHeadAttention(Module):
             raise
         y = self.out(y, out_sharding=out_sharding)
         if step is not None:
-            self._remember(key, value, step)
+            self._remember(key, value, after)
         return y
 
     def _inputs(self, q: Array, k: Array | None, v: Array | None) -> tuple[Array, Array]:
@@ -323,21 +329,27 @@ class MultiHeadAttention(Module):
                 )
             k = q
         v = k if v is None else v
-        for x, features, name in (
-            (q, self.in_features, "in_features"),
-            (k, self.in_kv_features, "in_kv_features"),
-            (v, self.in_kv_features, "in_kv_features"),
+        for x, projection, name in (
+            (q, self.query, "in_features"),
+            (k, self.key, "in_kv_features"),
+            (v, self.value, "in_kv_features"),
         ):
             check_min_rank(x, 2, "(..., length, features)", layer=self)
-            check_last_axis(x, as_tuple(features)[-1], layer=self, size_name=name)
+            features = as_tuple(getattr(self, name))
+            kernel = getattr(
+                getattr(projection, "kernel", None), "value", None
+            )  # the projection may have been replaced
+            size = weight_length(kernel, len(features) - 1, features[-1])
+            check_last_axis(x, size, layer=self, size_name=name)
         return k, v
 
-    def init_cache(self, input_shape: Shape, dtype: DTypeLike = jnp.float32) -> None:
+    def init_cache(self, input_shape: Shape, dtype: DTypeLike = jnp.float32, *, per_sequence: bool = False) -> None:
         """Make an empty cache, for decoding from the first position on.
 
         Args:
             input_shape: the shape of all steps together: ``(..., length, in_features)``.
             dtype: dtype in which keys and values are kept.
+            per_sequence: whether each sequence of the batch has a position of its own.
 
         Raises:
             ShapeError: the shape has fewer than two axes.
@@ -346,11 +358,12 @@ class MultiHeadAttention(Module):
             >>> attention = plait.MultiHeadAttention(2, 6, decode=True, rngs=plait.Rngs(0))
             >>> x = jnp.ones((5, 3, 6))
             >>> attention.init_cache(x.shape)
-            >>> steps = [attention(x[:, t : t + 1]) for t in range(3)]
-            >>> jnp.concatenate(steps, axis=1).shape, int(attention.cache_index[...])
-            ((5, 3, 6), 3)
+            >>> prompt, step = attention(x[:, :2]), attention(x[:, 2:])
+            >>> prompt.shape, step.shape, int(attention.cache_index[...])
+            ((5, 2, 6), (5, 1, 6), 3)
         """
-        caches = empty_cache(input_shape, self.num_kv_heads, self.head_dim, dtype, layer=self)
+        sizes = (self.num_kv_heads, self.head_dim)
+        caches = empty_cache(input_shape, *sizes, dtype, per_sequence=per_sequence, layer=self)
         self.cached_key, self.cached_value, self.cache_index = caches
 
     def _with_step(self, key: Array, value: Array, index: Array) -> tuple[Array, Array]:
@@ -363,7 +376,7 @@ class MultiHeadAttention(Module):
         assert self.cached_key is not None
         assert self.cached_value is not None
         assert self.cache_index is not None
-        self.cached_key.value, self.cached_value.value, self.cache_index.value = key, value, index + 1
+        self.cached_key.value, self.cached_value.value, self.cache_index.value = key, value, index
 
     def set_view(
         self,
@@ -372,6 +385,7 @@ class MultiHeadAttention(Module):
         deterministic: bool | None = None,
         batch_size: int | Shape | None = None,
         max_length: int | None = None,
+        per_sequence: bool = False,
     ) -> None:
         """Change the mode; ``None`` leaves it as it is.
 
@@ -380,6 +394,7 @@ class MultiHeadAttention(Module):
             decode: whether to decode step by step.
             batch_size: the batch axes of a new, empty cache; together with ``max_length``.
             max_length: the number of positions of the new cache.
+            per_sequence: whether each sequence has a position of its own in the new cache.
 
         Raises:
             ArgumentError: only one of ``batch_size`` and ``max_length`` is given.
@@ -398,13 +413,8 @@ class MultiHeadAttention(Module):
             )
         if batch_size is not None and max_length is not None:
             dtype = self.param_dtype if self.dtype is None else self.dtype
-            self.init_cache((*as_tuple(batch_size), max_length, as_tuple(self.in_features)[-1]), dtype)
-
-
-def _positions(x: Array, step: Array | None) -> Array:
-    """Positions of projected queries or keys: the step of decoding, or counted from 0."""
-    positions = jnp.arange(x.shape[-3], dtype=jnp.int32)
-    return positions if step is None else positions + step
+            shape = (*as_tuple(batch_size), max_length, as_tuple(self.in_features)[-1])
+            self.init_cache(shape, dtype, per_sequence=per_sequence)
 
 
 def _combined(mask: ArrayLike | None, past: Array | None) -> ArrayLike | None:

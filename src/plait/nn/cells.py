@@ -20,7 +20,7 @@ from ..core.objects.rngs import Rngs, RngStream
 from ..core.objects.statics import HashableMapping
 from ..errors import ShapeError, StreamError
 from ..typing import Array, DTypeLike, Initializer
-from .checks import check_last_axis, shape_of, wrong_rngs
+from .checks import check_last_axis, shape_of, weight_length, wrong_rngs
 from .initializers import default_bias_init, default_kernel_init, default_recurrent_init
 from .linear import Linear
 from .promotion import promote_dtype
@@ -119,14 +119,15 @@ class _Cell(RNNCellBase):
         return 1
 
     def _check(self, carry: Carry, inputs: Any) -> None:
-        check_last_axis(inputs, self.in_features, layer=self)
+        check_last_axis(inputs, weight_length(_kernel(self, "i"), 0, self.in_features), layer=self)
+        hidden = weight_length(_kernel(self, "h"), 0, self.hidden_features)
         several = len(self.CARRIED) > 1
         is_tuple = isinstance(carry, (tuple, list))
         parts = carry if is_tuple else (carry,)
         if (
             is_tuple is not several
             or len(parts) != len(self.CARRIED)
-            or any(shape_of(part)[-1:] != (self.hidden_features,) for part in parts)
+            or any(shape_of(part)[-1:] != (hidden,) for part in parts)
         ):
             kind = type(self).__name__
             shapes = ", ".join(str(shape_of(part)) for part in parts)
@@ -135,7 +136,7 @@ class _Cell(RNNCellBase):
                 at=describe_place(self),
                 found=f"a tuple of shapes {shapes}" if is_tuple else f"an array of shape {shapes}",
                 expected=(f"the tuple ({', '.join(self.CARRIED)}), each" if several else "one array")
-                + f" of shape (..., {self.hidden_features}), since hidden_features={self.hidden_features}",
+                + f" of shape (..., {hidden}), since hidden_features={self.hidden_features}",
                 do="start from cell.initialize_carry(x.shape, rngs), and hand on what the cell returns first",
             )
 
@@ -161,6 +162,15 @@ class _Cell(RNNCellBase):
                 kernel_metadata=recurrent_kernel_metadata,
             ),
         )
+
+
+def _kernel(cell: Any, what: str) -> Any:
+    """The kernel of a linear map of the input (``i``) or the hidden vector (``h``); ``None`` in a cell without one."""
+    for name in (f"dense_{what}", f"{what}i"):
+        kernel = getattr(getattr(cell, name, None), "kernel", None)
+        if kernel is not None:
+            return kernel.value
+    return None
 
 
 def _no_stream(cell: _Cell) -> StreamError:

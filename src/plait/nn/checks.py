@@ -7,7 +7,7 @@ Each check costs a comparison when all is well. Only when it fails is the layer'
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,26 @@ def check_array(x: Any, *, layer: Any) -> None:
         )
 
 
+def weight_length(weight: Any, axis: int, otherwise: int) -> int:
+    """The length of an axis of a weight, which need not be that of its constructor: under ``shard_map`` it is a part.
+
+    Args:
+        weight: its value.
+        otherwise: for a weight that has no such axis, such as one that a ``promote_dtype`` of its own unpacks.
+    """
+    shape = getattr(weight, "shape", ())
+    return shape[axis] if -len(shape) <= axis < len(shape) else otherwise
+
+
+def _because(layer: Any, size_name: str, size: int) -> str:
+    """Where a length comes from: the constructor, or a weight that has another one by now."""
+    made = getattr(layer, size_name, size)
+    made = made[-1] if isinstance(made, tuple) and made else made
+    if made == size or isinstance(made, (tuple, Mapping)):
+        return f"{size_name}={size}"
+    return f"that is what its weights have now; it was made with {size_name}={made}"
+
+
 def check_last_axis(x: Any, size: int, *, layer: Any, size_name: str = "in_features") -> None:
     """The last axis of ``x`` must be ``size`` long.
 
@@ -56,7 +76,7 @@ def check_last_axis(x: Any, size: int, *, layer: Any, size_name: str = "in_featu
             f"the last axis of the input does not fit the {kind}",
             at=describe_place(layer),
             found=f"an input of shape {shape}",
-            expected=f"shape (..., {size}), since {size_name}={size}",
+            expected=f"shape (..., {size}), since {_because(layer, size_name, size)}",
             do=f"give it an input with {size} features, or make the layer for this input: {actual}",
         )
 
@@ -75,7 +95,7 @@ def check_axis(x: Any, axis: int, size: int, *, layer: Any, size_name: str) -> N
             f"axis {axis} of the input does not fit the {kind}",
             at=describe_place(layer),
             found=f"an input of shape {shape}",
-            expected=f"{size} along axis {axis}, since {size_name}={size}",
+            expected=f"{size} along axis {axis}, since {_because(layer, size_name, size)}",
             do=f"move that axis into place with jnp.moveaxis, or make the layer for this input: {kind}(...) with "
             f"another {size_name}",
         )

@@ -20,9 +20,9 @@ from ..core.objects.variables import Param
 from ..errors import ArgumentError
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
 from ..words import describe_type
-from .checks import check_last_axis, check_min_rank, check_rngs, check_same_shape
+from .checks import check_last_axis, check_min_rank, check_rngs, check_same_shape, weight_length
 from .initializers import default_bias_init, default_kernel_init
-from .linear import product_options
+from .linear import as_tuple, product_options, without_arrays
 from .promotion import add_bias, promote_dtype
 
 Pairs = tuple[tuple[int, int], ...]
@@ -103,9 +103,9 @@ class Conv(Module):
         bias_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
         self.in_features, self.out_features = in_features, out_features
-        self.kernel_size = (kernel_size,) if isinstance(kernel_size, int) else tuple(kernel_size)
-        self.strides, self.padding = strides, padding
-        self.input_dilation, self.kernel_dilation = input_dilation, kernel_dilation
+        self.kernel_size = as_tuple(kernel_size)
+        self.strides, self.padding = without_arrays(strides), without_arrays(padding)
+        self.input_dilation, self.kernel_dilation = without_arrays(input_dilation), without_arrays(kernel_dilation)
         self.feature_group_count, self.use_bias = feature_group_count, use_bias
         self.mask, self.dtype = mask, dtype
         self.param_dtype, self.precision = param_dtype, precision
@@ -210,9 +210,9 @@ class ConvTranspose(Module):
         bias_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
         self.in_features, self.out_features = in_features, out_features
-        self.kernel_size = (kernel_size,) if isinstance(kernel_size, int) else tuple(kernel_size)
-        self.strides, self.padding = strides, padding
-        self.kernel_dilation, self.use_bias = kernel_dilation, use_bias
+        self.kernel_size = as_tuple(kernel_size)
+        self.strides, self.padding = without_arrays(strides), without_arrays(padding)
+        self.kernel_dilation, self.use_bias = without_arrays(kernel_dilation), use_bias
         self.mask, self.dtype = mask, dtype
         self.param_dtype, self.precision = param_dtype, precision
         self.transpose_kernel, self.promote_dtype = transpose_kernel, promote_dtype
@@ -262,7 +262,13 @@ def _check_groups(in_features: int, out_features: int, groups: int) -> None:
 def _check_input(x: Any, layer: Any) -> None:
     n_spatial = len(layer.kernel_size)
     check_min_rank(x, n_spatial + 1, f"{n_spatial} spatial and one for the channels", layer=layer)
-    check_last_axis(x, layer.in_features, layer=layer)
+    kernel = layer.kernel.value
+    if getattr(layer, "transpose_kernel", False):
+        channels = weight_length(kernel, -1, layer.in_features)
+    else:
+        groups = getattr(layer, "feature_group_count", 1)
+        channels = weight_length(kernel, -2, layer.in_features // groups) * groups
+    check_last_axis(x, channels, layer=layer)
 
 
 def promoted_with_mask(x: Any, layer: Any) -> tuple[Array, Array, Array | None]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs, RngStream
@@ -91,9 +92,11 @@ class Dropout(Module):
             shape[axis] = 1
         keep = 1 - self.rate
         key = draw_key(self.rngs if rngs is None else rngs, self.rng_collection, layer=self, use="its masks")
-        mask = jax.random.bernoulli(key, keep, tuple(shape))
+        layout = _mask_layout(x, shape)
+        mask = jax.random.bernoulli(key, keep, tuple(shape), out_sharding=layout)
         kept = x / keep
-        return jnp.where(jnp.broadcast_to(mask, x.shape), kept, jnp.zeros_like(kept))
+        out = None if layout is None else jax.typeof(x).sharding
+        return jnp.where(jnp.broadcast_to(mask, x.shape, out_sharding=out), kept, jnp.zeros_like(kept))
 
     def set_view(self, deterministic: bool | None = None) -> None:
         """Change the mode; ``None`` leaves it as it is.
@@ -103,6 +106,18 @@ class Dropout(Module):
         """
         if deterministic is not None:
             self.deterministic = deterministic
+
+
+def _mask_layout(x: Array, shape: Sequence[int]) -> NamedSharding | None:
+    """Where the mask lies on a mesh of explicit axes, as the input does; ``None`` without one."""
+    sharding = jax.typeof(x).sharding
+    if AxisType.Explicit not in sharding.mesh.axis_types:
+        return None
+    spec = [
+        entry if size == x.shape[axis] else None
+        for axis, (size, entry) in enumerate(zip(shape, sharding.spec, strict=False))
+    ]
+    return NamedSharding(sharding.mesh, PartitionSpec(*spec))
 
 
 def draw_key(rngs: Any, stream: str, *, layer: Any, use: str) -> Array:

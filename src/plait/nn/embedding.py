@@ -14,7 +14,7 @@ from ..core.objects.statics import HashableMapping
 from ..core.objects.variables import Param
 from ..errors import ShapeError
 from ..typing import Array, DTypeLike, Initializer
-from .checks import check_last_axis, check_rngs
+from .checks import check_last_axis, check_rngs, weight_length
 from .initializers import variance_scaling
 from .promotion import promote_dtype
 
@@ -87,7 +87,7 @@ class Embed(Module):
         dtype = table.dtype if self.dtype is None else self.dtype
         (table,) = self.promote_dtype((table,), dtype=dtype, inexact=False)
         if self.num_embeddings == 1:
-            return jnp.broadcast_to(jnp.reshape(table, (1,) * x.ndim + (self.features,)), (*x.shape, self.features))
+            return jnp.broadcast_to(jnp.reshape(table, (1,) * x.ndim + table.shape[1:]), (*x.shape, *table.shape[1:]))
         if out_sharding is not None:
             return table.at[x].get(mode="fill", out_sharding=out_sharding)
         return jnp.take(table, x, axis=0)
@@ -102,6 +102,7 @@ class Embed(Module):
         Returns:
             ``(..., num_embeddings)``.
         """
-        check_last_axis(query, self.features, layer=self, size_name="features")
-        query, table = self.promote_dtype((query, self.embedding.value), dtype=self.dtype)
+        table = self.embedding.value
+        check_last_axis(query, weight_length(table, 1, self.features), layer=self, size_name="features")
+        query, table = self.promote_dtype((query, table), dtype=self.dtype)
         return jnp.einsum("...f,nf->...n", query, table, out_sharding=out_sharding)

@@ -1,6 +1,7 @@
-"""The cache of a decoder: keys and values of the steps so far, written one position at a time. (rule L28)
+"""The cache of a decoder: keys and values of the positions so far, written some positions at a time. (rule L28)
 
-The arrays are ``(..., length, heads, features)``. A step is computed first and stored by its layer afterwards, so that
+The arrays are ``(..., length, heads, features)``. All sequences of a batch are at one position, or each at its own: the
+index has then the batch axes. A step is computed first and stored by its layer afterwards, so that
 one that fails leaves the cache as it was.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -21,7 +23,7 @@ from .promotion import as_dtype
 
 
 def empty_cache(
-    input_shape: Shape, heads: int, features: int, dtype: DTypeLike, *, layer: Any
+    input_shape: Shape, heads: int, features: int, dtype: DTypeLike, *, per_sequence: bool, layer: Any
 ) -> tuple[Cache[Array], Cache[Array], Cache[Array]]:
     """Keys, values and the index of the next step, for an input of a shape ``(..., length, in_features)``."""
     if len(input_shape) < 2:
@@ -33,15 +35,16 @@ def empty_cache(
             do="give the shape of the whole input, with as many positions as there will be steps",
         )
     shape = (*input_shape[:-1], heads, features)
-    return Cache(jnp.zeros(shape, dtype)), Cache(jnp.zeros(shape, dtype)), Cache(jnp.zeros((), jnp.int32))
+    index = jnp.zeros(tuple(input_shape[:-2]) if per_sequence else (), jnp.int32)
+    return Cache(jnp.zeros(shape, dtype)), Cache(jnp.zeros(shape, dtype)), Cache(index)
 
 
 def check_step(cached_key: Cache[Array] | None, cache_index: Cache[Array] | None, key: Array, *, layer: Any) -> Array:
-    """The index of a step, whose key the cache must be able to take.
+    """The index of a step's first position; the cache must be able to take its keys.
 
     Raises:
         ArgumentError: there is no cache, or it is full, as far as that is known while tracing.
-        ShapeError: the step is not one position, or has other batch axes.
+        ShapeError: the step has more positions than the cache, or other batch axes.
     """
     kind = type(layer).__name__
     if cached_key is None or cache_index is None:
@@ -54,33 +57,48 @@ def check_step(cached_key: Cache[Array] | None, cache_index: Cache[Array] | None
             "plait.view(model, decode=True, batch_size=..., max_length=...)",
         )
     *batch, length, heads, features = cached_key.shape
-    if shape_of(key) != (*batch, 1, heads, features):
+    shape = shape_of(key)
+    if len(shape) != cached_key.ndim or (*shape[:-3], *shape[-2:]) != (*batch, heads, features) or shape[-3] > length:
         raise ShapeError(
             f"a step of decoding does not fit the cache of the {kind}",
             at=describe_place(layer),
             found=f"keys of shape {shape_of(key)} for a cache of shape {cached_key.shape}",
-            expected=f"keys of shape {(*batch, 1, heads, features)}: one position",
-            do="give one position of the input, x[..., t : t + 1, :], or make the cache anew with layer.init_cache",
+            expected=f"keys of shape {(*batch, 1, heads, features)}, or of up to {length} positions at once",
+            do="give one position of the input, x[..., t : t + 1, :], or some, or make the cache anew with "
+            "layer.init_cache",
         )
     index = cache_index.value
-    if not isinstance(index, Tracer) and int(index) >= length:
+    if not isinstance(index, Tracer) and int(jnp.max(index, initial=0)) + shape[-3] > length:
         raise ArgumentError(
             f"a {kind} decodes past the end of its cache",
             at=describe_place(layer),
-            found=f"step {int(index) + 1} with a cache of {length} positions",
-            expected=f"at most {length} steps",
+            found=f"position {int(jnp.max(index)) + shape[-3]} with a cache of {length} positions",
+            expected=f"at most {length} positions",
             do="make a longer cache, or an empty one, with layer.init_cache",
         )
     return index
 
 
 def with_step(cached: Array, step: Array, index: Array) -> Array:
-    """The cached keys or values and those of one more step."""
-    return lax.dynamic_update_slice_in_dim(cached, as_dtype(step, cached.dtype), index, axis=cached.ndim - 3)
+    """The cached keys or values and those of one more step, from a position on, or from one for each sequence."""
+
+    def write(cached: Array, step: Array, index: Array) -> Array:
+        return lax.dynamic_update_slice_in_dim(cached, step, index, axis=cached.ndim - 3)
+
+    for _ in range(index.ndim):
+        write = jax.vmap(write)
+    return write(cached, as_dtype(step, cached.dtype), index)
 
 
-def past_mask(cached: Array, index: Array) -> Array:
-    """The mask of one query that leaves out the places after its own: ``(1, ..., 1, 1, length)``."""
-    length = cached.shape[-3]
-    past = jnp.arange(length, dtype=jnp.int32) <= index
-    return jnp.reshape(past, (1,) * (cached.ndim - 1) + (length,))
+def step_positions(x: Array, index: Array | None) -> Array:
+    """The positions of projected queries or keys, ``(length,)`` or ``(..., length)``: from ``index``, or from 0."""
+    positions = jnp.arange(x.shape[-3], dtype=jnp.int32)
+    return positions if index is None else jnp.reshape(positions, (1,) * index.ndim + (-1,)) + index[..., None]
+
+
+def past_mask(cached: Array, positions: Array) -> Array:
+    """The mask of queries at these positions, which leaves out the places after them: ``(..., 1, queries, length)``."""
+    places = jnp.arange(cached.shape[-3], dtype=jnp.int32)
+    past = jnp.reshape(places, (1,) * positions.ndim + (-1,)) <= positions[..., None]
+    batch = positions.shape[:-1] or (1,) * (cached.ndim - 3)
+    return jnp.reshape(past, (*batch, 1, *past.shape[-2:]))

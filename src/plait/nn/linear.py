@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from ..core.objects.variable_metadata import VariableMetadata
 from ..core.objects.variables import Param
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
-from .checks import check_array, check_axis, check_last_axis, check_min_rank, check_rngs, shape_of
+from .checks import check_array, check_axis, check_last_axis, check_min_rank, check_rngs, shape_of, weight_length
 from .initializers import default_bias_init, default_kernel_init
 from .promotion import add_bias, promote_dtype
 
@@ -85,9 +86,9 @@ class Linear(Module):
         self.bias = Param(bias_init(rngs.params(), (out_features,), param_dtype), **bias_metadata) if use_bias else None
 
     def __call__(self, x: Array, out_sharding: Any = None) -> Array:
-        check_last_axis(x, self.in_features, layer=self)
-        bias = None if self.bias is None else self.bias.value
-        x, kernel, bias = self.promote_dtype((x, self.kernel.value, bias), dtype=self.dtype)
+        kernel, bias = self.kernel.value, None if self.bias is None else self.bias.value
+        check_last_axis(x, weight_length(kernel, 0, self.in_features), layer=self)
+        x, kernel, bias = self.promote_dtype((x, kernel, bias), dtype=self.dtype)
         options = product_options(self, out_sharding)
         return add_bias(self.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())), **options), bias)
 
@@ -204,14 +205,14 @@ class LinearGeneral(Module):
 
     def __call__(self, x: Array, out_sharding: Any = None) -> Array:
         check_array(x, layer=self)
+        kernel, bias = self.kernel.value, None if self.bias is None else self.bias.value
         n_batch = len(self.batch_axis)
         contracted = self._contracted(len(shape_of(x)))
-        for axis, size in zip(contracted, self.in_features, strict=True):
-            check_axis(x, axis, size, layer=self, size_name="in_features")
+        for place, (axis, size) in enumerate(zip(contracted, self.in_features, strict=True), n_batch):
+            check_axis(x, axis, weight_length(kernel, place, size), layer=self, size_name="in_features")
         for axis, size in self.batch_axis.items():
-            check_axis(x, axis, size, layer=self, size_name="batch_axis")
-        bias = None if self.bias is None else self.bias.value
-        x, kernel, bias = self.promote_dtype((x, self.kernel.value, bias), dtype=self.dtype)
+            check_axis(x, axis, weight_length(kernel, axis, size), layer=self, size_name="batch_axis")
+        x, kernel, bias = self.promote_dtype((x, kernel, bias), dtype=self.dtype)
         batch = tuple(range(n_batch))
         dimensions = ((contracted, tuple(range(n_batch, n_batch + len(contracted)))), (batch, batch))
         y = self._dot()(x, kernel, dimensions, **product_options(self, out_sharding))
@@ -231,9 +232,19 @@ class LinearGeneral(Module):
         return lax.dot_general if self.dot_general_cls is None else self.dot_general_cls()
 
 
-def as_tuple(value: int | Sequence[int]) -> tuple[int, ...]:
-    """One number or several, as a tuple."""
-    return tuple(value) if isinstance(value, Sequence) else (value,)
+def as_tuple(value: int | Iterable[int]) -> tuple[int, ...]:
+    """One number or several, of Python or NumPy, as a tuple of Python's."""
+    try:
+        return (operator.index(value),)  # type: ignore[arg-type]
+    except TypeError:
+        return tuple(map(operator.index, value))  # type: ignore[arg-type]
+
+
+def without_arrays(value: Any) -> Any:
+    """Sizes or axes as they were given; those in an array of NumPy as numbers, which stay known while tracing."""
+    if not hasattr(value, "dtype"):
+        return value
+    return tuple(map(without_arrays, value)) if value.ndim else operator.index(value)
 
 
 def _reshaped(value: Any, shape: tuple[int, ...]) -> Any:
@@ -255,7 +266,8 @@ class Einsum(Module):
     """A learned einsum: ``y = einsum(einsum_str, x, kernel) + bias``.
 
     Shapes:
-        x, y: as the equation says. The bias spans the letters of the output that the kernel has too.
+        x, y: as the equation says. The bias spans the axes of the output that the kernel has too: letters, and those
+            that the ellipsis of the kernel covers.
 
     Variables:
         kernel: ``Param``, ``kernel_shape``, ``param_dtype``.
@@ -263,8 +275,8 @@ class Einsum(Module):
 
     Args:
         einsum_str: the equation, with ``->`` and two operands: the input, then the kernel. Blanks are ignored.
-        kernel_shape: shape of the kernel.
-        bias_shape: shape of the bias, in the order of the output's letters; ``None`` for no bias.
+        kernel_shape: shape of the kernel; a number for one axis.
+        bias_shape: shape of the bias, in the order of the output's axes; a number for one axis, ``None`` for no bias.
         dtype: dtype to compute in; ``None`` takes the common one of input and parameters.
         param_dtype: dtype in which the parameters are stored.
         precision: of the product; see ``jax.lax.Precision``.
@@ -290,8 +302,8 @@ class Einsum(Module):
     def __init__(
         self,
         einsum_str: str,
-        kernel_shape: Sequence[int],
-        bias_shape: Sequence[int] | None = None,
+        kernel_shape: int | Sequence[int],
+        bias_shape: int | Sequence[int] | None = None,
         *,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
@@ -306,8 +318,8 @@ class Einsum(Module):
         bias_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
         self.einsum_str = resolve_equation(einsum_str)
-        self.kernel_shape = tuple(kernel_shape)
-        self.bias_shape = None if bias_shape is None else tuple(bias_shape)
+        self.kernel_shape = as_tuple(kernel_shape)
+        self.bias_shape = None if bias_shape is None else as_tuple(bias_shape)
         self.dtype, self.param_dtype = dtype, param_dtype
         self.precision, self.promote_dtype = precision, promote_dtype
         self.einsum_op, self.preferred_element_type = einsum_op, preferred_element_type
@@ -324,7 +336,7 @@ class Einsum(Module):
         x, kernel, bias = self.promote_dtype((x, self.kernel.value, bias), dtype=self.dtype)
         self._check_input(x, kernel, equation)
         y = self.einsum_op(equation, x, kernel, **product_options(self, out_sharding))
-        return add_bias(y, None if bias is None else self._spread_bias(bias, y, equation))
+        return add_bias(y, None if bias is None else self._spread_bias(bias, y, kernel.shape, equation))
 
     def _check_input(self, x: Array, kernel: Array, equation: str) -> None:
         operands, _ = equation.split("->")
@@ -337,21 +349,29 @@ class Einsum(Module):
             if letter in sizes:
                 check_axis(x, axis, sizes[letter], layer=self, size_name=f"kernel_shape for {letter!r}")
 
-    def _spread_bias(self, bias: Array, y: Array, equation: str) -> Array:
+    def _spread_bias(self, bias: Array, y: Array, kernel: tuple[int, ...], equation: str) -> Array:
         """The bias with an axis of length 1 for each axis of the output that the kernel does not have."""
         operands, output = equation.split("->")
         kernel_letters = operands.split(",")[1]
         before, dots, after = output.partition("...")
         hidden = y.ndim - len(before) - len(after) if dots else 0
-        learned = [letter in kernel_letters for letter in (*before, *" " * hidden, *after)]
-        shape = tuple(size if own else 1 for own, size in zip(learned, y.shape, strict=True))
-        wanted = tuple(size for own, size in zip(learned, y.shape, strict=True) if own)
-        if bias.shape != wanted:
+        # The last of the axes under the ellipsis are the kernel's, if it has one; of length 1 they are broadcast.
+        first = kernel_letters.find("...")
+        covered = kernel[first : first + len(kernel) - len(kernel_letters) + 3] if first >= 0 and hidden else ()
+        between = (*(None,) * (hidden - len(covered)), *covered)
+        own = [size if letter in kernel_letters else None for letter, size in zip(before, y.shape, strict=False)]
+        own += between
+        own += [
+            size if letter in kernel_letters else None for letter, size in zip(after, y.shape[len(own) :], strict=True)
+        ]
+        shape = tuple(1 if size is None else size for size in own)
+        wanted = tuple(size for size in own if size is not None)
+        if [size for size in bias.shape if size != 1] != [size for size in wanted if size != 1]:
             raise ShapeError(
                 "the bias of an Einsum does not fit its equation",
                 at=describe_place(self),
                 found=f"bias_shape={bias.shape} and the equation {equation!r}",
-                expected=f"bias_shape={wanted}, the lengths of the output's letters that the kernel has",
+                expected=f"bias_shape={wanted}, the lengths of the output's axes that the kernel has",
                 do=f"make the layer with bias_shape={wanted}",
             )
         return jnp.reshape(bias, shape)

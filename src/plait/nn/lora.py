@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
+from ..core.functional.calls import clone
 from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
 from ..core.objects.statics import HashableMapping
 from ..core.objects.variables import LoRAParam, Variable
+from ..core.tools.surgery import Selection
 from ..errors import ArgumentError
+from ..paths import describe_path
+from ..transforms.jit.shapes import eval_shape
 from ..typing import Array, DTypeLike, Initializer
-from .checks import check_last_axis
+from ..words import describe_type
+from .checks import check_last_axis, weight_length
 from .initializers import default_lora_init, zeros
 from .linear import Linear
 from .promotion import promote_dtype
@@ -99,10 +106,36 @@ class LoRA(Module):
         self.lora_a, self.lora_b = lora_param_type(a, **a_metadata), lora_param_type(b, **b_metadata)
 
     def __call__(self, x: Array, **kwargs: Any) -> Array:
-        check_last_axis(x, self.in_features, layer=self)
-        values, a, b = self.promote_dtype((x, self.lora_a.value, self.lora_b.value), dtype=self.dtype)
+        a = self.lora_a.value
+        check_last_axis(x, weight_length(a, 0, self.in_features), layer=self)
+        values, a, b = self.promote_dtype((x, a, self.lora_b.value), dtype=self.dtype)
         y = values @ a @ b
         return y if self.base_module is None else _sum(y, self.base_module(x, **kwargs))
+
+    def merge(self) -> Linear:
+        """A ``Linear`` that computes the same in one product: a copy of ``base_module`` with ``lora_a @ lora_b`` added.
+
+        Factors and kernels with leading axes, as ``vmap`` stacks them, are merged entry by entry.
+
+        Raises:
+            ArgumentError: ``base_module`` is no ``Linear``.
+
+        Example:
+            >>> adapted = plait.LoRA(3, 2, 4, base_module=plait.Linear(3, 4, rngs=plait.Rngs(0)), rngs=plait.Rngs(1))
+            >>> adapted.lora_b[...] = jnp.ones((2, 4))
+            >>> x = jnp.ones((5, 3))
+            >>> bool(jnp.allclose(adapted.merge()(x), adapted(x), atol=1e-5))
+            True
+        """
+        if not isinstance(self.base_module, Linear):
+            raise ArgumentError(
+                "only a LoRA around a Linear can be merged",
+                at=describe_place(self),
+                found=f"base_module={describe_type(self.base_module)}",
+                expected="a Linear",
+                do="keep the LoRA, or add lora_a @ lora_b to the weights of its layer yourself",
+            )
+        return _with_product(clone(self.base_module), self.lora_a, self.lora_b)
 
 
 class LoRALinear(Linear):
@@ -179,6 +212,84 @@ class LoRALinear(Linear):
 
     def __call__(self, x: Array, out_sharding: Any = None) -> Array:
         return _sum(super().__call__(x, out_sharding), self.lora(x))
+
+    def merge(self) -> Linear:
+        """A ``Linear`` of its own that computes the same in one product: ``kernel + lora_a @ lora_b``."""
+        options = ("use_bias", "dtype", "param_dtype", "precision", "dot_general", "promote_dtype")
+        given: dict[str, Any] = {name: getattr(self, name) for name in (*options, "preferred_element_type")}
+        linear = eval_shape(lambda: Linear(self.in_features, self.out_features, rngs=Rngs(0), **given))
+        linear.kernel, linear.bias = self.kernel.copy(), None if self.bias is None else self.bias.copy()
+        return _with_product(linear, self.lora.lora_a, self.lora.lora_b)
+
+
+def add_lora(selection: Selection, lora_rank: int, *, rngs: Rngs, **options: Any) -> Selection:
+    """Put a ``LoRA`` around each ``Linear`` of a selection; the model computes what it did before.
+
+    A ``Linear`` that is held in several places gets one ``LoRA`` for all. One whose variables have leading axes, as
+    ``vmap`` makes a stack of layers, gets factors with the same axes, and axis names like those of its kernel.
+
+    Args:
+        selection: the layers, from ``plait.select``.
+        lora_rank: the rank.
+        rngs: draws one key of the stream ``params`` for each factor of each layer.
+        **options: keywords of ``LoRA``.
+
+    Returns:
+        The selection of the new layers. ``plait.select(model, plait.LoRA).replace(lambda path, layer: layer.merge())``
+        goes back to ``Linear``.
+
+    Raises:
+        ArgumentError: a selected part is no ``Linear``, or is the root of the model; nothing is changed.
+
+    Example:
+        >>> rngs = plait.Rngs(0)
+        >>> model = plait.Sequential(plait.Linear(3, 3, rngs=rngs), plait.relu, plait.Linear(3, 2, rngs=rngs))
+        >>> _ = plait.add_lora(plait.select(model, plait.Linear), 2, rngs=plait.Rngs(2))
+        >>> sorted(plait.state(model, plait.LoRAParam)["layers"]), model.layers[2].lora_a.shape
+        ([0, 2], (3, 2))
+    """
+    for path, layer in selection:
+        if not isinstance(layer, Linear):
+            raise ArgumentError(
+                "add_lora wraps Linear layers",
+                at=describe_path(path),
+                found=describe_type(layer),
+                expected="a Linear",
+                do="select those alone: plait.add_lora(plait.select(model, plait.Linear), ...)",
+            )
+    return selection.replace(lambda _, layer: _wrapped(layer, lora_rank, rngs, options))
+
+
+def _wrapped(layer: Linear, rank: int, rngs: Rngs, options: Mapping[str, Any]) -> LoRA:
+    stack, names = layer.kernel.shape[:-2], layer.kernel.get_metadata().get("out_sharding")
+    arguments: dict[str, Any] = {"param_dtype": layer.param_dtype, "dtype": layer.dtype, **options}
+    if isinstance(names, tuple) and len(names) == layer.kernel.ndim:
+        arguments.setdefault("a_metadata", {"out_sharding": (*names[:-1], None)})
+        arguments.setdefault("b_metadata", {"out_sharding": (*names[:-2], None, names[-1])})
+    for name, default in (("a_initializer", default_lora_init), ("b_initializer", zeros)):
+        arguments[name] = _stacked(arguments.get(name, default), stack)
+    lora = LoRA(layer.in_features, rank, layer.out_features, rngs=rngs, **arguments)
+    lora.base_module = layer
+    return lora
+
+
+def _stacked(init: Initializer, stack: tuple[int, ...]) -> Initializer:
+    """An initializer that makes an entry for each place in a stack, from a key of its own."""
+    if not stack:
+        return init
+
+    def make(key: Any, shape: Any, dtype: Any) -> Array:
+        entries = [init(each, shape, dtype) for each in jax.random.split(key, math.prod(stack))]
+        return jnp.reshape(jnp.stack(entries), (*stack, *shape))
+
+    return make
+
+
+def _with_product(linear: Linear, a: Variable[Any], b: Variable[Any]) -> Linear:
+    """The layer with ``a @ b`` added to its kernel, which keeps its dtype."""
+    kernel, product = promote_dtype((linear.kernel.value, a.value @ b.value))
+    linear.kernel.value = (kernel + product).astype(linear.kernel.dtype)
+    return linear
 
 
 def _sum(x: Array, y: Array) -> Array:

@@ -28,9 +28,10 @@ from ..core.objects.statics import HashableMapping
 from ..core.objects.variables import BatchStat, Param
 from ..errors import ArgumentError, ShapeError, SingleValueWarning
 from ..typing import Array, Axes, DTypeLike, Initializer
-from .checks import check_array, check_axis, check_min_rank, check_rngs, resolve_switch
+from .checks import check_array, check_axis, check_min_rank, check_rngs, resolve_switch, weight_length
 from .initializers import default_bias_init, default_scale_init
-from .promotion import as_dtype, common_dtype, promote_dtype
+from .linear import as_tuple, without_arrays
+from .promotion import as_dtype, canonicalize_dtype, common_dtype, promote_dtype
 
 
 class BatchNorm(Module):
@@ -108,7 +109,7 @@ class BatchNorm(Module):
         scale_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
         self.num_features, self.use_running_average = num_features, use_running_average
-        self.axis, self.momentum = axis, momentum
+        self.axis, self.momentum = without_arrays(axis), momentum
         self.epsilon, self.dtype = epsilon, dtype
         self.param_dtype, self.use_bias = param_dtype, use_bias
         self.use_scale, self.axis_name = use_scale, axis_name
@@ -122,7 +123,8 @@ class BatchNorm(Module):
         use_running_average = resolve_switch(
             "use_running_average", use_running_average, self.use_running_average, layer=self
         )
-        check_axis(x, self.axis, self.num_features, layer=self, size_name="num_features")
+        size = weight_length(self.mean.value, 0, self.num_features)
+        check_axis(x, self.axis, size, layer=self, size_name="num_features")
         running = (self.mean.value, self.var.value)
         x, mean, var, scale, bias = self.promote_dtype((x, *running, *_scale_and_bias(self)), dtype=self.dtype)
         features = (self.axis % x.ndim,)
@@ -134,12 +136,12 @@ class BatchNorm(Module):
                 _warn_of_single_values(x, self)
             mean, var = statistics(x, axes, layer=self, mask=mask)
             self._remember(mean, var)
-        return normalise(x, mean, var, scale, bias, self.epsilon, features)
+        return normalise(x, mean, var, scale, bias, features, layer=self)
 
     def _remember(self, mean: Array, var: Array) -> None:
         for stat, batch in ((self.mean, mean), (self.var, var)):
             running = stat.value
-            batch = as_dtype(lax.stop_gradient(jnp.reshape(batch, (self.num_features,))), running.dtype)
+            batch = as_dtype(lax.stop_gradient(jnp.reshape(batch, running.shape)), running.dtype)
             stat.value = self.momentum * running + (1 - self.momentum) * batch
 
     def set_view(self, use_running_average: bool | None = None) -> None:
@@ -216,7 +218,7 @@ class LayerNorm(Module):
         self.num_features, self.epsilon = num_features, epsilon
         self.dtype, self.param_dtype = dtype, param_dtype
         self.use_bias, self.use_scale = use_bias, use_scale
-        self.reduction_axes, self.feature_axes = reduction_axes, feature_axes
+        self.reduction_axes, self.feature_axes = without_arrays(reduction_axes), without_arrays(feature_axes)
         self.axis_name, self.axis_index_groups = axis_name, axis_index_groups
         self.use_fast_variance, self.promote_dtype = use_fast_variance, promote_dtype
         _add_scale_and_bias(self, num_features, scale_init, bias_init, scale_metadata, bias_metadata, rngs)
@@ -226,7 +228,7 @@ class LayerNorm(Module):
         x, scale, bias = self.promote_dtype((x, *_scale_and_bias(self)), dtype=self.dtype)
         features = _resolve_features(x, self)
         mean, var = statistics(x, resolve_axes(self.reduction_axes, x, self), layer=self, mask=mask)
-        return normalise(x, mean, var, scale, bias, self.epsilon, features)
+        return normalise(x, mean, var, scale, bias, features, layer=self)
 
 
 class RMSNorm(Module):
@@ -285,8 +287,8 @@ class RMSNorm(Module):
     ) -> None:
         self.num_features, self.epsilon = num_features, epsilon
         self.dtype, self.param_dtype = dtype, param_dtype
-        self.use_scale, self.reduction_axes = use_scale, reduction_axes
-        self.feature_axes, self.axis_name = feature_axes, axis_name
+        self.use_scale, self.reduction_axes = use_scale, without_arrays(reduction_axes)
+        self.feature_axes, self.axis_name = without_arrays(feature_axes), axis_name
         self.axis_index_groups, self.use_fast_variance = axis_index_groups, use_fast_variance
         self.promote_dtype = promote_dtype
         check_rngs(rngs, layer=self)
@@ -301,7 +303,7 @@ class RMSNorm(Module):
         features = _resolve_features(x, self)
         axes = resolve_axes(self.reduction_axes, x, self)
         square = _average(squared(_widened(x)), axes, layer=self, mask=mask)
-        return normalise(x, None, square, scale, None, self.epsilon, features)
+        return normalise(x, None, square, scale, None, features, layer=self)
 
 
 class GroupNorm(Module):
@@ -376,7 +378,7 @@ class GroupNorm(Module):
         self.num_groups, self.group_size = _resolve_groups(num_features, num_groups, group_size)
         self.epsilon, self.dtype = epsilon, dtype
         self.param_dtype, self.use_bias = param_dtype, use_bias
-        self.use_scale, self.reduction_axes = use_scale, reduction_axes
+        self.use_scale, self.reduction_axes = use_scale, without_arrays(reduction_axes)
         self.axis_name, self.axis_index_groups = axis_name, axis_index_groups
         self.use_fast_variance, self.promote_dtype = use_fast_variance, promote_dtype
         _add_scale_and_bias(self, num_features, scale_init, bias_init, scale_metadata, bias_metadata, rngs)
@@ -396,12 +398,13 @@ class GroupNorm(Module):
             )
         grouped = (*x.shape[:-1], self.num_groups, self.group_size)
         if mask is not None:
-            mask = jnp.reshape(jnp.broadcast_to(mask, x.shape), grouped)
+            mask = _of_rank(jnp.asarray(mask), x.ndim)
+            mask = jnp.reshape(mask, (*mask.shape[:-1], *((1, 1) if mask.shape[-1] == 1 else grouped[-2:])))
         # The last axis of x became two: the groups, which stay apart, and the features in a group.
         axes = tuple(x.ndim if axis == x.ndim - 1 else axis for axis in axes)
         mean, var = statistics(jnp.reshape(x, grouped), axes, layer=self, mask=mask)
         mean, var = (_ungrouped(stat, grouped) for stat in (mean, var))
-        return normalise(x, mean, var, scale, bias, self.epsilon, (x.ndim - 1,))
+        return normalise(x, mean, var, scale, bias, (x.ndim - 1,), layer=self)
 
 
 class InstanceNorm(Module):
@@ -467,7 +470,7 @@ class InstanceNorm(Module):
         self.num_features, self.epsilon = num_features, epsilon
         self.dtype, self.param_dtype = dtype, param_dtype
         self.use_bias, self.use_scale = use_bias, use_scale
-        self.feature_axes, self.axis_name = feature_axes, axis_name
+        self.feature_axes, self.axis_name = without_arrays(feature_axes), axis_name
         self.axis_index_groups, self.use_fast_variance = axis_index_groups, use_fast_variance
         self.promote_dtype = promote_dtype
         _add_scale_and_bias(self, num_features, scale_init, bias_init, scale_metadata, bias_metadata, rngs)
@@ -485,7 +488,7 @@ class InstanceNorm(Module):
             )
         features = _resolve_features(x, self)
         mean, var = statistics(x, _all_but((0, *features), x.ndim), layer=self, mask=mask)
-        return normalise(x, mean, var, scale, bias, self.epsilon, features)
+        return normalise(x, mean, var, scale, bias, features, layer=self)
 
 
 def _add_scale_and_bias(
@@ -541,7 +544,7 @@ def resolve_axes(axes: Axes, x: Array, layer: Any) -> tuple[int, ...]:
     Raises:
         ShapeError: ``x`` does not have one of them.
     """
-    wanted = (axes,) if isinstance(axes, int) else tuple(axes)
+    wanted = as_tuple(axes)
     for axis in wanted:
         if not -x.ndim <= axis < x.ndim:
             raise ShapeError(
@@ -564,14 +567,20 @@ def _resolve_features(x: Array, layer: Any) -> tuple[int, ...]:
     size = 1
     for axis in axes:
         size *= x.shape[axis]
-    if size != layer.num_features:
+    wanted = layer.num_features
+    for weight in (layer.scale, getattr(layer, "bias", None)):
+        if weight is not None:
+            wanted = weight_length(weight.value, 0, wanted)
+    # Where nothing was learned of the features, a part of them is as good as all: others know of the rest.
+    of_parts = layer.axis_name is not None and layer.scale is None and getattr(layer, "bias", None) is None
+    if size != wanted and not of_parts:
         kind = type(layer).__name__
         raise ShapeError(
             f"the features of the input do not fit the {kind}",
             at=describe_place(layer),
             found=f"an input of shape {x.shape}, with {size} features along feature_axes={layer.feature_axes}",
-            expected=f"{layer.num_features} features: num_features={layer.num_features}",
-            do=f"give it {layer.num_features} features, or make the layer for this input: {kind}({size}, ...)",
+            expected=f"{wanted} features: num_features={layer.num_features}",
+            do=f"give it {wanted} features, or make the layer for this input: {kind}({size}, ...)",
         )
     return tuple(axes)
 
@@ -602,11 +611,16 @@ def squared(x: Array) -> Array:
 
 
 def _average(x: Array, axes: tuple[int, ...], *, layer: Any, mask: Array | None) -> Array:
-    where = None if mask is None else jnp.broadcast_to(jnp.asarray(mask, bool), x.shape)
+    where = None if mask is None else _of_rank(jnp.asarray(mask, bool), x.ndim)
     mean = jnp.mean(x, axes, keepdims=True, where=where)
     if layer.axis_name is not None:
         mean = lax.pmean(mean, layer.axis_name, axis_index_groups=layer.axis_index_groups)
     return mean
+
+
+def _of_rank(mask: Array, ndim: int) -> Array:
+    """A mask with leading axes of length 1; left to ``jnp.mean`` to broadcast, since that fuses it with the sums."""
+    return jnp.reshape(mask, (1,) * (ndim - mask.ndim) + mask.shape)
 
 
 def _warn_of_single_values(x: Array, layer: BatchNorm) -> None:
@@ -640,16 +654,21 @@ def normalise(
     var: Array,
     scale: Array | None,
     bias: Array | None,
-    epsilon: float,
     features: tuple[int, ...],
+    *,
+    layer: Any,
 ) -> Array:
-    """``(x − mean) / sqrt(var + epsilon) · scale + bias``, computed in the widest dtype, returned in that of ``x``."""
-    dtype = x.dtype
-    wide = dtype if var.dtype == dtype else common_dtype(x, var)
+    """``(x − mean) / sqrt(var + epsilon) · scale + bias``, computed in the widest dtype.
+
+    The dtype of the result is the layer's, or the common one of ``x`` and the parameters: where the layer has a
+    ``promote_dtype`` of its own, ``x`` need not have it.
+    """
+    dtype = x.dtype if layer.promote_dtype is promote_dtype else canonicalize_dtype(x, scale, bias, dtype=layer.dtype)
+    wide = x.dtype if var.dtype == x.dtype else common_dtype(x, var)
     y = as_dtype(x, wide)
     if mean is not None:
         y = y - as_dtype(mean, wide)
-    factor = lax.rsqrt(var + jnp.asarray(epsilon, var.dtype))
+    factor = lax.rsqrt(var + jnp.asarray(layer.epsilon, var.dtype))
     if scale is not None:
         factor = as_dtype(factor, wide) * as_dtype(_spread(scale, x, features), wide)
     y = y * as_dtype(factor, wide)

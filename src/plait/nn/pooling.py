@@ -79,14 +79,15 @@ def pool(
 
 
 def _one_per_axis(values: Any, window: tuple[int, ...], name: str) -> tuple[Any, ...]:
-    if not isinstance(values, Sequence) or len(values) != len(window):
+    values = tuple(values) if np.ndim(values) else values
+    if not isinstance(values, tuple) or len(values) != len(window):
         raise ArgumentError(
             f"{name} of a pooling do not fit its window",
             found=f"{name}={values!r} and window_shape={window}",
             expected=f"one entry for each of the {len(window)} axes of the window",
             do=f"for example {name}={window if name == 'strides' else ((1, 1),) * len(window)}",
         )
-    return tuple(values)
+    return values
 
 
 def max_pool(

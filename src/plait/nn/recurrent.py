@@ -19,10 +19,10 @@ from ..core.functional.calls import merge, split, variables
 from ..core.graph.locate import describe_place
 from ..core.objects.filters import All, PathContains
 from ..core.objects.module import Module
-from ..core.objects.nodes import iter_graph_nodes
 from ..core.objects.rngs import RngCount, Rngs, RngStream
 from ..core.objects.sowing import RECORD
 from ..core.objects.state import to_flat_state
+from ..core.objects.visit import iter_graph_nodes
 from ..errors import ShapeError
 from ..paths import Path
 from ..transforms.call.prefixes import Carry, StateAxes

@@ -1,15 +1,18 @@
 """Reparametrisation: wrappers that replace the weights of a layer before it is called.
 
 ``WeightNorm`` gives each column of a weight the length of a learned scale; ``SpectralNorm`` divides a weight by its
-largest singular value. Both write the new weights into the layer's own variables, so that whoever looks at the layer
-sees the weights that it computed with, and gradients reach the old ones through the formula. The layer is called as it
-is. (rules L21, L22)
+largest singular value. In training both write the new weights into the layer's own variables, so that whoever looks at
+the layer sees the weights that it computed with, and gradients reach the old ones through the formula. In evaluation
+the variables hold the new weights during the call alone, so that nothing is written: the layer can be used inside of
+any transform that does not carry it. The layer is called as it is. (rules L21, L22)
 
-What a wrapper keeps for a weight stands in a dictionary under the weight's path in the layer: ``scales["kernel"]``.
+What a wrapper keeps for a weight stands in a dictionary under the weight's path in the layer: ``scales[("kernel",)]``,
+``batch_stats[("layers", 0, "kernel", "u")]``.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,9 +25,9 @@ from ..core.objects.filters import PathContains
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
 from ..core.objects.state import to_flat_state
-from ..core.objects.variables import BatchStat, Param, Variable
+from ..core.objects.variables import BatchStat, Param, Variable, cell_of
 from ..errors import ArgumentError, ShapeError
-from ..paths import format_path
+from ..paths import Path, format_path
 from ..typing import Array, DTypeLike, FilterLiteral, Initializer
 from .checks import resolve_switch
 from .initializers import default_scale_init, normal
@@ -39,15 +42,15 @@ class WeightNorm(Module):
     """A layer whose weights are ``scale · w / ‖w‖``: direction and length are learned apart.
 
     The length is the Euclidean norm over all axes but ``feature_axes``. Each call writes the new weights into the
-    layer.
+    layer, but in evaluation (``eval()``, or ``plait.view(model, deterministic=True)``).
 
     Shapes:
         those of the layer.
 
     Variables:
         layer_instance: those of the layer.
-        scales: a dictionary with one ``Param`` for each chosen weight, by its path in the layer, with the shape of the
-            weight's feature axes; ``None`` without ``use_scale``.
+        scales: a dictionary with one ``Param`` for each chosen weight, by its path in the layer, a tuple, with the
+            shape of the weight's feature axes; ``None`` without ``use_scale``.
 
     Args:
         layer_instance: the layer.
@@ -87,32 +90,43 @@ class WeightNorm(Module):
         promote_dtype: Callable[..., Any] = promote_dtype,
         rngs: Rngs,
     ) -> None:
-        self.layer_instance = layer_instance
+        self.layer_instance, self.deterministic = layer_instance, False
         self.feature_axes = tuple(feature_axes) if isinstance(feature_axes, Sequence) else feature_axes
         self.use_scale, self.epsilon = use_scale, epsilon
         self.dtype, self.param_dtype = dtype, param_dtype
         self.variable_filter, self.promote_dtype = variable_filter, promote_dtype
-        self.scales: dict[str, Param[Any]] | None = {} if use_scale else None
-        for name, weight in _weights(layer_instance, variable_filter):
-            features = self._features(name, weight)
+        self.scales: dict[Path, Param[Any]] | None = {} if use_scale else None
+        for path, weight in _weights(layer_instance, variable_filter):
+            features = self._features(path, weight)
             if self.scales is not None:
                 # As in Flax, where the default draws nothing: later layers start from the same keys.
                 key = None if scale_init is default_scale_init else rngs.params()
                 shape = tuple(weight.value.shape[axis] for axis in features)
-                self.scales[name] = Param(scale_init(key, shape, param_dtype))
+                self.scales[path] = Param(scale_init(key, shape, param_dtype))
 
     def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        for name, weight in _weights(self.layer_instance, self.variable_filter):
-            scale = None if self.scales is None else self.scales[name].value
+        new = []
+        for path, weight in _weights(self.layer_instance, self.variable_filter):
+            scale = None if self.scales is None else self.scales[path].value
             w, scale = self.promote_dtype((weight.value, scale), dtype=self.dtype)
-            features = self._features(name, weight)
+            features = self._features(path, weight)
             w = _normalised(w, self.epsilon, tuple(axis for axis in range(w.ndim) if axis not in features))
             if scale is not None:
                 w = w * jnp.reshape(scale, [w.shape[axis] if axis in features else 1 for axis in range(w.ndim)])
-            weight.value = as_dtype(w, weight.value.dtype)
-        return self.layer_instance(x, *args, **kwargs)
+            new.append((weight, as_dtype(w, weight.value.dtype)))
+        with _holding(new, keep=not self.deterministic):
+            return self.layer_instance(x, *args, **kwargs)
 
-    def _features(self, name: str, weight: Variable[Any]) -> tuple[int, ...]:
+    def set_view(self, deterministic: bool | None = None) -> None:
+        """Change the mode; ``None`` leaves it as it is.
+
+        Args:
+            deterministic: whether calls leave the weights of the layer as they are.
+        """
+        if deterministic is not None:
+            self.deterministic = deterministic
+
+    def _features(self, path: Path, weight: Variable[Any]) -> tuple[int, ...]:
         """The feature axes of a weight as non-negative numbers, in order."""
         axes = self.feature_axes
         wanted = () if axes is None else (axes,) if isinstance(axes, int) else axes
@@ -121,7 +135,7 @@ class WeightNorm(Module):
             if not -len(shape) <= axis < len(shape):
                 raise ShapeError(
                     f"WeightNorm finds no axis {axis} in a weight",
-                    at=f"{name} of the layer in {describe_place(self)}",
+                    at=f"{format_path(path)} of the layer in {describe_place(self)}",
                     found=f"a {type(weight).__name__} of shape {shape}",
                     expected=f"the axes feature_axes={axes}",
                     do="choose other feature_axes, or leave the variable out: variable_filter=plait.PathContains(...)",
@@ -134,15 +148,16 @@ class SpectralNorm(Module):
 
     ``σ`` is found by power iteration: with ``u`` kept from call to call, each step computes ``v ← normal(u Wᵀ)`` and
     ``u ← normal(v W)``; then ``σ = v W uᵀ``. A weight of more than two axes is taken as the matrix ``(-1, last)``.
-    Gradients take ``u`` and ``v`` as constants. Each call writes the new weights into the layer.
+    Gradients take ``u`` and ``v`` as constants. Each call writes the new weights into the layer, but with
+    ``update_stats=False``, as in evaluation.
 
     Shapes:
         those of the layer.
 
     Variables:
         layer_instance: those of the layer.
-        batch_stats: a dictionary with, for each ``Param`` of two or more axes, by its path in the layer, the two
-            ``BatchStat`` variables ``u``, ``(1, last)``, and ``sigma``, ``()``, both ``param_dtype``.
+        batch_stats: a dictionary with two ``BatchStat`` variables for each ``Param`` of two or more axes, by its path
+            in the layer with ``"u"`` or ``"sigma"`` at the end: ``(1, last)`` and ``()``, both ``param_dtype``.
 
     Args:
         layer_instance: the layer.
@@ -151,8 +166,8 @@ class SpectralNorm(Module):
         dtype: dtype to compute in; ``None`` takes the common one of weight and ``u``. Weights keep theirs.
         param_dtype: dtype of ``u`` and ``sigma``.
         error_on_non_matrix: whether a weight of more than two axes is an error.
-        update_stats: whether calls keep the new ``u`` and ``sigma``. ``train()`` and ``eval()`` switch it, as does
-            the attribute that it is the opposite of, ``use_running_average``.
+        update_stats: whether calls keep the new ``u`` and ``sigma``, and the new weights. ``train()`` and ``eval()``
+            switch it, as does the attribute that it is the opposite of, ``use_running_average``.
         rngs: draws one key of the stream ``params`` for each ``u``.
 
     Raises:
@@ -192,18 +207,19 @@ class SpectralNorm(Module):
         self.param_dtype, self.error_on_non_matrix = param_dtype, error_on_non_matrix
         # Under this name, so that what switches BatchNorm switches this layer too.
         self.use_running_average = not update_stats
-        self.batch_stats: dict[str, dict[str, BatchStat[Any]]] = {}
-        for name, weight in _matrices(layer_instance):
+        self.batch_stats: dict[Path, BatchStat[Any]] = {}
+        for path, weight in _matrices(layer_instance):
             if error_on_non_matrix and weight.value.ndim > 2:
                 raise ShapeError(
                     "SpectralNorm was told to take matrices only",
-                    at=f"{name} of the layer in {describe_place(self)}",
+                    at=f"{format_path(path)} of the layer in {describe_place(self)}",
                     found=f"a {type(weight).__name__} of shape {weight.value.shape}, and error_on_non_matrix=True",
                     expected="two axes",
                     do=f"leave error_on_non_matrix out: the weight is then the matrix (-1, {weight.value.shape[-1]})",
                 )
             u = _direction_init(rngs.params(), (1, weight.value.shape[-1]), param_dtype)
-            self.batch_stats[name] = {"u": BatchStat(u), "sigma": BatchStat(jnp.ones((), param_dtype))}
+            self.batch_stats[(*path, "u")] = BatchStat(u)
+            self.batch_stats[(*path, "sigma")] = BatchStat(jnp.ones((), param_dtype))
 
     @property
     def update_stats(self) -> bool:
@@ -213,17 +229,19 @@ class SpectralNorm(Module):
     def __call__(self, x: Any, update_stats: bool | None = None) -> Any:
         use_running_average = None if update_stats is None else not update_stats
         frozen = resolve_switch("use_running_average", use_running_average, self.use_running_average, layer=self)
-        for name, weight in _matrices(self.layer_instance):
-            stats = self.batch_stats[name]
-            w, u = promote_dtype((weight.value, stats["u"].value), dtype=self.dtype)
+        new = []
+        for path, weight in _matrices(self.layer_instance):
+            kept_u, kept_sigma = self.batch_stats[(*path, "u")], self.batch_stats[(*path, "sigma")]
+            w, u = promote_dtype((weight.value, kept_u.value), dtype=self.dtype)
             matrix = jnp.reshape(w, (-1, w.shape[-1]))
             u, v = _power_iteration(lax.stop_gradient(matrix), u, self.n_steps, self.epsilon)
             sigma = jnp.reshape(v @ matrix @ u.T, ())
-            weight.value = as_dtype(w / jnp.where(sigma == 0, 1, sigma), weight.value.dtype)
+            new.append((weight, as_dtype(w / jnp.where(sigma == 0, 1, sigma), weight.value.dtype)))
             if not frozen:
-                stats["u"].value = as_dtype(u, stats["u"].value.dtype)
-                stats["sigma"].value = as_dtype(lax.stop_gradient(sigma), stats["sigma"].value.dtype)
-        return self.layer_instance(x)
+                kept_u.value = as_dtype(u, kept_u.value.dtype)
+                kept_sigma.value = as_dtype(lax.stop_gradient(sigma), kept_sigma.value.dtype)
+        with _holding(new, keep=not frozen):
+            return self.layer_instance(x)
 
     def set_view(self, use_running_average: bool | None = None) -> None:
         """Change the mode; ``None`` leaves it as it is.
@@ -235,14 +253,35 @@ class SpectralNorm(Module):
             self.use_running_average = use_running_average
 
 
-def _weights(layer: Any, filter: FilterLiteral) -> Iterator[tuple[str, Variable[Any]]]:
-    """The live variables of a layer that a filter chooses, with their paths as text."""
-    for path, variable in to_flat_state(variables(layer, filter)):
-        yield format_path(path), variable
+def _weights(layer: Any, filter: FilterLiteral) -> Iterator[tuple[Path, Variable[Any]]]:
+    """The live variables of a layer that a filter chooses, with their paths."""
+    yield from to_flat_state(variables(layer, filter))
 
 
-def _matrices(layer: Any) -> Iterator[tuple[str, Variable[Any]]]:
-    return ((name, weight) for name, weight in _weights(layer, Param) if weight.value.ndim >= 2)
+def _matrices(layer: Any) -> Iterator[tuple[Path, Variable[Any]]]:
+    return ((path, weight) for path, weight in _weights(layer, Param) if weight.value.ndim >= 2)
+
+
+@contextlib.contextmanager
+def _holding(new: list[tuple[Variable[Any], Array]], *, keep: bool) -> Iterator[None]:
+    """Variables hold new values inside the block; without ``keep`` they are not written, and hold the old afterwards.
+
+    The values go around the guard against writes from another trace: none of them stays.
+    """
+    if keep:
+        for variable, value in new:
+            variable.value = value
+        yield
+        return
+    cells = [(cell_of(variable), value) for variable, value in new]
+    old = [cell.raw for cell, _ in cells]
+    try:
+        for cell, value in cells:
+            cell.raw = value
+        yield
+    finally:
+        for (cell, _), value in zip(cells, old, strict=True):
+            cell.raw = value
 
 
 def _normalised(x: Array, epsilon: float, axes: tuple[int, ...] | None = None) -> Array:

@@ -20,7 +20,8 @@ class Sequential(Module):
         layers: a ``List`` of the functions and modules, so that a path reads ``layers[0].kernel``.
 
     Args:
-        *fns: what to call, in order. The first gets the arguments of the call.
+        *fns: what to call, in order. The first gets the arguments of the call. Without any, the call returns its
+            argument, the tuple or else the dict of its arguments, or ``None``.
 
     Example:
         >>> rngs = plait.Rngs(0)
@@ -40,7 +41,7 @@ class Sequential(Module):
             rngs: given to each member that has a parameter of that name.
             **kwargs: keyword arguments of the first.
         """
-        output: Any = args[0] if len(args) == 1 and not kwargs else args
+        output: Any = _as_output(args, kwargs)
         for position, layer in enumerate(self.layers):
             if position:
                 args, kwargs = _as_arguments(output)
@@ -48,6 +49,13 @@ class Sequential(Module):
                 kwargs = {**kwargs, "rngs": rngs}
             output = layer(*args, **kwargs)
         return output
+
+
+def _as_output(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a sequence without members returns: the first of these that there is, as one member hands it to the next."""
+    if args:
+        return args[0] if len(args) == 1 else args
+    return kwargs or None
 
 
 def _as_arguments(output: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

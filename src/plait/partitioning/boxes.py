@@ -45,6 +45,13 @@ class AxisMetadata(abc.ABC, Generic[A]):
         # Python refuses to make two classes subclasses of each other, so Linen's base waits until it knows ours.
         return subclass is not foreign or issubclass(cls, foreign)
 
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        # ``isinstance`` asks for this before it looks into the classes: whoever asks with a class of Linen has loaded
+        # it, and gets the right answer, whatever was loaded first.
+        link_boxes()
+        return type(self)
+
     @abc.abstractmethod
     def unbox(self) -> Any:
         """The value directly inside, even if that is a box itself."""
@@ -60,6 +67,27 @@ class AxisMetadata(abc.ABC, Generic[A]):
     @abc.abstractmethod
     def remove_axis(self, index: int, params: Mapping[Any, Any]) -> AxisMetadata[A]:
         """A box without the axis at ``index``, around the same value."""
+
+
+def link_boxes() -> None:
+    """Make every box of plait one of Linen's too, as far as Flax is loaded. (rule B3)
+
+    The other direction needs no link: ``AxisMetadata`` knows Linen's base class by itself.
+    """
+    for ours, (module, name) in _LINEN_S.items():
+        foreign = getattr(sys.modules.get(module), name, None)
+        if foreign is not None and foreign not in _linked:
+            foreign.register(globals()[ours])
+            _linked.add(foreign)
+
+
+# Our class, and where Linen's of the same fields is.
+_LINEN_S = {
+    "AxisMetadata": ("flax.core.meta", "AxisMetadata"),
+    "Partitioned": ("flax.core.meta", "Partitioned"),
+    "LogicallyPartitioned": ("flax.linen.spmd", "LogicallyPartitioned"),
+}
+_linked: set[type] = set()
 
 
 def is_axis_metadata(x: Any) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from .._compat import Tracer, current_trace, top_level_trace
-from ..errors import ArgumentError
+from ..errors import ArgumentError, UnevenLayoutWarning
+from ..notices import warn
 from .axis_rules import get_logical_axis_rules
 
 
@@ -74,21 +76,78 @@ def place_by_spec(value: Any, spec: PartitionSpec, mesh: Any, what: str, *, name
     mesh = get_global_mesh() if mesh is None else mesh
     if mesh is None or mesh.empty or not hasattr(value, "shape"):
         return value
-    check_spec(spec, mesh, value.shape, what, names=names)
-    return place(value, NamedSharding(mesh, spec), what)
+    return place(value, NamedSharding(mesh, fitted_spec(spec, mesh, value.shape, what, names=names)), what)
+
+
+def fitted_spec(
+    spec: PartitionSpec, mesh: Any, shape: tuple[int, ...], what: str, *, names: Any = None
+) -> PartitionSpec:
+    """A spec of names as a mesh can follow it for an array of this shape: dimensions that it cannot divide stay whole.
+
+    Args:
+        what: whose array it is, for warnings and errors.
+        names: what the spec was made of, as in ``check_spec``.
+
+    Raises:
+        ArgumentError: an axis that the mesh does not have, or more names than axes.
+
+    Warns:
+        UnevenLayoutWarning: a dimension stays whole on every device. One of length 1 costs nothing, and passes.
+    """
+    _check_names(spec, mesh, shape, what, names)
+    uneven = dict(_uneven(spec, mesh, shape))
+    for dimension in uneven:
+        if shape[dimension] != 1:
+            parts = uneven[dimension]
+            warn(
+                UnevenLayoutWarning,
+                f"dimension {dimension} of a variable cannot be divided among the devices, and stays whole on each",
+                at=what,
+                found=f"dimension {dimension} of length {shape[dimension]} in the shape {tuple(shape)}, and {spec}",
+                expected=f"a multiple of {parts}: the mesh axis {_axes_in_words(spec[dimension], mesh)}",
+                do="choose a length that it divides, say that the axis stays whole with a rule (name, None), or use a "
+                "mesh of another shape",
+            )
+    if not uneven:
+        return spec
+    return PartitionSpec(*(None if dimension in uneven else entry for dimension, entry in enumerate(spec)))
 
 
 def check_spec(spec: PartitionSpec, mesh: Any, shape: tuple[int, ...], what: str, *, names: Any = None) -> None:
-    """Refuse a spec that a mesh cannot follow for an array of this shape.
+    """Refuse a sharding that a mesh cannot follow for an array of this shape.
 
     Args:
         what: whose array it is, for errors.
-        names: what the spec was made of; a tuple of names says something about each axis, a ``PartitionSpec`` may stop
-            early.
+        names: what the spec was made of.
 
     Raises:
         ArgumentError: names the axis, and what there is.
     """
+    _check_names(spec, mesh, shape, what, names)
+    for dimension, parts in _uneven(spec, mesh, shape):
+        raise ArgumentError(
+            f"dimension {dimension} of a variable cannot be divided among the devices",
+            at=what,
+            found=f"dimension {dimension} of length {shape[dimension]} in the shape {tuple(shape)}, and {spec}",
+            expected=f"a multiple of {parts}: the mesh axis {_axes_in_words(spec[dimension], mesh)}",
+            do="choose a length that it divides, or a spec that leaves this dimension whole",
+        )
+
+
+def _uneven(spec: PartitionSpec, mesh: Any, shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """The dimensions that the mesh cannot divide, and into how many parts it should."""
+    sizes = dict(mesh.shape)
+    for dimension, (length, entry) in enumerate(zip(shape, spec, strict=False)):
+        parts = math.prod(sizes[name] for name in axes_of(entry))
+        if length % parts:
+            yield dimension, parts
+
+
+def _axes_in_words(entry: Any, mesh: Any) -> str:
+    return " and ".join(f"{name!r} of size {mesh.shape[name]}" for name in axes_of(entry))
+
+
+def _check_names(spec: PartitionSpec, mesh: Any, shape: tuple[int, ...], what: str, names: Any) -> None:
     unknown = [name for entry in spec for name in axes_of(entry) if name not in mesh.axis_names]
     if unknown:
         raise ArgumentError(
@@ -100,32 +159,16 @@ def check_spec(spec: PartitionSpec, mesh: Any, shape: tuple[int, ...], what: str
         )
     _check_rank(spec, shape, what, names)
     check_used_once(spec, names, what)
-    sizes = dict(mesh.shape)
-    for dimension, (length, entry) in enumerate(zip(shape, spec, strict=False)):
-        parts = math.prod(sizes[name] for name in axes_of(entry))
-        if length % parts:
-            axes = " and ".join(f"{name!r} of size {sizes[name]}" for name in axes_of(entry))
-            raise ArgumentError(
-                f"dimension {dimension} of a variable cannot be divided among the devices",
-                at=what,
-                found=f"dimension {dimension} of length {length} in the shape {tuple(shape)}, and {spec}",
-                expected=f"a multiple of {parts}: the mesh axis {axes}",
-                do="choose a length that it divides, leave the axis whole with a rule (name, None), or use a mesh of "
-                "another shape",
-            )
 
 
 def _check_rank(spec: PartitionSpec, shape: tuple[int, ...], what: str, names: Any) -> None:
-    exact = bool(names) and isinstance(names, (tuple, list)) and not isinstance(names, PartitionSpec)
-    if len(spec) > len(shape) or (exact and len(spec) < len(shape)):
-        more = "more" if len(spec) > len(shape) else "fewer"
+    if len(spec) > len(shape):
         raise ArgumentError(
-            f"a variable has {more} axis names than its array has axes",
+            "a variable has more axis names than its array has axes",
             at=what,
             found=f"{len(spec)} names, {tuple(spec if names is None else names)}, for the shape {tuple(shape)}",
-            expected=f"{'' if exact else 'at most '}{len(shape)}",
-            do="give one name, or None, for each axis; where vmap or scan stacks the array, pass "
-            "transform_metadata={plait.PARTITION_NAME: name}",
+            expected=f"at most {len(shape)}",
+            do="give one name, or None, for each axis; trailing axes may be left out",
         )
 
 

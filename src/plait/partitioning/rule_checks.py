@@ -28,9 +28,11 @@ def check_rules(tree: Any, mesh: Any = None, *, activations: Iterable[str] = ())
             (``rules_for``) need not be named.
 
     Raises:
-        ArgumentError: a name that neither rules nor mesh know, a length that the mesh does not divide, two axes of one
-            array on one mesh axis, a name with two rules, another number of names than axes: names the path. Or a rule
-            that nothing uses.
+        ArgumentError: a name that neither rules nor mesh know, two axes of one array on one mesh axis, a name with two
+            rules, more names than axes: names the path. Or a rule that nothing uses.
+
+    Warns:
+        UnevenLayoutWarning: a length that the mesh does not divide; names the path.
 
     Example:
         >>> layer = plait.Linear(4, 8, rngs=plait.Rngs(0), kernel_metadata={"out_sharding": ("in", "out")})

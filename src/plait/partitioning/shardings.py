@@ -16,7 +16,7 @@ from ..core.graph.locate import modules_in_use
 from ..core.objects.variables import Variable, eager_sharding_hooks
 from ..errors import ArgumentError
 from ..words import with_article
-from .mesh import check_spec, get_global_mesh, in_manual_mode, place
+from .mesh import check_spec, fitted_spec, get_global_mesh, in_manual_mode, place
 from .specs import describe_leaf, variable_spec, without_format
 
 
@@ -44,8 +44,7 @@ def sharding_of(variable: Variable[Any], shape: tuple[int, ...], what: str) -> S
     if mesh is None or mesh.empty or in_manual_mode():
         return None
     spec = variable_spec(variable, what) or PartitionSpec()
-    check_spec(spec, mesh, shape, what, names=layout)
-    return NamedSharding(mesh, spec)
+    return NamedSharding(mesh, fitted_spec(spec, mesh, shape, what, names=layout))
 
 
 sharding_hooks.append(sharding_of)
@@ -77,7 +76,7 @@ def _with_maker(error: ArgumentError, what: str) -> ArgumentError:
 eager_sharding_hooks.append(_place_new)
 
 
-def as_abstract(tree: Any, *, graph: bool | None = None) -> Any:
+def as_abstract(tree: Any) -> Any:
     """Abstract variables with the shardings that their axis names say.
 
     Args:
@@ -103,13 +102,13 @@ def as_abstract(tree: Any, *, graph: bool | None = None) -> Any:
     return jax.tree_util.tree_map_with_path(convert, tree, is_leaf=lambda x: isinstance(x, Variable))
 
 
-def abstract_with_sharding(tree: Any, *, graph: bool | None = None) -> Any:
+def abstract_with_sharding(tree: Any) -> Any:
     """The old name of ``as_abstract``."""
     warnings.warn("abstract_with_sharding is now called as_abstract", DeprecationWarning, stacklevel=2)
-    return as_abstract(tree, graph=graph)
+    return as_abstract(tree)
 
 
-def get_abstract_model(init_fn: Callable[[], Any], mesh: Mesh, *, graph: bool | None = None) -> tuple[Any, Any]:
+def get_abstract_model(init_fn: Callable[[], Any], mesh: Mesh) -> tuple[Any, Any]:
     """The structure of a model, with the shape, dtype and sharding of every variable; nothing is allocated.
 
     Args:
@@ -132,7 +131,7 @@ def get_abstract_model(init_fn: Callable[[], Any], mesh: Mesh, *, graph: bool | 
     found: list[Any] = []
 
     def values() -> Any:
-        graphdef, state = split(init_fn(), graph=graph)
+        graphdef, state = split(init_fn())
         found.append(graphdef)
         return state
 
@@ -150,8 +149,8 @@ def get_abstract_model(init_fn: Callable[[], Any], mesh: Mesh, *, graph: bool | 
         value, spec = leaf.get_raw_value(), variable_spec(leaf, what) or PartitionSpec()
 
         def abstract(x: Any) -> Any:
-            check_spec(spec, mesh, x.shape, what, names=leaf.get_metadata().get("out_sharding"))
-            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))
+            fitted = fitted_spec(spec, mesh, x.shape, what, names=leaf.get_metadata().get("out_sharding"))
+            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, fitted))
 
         return leaf.replace(jax.tree_util.tree_map(abstract, value))
 

@@ -19,7 +19,7 @@ from .axis_rules import (
     from_sharding_rules,
     get_logical_axis_rules,
 )
-from .mesh import check_spec, check_used_once
+from .mesh import check_used_once, fitted_spec
 
 
 def get_var_pspec(variable: Variable[Any]) -> PartitionSpec | None:
@@ -121,7 +121,7 @@ def get_named_sharding(tree: Any, mesh: Mesh) -> Any:
             what = describe_leaf(path, leaf)
             spec, shape = variable_spec(leaf, what), getattr(leaf.get_raw_value(), "shape", None)
             if spec is not None and shape is not None:
-                check_spec(spec, mesh, shape, what, names=leaf.get_metadata().get("out_sharding"))
+                spec = fitted_spec(spec, mesh, shape, what, names=leaf.get_metadata().get("out_sharding"))
             return leaf.replace(None if spec is None else NamedSharding(mesh, spec))
         return map_specs(lambda spec: NamedSharding(mesh, spec), spec_of(leaf))
 

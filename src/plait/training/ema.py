@@ -100,7 +100,10 @@ class EMA(Pytree):
         return self.decay * average + (1 - self.decay) * value.astype(average.dtype)
 
     def apply_to(self, model: M) -> M:
-        """A copy of the model that has the averages for values, and shares all other variables.
+        """A copy of the model that has the averages for variables, and shares all other variables.
+
+        The averages are those of this object, so the copy follows each later ``update``; ``plait.clone`` of it does
+        not.
 
         Raises:
             ArgumentError: the model lacks an averaged variable; names its path.
@@ -112,7 +115,7 @@ class EMA(Pytree):
         leaves = []
         for link, leaf in zip(walk.links, walk.leaves, strict=True):
             average = averages.pop(path_of(link), None)
-            leaves.append(leaf if average is None else leaf.copy(_raw(average)))
+            leaves.append(leaf if average is None else average)
         if averages:
             raise ArgumentError(
                 "the model does not have all variables that are averaged",

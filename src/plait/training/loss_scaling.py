@@ -12,8 +12,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..core.functional.calls import update as write_state
 from ..core.functional.traversal import iter_graph
 from ..core.objects.module import Pytree
+from ..core.objects.nodes import Kind, kind_of
+from ..core.objects.state import from_flat_state
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError
 from ..paths import Path
@@ -116,10 +119,17 @@ class DynamicLossScale(Pytree):
             optimizer.update(usable, **kwargs)
         else:
             optimizer.update(model, usable, **kwargs)
-        for path, variable in _variables([model, optimizer]).items():
-            old, new = before.get(path), raw_value(variable)
+        arrays = {}
+        for path, leaf in _leaves([model, optimizer]).items():
+            old, new = before.get(path), _raw(leaf)
             if path in before and new is not old:
-                write_raw(variable, jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old))
+                kept = jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+                if isinstance(leaf, Variable):
+                    write_raw(leaf, kept)
+                else:
+                    arrays[path] = kept
+        if arrays:
+            write_state([model, optimizer], from_flat_state(arrays))
         self._move(finite)
         return finite
 
@@ -136,9 +146,15 @@ def _all_finite(grads: Any) -> Array:
     return jnp.stack(leaves).all() if leaves else jnp.asarray(True)
 
 
-def _variables(node: Any) -> dict[Path, Variable[Any]]:
-    return {path: value for path, value in iter_graph(node) if isinstance(value, Variable)}
+def _leaves(node: Any) -> dict[Path, Any]:
+    """The variables and arrays of a graph, by path."""
+    found = iter_graph(node)
+    return {path: leaf for path, leaf in found if isinstance(leaf, Variable) or kind_of(leaf) is Kind.ARRAY}
+
+
+def _raw(leaf: Any) -> Any:
+    return raw_value(leaf) if isinstance(leaf, Variable) else leaf
 
 
 def _values(node: Any) -> dict[Path, Any]:
-    return {path: raw_value(variable) for path, variable in _variables(node).items()}
+    return {path: _raw(leaf) for path, leaf in _leaves(node).items()}

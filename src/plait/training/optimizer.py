@@ -10,15 +10,17 @@ and sharded. (rules O1 to O3)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from ..core.functional.calls import state, variables
+from ..core.functional.calls import state, update as write_state, variables
+from ..core.graph.flatten import Walk, path_of
 from ..core.graph.locate import describe_place
+from ..core.objects.filters import to_predicate
 from ..core.objects.module import Pytree, copied_buffers
-from ..core.objects.nodes import Kind, jax_to_nnx_path, kind_of
+from ..core.objects.nodes import Kind, check_node, jax_to_nnx_path, kind_of
 from ..core.objects.state import FlatState, State, from_flat_state, to_flat_state, tracked
 from ..core.objects.trace_guard import check_trace
 from ..core.objects.variables import OptArray, OptState, OptVariable, Param, Variable, eager_sharding_hooks
@@ -28,7 +30,19 @@ from ..paths import Path, describe_path
 from ..typing import FilterLiteral
 from ..words import describe_filter, describe_type
 
+M = TypeVar("M")
+
 _MISSING: Any = object()
+
+
+# Optax keeps its numbers in functions, which no transform carries out of a traced function.
+_LEAKED = (
+    "plait: the optimizer's transformation may hold a traced number from a function that has ended\n"
+    "  found     a transformation that was made inside jit or vmap, such as optax.adam(learning_rate) of an argument\n"
+    "  expected  numbers that change in the optimizer's state\n"
+    "  do        optax.inject_hyperparams(optax.adam)(learning_rate=learning_rate), and "
+    "plait.training.set_learning_rate(optimizer, value) to change it"
+)
 
 
 class GradientTransformation(Protocol):
@@ -43,10 +57,11 @@ class GradientTransformation(Protocol):
         """``update(grads, state, params, **extra) -> (updates, state)``."""
 
 
-class Optimizer(Pytree):
-    """Apply a gradient transformation to the variables of a model.
+class Optimizer(Pytree, Generic[M]):
+    """Apply a gradient transformation to the variables of a model, and to its attributes that are arrays.
 
-    The optimizer does not keep the model; give it to each update.
+    The optimizer does not keep the model; give it to each update. For type checkers it has the model's type,
+    ``Optimizer[Net]``.
 
     Variables:
         step: ``OptState``, ``()``, uint32; the number of updates so far.
@@ -56,7 +71,7 @@ class Optimizer(Pytree):
     Args:
         model: a module, or a container of modules and variables.
         tx: a gradient transformation, as those of Optax.
-        wrt: which variables of the model to update.
+        wrt: which variables of the model to update. A filter that matches an array attribute updates that too.
 
     Raises:
         ArgumentTypeError: ``wrt`` is missing, or ``tx`` is no gradient transformation.
@@ -74,7 +89,7 @@ class Optimizer(Pytree):
     """
 
     def __init__(
-        self, model: Any, tx: GradientTransformation, *, wrt: FilterLiteral = _MISSING, graph: bool | None = None
+        self, model: M, tx: GradientTransformation, *, wrt: FilterLiteral = _MISSING, graph: bool | None = None
     ) -> None:
         if wrt is _MISSING:
             raise ArgumentTypeError(
@@ -88,9 +103,9 @@ class Optimizer(Pytree):
         self.step = OptState(jnp.zeros((), jnp.uint32))
         self.tx = tx
         self.wrt = wrt
-        selected = _selected_variables(model, wrt)
+        selected = _selected(model, wrt)
         if not selected:
-            kinds = [type(variable) for variable in _selected_variables(model, ...).values()]
+            kinds = [type(leaf) if _is_variable(leaf) else None for leaf in _selected(model, ...).values()]
             warn_nothing_selected(
                 type(self).__name__,
                 wrt,
@@ -99,7 +114,7 @@ class Optimizer(Pytree):
                 so="so no update will change the model",
                 do="select variables that the model has, such as wrt=plait.Param",
             )
-        values = {path: raw_value(variable) for path, variable in selected.items()}
+        values = {path: _raw(leaf) for path, leaf in selected.items()}
         self.opt_state = to_opt_state(_unshared(tx.init(_nested(values)), values), selected)
 
     def update(self, model: Any, grads: Any = _MISSING, /, **kwargs: Any) -> Any:
@@ -109,7 +124,10 @@ class Optimizer(Pytree):
             model: the model that the optimizer was made for, or one of the same structure.
             grads: the gradients, as ``plait.grad`` gives them: a ``State``, a nested mapping or a module. Gradients of
                 variables that ``wrt`` leaves out are ignored.
-            **kwargs: extra arguments of the transformation, such as ``value=loss``.
+            **kwargs: extra arguments of the transformation, such as ``value=loss``. Variables and states among them
+                are given to it as arrays, like everything else. A line search asks for
+                ``value=loss, grad=grads, value_fn=lambda params: ...``, where ``params`` is a ``State`` of arrays that
+                ``plait.merge(graphdef, params)`` takes.
 
         Returns:
             The updates that were added to the variables: a ``State`` of arrays.
@@ -127,17 +145,21 @@ class Optimizer(Pytree):
                 do="pass both: optimizer.update(model, grads); plait.ModelAndOptimizer(model, tx) keeps the model and "
                 "takes update(grads)",
             )
-        selected = _selected_variables(model, self.wrt)
+        selected = _selected(model, self.wrt)
         _check_order(model, grads, selected)
-        values = {path: raw_value(variable) for path, variable in selected.items()}
+        values = {path: _raw(leaf) for path, leaf in selected.items()}
+        extra = {name: _raw_extra(value, values) for name, value in kwargs.items()}
         params, gradients = _nested(values), _nested(_matching_gradients(model, values, grads, self.wrt))
         old, structure = jax.tree.flatten(self.opt_state, is_leaf=_is_variable)
         raw_state = structure.unflatten([raw_value(leaf) if _is_variable(leaf) else leaf for leaf in old])
 
         try:
-            updates, new_state = self.tx.update(gradients, raw_state, params, **kwargs)
+            updates, new_state = self.tx.update(gradients, raw_state, params, **extra)
         except (ValueError, TypeError) as error:
             self._explain_other_model(selected, error)
+            raise
+        except jax.errors.UnexpectedTracerError as error:
+            error.add_note(_LEAKED)
             raise
         new_values = {path: _at(updates, path) for path in values}
         new_values = {path: _added(value, new_values[path]) for path, value in values.items()}
@@ -145,13 +167,19 @@ class Optimizer(Pytree):
 
         # Everything is computed and checked before the first write, so that an error changes nothing.
         self._check_writable(selected)
-        for path, variable in selected.items():
-            write_raw(variable, _kept_in_place(variable, new_values[path]))
+        arrays = {}
+        for path, leaf in selected.items():
+            if _is_variable(leaf):
+                write_raw(leaf, _kept_in_place(leaf, new_values[path]))
+            else:
+                arrays[path] = new_values[path]
+        if arrays:
+            write_state(model, from_flat_state(arrays))
         self._write_state(old, structure, new_state, selected)
         write_raw(self.step, step)
         return updates
 
-    def _explain_other_model(self, selected: Mapping[Path, Variable[Any]], error: Exception) -> None:
+    def _explain_other_model(self, selected: Mapping[Path, Any], error: Exception) -> None:
         """Say so when the model has other variables than when the optimizer was made.
 
         Raises:
@@ -164,7 +192,7 @@ class Optimizer(Pytree):
         for path, shape in mirrored.items():
             for end in ends[path] & selected.keys():
                 known.setdefault(end, []).append(shape)
-        new = [path for path in selected if mirrored and path not in known]
+        new = [path for path, leaf in selected.items() if mirrored and path not in known and _is_variable(leaf)]
         gone = [path for path in mirrored if not ends[path] & selected.keys()]
         changed = [path for path in known if _is_of_another_shape(raw_value(selected[path]), known[path])]
         if new or gone or changed:
@@ -179,12 +207,12 @@ class Optimizer(Pytree):
                 f"plait.Optimizer(model, tx, wrt={describe_filter(self.wrt)})",
             ) from error
 
-    def _check_writable(self, selected: Mapping[Path, Variable[Any]]) -> None:
+    def _check_writable(self, selected: Mapping[Path, Any]) -> None:
         own = [leaf for leaf in jax.tree.leaves(self.opt_state, is_leaf=_is_variable) if _is_variable(leaf)]
-        for variable in (self.step, *own, *selected.values()):
+        for variable in (self.step, *own, *filter(_is_variable, selected.values())):
             check_trace(variable._cell.trace, variable, "update the value of")
 
-    def _write_state(self, old: list[Any], structure: Any, new: Any, selected: Mapping[Path, Variable[Any]]) -> None:
+    def _write_state(self, old: list[Any], structure: Any, new: Any, selected: Mapping[Path, Any]) -> None:
         try:
             leaves = structure.flatten_up_to(new)
         except (ValueError, TypeError):  # the transformation keeps a state of another structure from now on
@@ -222,7 +250,7 @@ def _is_of_another_shape(value: Any, moments: list[Any]) -> bool:
     return shape not in moments and all(len(moment) == len(shape) for moment in moments)
 
 
-class ModelAndOptimizer(Optimizer):
+class ModelAndOptimizer(Optimizer[M]):
     """An ``Optimizer`` that keeps the model it updates.
 
     Variables:
@@ -241,7 +269,9 @@ class ModelAndOptimizer(Optimizer):
         [-0.5]
     """
 
-    def __init__(self, model: Any, tx: GradientTransformation, *, wrt: FilterLiteral = Param) -> None:
+    model: M
+
+    def __init__(self, model: M, tx: GradientTransformation, *, wrt: FilterLiteral = Param) -> None:
         super().__init__(model, tx, wrt=wrt)
         self.model = model
 
@@ -271,7 +301,7 @@ def check_transformation(tx: Any, name: str) -> None:
         )
 
 
-def _check_order(model: Any, grads: Any, selected: Mapping[Path, Variable[Any]]) -> None:
+def _check_order(model: Any, grads: Any, selected: Mapping[Path, Any]) -> None:
     """Refuse the model where its gradients belong, and the reverse.
 
     Raises:
@@ -279,7 +309,7 @@ def _check_order(model: Any, grads: Any, selected: Mapping[Path, Variable[Any]])
     """
     swapped = isinstance(model, (State, FlatState)) and isinstance(grads, Pytree)
     if not swapped:
-        own = {id(variable) for variable in selected.values()}
+        own = {id(leaf) for leaf in selected.values()}
         given = variables(grads) if isinstance(grads, Pytree) else grads
         if not any(id(leaf) in own for leaf in jax.tree.leaves(given, is_leaf=_is_variable)):
             return
@@ -300,14 +330,14 @@ def _unshared(tree: Any, values: Mapping[Path, Any]) -> Any:
     return jax.tree.map(lambda leaf: copied_buffers(leaf) if id(leaf) in owned else leaf, tree)
 
 
-def to_opt_state(tree: Any, selected: Mapping[Path, Variable[Any]] | None = None) -> Any:
+def to_opt_state(tree: Any, selected: Mapping[Path, Any] | None = None) -> Any:
     """A transformation's state with each array in a variable.
 
     Args:
         tree: what ``init`` or ``update`` returned.
-        selected: the model's variables by path. Arrays of a ``State`` at one of these paths become ``OptVariable``s.
+        selected: what is updated by path. Arrays of a ``State`` at the path of a variable become ``OptVariable``s.
     """
-    mirrored = {} if selected is None else selected
+    mirrored = {path: leaf for path, leaf in (selected or {}).items() if _is_variable(leaf)}
 
     def wrapped(node: Any) -> Any:
         if not isinstance(node, State):
@@ -370,12 +400,32 @@ def write_raw(variable: Variable[Any], value: Any) -> None:
         variable.set_raw_value(value)
 
 
-def _selected_variables(model: Any, wrt: FilterLiteral) -> dict[Path, Variable[Any]]:
-    """The live variables of a model that ``wrt`` selects, by path; a lone variable has the path ``()``."""
-    found = variables(model, wrt)
-    if isinstance(found, Variable):
-        return {(): found}
-    return dict(to_flat_state(found))
+def _raw(leaf: Any) -> Any:
+    return raw_value(leaf) if _is_variable(leaf) else leaf
+
+
+def _raw_extra(extra: Any, values: Mapping[Path, Any]) -> Any:
+    """An extra argument of a transformation: gradients in the form of the parameters; other variables raw."""
+    if isinstance(extra, Pytree):
+        extra = state(extra)
+    if not isinstance(extra, (State, FlatState, Variable)):
+        return extra
+    found = _gradients_by_path(extra)
+    return _nested({path: found[path] for path in (values if values.keys() <= found.keys() else found)})
+
+
+def _selected(model: Any, wrt: FilterLiteral) -> dict[Path, Any]:
+    """The live variables and the arrays of a model that ``wrt`` selects, by path: ``()`` for a lone variable."""
+    check_node(model, "Optimizer")
+    predicate = to_predicate(wrt)
+    walk = Walk()
+    walk.add(model)
+    leaves = ((path_of(link), leaf) for link, leaf in zip(walk.links, walk.leaves, strict=True))
+    return {
+        path: leaf
+        for path, leaf in leaves
+        if (_is_variable(leaf) or kind_of(leaf) is Kind.ARRAY) and predicate(path, leaf)
+    }
 
 
 def _nested(values: Mapping[Path, Any]) -> Any:
@@ -412,7 +462,7 @@ def _matching_gradients(model: Any, values: Mapping[Path, Any], grads: Any, wrt:
     missing = [path for path in values if path not in found]
     extra = [path for path in found if path not in values]
     if extra:  # those of variables that wrt leaves out are ignored
-        known = {path for path, _ in to_flat_state(variables(model))} if not isinstance(model, Variable) else set()
+        known = _selected(model, ...)
         extra = [path for path in extra if path not in known]
     if missing or extra:
         parts = [f"no gradient for {_listed(missing)}"] * bool(missing)

@@ -1,8 +1,8 @@
 """Differentiation: ``grad`` and ``value_and_grad`` with respect to parts of the arguments.
 
-The differentiated values are taken out of the gathered arguments and handed to ``jax.value_and_grad`` as its one
-differentiable argument; everything else is closed over. Changes that the function makes (statistics, random counters)
-come back as auxiliary output and are written to the caller's objects. (rules U30, X13, X14)
+The differentiated values are a port of the call, which is the one differentiable argument of ``jax.value_and_grad``;
+everything else is closed over. Changes that the function makes (statistics, random counters) come back as auxiliary
+output and are written to the caller's objects. (rules U30, X13, X14)
 
 With structural updates a module's gradient is a ``State`` of the chosen leaves; where only values are carried it is a
 module, with a gradient for every leaf. (section 10)
@@ -18,22 +18,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..core.functional.modes import in_default_modes
 from ..errors import ArgumentTypeError
 from ..words import describe_type
-from .call.crossing import check_arguments, check_function, gather, run_inside, write_back
-from .call.lanes import positional
-from .call.prefixes import is_graph_leaf
+from .call.arguments import positional
+from .call.call import Call
+from .call.functions import check_function
+from .call.policy import Crossing
+from .call.prefixes import Prefix, is_graph_leaf
 from .selections import (
+    DIFFERENTIATED,
     DiffState,
     check_differentiable,
     check_distinct,
-    check_sharing,
+    gradients_of,
     number_of,
     resolve,
-    select,
+    spread_requests,
     warn_of_nothing,
 )
+
+# The ports of what a function with a gradient returns.
+VALUE = type("Value", (), {"__repr__": lambda self: "the value"})()
+BESIDE = type("Beside", (), {"__repr__": lambda self: "beside the value"})()
 
 
 def grad(
@@ -147,59 +153,61 @@ def _lift(
     given = (argnums,) if single else tuple(argnums)
     check_distinct(name, "argnums", given)
 
+    outs = Prefix.of(name, "the output", (VALUE, BESIDE) if has_aux else VALUE, updates=True)
+
+    def check_output(out: Any) -> None:
+        _check_scalar(name, check_pair(name, out)[0] if has_aux else out)
+
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         if kwargs and any(number_of(argnum) >= len(args) for argnum in given):
             args, kwargs = positional(f, args, kwargs)
         check_distinct(name, "argnums", given, len(args))
-        gathered = gather((args, kwargs))
-        updates = in_default_modes(graph, graph_updates)
-        check_arguments(name, f, (args, kwargs), graph, updates)
-        requests = [resolve(name, argnum, len(args), updates) for argnum in given]
-        if updates and len(gathered.roots) > 1:
-            check_sharing(name, f, args, kwargs, requests)
-        selections = [select(gathered, args, request, updates) for request in requests]
-        if updates:
-            warn_of_nothing(name, f, args, gathered, given, selections)
+        crossing = Crossing(graph, graph_updates)
+        carried = Crossing(graph, crossing.is_default)
+        requests = [resolve(name, argnum, len(args), carried.updates) for argnum in given]
+        ins = spread_requests(args, kwargs, requests)
+        rules = {"writes": BESIDE, "returns_inputs": True, "check_output": check_output}
+        call = Call(name, f, args, kwargs, ins=ins, outs=outs, crossing=carried, **rules)
+        if carried.updates:
+            warn_of_nothing(name, call, args, given)
         if not allow_int:
-            check_differentiable(name, f, args, gathered, selections)
+            check_differentiable(name, call)
+        port = call.ports.index(DIFFERENTIATED)
         # A NumPy array would be written in place, and cannot take a tracer.
-        values = [jnp.asarray(value) if type(value) is np.ndarray else value for value in gathered.values()]
-        plain = gathered.plain
-        picked = [selection.take(values, plain) for selection in selections]
+        inputs = [[jnp.asarray(x) if type(x) is np.ndarray else x for x in values] for values in call.inputs]
 
-        def pure(differentiated: list[list[Any]]) -> Any:
-            inner_values, inner_plain = list(values), list(plain)
-            for selection, part in zip(selections, differentiated, strict=True):
-                selection.put(inner_values, inner_plain, part)
-            scalar: list[Any] = []
-
-            def call(*args: Any, **kwargs: Any) -> Any:
-                out = f(*args, **kwargs)
-                out, rest = check_pair(name, out) if has_aux else (out, None)
-                _check_no_object(name, out)
-                scalar.append(out)
-                return rest
-
-            result = run_inside(call, gathered.structure, inner_values, inner_plain, name, updates=updates)
-            return scalar[0], result
+        def pure(differentiated: list[Any]) -> Any:
+            outputs, outcome = call.body([*inputs[:port], differentiated, *inputs[port + 1 :]])
+            return outputs[call.ports.index(VALUE)][0], (call.port(BESIDE, outputs), outcome)
 
         differentiate = jax.value_and_grad(pure, has_aux=True, holomorphic=holomorphic, allow_int=allow_int)
-        (value, result), gradients = differentiate(picked)
-        aux = write_back(result.outcome, gathered, result.values, result.plain)
-        grads = tuple(selection.result(part) for selection, part in zip(selections, gradients, strict=True))
-        return ((value, aux) if has_aux else value), (grads[0] if single else grads)
+        (value, (beside, outcome)), part = differentiate(inputs[port])
+        found = {VALUE: [value], BESIDE: beside}
+        out = call.finish([found.get(kind, []) for kind in call.ports], outcome)
+        grads = gradients_of(call, args, requests, part, states=carried.updates)
+        return out, (grads[0] if single else grads)
 
     return run
 
 
-def _check_no_object(name: str, out: Any) -> None:
-    if is_graph_leaf(out):
-        raise ArgumentTypeError(
-            f"{name} needs a function that returns a scalar",
-            found=describe_type(out),
-            expected="an array of shape ()",
-            do="return variable[...] in place of variable; or pass has_aux=True and return (scalar, module)",
-        )
+def _check_scalar(name: str, out: Any) -> None:
+    """Refuse what has no gradient.
+
+    Raises:
+        ArgumentTypeError: no scalar.
+    """
+    leaves = jax.tree_util.tree_leaves(out, is_leaf=is_graph_leaf)
+    if len(leaves) == 1 and leaves[0] is out and not is_graph_leaf(out) and np.shape(out) == ():
+        return
+    is_array = len(leaves) == 1 and leaves[0] is out and not is_graph_leaf(out)
+    raise ArgumentTypeError(
+        f"Gradient only defined for scalar-output functions: {name} needs a function that returns a scalar",
+        found=f"an array of shape {np.shape(out)}" if is_array else describe_type(out),
+        expected="an array of shape ()",
+        do="reduce the output, for example with .mean()"
+        if is_array
+        else "return variable[...] in place of a variable, or pass has_aux=True and return (scalar, anything)",
+    )
 
 
 def check_pair(name: str, out: Any) -> tuple[Any, Any]:

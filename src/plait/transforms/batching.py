@@ -11,18 +11,18 @@ import jax
 import numpy as np
 
 from .._compat import jax_version, pmap as jax_pmap
-from ..core.functional.modes import graph_updates_mode
 from ..errors import ArgumentError, MissingDependencyError
 from ..words import describe_type
-from .call.arguments import with_statics
+from .call.arguments import positional, with_statics
 from .call.axis_names import read_axis_name
-from .call.crossing import check_function, curried
-from .call.donating import donate
-from .call.lanes import Lifting, Report, positional
+from .call.call import Call
+from .call.donating import Donating, donate
+from .call.functions import check_function, curried
+from .call.outcome import Outcome
+from .call.policy import Crossing
 from .call.prefixes import Prefix
-from .call.routes import describe_route
 
-# What vmap says of an output that is batched under the axis None: its lane, and its place there.
+# What vmap says of an output that is batched under the axis None: its port, and its place there.
 _BATCHED = re.compile(r"out_axes\[0\]\[(\d+)\]\[(\d+)\].*got axis spec None but output was batched")
 
 
@@ -77,46 +77,38 @@ def vmap(
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = positional(f, args, kwargs)
-        updates = graph_updates_mode(graph_updates)
-        lifting = Lifting(
-            "vmap",
-            f,
-            args,
-            kwargs,
-            Prefix.of("vmap", "in_axes", in_axes, updates=updates),
-            Prefix.of("vmap", "out_axes", out_axes, updates=updates),
-            graph=graph,
-            graph_updates=graph_updates,
-            axis_metadata=transform_metadata,
-        )
-        check_axes(lifting, axis_size)
-        reports: list[Report] = []
+        crossing = Crossing(graph, graph_updates)
+        ins = Prefix.of("vmap", "in_axes", in_axes, updates=crossing.updates)
+        outs = Prefix.of("vmap", "out_axes", out_axes, updates=crossing.updates)
+        call = Call("vmap", f, args, kwargs, ins=ins, outs=outs, crossing=crossing, axis_metadata=transform_metadata)
+        check_axes(call, axis_size)
+        outcomes: list[Outcome] = []
 
-        def passage(inputs: Any) -> Any:
-            outputs, report = lifting.passage(inputs)
-            reports.append(report)
-            return outputs, report
+        def body(inputs: Any) -> Any:
+            outputs, outcome = call.body(inputs)
+            outcomes.append(outcome)
+            return outputs, outcome
 
         mapped = jax.vmap(
-            passage,
-            in_axes=(lifting.lanes,),
-            out_axes=(lifting.lanes, 0),
+            body,
+            in_axes=(call.ports,),
+            out_axes=(call.ports, 0),
             axis_name=axis_name,
             axis_size=axis_size,
             spmd_axis_name=spmd_axis_name,
         )
         try:
-            outputs, report = mapped(lifting.inputs)
+            outputs, outcome = mapped(call.inputs)
         except ValueError as error:
-            if reports:
-                explain_batched(error, lifting, reports[-1])
+            if outcomes:
+                explain_batched(error, call, outcomes[-1])
             raise
-        return lifting.finish(outputs, report)
+        return call.finish(outputs, outcome)
 
     return wrapper
 
 
-def explain_batched(error: ValueError, lifting: Lifting, report: Report) -> None:
+def explain_batched(error: ValueError, call: Call, outcome: Outcome) -> None:
     """Name what JAX found to depend on the example, where its axis says that it does not.
 
     Raises:
@@ -125,7 +117,7 @@ def explain_batched(error: ValueError, lifting: Lifting, report: Report) -> None
     found = _BATCHED.search(str(error))
     if found is None:
         return
-    label = describe_route(lifting, report, int(found[1]), int(found[2]))
+    label = call.describe(outcome, int(found[1]), int(found[2]))
     is_output = label.startswith("the output")
     raise ArgumentError(
         "vmap: a value without a mapped axis depends on the example",
@@ -196,45 +188,36 @@ def pmap(
     options = {"axis_name": axis_name, "devices": devices, "backend": backend, "axis_size": axis_size}
     mapped_functions: dict[Any, Callable[..., Any]] = {}
 
-    @functools.cache
-    def prefixes(updates: bool) -> tuple[Prefix, Prefix]:
-        ins = Prefix.of("pmap", "in_axes", in_axes, updates=updates)
-        return ins, Prefix.of("pmap", "out_axes", out_axes, updates=updates)
-
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = positional(f, args, kwargs)
         args = with_statics("pmap", args, static_broadcasted_argnums)
-        lifting = Lifting(
-            "pmap",
-            f,
-            args,
-            kwargs,
-            *prefixes(graph_updates_mode(graph_updates)),
-            graph=graph,
-            graph_updates=graph_updates,
-            axis_metadata=transform_metadata,
-        )
-        _check_devices(check_axes(lifting, axis_size), lifting, devices, backend)
-        donating = donate(lifting, args, donated)
+        crossing = Crossing(graph, graph_updates)
+        ins = Prefix.of("pmap", "in_axes", in_axes, updates=crossing.updates)
+        outs = Prefix.of("pmap", "out_axes", out_axes, updates=crossing.updates)
+        call = Call("pmap", f, args, kwargs, ins=ins, outs=outs, crossing=crossing, axis_metadata=transform_metadata)
+        _check_devices(check_axes(call, axis_size), call, devices, backend)
+        donating = donate(call, args, donated)
         if donating not in mapped_functions:  # JAX compiles anew for another function, however equal
-            lanes = lifting.lanes
-            mapped_functions[donating] = jax_pmap(
-                donating, in_axes=(lanes, lanes), out_axes=(lanes, 0), donate_argnums=(0,) if donated else (), **options
-            )
-        outputs, report = mapped_functions[donating](*donating.separated(lifting.inputs))
-        return lifting.finish(outputs, report)
+            mapped_functions[donating] = _mapped(donating, call.ports, donated, options)
+        outputs, outcome = mapped_functions[donating](*donating.separated(call.inputs))
+        return call.finish(outputs, outcome)
 
     return wrapper
+
+
+def _mapped(donating: Donating, ports: Any, donated: frozenset[int], options: dict[str, Any]) -> Callable[..., Any]:
+    numbers = (0,) if donated else ()
+    return jax_pmap(donating, in_axes=(ports, ports), out_axes=(ports, 0), donate_argnums=numbers, **options)
 
 
 def _numbers(argnums: int | Iterable[int]) -> frozenset[int]:
     return frozenset({argnums} if isinstance(argnums, int) else argnums)
 
 
-def _check_devices(size: int | None, lifting: Lifting, devices: Sequence[Any] | None, backend: str | None) -> None:
+def _check_devices(size: int | None, call: Call, devices: Sequence[Any] | None, backend: str | None) -> None:
     count = jax.local_device_count(backend) if devices is None else len(devices)
-    mapped = [label for label, axis, _ in lifting.labelled() if isinstance(axis, int)]
+    mapped = [label for label, axis, _ in call.labelled() if isinstance(axis, int)]
     if not mapped:
         raise ArgumentError(
             "pmap: no argument has a mapped axis",
@@ -252,15 +235,15 @@ def _check_devices(size: int | None, lifting: Lifting, devices: Sequence[Any] | 
         )
 
 
-def check_axes(lifting: Lifting, size: int | None = None) -> int | None:
+def check_axes(call: Call, size: int | None = None) -> int | None:
     """Check every mapped input; returns the size of the mapped axis.
 
     Raises:
         ArgumentError: an input without the axis, or two sizes; names the paths.
     """
-    name = lifting.passage.name
+    name = call.name
     first = None
-    for label, axis, value in lifting.labelled():
+    for label, axis, value in call.labelled():
         if not isinstance(axis, int):
             continue
         for leaf in jax.tree_util.tree_leaves(value):

@@ -11,21 +11,13 @@ from typing import Any, NoReturn
 
 import jax
 
-from ..core.functional.modes import graph_updates_mode
 from ..core.graph.diff import diff
 from ..errors import ArgumentError, ArgumentTypeError
-from ..paths import joined
-from .call.arguments import parameter_names
-from .call.crossing import (
-    Gathered,
-    Outcome,
-    Result,
-    Structure,
-    check_function,
-    gather_checked,
-    lift,
-    write_back,
-)
+from .call.body import Body, describe_address
+from .call.call import Call
+from .call.functions import check_function
+from .call.outcome import Address, Outcome
+from .call.policy import Crossing
 
 
 def cond(
@@ -105,77 +97,74 @@ def _choose(
             expected="at least one function",
             do=f"pass the branches as a sequence: plait.{name}(index, [f, g], x)",
         )
-    updates = graph_updates_mode(graph_updates)
-    gathered = gather_checked(name, branches[0], (operands, {}), graph, updates)
-    lifted = [lift(f, gathered.structure, name, updates=updates, all_returned=True) for f in branches]
-    left: list[Any] = [None] * len(lifted)  # what each branch left, as far as it is static: nothing traced may stay
-
-    def checked(number: int) -> Callable[..., Result]:
-        def run(values: Any, plain: Any) -> Result:
-            result = lifted[number](values, plain)
-            left[number] = result.outcome, jax.tree_util.tree_structure(result.plain), _types(result)
-            first = next(i for i, known in enumerate(left) if known is not None)
-            if left[first] != left[number]:
-                titles = _title(branches, first, number)
-                if left[first][:2] != left[number][:2]:
-                    _raise_different(name, gathered, left[first], left[number], titles)
-                _check_same_types(name, gathered, left[first], left[number], titles, parameter_names(branches[0]))
-            return result
-
-        return run
-
-    functions = [checked(number) for number in range(len(lifted))]
-    inputs = gathered.values(), gathered.plain
-    if name == "cond":
-        result = jax.lax.cond(index, *functions, *inputs)
-    else:
-        result = jax.lax.switch(index, functions, *inputs)
-    return write_back(*_only_changed(result, gathered), result.plain)
+    crossing = Crossing(graph, graph_updates)
+    calls = [Call(name, f, operands, crossing=crossing, all_values=True) for f in branches]
+    kept = [call.kept("branch", _Branch) for call in calls]
+    try:
+        if name == "cond":
+            outputs, outcome = jax.lax.cond(index, *kept, calls[0].inputs)
+        else:
+            outputs, outcome = jax.lax.switch(index, kept, calls[0].inputs)
+    except TypeError:
+        _explain(kept, branches)
+        raise
+    key = _types(calls[0].inputs)
+    seen = [branch.seen[key] for branch in kept if key in branch.seen]
+    written = {position for left, _ in seen for position, _ in left.written}
+    return calls[0].finish(outputs, outcome.with_written(written))
 
 
-def _only_changed(result: Result, gathered: Gathered) -> tuple[Outcome, Gathered, list[Any]]:
-    """The outcome without the variables that no branch changed: JAX hands their values through as they are."""
-    outcome, before = result.outcome, gathered.values()
-    if not outcome.is_plain:
-        return outcome, gathered, result.values
-    pairs = [(p, v) for p, v in zip(outcome.written, result.values, strict=True) if v is not before[p]]
-    return Outcome(tuple(p for p, _ in pairs)), gathered, [v for _, v in pairs]
+class _Branch:
+    """A branch as a function of its inputs. JAX traces it once for each shape of those.
+
+    Attributes:
+        seen: for the types of the inputs: what it did, and the types of what it left.
+        latest: the last entry of it.
+    """
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+        self.seen: dict[Any, tuple[Outcome, Any]] = {}
+        self.latest: tuple[Outcome, Any] | None = None
+
+    def __call__(self, inputs: Any) -> Any:
+        outputs, outcome = self.body(inputs)
+        self.seen[_types(inputs)] = self.latest = outcome, _types(outputs)
+        return outputs, outcome.like()
 
 
-def _types(result: Result) -> tuple[tuple[tuple[Any, ...], ...], ...]:
-    """Shape and dtype of each leaf of each value, then of each plain leaf of the output."""
-    values = [*result.values, *jax.tree_util.tree_leaves(result.plain)]
+def _explain(kept: Sequence[_Branch], branches: tuple[Callable[..., Any], ...]) -> None:
+    """Say what two branches do differently."""
+    first, *others = kept
+    for number, other in enumerate(others, 1):
+        if first.latest is not None and other.latest is not None:
+            _check_alike(first.body, first.latest, other.latest, _title(branches, 0, number))
+
+
+def _types(ports: Any) -> tuple[tuple[tuple[Any, ...], ...], ...]:
+    """Shape and dtype of each leaf of each value in the ports of a branch, of which there is one."""
     return tuple(
         tuple((jax.typeof(leaf).shape, jax.typeof(leaf).dtype) for leaf in jax.tree_util.tree_leaves(value))
-        for value in values
+        for value in ports[0]
     )
 
 
-def _check_same_types(
-    name: str, gathered: Gathered, first: Any, second: Any, titles: list[str], names: list[str]
-) -> None:
-    """Refuse branches that leave another shape or dtype in the same place.
+def _check_alike(body: Body, mine: Any, other: Any, titles: list[str]) -> None:
+    """Refuse branches that leave other structures, or another shape or dtype in the same place.
 
     Raises:
+        ArgumentError: shows what differs.
         ArgumentTypeError: names the path, and both types.
     """
-    outcome, _, types = first
-    graphdefs = outcome.arguments or tuple(graphdef for graphdef in gathered.structure.graphdefs if graphdef)
-    paths = Structure(None, graphdefs).leaf_paths()
-    places = ["the output"] * len(types)
-    for leaf, value in enumerate(outcome.argument_sources):
-        if value >= 0:
-            places[value] = joined(names[paths[leaf][0]] if paths[leaf][0] < len(names) else "", paths[leaf][1])
-    for value, position in enumerate(outcome.written):
-        root, path = paths[position]
-        places[value] = joined(names[root] if root < len(names) else "", path)
-    for place, mine, other in zip(places, types, second[2], strict=True):
-        if mine != other:
+    if mine[0].like() != other[0].like():
+        _raise_different(body, mine[0], other[0], titles)
+    for place, (types, others) in enumerate(zip(mine[1], other[1], strict=True)):
+        if types != others:
             raise ArgumentTypeError(
-                f"{name}: {titles[0]} and {titles[1]} leave values of different types",
-                at=place,
-                found=f"{_show_types(other)} from {titles[1]}",
-                expected=f"{_show_types(mine)}, as from {titles[0]}",
+                f"{body.name}: {titles[0]} and {titles[1]} leave values of different types",
+                at=describe_address(body, mine[0], Address(0, place)),
+                found=f"{_show_types(others)} from {titles[1]}",
+                expected=f"{_show_types(types)}, as from {titles[0]}",
                 do="make shape and dtype the same in every branch, for example with .astype(...)",
             )
 
@@ -189,23 +178,21 @@ def _title(branches: tuple[Callable[..., Any], ...], *numbers: int) -> list[str]
     return [f"branch {number}" + (f" ({name})" if name else "") for number, name in zip(numbers, names, strict=True)]
 
 
-def _raise_different(name: str, gathered: Gathered, first: Any, second: Any, titles: list[str]) -> NoReturn:
+def _raise_different(body: Body, before: Outcome, after: Outcome, titles: list[str]) -> NoReturn:
     """Say how what two branches left differs, by path."""
-    (before, tree, _), (after, other_tree, _) = first, second
-    if before == after:
-        found, expected = f"{other_tree} from {titles[1]}", f"{tree}, as from {titles[0]}"
-    else:
-        unchanged = tuple(graphdef for graphdef in gathered.structure.graphdefs if graphdef is not None)
-        pairs = list(zip(before.arguments or unchanged, after.arguments or unchanged, strict=True))
-        if before.output is not None and after.output is not None:
-            outputs = zip(before.output.graphdefs, after.output.graphdefs, strict=False)
-            pairs += [(x, y) for x, y in outputs if x is not None and y is not None]
-        lines = [str(line) for x, y in pairs for line in diff(x, y)]
-        found = "; ".join(lines) or f"other references, or another output, from {titles[1]}"
-        expected = f"the structure that {titles[0]} leaves"
+    unchanged = body.structure.roots
+    pairs = list(zip(before.arguments or unchanged, after.arguments or unchanged, strict=True))
+    assert before.output is not None
+    assert after.output is not None
+    outputs = zip(before.output.graphdefs, after.output.graphdefs, strict=False)
+    pairs += [(x, y) for x, y in outputs if x is not None and y is not None]
+    lines = [str(line) for x, y in pairs for line in diff(x, y)]
+    found, expected = "; ".join(lines), f"the structure that {titles[0]} leaves"
+    if not lines and before.output != after.output:
+        found, expected = f"{after.output.treedef} from {titles[1]}", f"{before.output.treedef}, as from {titles[0]}"
     raise ArgumentError(
-        f"{name}: {titles[0]} and {titles[1]} leave different structures (types, attributes or references)",
-        found=found,
+        f"{body.name}: {titles[0]} and {titles[1]} leave different structures (types, attributes or references)",
+        found=found or f"other references from {titles[1]}",
         expected=expected,
         do="make the same structural changes in every branch, and return outputs of one structure",
     )

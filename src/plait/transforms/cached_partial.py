@@ -17,8 +17,8 @@ from ..core.functional.traversal import iter_graph
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
-from .call.arguments import argument_name, parameter_names
-from .call.crossing import check_function
+from .call.functions import check_function
+from .call.names import argument_name, parameter_names
 from .call.prefixes import is_graph_leaf
 from .jit.function import jit
 

@@ -13,15 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
-from ..core.functional.modes import in_default_modes
 from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
-from .call.crossing import Entered, check_function, gather
+from .call.body import guarded
+from .call.enter import Entered, rebuild
+from .call.functions import check_function
+from .call.gather import gather
+from .call.policy import Crossing
 from .call.prefixes import is_graph_leaf
 from .rule_calls import RuleCall
 from .rule_cotangents import cotangents_as_objects, cotangents_as_states, cotangents_of_updates, tangents_by_label
 from .selections import DiffState, check_distinct, check_updates
-from .tangent_trees import flatten_like, rebuild, zero_tangent
+from .tangent_trees import flatten_like, zero_tangent
 
 
 def custom_vjp(
@@ -74,7 +77,8 @@ def custom_vjp(
     """
     if fun is None:
         return functools.partial(custom_vjp, nondiff_argnums=nondiff_argnums, graph=graph, graph_updates=graph_updates)
-    return CustomVjp(fun, tuple(nondiff_argnums), graph, in_default_modes(graph, graph_updates))
+    crossing = Crossing(graph, graph_updates)
+    return CustomVjp(fun, tuple(nondiff_argnums), Crossing(graph, crossing.is_default))
 
 
 def custom_jvp(
@@ -110,7 +114,7 @@ def custom_jvp(
     """
     if fun is None:
         return functools.partial(custom_jvp, nondiff_argnums=nondiff_argnums, graph=graph)
-    return CustomJvp(fun, tuple(nondiff_argnums), graph, False)
+    return CustomJvp(fun, tuple(nondiff_argnums), Crossing(graph, graph_updates=False))
 
 
 class _Custom:
@@ -121,13 +125,13 @@ class _Custom:
     _rule_names: str
     __call__: Callable[..., Any]
 
-    def __init__(self, fun: Any, nondiff_argnums: tuple[Any, ...], graph: bool | None, updates: bool) -> None:
+    def __init__(self, fun: Any, nondiff_argnums: tuple[Any, ...], crossing: Crossing) -> None:
         check_function(fun, self._name)
         check_distinct(self._name, "nondiff_argnums", nondiff_argnums)
-        if not updates:
+        if not crossing.updates:
             check_updates(self._name, "nondiff_argnums", nondiff_argnums)
         functools.update_wrapper(self, fun)
-        self._fun, self._nondiff, self._graph, self._updates = fun, nondiff_argnums, graph, updates
+        self._fun, self._nondiff, self._crossing = fun, nondiff_argnums, crossing
         self._rule: tuple[Any, ...] | None = None
         self._symbolic = False
 
@@ -148,12 +152,10 @@ class _Custom:
                 expected=f"a call of .{self._definer} first",
                 do=f"set the rule after the definition: f.{self._definer}({self._rule_names})",
             )
-        options = {"graph": self._graph, "updates": self._updates}
-        call = RuleCall(self._name, self._fun, args, kwargs, self._nondiff, **options)
+        call = RuleCall(self._name, self._fun, args, kwargs, self._nondiff, self._crossing)
 
         def pure(values: dict[str, Any], plain: dict[str, Any]) -> Any:
-            entered = call.enter(values, plain)
-            return call.leave(entered, self._fun(*call.arguments(entered)))[0]
+            return call.run(values, plain)[0]
 
         pure.__name__ = getattr(self, "__name__", "f")
         return call, self._rule, pure
@@ -190,29 +192,33 @@ class CustomVjp(_Custom):
 
         def forward(values: dict[str, Any], plain: dict[str, Any]) -> Any:
             call.check_unmoved(lambda primal: primal.perturbed, values, plain)
-            entered = call.enter(*_values_of((values, plain)))
-            given = call.arguments(entered)
-            if self._symbolic:
-                given = _mark(call, entered, values, plain)
-            out, residuals = self._pair(fwd(*given), "(out, residuals)")
-            _unmark(entered)
-            outputs, report = call.leave(entered, out)
-            kept = gather(residuals)
-            return outputs, (kept.values(), kept.plain, _fixed_values(call, values, plain), (kept.structure, report))
+            residuals: list[Any] = []
+
+            def run(entered: Entered) -> Any:
+                given = _mark(call, entered, values, plain) if self._symbolic else call.arguments(entered)
+                out, kept = self._pair(guarded(fwd, *given), "(out, residuals)")
+                _unmark(entered)
+                residuals.append(gather(kept))
+                return out
+
+            given_values, given_plain = _values_of((values, plain))
+            outputs, outcome = call.run(given_values, given_plain, run)
+            kept = residuals[0]
+            return outputs, (kept.values(), kept.plain, _fixed_values(call, values, plain), (kept.structure, outcome))
 
         def backward(kept: Any, cotangents: Any) -> Any:
-            values, plain, fixed_values, (structure, report) = kept
+            values, plain, fixed_values, (structure, outcome) = kept
             residuals = rebuild(structure, values, plain)
             fixed = call.parted(call.arguments(call.enter(*fixed_values)))[0] if call.fixed else []
             if not self._symbolic:
                 cotangents = jax.tree_util.tree_map(_instantiated, cotangents)
-            if self._updates:
-                returned = bwd(*fixed, residuals, cotangents_as_states(call, report, cotangents))
+            if call.body.structural:
+                returned = guarded(bwd, *fixed, residuals, cotangents_as_states(call, outcome, cotangents))
             else:
-                out_g = cotangents_as_objects(report, cotangents)
+                out_g = cotangents_as_objects(outcome, cotangents)
                 wanted = "updates_g" in inspect.signature(bwd).parameters
-                options = {"updates_g": cotangents_of_updates(call, report, cotangents)} if wanted else {}
-                returned = bwd(*fixed, residuals, out_g, **options)
+                options = {"updates_g": cotangents_of_updates(call, outcome, cotangents)} if wanted else {}
+                returned = guarded(bwd, *fixed, residuals, out_g, **options)
             return tangents_by_label(call, returned)
 
         rule = jax.custom_vjp(pure)
@@ -241,13 +247,24 @@ class CustomJvp(_Custom):
             call.check_unmoved(lambda tangent: not isinstance(tangent, SymbolicZero), *tangents)
             if not self._symbolic:
                 tangents = jax.tree_util.tree_map(_instantiated, tangents)
-            entered, moved = call.enter(*primals), call.enter(*tangents)
-            fixed, differentiable = call.parted(call.arguments(entered))
+            moved = call.enter(*tangents)
             slopes = call.parted(call.arguments(moved))[1]
-            out, tangent = self._pair(jvp(*fixed, differentiable, slopes), "(out, tangent)")
-            outputs, report = call.leave(entered, out)
-            finals = _final_tangents(entered, moved, outputs[0])
-            return outputs, (finals, *flatten_like(report.output, outputs[1], tangent, "custom_jvp: the tangent"))
+            inside: list[Any] = []
+
+            def run(entered: Entered) -> Any:
+                fixed, differentiable = call.parted(call.arguments(entered))
+                out, tangent = self._pair(guarded(jvp, *fixed, differentiable, slopes), "(out, tangent)")
+                inside.extend((entered, tangent))
+                return out
+
+            values, plain = primals
+            outputs, outcome = call.run(values, plain, run)
+            entered, tangent = inside
+            count = len(outcome.written) + len(outcome.unwritten)
+            finals = _final_tangents(entered, moved)
+            assert outcome.output is not None
+            values, plain = flatten_like(outcome.output, outputs[count:], tangent, "custom_jvp: the tangent")
+            return outputs, [*finals, *values, *plain]
 
         rule = jax.custom_jvp(pure)
         rule.defjvp(both, symbolic_zeros=True)
@@ -261,7 +278,7 @@ def _values_of(primals: Any) -> Any:
 def _mark(call: RuleCall, entered: Entered, values: dict[str, Any], plain: dict[str, Any]) -> list[Any]:
     """The arguments, with what JAX knows about each value in place of the value. (``symbolic_zeros``)"""
     for variable, label in zip(entered.variables(), call.labels, strict=True):
-        if variable is not None and label not in call.fixed_labels:
+        if variable is not None and not call.is_fixed(label):
             variable._cell.raw = values[label]
     supply = iter(call.in_order(values, plain)[1])
     marked = jax.tree_util.tree_map(
@@ -298,14 +315,16 @@ def _instantiated(value: Any) -> Any:
     return (np if like.dtype == jax.dtypes.float0 else jnp).zeros(like.shape, like.dtype)
 
 
-def _final_tangents(entered: Entered, moved: Entered, finals: list[Any]) -> list[Any]:
+def _final_tangents(entered: Entered, moved: Entered) -> list[Any]:
     """The tangents of the values that variables have at the end."""
     tangents = []
-    for variable, before, slope, slope_before, final in zip(
-        entered.variables(), entered.values, moved.variables(), moved.values, finals, strict=True
+    for variable, before, slope, slope_before in zip(
+        entered.variables(), entered.values, moved.variables(), moved.values, strict=True
     ):
-        if variable is None or final is before or slope._cell.raw is not slope_before:
-            tangents.append(slope_before if slope is None else slope._cell.raw)
+        if variable is None:
+            continue
+        if variable._cell.raw is before or slope._cell.raw is not slope_before:
+            tangents.append(slope._cell.raw)
         else:
-            tangents.append(jax.tree_util.tree_map(zero_tangent, final))
+            tangents.append(jax.tree_util.tree_map(zero_tangent, variable._cell.raw))
     return tangents

@@ -10,18 +10,19 @@ import jax
 import jax.numpy as jnp
 
 from ..core.functional.calls import state
-from ..core.functional.modes import graph_updates_mode
 from ..core.functional.traversal import iter_graph
 from ..core.objects.rngs import RngState
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import format_path
 from .batching import check_axes, vmap
-from .call.arguments import argument_names
-from .call.crossing import check_function
-from .call.lanes import Lifting
+from .call.call import Call
+from .call.functions import check_function
+from .call.loop_rules import Loop
+from .call.names import argument_names
+from .call.policy import Crossing
 from .call.prefixes import Carry, Prefix, StateAxes, is_graph_leaf, prefix
-from .loops import LoopPassage, scan_lanes
+from .loops import scan_ports
 from .rng_splits import split_rngs
 
 
@@ -69,56 +70,54 @@ def lax_map(
             expected="an integer from 0 (all at once) up, or None (one after the other)",
             do="for example batch_size=32",
         )
-    updates = graph_updates_mode(graph_updates)
+    crossing = Crossing(graph, graph_updates)
     carried = jax.tree_util.tree_map(
         lambda leaf: Carry if is_graph_leaf(leaf) else None, operands, is_leaf=is_graph_leaf
     )
-    lifting = Lifting(
+    call = Call(
         "lax_map",
-        f if batch_size is None else _batched(f, graph, updates),
+        f if batch_size is None else _batched(f, graph, crossing.updates),
         (xs, *operands),
-        {},
-        Prefix.of("lax_map", "xs and operands", (0, *carried), updates=updates),
-        Prefix.of("lax_map", "the output", 0, updates=updates),
-        graph=graph,
-        graph_updates=graph_updates,
+        ins=Prefix.of("lax_map", "xs and operands", (0, *carried), updates=crossing.updates),
+        outs=Prefix.of("lax_map", "the output", 0, updates=crossing.updates),
+        crossing=crossing,
         axis_metadata={} if batch_size is None else None,  # a batch has the axis that all slices have
-        passage=LoopPassage,
+        loop=Loop("lax_map"),
     )
-    size = check_axes(lifting)
+    size = check_axes(call)
     if size is None:
         raise ArgumentError(
             "lax_map does not know how many calls to make",
-            at=lifting.root_labels[0] if lifting.root_labels else None,
+            at=argument_names(f, 1)[0],
             found="no array in xs",
             expected="at least one array with a leading axis",
             do="pass jnp.arange(n) to make n calls",
         )
     if batch_size is None:
-        return lifting.finish(*scan_lanes(lifting, lifting.inputs, size, {}))
-    return _in_batches(lifting, size, batch_size)
+        return call.finish(*scan_ports(call, call.inputs, size, {}))
+    return _in_batches(call, size, batch_size)
 
 
-def _in_batches(lifting: Lifting, size: int, batch_size: int) -> Any:
+def _in_batches(call: Call, size: int, batch_size: int) -> Any:
     """Run full batches in a loop, then what is left over: with ``batch_size=0`` all."""
-    lane = lifting.lanes.index(0)
+    port = call.ports.index(0)
     full = size // batch_size if batch_size else 0
     used = full * batch_size
-    inputs: list[Any] = list(lifting.inputs)
-    parts, outputs, report = [], inputs, None
+    inputs: list[Any] = list(call.inputs)
+    parts, outputs, outcome = [], inputs, None
     if full:
-        inputs[lane] = _each(lambda x: jnp.reshape(x[:used], (full, batch_size, *x.shape[1:])), lifting.inputs[lane])
-        outputs, report = scan_lanes(lifting, inputs, full, {})
-        parts.append(_each(lambda x: jnp.reshape(x, (used, *x.shape[2:])), outputs[lane]))
-        if Carry in lifting.lanes:  # the random streams have moved on
-            inputs[lifting.lanes.index(Carry)] = outputs[lifting.lanes.index(Carry)]
-    if used < size or report is None:
-        inputs[lane] = _each(lambda x: x[used:], lifting.inputs[lane])
-        outputs, report = lifting.passage(inputs)
-        parts.append(outputs[lane])
+        inputs[port] = _each(lambda x: jnp.reshape(x[:used], (full, batch_size, *x.shape[1:])), call.inputs[port])
+        outputs, outcome = scan_ports(call, inputs, full, {})
+        parts.append(_each(lambda x: jnp.reshape(x, (used, *x.shape[2:])), outputs[port]))
+        if Carry in call.ports:  # the random streams have moved on
+            inputs[call.ports.index(Carry)] = outputs[call.ports.index(Carry)]
+    if used < size or outcome is None:
+        inputs[port] = _each(lambda x: x[used:], call.inputs[port])
+        outputs, outcome = call.body(inputs)
+        parts.append(outputs[port])
     outputs = list(outputs)
-    outputs[lane] = jax.tree_util.tree_map(lambda *each: jnp.concatenate(each), *parts) if len(parts) > 1 else parts[0]
-    return lifting.finish(outputs, report)
+    outputs[port] = jax.tree_util.tree_map(lambda *each: jnp.concatenate(each), *parts) if len(parts) > 1 else parts[0]
+    return call.finish(outputs, outcome)
 
 
 def _each(f: Callable[[Any], Any], values: Any) -> list[Any]:

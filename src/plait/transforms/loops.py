@@ -1,7 +1,7 @@
 """``scan``, ``while_loop`` and ``fori_loop``: loops whose state may be modules.
 
-What a loop hands from one iteration to the next travels in the ``Carry`` lane; the references in it must be the same
-before and after every iteration, since the loop's body is traced once. (rules X20, X21, U28)
+What a loop hands from one iteration to the next travels in the port ``Carry``; ``call/loop_rules.py`` says what a body
+may do with it. (rules X20, X21, U28)
 """
 
 from __future__ import annotations
@@ -13,142 +13,23 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from ..core.functional.modes import graph_updates_mode
-from ..core.graph.diff import reference_changes
-from ..core.objects.variables import Variable, metadata_key
 from ..errors import ArgumentError, ArgumentTypeError
-from ..paths import joined
-from ..words import describe_type, name_of_class
 from .batching import check_axes
+from .call.arguments import positional
 from .call.axis_names import read_axis_name
-from .call.crossing import Entered, Left, check_function, curried, leave
-from .call.lanes import Lifting, Passage, positional
-from .call.prefixes import Carry, FilterMapping, Prefix, is_graph_leaf
+from .call.body import Body
+from .call.call import Call
+from .call.functions import check_function, curried
+from .call.loop_rules import Loop
+from .call.outcome import Outcome
+from .call.policy import Crossing
+from .call.prefixes import Carry, FilterMapping, Prefix
 
 
 class _Index:
-    """The lane of the loop counter."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LoopPassage(Passage):
-    """A loop's body: what is carried comes out as it went in, and nothing else is changed but what has an axis.
-
-    Attributes:
-        carry_in, carry_out: position of the carry among the arguments, and in the output (``None``: all of it).
-    """
-
-    carry_in: int | None = None
-    carry_out: int | None = None
-
-    def check(self, entered: Entered, left: Left, out: Any, variables: list[Any]) -> None:
-        self._check_shared(left, variables)
-        self._check_carry(entered, out)
-        outcome = left.outcome
-        if outcome.arguments is None:
-            return
-        before = [graphdef for graphdef in self.structure.graphdefs if graphdef is not None]
-        assert outcome.mapping is not None
-        changes = reference_changes(before, outcome.arguments, outcome.mapping)
-        for root, path, text, is_new_variable in changes:
-            if not isinstance(self.prefixes[root], int) and not is_new_variable:
-                raise ArgumentError(
-                    f"{self.name}: the structure of what iterations hand on or share changed in an iteration",
-                    at=joined(self.labels[root], path),
-                    found=text,
-                    expected="the same attributes and references before and after",
-                    do="make the change before or after the loop; the body of a loop is traced only once",
-                )
-
-    def _check_shared(self, left: Left, variables: list[Any]) -> None:
-        """What all iterations share may not be written."""
-        paths = self.structure.leaf_paths()
-        for position in left.positions(variables):
-            if position is not None and self.lanes[self.value_lanes[position]] is None:
-                root, path = paths[position]
-                raise ArgumentError(
-                    f"{self.name}: a variable that all iterations share was written",
-                    at=joined(self.labels[root], path),
-                    found=f"a new value for a {type(variables[position]).__name__} whose axis is None",
-                    expected="an argument with axis None is only read",
-                    do="carry it, with these axes for the argument: "
-                    f"plait.StateAxes({{{name_of_class(type(variables[position]))}: plait.Carry, ...: None}})",
-                )
-
-    def _carries(self, entered: Entered, out: Any) -> tuple[Any, Any]:
-        """The carry that came in, and the one that was returned.
-
-        Raises:
-            ArgumentTypeError: the function did not return a carry and an output.
-        """
-        before = entered.tree[0][self.carry_in]
-        if self.carry_out is None:
-            return before, out
-        if not isinstance(out, (tuple, list)) or len(out) <= self.carry_out:
-            raise ArgumentTypeError(
-                f"{self.name}: the function did not return as many outputs as out_axes says",
-                found=describe_type(out),
-                expected="a tuple of the carry and the outputs",
-                do="return (carry, out) or (carry, None), or pass out_axes=plait.Carry",
-            )
-        return before, out[self.carry_out]
-
-    def replaced(self, entered: Entered, out: Any, variables: list[Any]) -> dict[int, Any]:
-        """New variables of the same kind may stand for variables of the carry: states are data, as arrays are."""
-        if self.carry_in is None:
-            return {}
-        before, after = self._carries(entered, out)
-        old, new = (jax.tree_util.tree_leaves(tree, is_leaf=is_graph_leaf) for tree in (before, after))
-        positions = {id(variable): i for i, variable in enumerate(variables) if variable is not None}
-        known = {id(item) for item in entered.index_ref.values()}
-        found: dict[int, Any] = {}
-        for first, second in zip(old, new, strict=False):
-            if first is second or not isinstance(first, Variable) or type(first) is not type(second):
-                continue
-            position = positions[id(first)]
-            written = first._cell.raw is not entered.values[position]
-            taken = any(second is variable for variable in found.values())
-            same = metadata_key(first._cell) == metadata_key(second._cell)
-            if same and not written and not taken and id(second) not in known:
-                found[position] = second
-        return found
-
-    def step(self, entered: Entered, out: Any) -> Left:
-        """A carry is returned as the objects that came in, also where only values are carried out."""
-        left = leave(entered, out, self.name)
-        if not self.updates and left.outcome.arguments is not None:
-            raise ArgumentError(
-                f"{self.name} with graph_updates=False was asked to change the structure of what it was given",
-                found="new, removed or replaced attributes",
-                expected="new values only",
-                do="use graph_updates=True",
-            )
-        return left
-
-    def _check_carry(self, entered: Entered, out: Any) -> None:
-        if self.carry_in is None:
-            return
-        before, after = self._carries(entered, out)
-        old, old_tree = jax.tree_util.tree_flatten_with_path(before, is_leaf=is_graph_leaf)
-        new, new_tree = jax.tree_util.tree_flatten_with_path(after, is_leaf=is_graph_leaf)
-        if old_tree != new_tree:
-            raise ArgumentError(
-                f"{self.name}: the carry that the function returned does not fit the one it was given",
-                found=f"{new_tree}",
-                expected=f"{old_tree}",
-                do="return the carry with the structure that came in",
-            )
-        replaced = {id(variable) for variable in self.replaced(entered, out, entered.variables()).values()}
-        for (path, first), (_, second) in zip(old, new, strict=True):
-            if first is not second and (is_graph_leaf(first) or is_graph_leaf(second)) and id(second) not in replaced:
-                raise ArgumentError(
-                    f"{self.name}: the references in the carry changed",
-                    at=f"the carry{jax.tree_util.keystr(path)}",
-                    found=f"another {type(second).__name__} than the {type(first).__name__} that came in",
-                    expected="the same object",
-                    do="change the object in place (variable[...] = value, plait.update(module, state)), and return it",
-                )
+    """The port of the loop counter."""
 
 
 @curried
@@ -173,8 +54,9 @@ def scan(
         length: how many iterations, needed when nothing is scanned.
         reverse, unroll: as in ``jax.lax.scan``.
         in_axes: for each argument: ``Carry`` (at most one: handed from iteration to iteration), an integer (each
-            iteration gets a slice; modules are stacked layers), ``None`` (all iterations share it and only read), or
-            for modules a ``StateAxes`` that mixes them. ``in_axes=Carry`` stands for a single argument.
+            iteration gets a slice; modules are stacked layers), ``None`` (all iterations share
+            it, and start from its first value), or for modules a ``StateAxes`` that mixes them. ``in_axes=Carry``
+            stands for a single argument.
         out_axes: the same for the output, without ``None``.
         transform_metadata: ``{PARTITION_NAME: name}`` names the scanned axis, as in ``vmap``.
 
@@ -182,8 +64,11 @@ def scan(
         A function that returns what ``f`` returns: the last carry, and outputs stacked along their axes.
 
     Raises:
-        ArgumentError: axes that do not fit, sizes that differ (both paths are named), a variable under ``None`` that
-            is written, or a carry whose references, structure, shapes or dtypes change; each names the path.
+        ArgumentError: axes that do not fit, sizes that differ (both paths are named), or a carry whose references,
+            structure, shapes or dtypes change; each names the path.
+
+    Warns:
+        LostUpdateWarning: a variable under ``None`` is written; what is written is dropped.
 
     Example:
         >>> @plait.scan(in_axes=(plait.Carry, 0), out_axes=plait.Carry)
@@ -207,20 +92,19 @@ def scan(
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = positional(f, args, kwargs)
-        updates = graph_updates_mode(graph_updates)
-        lifting = Lifting(
+        crossing = Crossing(graph, graph_updates)
+        call = Call(
             "scan",
             f,
             args,
             kwargs,
-            Prefix.of("scan", "in_axes", in_axes, updates=updates),
-            Prefix.of("scan", "out_axes", out_axes, updates=updates),
-            graph=graph,
-            graph_updates=graph_updates,
+            ins=Prefix.of("scan", "in_axes", in_axes, updates=crossing.updates),
+            outs=Prefix.of("scan", "out_axes", out_axes, updates=crossing.updates),
+            crossing=crossing,
             axis_metadata=transform_metadata,
-            passage=functools.partial(LoopPassage, carry_in=carry_in, carry_out=carry_out),
+            loop=Loop("scan", carry_in, carry_out),
         )
-        size = check_axes(lifting, length)
+        size = check_axes(call, length)
         if size is None:
             raise ArgumentError(
                 "scan does not know how many iterations to make",
@@ -228,50 +112,75 @@ def scan(
                 expected="one of the two",
                 do="pass the number of iterations: plait.scan(f, length=10)",
             )
-        outputs, report = scan_lanes(lifting, lifting.inputs, size, options)
-        return lifting.finish(outputs, report)
+        return call.finish(*scan_ports(call, call.inputs, size, options))
 
     return wrapper
 
 
-def scan_lanes(
-    lifting: Lifting, inputs: Sequence[Sequence[Any]], size: int, options: Mapping[str, Any]
-) -> tuple[list[list[Any]], Any]:
-    """Run the lifted function ``size`` times: on slices of the lanes with an axis, handing on the lane ``Carry``.
+def scan_ports(
+    call: Call, inputs: Sequence[Sequence[Any]], size: int, options: Mapping[str, Any]
+) -> tuple[list[list[Any]], Outcome]:
+    """Run a body ``size`` times: on slices of the ports with an axis, handing on the port ``Carry``.
 
     Args:
-        inputs: the lanes of what goes in, as ``lifting.inputs``.
+        inputs: the ports of what goes in, as ``call.inputs``.
         options: of ``jax.lax.scan``, but the length.
 
     Returns:
-        The lanes of what comes out, and the report.
+        The ports of what comes out, and what an iteration did.
     """
-    lanes, labels, name = lifting.lanes, lifting.lane_labels(), lifting.passage.name
-    scanned = {lane: axis for lane, axis in enumerate(lanes) if isinstance(axis, int)}
-    carry = lanes.index(Carry) if Carry in lanes else None
-
-    def body(carried: list[Any], slices: dict[int, list[Any]]) -> Any:
-        given = list(inputs)
-        for lane, values in slices.items():
-            given[lane] = values
-        if carry is not None:
-            given[carry] = carried
-        outputs, report = lifting.passage(given)
-        after = [] if carry is None else outputs[carry]
-        check_carry_types(name, [] if carry is None else labels[carry], carried, after)
-        return after, ({lane: outputs[lane] for lane in scanned}, report)
-
-    stacked = {lane: _to_front(list(inputs[lane]), axis) for lane, axis in scanned.items()}
-    initial: list[Any] = [] if carry is None else list(inputs[carry])
+    scanned = {port: axis for port, axis in enumerate(call.ports) if isinstance(axis, int)}
+    stacked = {port: _to_front(list(inputs[port]), axis) for port, axis in scanned.items()}
+    carry = call.ports.index(Carry) if Carry in call.ports else None
+    shared = {port: list(values) for port, values in enumerate(inputs) if port not in scanned and port != carry}
+    leaves, treedef = jax.tree_util.tree_flatten(shared)
+    arrays = [leaf for leaf in leaves if isinstance(leaf, _ARRAYS)]
+    constants = tuple(None if isinstance(leaf, _ARRAYS) else (type(leaf), leaf) for leaf in leaves)
+    iteration = call.kept(("scan", treedef, constants), lambda body: _Iteration(body, treedef, constants))
+    initial = [] if carry is None else list(inputs[carry])
     # Left to the arrays where there are any, the length may be symbolic.
     told = None if jax.tree_util.tree_leaves(stacked) else size
-    last, (slices, report) = jax.lax.scan(body, initial, stacked, **{**options, "length": told})
-    outputs: list[list[Any]] = [[] for _ in lanes]
-    for lane, axis in scanned.items():
-        outputs[lane] = _from_front(slices[lane], axis)
+    (last, _), (slices, outcome) = jax.lax.scan(iteration, (initial, arrays), stacked, **{**options, "length": told})
+    outputs: list[list[Any]] = [[] for _ in call.ports]
+    for port, axis in scanned.items():
+        outputs[port] = _from_front(slices[port], axis)
     if carry is not None:
         outputs[carry] = last
-    return outputs, report
+    return outputs, outcome
+
+
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Iteration:
+    """One iteration of a scan.
+
+    Arrays that all iterations share are handed on unchanged, and JAX makes constants of them. They are no constants
+    here, or JAX would take those of one call for those of the next.
+
+    Attributes:
+        treedef: of the ports that are shared.
+        constants: their leaves that are no arrays; ``None`` in the place of an array.
+    """
+
+    body: Body
+    treedef: Any
+    constants: tuple[Any, ...]
+
+    def __call__(self, handed: tuple[list[Any], list[Any]], slices: dict[int, list[Any]]) -> Any:
+        carried, arrays = handed
+        supply = iter(arrays)
+        leaves = [next(supply) if constant is None else constant[1] for constant in self.constants]
+        given = {**jax.tree_util.tree_unflatten(self.treedef, leaves), **slices}
+        carry = self.body.ports.index(Carry) if Carry in self.body.ports else None
+        if carry is not None:
+            given[carry] = carried
+        outputs, outcome = self.body([given[port] for port in range(len(self.body.ports))])
+        after = [] if carry is None else outputs[carry]
+        if carry is not None:
+            check_carry_types(self.body, carry, carried, after)
+        return (after, arrays), ({port: outputs[port] for port in slices}, outcome)
 
 
 def while_loop(
@@ -305,15 +214,28 @@ def while_loop(
     """
     check_function(cond_fun, "while_loop")
     check_function(body_fun, "while_loop")
-    lifting = _lift_loop("while_loop", body_fun, (init_val,), (Carry,), graph, graph_updates)
-    asking = _lift_loop("while_loop", cond_fun, (init_val,), (Carry,), graph, graph_updates, output=None)
-    labels = lifting.lane_labels()
-    reports = []
+    call = _loop_call("while_loop", body_fun, (init_val,), (Carry,), graph, graph_updates)
+    asking = _loop_call("while_loop", cond_fun, (init_val,), (Carry,), graph, graph_updates, output=_Answer)
+    turn = call.kept("while_loop", _Turn)
+    last = jax.lax.while_loop(asking.kept("while_loop", _Question), turn, call.port(Carry, call.inputs))
+    return turn.finish(call, last)
 
-    def ask(carried: list[Any]) -> Any:
-        outputs, report = asking.passage(_with_lanes(asking, {Carry: carried}))
-        if report.outcome.written or not report.outcome.is_plain:
-            paths = [asking.value_labels()[i] for i in report.outcome.written]
+
+class _Answer:
+    """The port of what ``cond_fun`` returns."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Question:
+    """Whether a while loop goes on."""
+
+    body: Body
+
+    def __call__(self, carried: list[Any]) -> Any:
+        outputs, outcome = self.body([carried if kind is Carry else [] for kind in self.body.ports])
+        if outcome.written or not outcome.is_plain:
+            labels = self.body.value_labels()
+            paths = [labels[position] for position, _ in outcome.written]
             raise ArgumentError(
                 "while_loop: cond_fun changed what it was given",
                 at=", ".join(paths) or None,
@@ -321,17 +243,33 @@ def while_loop(
                 expected="a function that only reads and returns a boolean",
                 do="make the change in body_fun",
             )
-        return outputs[asking.lanes.index(None)][0]
+        return outputs[self.body.ports.index(_Answer)][0]
 
-    def run(carried: list[Any]) -> list[Any]:
-        outputs, report = lifting.passage(_with_lanes(lifting, {Carry: carried}))
-        reports.append(report)
-        after = _of_lane(lifting, outputs, Carry)
-        check_carry_types("while_loop", _of_lane(lifting, labels, Carry), carried, after)
+
+class _Turn:
+    """One turn of a loop without outputs. JAX traces it once, and returns only what is carried.
+
+    Attributes:
+        outcome: of its last trace; they differ in no more than which values are written.
+    """
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+        self.carry = body.ports.index(Carry) if Carry in body.ports else None
+        self.outcome = Outcome()
+
+    def __call__(self, *given: Any) -> list[Any]:
+        carried = given[-1]
+        found = {Carry: carried, _Index: [*given[:-1]]}
+        outputs, self.outcome = self.body([found.get(kind, []) for kind in self.body.ports])
+        after = [] if self.carry is None else outputs[self.carry]
+        if self.carry is not None:
+            check_carry_types(self.body, self.carry, carried, after)
         return after
 
-    last = jax.lax.while_loop(ask, run, _of_lane(lifting, lifting.inputs, Carry))
-    return lifting.finish(_with_lanes(lifting, {Carry: last}), reports[-1])
+    def finish(self, call: Call, last: list[Any]) -> Any:
+        """Write back what the last turn left."""
+        return call.finish([last if kind is Carry else [] for kind in call.ports], self.outcome)
 
 
 def fori_loop(
@@ -367,45 +305,20 @@ def fori_loop(
         10
     """
     check_function(body_fun, "fori_loop")
-    lifting = _lift_loop("fori_loop", body_fun, (0, init_val), (_Index, Carry), graph, graph_updates)
-    labels = lifting.lane_labels()
-    reports = []
-
-    def run(i: Any, carried: list[Any]) -> list[Any]:
-        outputs, report = lifting.passage(_with_lanes(lifting, {Carry: carried, _Index: [i]}))
-        reports.append(report)
-        after = _of_lane(lifting, outputs, Carry)
-        check_carry_types("fori_loop", _of_lane(lifting, labels, Carry), carried, after)
-        return after
-
-    last = jax.lax.fori_loop(lower, upper, run, _of_lane(lifting, lifting.inputs, Carry), unroll=unroll)
-    return lifting.finish(_with_lanes(lifting, {Carry: last}), reports[-1])
+    call = _loop_call("fori_loop", body_fun, (0, init_val), (_Index, Carry), graph, graph_updates)
+    turn = call.kept("fori_loop", _Turn)
+    last = jax.lax.fori_loop(lower, upper, turn, call.port(Carry, call.inputs), unroll=unroll)
+    return turn.finish(call, last)
 
 
-def _lift_loop(
-    name: str, f: Any, args: tuple[Any, ...], axes: Any, graph: Any, graph_updates: Any, output: Any = Carry
-) -> Lifting:
-    updates = graph_updates_mode(graph_updates)
-    carried = {} if output is None else {"carry_in": len(args) - 1, "carry_out": None}
-    return Lifting(
-        name,
-        f,
-        args,
-        {},
-        Prefix.of(name, "the value", axes, updates=updates),
-        Prefix.of(name, "the result", output, updates=updates),
-        graph=graph,
-        graph_updates=graph_updates,
-        passage=functools.partial(LoopPassage, **carried),
-    )
-
-
-def _with_lanes(lifting: Lifting, values: dict[Any, list[Any]]) -> list[Any]:
-    return [values.get(lane, []) for lane in lifting.lanes]
-
-
-def _of_lane(lifting: Lifting, lanes: Sequence[Any], lane: Any) -> list[Any]:
-    return lanes[lifting.lanes.index(lane)] if lane in lifting.lanes else []
+def _loop_call(
+    name: str, f: Any, args: tuple[Any, ...], kinds: Any, graph: Any, graph_updates: Any, output: Any = Carry
+) -> Call:
+    crossing = Crossing(graph, graph_updates)
+    ins = Prefix.of(name, "the value", kinds, updates=crossing.updates)
+    outs = Prefix.of(name, "the result", output, updates=crossing.updates)
+    rules = Loop(name, len(args) - 1 if output is Carry else None)
+    return Call(name, f, args, ins=ins, outs=outs, crossing=crossing, loop=rules)
 
 
 def _carry_positions(in_axes: Any, out_axes: Any) -> tuple[int | None, int | None]:
@@ -468,13 +381,13 @@ def _from_front(values: list[Any], axis: int) -> list[Any]:
     return jax.tree_util.tree_map(lambda x: jnp.moveaxis(x, 0, axis), values)
 
 
-def check_carry_types(name: str, labels: Sequence[str], before: Sequence[Any], after: Sequence[Any]) -> None:
+def check_carry_types(body: Body, port: int, before: Sequence[Any], after: Sequence[Any]) -> None:
     """Refuse a carry whose shapes or dtypes change.
 
     Raises:
         ArgumentTypeError: names the path, and both types.
     """
-    for label, old, new in zip(labels, before, after, strict=True):
+    for place, (old, new) in enumerate(zip(before, after, strict=True)):
         old_leaves, old_tree = jax.tree_util.tree_flatten(old)
         new_leaves, new_tree = jax.tree_util.tree_flatten(new)
         changed = old_tree != new_tree
@@ -483,9 +396,12 @@ def check_carry_types(name: str, labels: Sequence[str], before: Sequence[Any], a
             same_dtype = x.dtype == y.dtype or getattr(x, "weak_type", False)
             changed |= x.shape != y.shape or not same_dtype
         if changed:
+            labels = [label for own, label in zip(body.value_ports, body.value_labels(), strict=True) if own == port]
+            plain = zip(body.plain_ports, body.labels()[1], strict=True)
+            labels += [label for own, label in plain if own == port]
             raise ArgumentTypeError(
-                f"{name}: what is carried changed its type in one iteration",
-                at=label,
+                f"{body.name}: what is carried changed its type in one iteration",
+                at=labels[place],
                 found=_types(new),
                 expected=f"{_types(old)}, as before the iteration",
                 do="keep shape and dtype: cast with .astype(...) in the body, or start from a value of that type",

@@ -8,9 +8,10 @@ from typing import Any
 
 import jax
 
-from ..core.functional.modes import graph_updates_mode
 from .call.arguments import with_statics
-from .call.crossing import check_function, curried, gather_checked, lift, write_back
+from .call.call import Call
+from .call.functions import check_function, curried
+from .call.policy import Crossing
 
 
 @curried
@@ -49,10 +50,9 @@ def remat(
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        updates = graph_updates_mode(graph_updates)
-        gathered = gather_checked("remat", f, (with_statics("remat", args, static_argnums), kwargs), graph, updates)
-        lifted = lift(f, gathered.structure, "remat", updates=updates)
-        result = jax.checkpoint(lifted, prevent_cse=prevent_cse, policy=policy)(gathered.values(), gathered.plain)
-        return write_back(result.outcome, gathered, result.values, result.plain)
+        args = with_statics("remat", args, static_argnums)
+        call = Call("remat", f, args, kwargs, crossing=Crossing(graph, graph_updates))
+        body = call.kept("remat", lambda body: body)
+        return call.finish(*jax.checkpoint(body, prevent_cse=prevent_cse, policy=policy)(call.inputs))
 
     return wrapper

@@ -19,10 +19,11 @@ from ..core.functional.calls import clone
 from ..core.functional.modes import check_mode, in_default_modes
 from ..core.graph.locate import describe_place
 from ..core.objects.filters import Predicate, to_predicate
-from ..core.objects.nodes import Kind, check_node, iter_graph_nodes, kind_of
+from ..core.objects.nodes import Kind, check_node, kind_of
 from ..core.objects.rngs import RngStream, as_key, key_shape, raise_many_keys
 from ..core.objects.trace_guard import check_trace
 from ..core.objects.variables import Variable
+from ..core.objects.visit import iter_graph_nodes
 from ..errors import ArgumentError, NothingSelectedWarning
 from ..notices import warn
 from ..paths import Path, describe_path
@@ -445,7 +446,7 @@ def _changed(node: Any, choose: Choose) -> SplitBackups:
 
 def _copied(node: Any, choose: Choose) -> Any:
     """A copy of the graph, with new variables in the chosen streams; the others are shared."""
-    copied = clone(node, variables=False, graph=True)  # the caller has checked the mode
+    copied = clone(node, variables=False)  # the caller has checked the mode
     fresh: dict[int, tuple[Variable[Any], Variable[Any]]] = {}
     for stream, key, count in _draws(copied, choose):
         stream.count.set_value(count)

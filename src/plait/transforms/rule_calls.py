@@ -1,75 +1,33 @@
 """One call of a function that has a derivative rule of its own, as a function of arrays.
 
 JAX calls either the function or its rule, on its own, at a time of its choosing; both must return the same tree. So
-both return the value that every input variable has at the end, whether written or not, then the values of new
-objects, then the plain leaves of the output. What of it was written is known to Python alone, from whichever of the
+both return the value that every input variable has at the end, whether written or not, the values of new objects, and
+the plain leaves of the output. What of it was written is known to Python alone, from whichever of the
 two ran within the call: only that reaches the caller's objects. (rules U19, U31, X16)
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.tree_util import register_static
 
-from ..core.objects.filters import to_predicate
 from ..core.objects.nodes import Static
-from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
-from ..paths import joined
-from .call.aliasing import Treatment, check_aliasing
-from .call.arguments import argument_names
-from .call.crossing import (
-    Entered,
-    Gathered,
-    Left,
-    Outcome,
-    Structure,
-    check_arguments,
-    gather,
-    leave,
-    leave_values_only,
-    reveal,
-    write_back,
-)
+from .call.body import reveal
+from .call.call import Call
+from .call.enter import Entered
+from .call.names import argument_names
+from .call.outcome import Address, Outcome
+from .call.policy import Crossing
 from .call.prefixes import is_graph_leaf
-from .selections import DiffState, as_prefix, check_distinct, chosen_positions, labelled_roots
+from .selections import DIFFERENTIATED, LEFT_ALONE, DiffState, as_prefix, check_distinct
 from .tangent_trees import shapes_of
 
-# Where a value is: -1 - i for the final value of the i-th input, i for the i-th new one.
-Route = int
-
-
-@register_static
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """The static half of what a function, or its rule, left.
-
-    Attributes:
-        outcome: what to do to the caller's objects.
-        values: the route of each value of the outcome.
-        arguments: the graphdefs of the objects of the arguments, afterwards.
-        argument_routes: the routes of their leaves.
-        output: the structure of the output.
-        output_routes: the routes of the leaves of its objects.
-    """
-
-    outcome: Outcome
-    values: tuple[Route, ...]
-    arguments: tuple[Any, ...]
-    argument_routes: tuple[Route, ...]
-    output: Structure
-    output_routes: tuple[Route, ...]
-
-    def structure(self) -> tuple[Any, ...]:
-        """What must be the same for a function and its rule; they may write different variables."""
-        outcome = self.outcome
-        return (outcome.arguments, outcome.mapping, self.argument_routes, self.output, self.output_routes)
+# The port of all that comes out.
+OUT = type("Out", (), {"__repr__": lambda self: "the output"})()
 
 
 class RuleCall:
@@ -80,12 +38,13 @@ class RuleCall:
 
     Attributes:
         inputs: the values of the objects, and the plain leaves, by what a user calls each.
+        body: the function of ports.
         structure: of the arguments.
         shapes: of the values of their objects.
+        labels, plain_labels: what a user calls each input.
         free, plain_free: which of the inputs are differentiable.
         fixed: the positions in ``nondiff_argnums`` that are integers.
-        fixed_labels: what the values of objects at those are called.
-        report: of the function or of its rule, whichever left first.
+        outcome: of the function or of its rule, whichever left first.
     """
 
     def __init__(
@@ -95,53 +54,35 @@ class RuleCall:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         nondiff_argnums: Sequence[int | DiffState],
-        *,
-        graph: bool | None,
-        updates: bool,
+        crossing: Crossing,
     ) -> None:
-        self.name, self.updates = name, updates
+        self.name, self.fun = name, fun  # the body refers to it weakly
         args = _resolve_arguments(name, fun, args, kwargs)
         count = len(args)
         check_distinct(name, "nondiff_argnums", nondiff_argnums, count)
         self.fixed = {number % count for number in nondiff_argnums if not isinstance(number, DiffState)}
-        filters = {each.argnum % count: each.filter for each in nondiff_argnums if isinstance(each, DiffState)}
+        filters: dict[int, Any] = {
+            each.argnum % count: each.filter for each in nondiff_argnums if isinstance(each, DiffState)
+        }
         args = tuple(Static(a) if i in self.fixed and not _has_arrays(a) else a for i, a in enumerate(args))
-        self._gathered: Gathered | None = (gathered := gather((args, {})))
-        self.structure = gathered.structure
-        check_arguments(name, fun, (args, {}), graph, updates)
-        roots = labelled_roots(fun, args, {})
-        if updates:
-            _check_no_fixed_objects(name, roots, self.fixed)
-        if len(roots) > 1 and filters:
-            treated = [(label, root, filters.get(number, ...)) for number, label, root in roots]
-            check_aliasing(name, [Treatment(label, r, as_prefix(r, filter)) for label, r, filter in treated], {})
-        walk = gathered.walk
-        paths = [] if walk is None else walk.paths()
-        self.labels: list[str] = []
-        self.free: list[bool] = []
-        self.fixed_labels: set[str] = set()
-        for place, (number, label, root) in enumerate(roots):
-            assert walk is not None
-            start = len(self.labels)
-            positions = range(start, start + walk.counts[place])
-            chosen = set(chosen_positions(walk, place, root, to_predicate(filters.get(number, ...))))
-            self.labels += [joined(label, paths[position]) for position in positions]
-            if number in self.fixed:
-                self.fixed_labels.update(self.labels[start:])
-            self.free += [number not in self.fixed and position in chosen for position in positions]
-        names = argument_names(fun, count)
-        plain = [
-            (names[number] + jax.tree_util.keystr(path), number not in self.fixed)
+        if crossing.updates:
+            _check_no_fixed_objects(name, fun, args, self.fixed)
+        ins = [
+            LEFT_ALONE if number in self.fixed else as_prefix(leaf, filters.get(number, ...))
             for number, argument in enumerate(args)
-            for path, leaf in jax.tree_util.tree_flatten_with_path(argument, is_leaf=is_graph_leaf)[0]
-            if not is_graph_leaf(leaf)
+            for leaf in jax.tree_util.tree_leaves(argument, is_leaf=is_graph_leaf)
         ]
-        self.plain_labels = [label for label, _ in plain]
-        self.plain_free = [free for _, free in plain]
-        self.report: Report | None = None
-        values = gathered.values()
+        rules = {"writes": OUT, "all_values": True, "returns_inputs": True}
+        self._call: Call | None = (call := Call(name, fun, args, ins=ins, outs=OUT, crossing=crossing, **rules))
+        self.body, self.structure = call.body, call.gathered.structure
+        roots, self.plain_labels = call.body.labels()
+        self.labels = self.structure.value_labels(roots)
+        self.free = [self.body.ports[port] is DIFFERENTIATED for port in self.body.value_ports]
+        self.plain_free = [self.body.ports[port] is DIFFERENTIATED for port in self.body.plain_ports]
+        self.outcome: Outcome | None = None
+        values = call.gathered.values()
         self.shapes = shapes_of(values)
-        self.inputs: Any = self.labelled(values, gathered.plain)
+        self.inputs: Any = self.labelled(values, call.gathered.plain)
 
     def argument_trees(self) -> list[Any]:
         """The treedef of each argument, with leaves for objects."""
@@ -155,9 +96,43 @@ class RuleCall:
         """The reverse of ``labelled``."""
         return [values[label] for label in self.labels], [plain[label] for label in self.plain_labels]
 
+    def is_fixed(self, label: str) -> bool:
+        """Whether a value belongs to an argument that is given by number in ``nondiff_argnums``."""
+        return not self.body.structural and not self.free[self.labels.index(label)]
+
+    def grouped(self, values: dict[str, Any], plain: dict[str, Any]) -> tuple[list[Any], ...]:
+        """The inputs as the ports of the body."""
+        groups: tuple[list[Any], ...] = tuple([] for _ in self.body.ports)
+        in_values, in_plain = self.in_order(values, plain)
+        for port, value in zip(self.body.value_ports, in_values, strict=True):
+            groups[port].append(value)
+        for port, value in zip(self.body.plain_ports, in_plain, strict=True):
+            groups[port].append(value)
+        return groups
+
     def enter(self, values: dict[str, Any], plain: dict[str, Any]) -> Entered:
-        """Step 2 of the crossing."""
+        """Private objects around values of the inputs."""
         return Entered(self.structure, *self.in_order(values, plain))
+
+    def run(
+        self, values: dict[str, Any], plain: dict[str, Any], run: Callable[[Entered], Any] | None = None
+    ) -> tuple[list[Any], Outcome]:
+        """The function, or its rule, as a function of the inputs: all values that come out, and the outcome.
+
+        Raises:
+            ArgumentError: the function and its rule leave different structures.
+        """
+        outputs, outcome = self.body(self.grouped(values, plain), run)
+        if self.outcome is None:
+            self.outcome = outcome
+        elif self.outcome.like() != outcome.like():
+            raise ArgumentError(
+                f"{self.name}: the function and its rule leave different structures",
+                found="other types, attributes or references in the arguments or the output of one of them",
+                expected="the same structure from both; only values may differ",
+                do="call the function itself in the rule, and return what it returns",
+            )
+        return outputs[self.body.ports.index(OUT)], outcome
 
     def arguments(self, entered: Entered) -> list[Any]:
         """The arguments for the function."""
@@ -187,76 +162,17 @@ class RuleCall:
                         do="leave it out of grad, too, or pass jax.lax.stop_gradient(value)",
                     )
 
-    def leave(self, entered: Entered, out: Any) -> tuple[tuple[list[Any], list[Any], list[Any]], Report]:
-        """Step 3: the values for JAX, and the report."""
-        left = (leave if self.updates else leave_values_only)(entered, out, self.name)
-        variables = entered.variables()
-        pairs = list(zip(variables, entered.values, strict=True))
-        finals = [value if variable is None else variable._cell.raw for variable, value in pairs]
-        fresh: list[Any] = []
-        known = {id(value if variable is None else variable): i for i, (variable, value) in enumerate(pairs)}
-        routes = []
-        for leaf in left.walk.leaves:
-            position = known.get(id(leaf)) if self.updates else None
-            if position is None:
-                fresh.append(leaf._cell.raw if isinstance(leaf, Variable) else leaf)
-            routes.append(len(fresh) - 1 if position is None else -1 - position)
-        report = self._report(left, out, entered, routes, known)
-        if self.report is None:
-            self.report = report
-        elif self.report.structure() != report.structure():
-            raise ArgumentError(
-                f"{self.name}: the function and its rule leave different structures",
-                found="other types, attributes or references in the arguments or the output of one of them",
-                expected="the same structure from both; only values may differ",
-                do="call the function itself in the rule, and return what it returns",
-            )
-        plain = [x for x in jax.tree_util.tree_leaves(out, is_leaf=is_graph_leaf) if not is_graph_leaf(x)]
-        return (finals, fresh, plain), report
-
-    def _report(self, left: Left, out: Any, entered: Entered, routes: list[Route], known: dict[int, int]) -> Report:
-        before = tuple(graphdef for graphdef in entered.structure.graphdefs if graphdef is not None)
-        values = [origin if origin < 0 else routes[origin] for origin in left.origins]
-        end = left.ends[len(before) - 1] if before else 0
-
-        def through_the_rule(number: int, source: int) -> int:
-            """Where a leaf comes from. A new variable that holds an input's value gets it from the rule, or the
-            derivative of the value would find a way around it."""
-            if source >= 0 or known.get(id(left.walk.leaves[number])) == -1 - source:
-                return source
-            values.append(routes[number])
-            return len(values) - 1
-
-        outcome = dataclasses.replace(
-            left.outcome,
-            argument_sources=tuple(itertools.starmap(through_the_rule, enumerate(left.outcome.argument_sources))),
-            output_sources=tuple(itertools.starmap(through_the_rule, enumerate(left.outcome.output_sources, end))),
-        )
-        treedef = jax.tree_util.tree_structure(out, is_leaf=is_graph_leaf)
-        output = outcome.output or Structure(treedef, (None,) * treedef.num_leaves)
-        if self.updates:
-            arguments = outcome.arguments or before
-            return Report(outcome, tuple(values), arguments, tuple(routes[:end]), output, tuple(routes[end:]))
-        unmoved = tuple(-1 - position for position in range(len(entered.values)))
-        return Report(outcome, tuple(values), before, unmoved, output, tuple(routes))
-
-    def finish(self, outputs: tuple[list[Any], list[Any], list[Any]]) -> Any:
-        """Step 4: write back what was written. Returns the output."""
-        finals, fresh, plain = outputs
-        report = self.report
-        gathered, self._gathered, self.inputs = self._gathered, None, None
-        assert report is not None
-        assert gathered is not None
-        values = follow(report.values, finals, fresh)
-        whole: Any = plain
-        if report.outcome.output is None:
-            whole = jax.tree_util.tree_unflatten(report.output.treedef, plain)
-        return write_back(report.outcome, gathered, values, whole)
+    def finish(self, values: list[Any]) -> Any:
+        """Write back what was written. Returns the output."""
+        call, self._call, self.inputs = self._call, None, None
+        assert self.outcome is not None
+        assert call is not None
+        return call.finish([values if kind is OUT else [] for kind in self.body.ports], self.outcome)
 
 
-def follow(routes: Sequence[Route], finals: Sequence[Any], fresh: Sequence[Any]) -> list[Any]:
-    """What stands at some routes."""
-    return [fresh[route] if route >= 0 else finals[-1 - route] for route in routes]
+def follow(addresses: Sequence[Address], values: Sequence[Any]) -> list[Any]:
+    """What stands at some addresses of what came out."""
+    return [values[address.place] for address in addresses]
 
 
 def _has_arrays(argument: Any) -> bool:
@@ -286,13 +202,14 @@ def _resolve_arguments(
     return bound_args
 
 
-def _check_no_fixed_objects(name: str, roots: Sequence[tuple[Any, str, Any]], fixed: set[int]) -> None:
-    for number, label, root in roots:
-        if number in fixed:
-            raise ArgumentTypeError(
-                f"{name} takes no integer in nondiff_argnums for an argument that holds modules or variables",
-                at=label,
-                found=f"nondiff_argnums has {number}, and the argument a {type(root).__name__}",
-                expected="a DiffState, which says what of it is differentiable",
-                do=f"write plait.DiffState({number}, False) if nothing of it is, or use graph_updates=False",
-            )
+def _check_no_fixed_objects(name: str, fun: Callable[..., Any], args: tuple[Any, ...], fixed: set[int]) -> None:
+    for number in sorted(fixed):
+        for path, leaf in jax.tree_util.tree_flatten_with_path(args[number], is_leaf=is_graph_leaf)[0]:
+            if is_graph_leaf(leaf):
+                raise ArgumentTypeError(
+                    f"{name} takes no integer in nondiff_argnums for an argument that holds modules or variables",
+                    at=argument_names(fun, len(args))[number] + jax.tree_util.keystr(path),
+                    found=f"nondiff_argnums has {number}, and the argument a {type(leaf).__name__}",
+                    expected="a DiffState, which says what of it is differentiable",
+                    do=f"write plait.DiffState({number}, False) if nothing of it is, or use graph_updates=False",
+                )

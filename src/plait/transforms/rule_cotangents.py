@@ -12,18 +12,19 @@ from ..core.graph.unflatten import Builder, own_variables
 from ..core.objects.state import State
 from ..errors import ArgumentTypeError
 from ..words import describe_type
-from .call.crossing import Structure
+from .call.enter import rebuild
+from .call.gather import Structure
+from .call.outcome import Address, Outcome
 from .call.prefixes import is_graph_leaf
-from .rule_calls import Report, RuleCall, follow
-from .tangent_trees import leaves_like, rebuild, state_of
+from .rule_calls import RuleCall, follow
+from .tangent_trees import leaves_like, state_of
 
 
-def cotangents_as_states(call: RuleCall, report: Report, cotangents: Any) -> Any:
+def cotangents_as_states(call: RuleCall, outcome: Outcome, cotangents: Sequence[Any]) -> Any:
     """``(input_updates_g, out_g)`` with states in place of modules."""
-    finals, fresh, plain = cotangents
 
-    def states(structure: Structure, routes: Sequence[int], plain: Sequence[Any]) -> Any:
-        leaves = iter(follow(routes, finals, fresh))
+    def states(structure: Structure, sources: Sequence[Address], plain: Sequence[Any]) -> Any:
+        leaves = iter(follow(sources, cotangents))
         supply = iter(plain)
         parts = []
         for graphdef in structure.graphdefs:
@@ -31,11 +32,13 @@ def cotangents_as_states(call: RuleCall, report: Report, cotangents: Any) -> Any
             parts.append(next(supply) if graphdef is None else state_of(graphdef, own))
         return jax.tree_util.tree_unflatten(structure.treedef, parts)
 
-    supply = iter(report.arguments)
     before = call.structure
+    supply = iter(outcome.arguments or before.roots)
     after = Structure(before.treedef, tuple(None if g is None else next(supply) for g in before.graphdefs))
-    arguments = states(after, report.argument_routes, [None] * len(call.plain_labels))[0]
-    return call.parted(_only_objects(call, arguments))[1], states(report.output, report.output_routes, plain)
+    arguments = states(after, outcome.sources_of_arguments(), [None] * len(call.plain_labels))[0]
+    assert outcome.output is not None
+    out_g = states(outcome.output, outcome.output_sources, follow(outcome.plain, cotangents))
+    return call.parted(_only_objects(call, arguments))[1], out_g
 
 
 def _only_objects(call: RuleCall, arguments: Sequence[Any]) -> list[Any]:
@@ -48,23 +51,24 @@ def _only_objects(call: RuleCall, arguments: Sequence[Any]) -> list[Any]:
     return found
 
 
-def cotangents_as_objects(report: Report, cotangents: Any) -> Any:
+def cotangents_as_objects(outcome: Outcome, cotangents: Sequence[Any]) -> Any:
     """``out_g`` with modules in place of modules."""
-    finals, fresh, plain = cotangents
-    return rebuild(report.output, follow(report.output_routes, finals, fresh), plain)
+    assert outcome.output is not None
+    values, plain = follow(outcome.output_sources, cotangents), follow(outcome.plain, cotangents)
+    return rebuild(outcome.output, values, plain)
 
 
-def cotangents_of_updates(call: RuleCall, report: Report, cotangents: Any) -> tuple[Any, ...]:
+def cotangents_of_updates(call: RuleCall, outcome: Outcome, cotangents: Sequence[Any]) -> tuple[Any, ...]:
     """The arguments with the cotangents of written variables, and nothing else."""
     builder = Builder(make_variables=_own_or_none)
-    written = set(report.outcome.written)
+    written = {position: cotangents[address.place] for position, address in outcome.written}
     parts, start = [], 0
     for graphdef in call.structure.graphdefs:
         if graphdef is None:
             parts.append(None)
             continue
         positions = range(start, start := start + graphdef.num_leaves)
-        parts.append(builder.build(graphdef, [cotangents[0][i] if i in written else None for i in positions]))
+        parts.append(builder.build(graphdef, [written.get(position) for position in positions]))
     return tuple(_only_objects(call, jax.tree_util.tree_unflatten(call.structure.treedef, parts)[0]))
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,8 +11,6 @@ import jax.numpy as jnp
 
 from .._compat import trace_state
 from ..core.graph.walks import CachedWalk
-from ..core.objects.filters import to_predicate
-from ..core.objects.nodes import Kind, kind_of
 from ..core.objects.rngs import RngState
 from ..core.objects.state import FlatState, State
 from ..core.objects.variables import Param, Variable, make_variable
@@ -21,11 +18,14 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..notices import warn_nothing_selected
 from ..typing import FilterLiteral
 from ..words import name_of_class
-from .call.aliasing import Treatment, check_aliasing
-from .call.arguments import argument_names
-from .call.crossing import Entered, Gathered
-from .call.lanes import value_labels
+from .call.call import Call
+from .call.enter import rebuild
+from .call.names import argument_names
 from .call.prefixes import FilterMapping, is_graph_leaf
+
+# The ports of what goes in.
+DIFFERENTIATED = type("Differentiated", (), {"__repr__": lambda self: "differentiated"})()
+LEFT_ALONE = type("LeftAlone", (), {"__repr__": lambda self: "left alone"})()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,41 +107,39 @@ def resolve(name: str, argnum: int | DiffState, count: int, updates: bool) -> Di
     return DiffState(request.argnum % count, request.filter)
 
 
-def check_sharing(
-    name: str, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], requests: Sequence[DiffState]
-) -> None:
-    """Refuse a variable that is reached through two arguments, one differentiated and the other not. (rule U25)"""
+def spread_requests(args: tuple[Any, ...], kwargs: dict[str, Any], requests: Sequence[DiffState]) -> list[Any]:
+    """The prefix of each leaf of the arguments: what of it is differentiated."""
     filters = {request.argnum: request.filter for request in requests}
-    treatments = []
-    for number, label, root in labelled_roots(f, args, kwargs):
-        if number not in filters:
-            treatments.append(Treatment(label, root, "left alone"))
-        else:
-            treatments.append(Treatment(label, root, as_prefix(root, filters[number])))
-    check_aliasing(name, treatments, {})
+    spread: list[Any] = []
+    for number, argument in enumerate(args):
+        for leaf in jax.tree_util.tree_leaves(argument, is_leaf=is_graph_leaf):
+            spread.append(as_prefix(leaf, filters[number]) if number in filters else LEFT_ALONE)
+    rest = jax.tree_util.tree_leaves(kwargs, is_leaf=is_graph_leaf)
+    return spread + [LEFT_ALONE] * len(rest)
 
 
-def check_differentiable(
-    name: str, f: Any, args: tuple[Any, ...], gathered: Gathered, selections: Sequence[Selection]
-) -> None:
+def as_prefix(leaf: Any, filter: FilterLiteral) -> Any:
+    """Which leaves of an object are differentiated; variables and arrays are differentiated as a whole."""
+    if filter is ... or isinstance(leaf, Variable) or not is_graph_leaf(leaf):
+        return DIFFERENTIATED
+    return FilterMapping([(filter, DIFFERENTIATED), (..., LEFT_ALONE)])
+
+
+def check_differentiable(name: str, call: Call) -> None:
     """Refuse to differentiate by variables that hold integers.
 
     Raises:
         ArgumentTypeError: names the path and the type.
     """
-    walk = gathered.walk
-    if walk is None:
-        return
-    roots = [label for _, label, _ in labelled_roots(f, args, {})]
-    labels = value_labels(gathered, roots + [""] * (len(walk.counts) - len(roots)))  # keywords are not differentiated
-    for position in [position for selection in selections for position in selection.positions]:
-        for leaf in jax.tree_util.tree_leaves(walk.cells[position].raw):
+    port = call.ports.index(DIFFERENTIATED)
+    for position, value in enumerate(call.gathered.values()):
+        for leaf in jax.tree_util.tree_leaves(value) if call.body.value_ports[position] == port else ():
             dtype = getattr(leaf, "dtype", None)
             if dtype is None or not jnp.issubdtype(dtype, jnp.integer) or dtype == jax.dtypes.float0:
                 continue
             raise ArgumentTypeError(
                 f"{name} was asked to differentiate by integers",
-                at=labels[position],
+                at=call.body.value_labels()[position],
                 found=f"{dtype}{list(leaf.shape)}",
                 expected="floating point numbers",
                 do="leave it out: argnums=plait.DiffState(0, plait.All(plait.Param, lambda path, v: "
@@ -149,39 +147,57 @@ def check_differentiable(
             )
 
 
-def warn_of_nothing(
-    name: str,
-    f: Any,
-    args: tuple[Any, ...],
-    gathered: Gathered,
-    given: Sequence[int | DiffState],
-    selections: Sequence[Selection],
-) -> None:
+@dataclasses.dataclass
+class _Part:
+    """What one argument consists of: its objects, by number, the positions of their values, and its plain leaves."""
+
+    roots: range
+    plain: range
+
+
+def _parts(args: tuple[Any, ...]) -> list[_Part]:
+    parts, root, plain = [], 0, 0
+    for argument in args:
+        flags = [is_graph_leaf(x) for x in jax.tree_util.tree_leaves(argument, is_leaf=is_graph_leaf)]
+        count = sum(flags)
+        parts.append(_Part(range(root, root + count), range(plain, plain + len(flags) - count)))
+        root, plain = root + count, plain + len(flags) - count
+    return parts
+
+
+def _positions(call: Call, root: int) -> list[int]:
+    """The positions of the differentiated values of one object."""
+    walk = call.gathered.walk
+    assert walk is not None
+    start, port = sum(walk.counts[:root]), call.ports.index(DIFFERENTIATED)
+    return [i for i in range(start, start + walk.counts[root]) if call.body.value_ports[i] == port]
+
+
+def warn_of_nothing(name: str, call: Call, args: tuple[Any, ...], given: Sequence[int | DiffState]) -> None:
     """Warn if nothing is differentiated, or nothing for a filter that was asked for.
 
     Warns:
         NothingSelectedWarning: names the argument, the filter, and what there is.
     """
-    empty = [not selection.positions and not selection.plain for selection in selections]
-    if not any(empty) or gathered.walk is None:
+    walk, parts = call.gathered.walk, _parts(args)
+    asked = [parts[number_of(argnum) % len(args)] for argnum in given]
+    empty = [not len(part.plain) and not any(_positions(call, root) for root in part.roots) for part in asked]
+    if not any(empty) or walk is None:
         return
-    walk, names = gathered.walk, argument_names(f, len(args))
-    roots = [number for number, argument in enumerate(args) for _ in _objects(argument)]
-    for argnum, is_empty in zip(given, empty, strict=True):
+    for argnum, part, is_empty in zip(given, asked, empty, strict=True):
         number = number_of(argnum) % len(args)
-        if is_empty and number in roots and (all(empty) or isinstance(argnum, DiffState)):
-            starts = itertools.accumulate(walk.counts, initial=0)
+        if is_empty and len(part.roots) and (all(empty) or isinstance(argnum, DiffState)):
+            starts = [sum(walk.counts[:root]) for root in part.roots]
             kinds = [
                 kind
-                for root, start, count in zip(roots, starts, walk.counts, strict=False)
-                if root == number
-                for kind in walk.types[start : start + count]
+                for root, start in zip(part.roots, starts, strict=True)
+                for kind in walk.types[start : start + walk.counts[root]]
             ]
             warn_nothing_selected(
                 name,
                 argnum.filter if isinstance(argnum, DiffState) else Param,
                 kinds,
-                at=f"argument {names[number]}",
+                at=f"argument {argument_names(call.f, len(args))[number]}",
                 so="so the gradient is empty",
                 do=_what_to_select(number, kinds),
             )
@@ -195,115 +211,44 @@ def _what_to_select(number: int, kinds: Sequence[type | None]) -> str:
     return f"select what the argument has: argnums=plait.DiffState({number}, {name_of_class(kind)})"
 
 
-def _objects(argument: Any) -> list[Any]:
-    return [leaf for leaf in jax.tree_util.tree_leaves(argument, is_leaf=is_graph_leaf) if is_graph_leaf(leaf)]
+def gradients_of(
+    call: Call, args: tuple[Any, ...], requests: Sequence[DiffState], part: Sequence[Any], *, states: bool
+) -> tuple[Any, ...]:
+    """The gradient of each request.
+
+    Args:
+        part: the gradients, in the order of the differentiated port.
+        states: whether the gradient of a module is a ``State``, or a module.
+    """
+    port, supply = call.ports.index(DIFFERENTIATED), iter(part)
+    values = [next(supply) if own == port else None for own in call.body.value_ports]
+    plain = [next(supply) if own == port else None for own in call.body.plain_ports]
+    found, walk, parts = [], call.gathered.walk, _parts(args)
+    for request in requests:
+        argument, own = args[request.argnum], parts[request.argnum]
+        if states or not len(own.roots):
+            objects = (_gradient(walk, leaf, _positions(call, root), values) for root, leaf in _roots(call, own))
+            rest = (plain[i] for i in own.plain)
+            leaves, treedef = jax.tree_util.tree_flatten(argument, is_leaf=is_graph_leaf)
+            gradients = [next(objects) if is_graph_leaf(leaf) else next(rest) for leaf in leaves]
+            found.append(jax.tree_util.tree_unflatten(treedef, gradients))
+        else:
+            found.append(rebuild(call.gathered.structure, values, plain)[0][request.argnum])
+    return tuple(found)
 
 
-def as_prefix(root: Any, filter: FilterLiteral) -> Any:
-    """Which leaves of an object are differentiated, as a prefix; a variable is differentiated as a whole."""
-    if isinstance(root, Variable):
-        return "differentiated"
-    return FilterMapping([(filter, "differentiated"), (..., "left alone")])
+def _roots(call: Call, part: _Part) -> list[tuple[int, Any]]:
+    return [(root, call.gathered.roots[root]) for root in part.roots]
 
 
-def labelled_roots(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, str, Any]]:
-    """The objects of the arguments: position or keyword, what a user calls it (``models[0]``), and the object."""
-    names = argument_names(f, len(args))
-    sides = [(i, names[i], argument) for i, argument in enumerate(args)] + [(k, k, v) for k, v in kwargs.items()]
-    return [
-        (key, label + jax.tree_util.keystr(path), leaf)
-        for key, label, argument in sides
-        for path, leaf in jax.tree_util.tree_flatten_with_path(argument, is_leaf=is_graph_leaf)[0]
-        if is_graph_leaf(leaf)
-    ]
-
-
-class Selection:
-    """The differentiated part of one argument: positions among the values (objects) or plain leaves (anything else)."""
-
-    def __init__(self, positions: list[int], plain: list[int], result: Callable[[list[Any]], Any]) -> None:
-        self.positions = positions
-        self.plain = plain
-        self.result = result
-
-    def take(self, values: list[Any], plain: list[Any]) -> list[Any]:
-        return [values[i] for i in self.positions] + [plain[i] for i in self.plain]
-
-    def put(self, values: list[Any], plain: list[Any], part: list[Any]) -> None:
-        count = len(self.positions)
-        for i, value in zip(self.positions, part[:count], strict=True):
-            values[i] = value
-        for i, value in zip(self.plain, part[count:], strict=True):
-            plain[i] = value
-
-
-def select(gathered: Gathered, args: tuple[Any, ...], request: DiffState, updates: bool) -> Selection:
-    """Find the leaves that a request is about."""
-    number = request.argnum
-    argument = args[number]
-    leaves_before = jax.tree_util.tree_leaves(args[:number], is_leaf=is_graph_leaf)
-    leaves = jax.tree_util.tree_leaves(argument, is_leaf=is_graph_leaf)
-    root_number = sum(map(is_graph_leaf, leaves_before))
-    plain_number = len(leaves_before) - root_number
-    if not any(map(is_graph_leaf, leaves)):
-        structure = jax.tree_util.tree_structure(argument)
-        return Selection(
-            [],
-            list(range(plain_number, plain_number + len(leaves))),
-            lambda part: jax.tree_util.tree_unflatten(structure, part),
-        )
-    assert gathered.walk is not None
-    predicate = to_predicate(request.filter)
-    roots = [leaf for leaf in leaves if is_graph_leaf(leaf)]
-    parts: list[Any] = []
-    positions: list[int] = []
-    for offset, root in enumerate(roots):
-        chosen = chosen_positions(gathered.walk, root_number + offset, root, predicate)
-        positions += chosen
-        parts.append((root, chosen))
-    plain = list(range(plain_number, plain_number + len(leaves) - len(roots)))
-    walk = gathered.walk
-
-    def module(part: list[Any]) -> Any:
-        inner_values, inner_plain = [None] * sum(walk.counts), [None] * len(gathered.plain)
-        selection.put(inner_values, inner_plain, part)
-        return Entered(gathered.structure, inner_values, inner_plain).tree[0][number]
-
-    def result(part: list[Any]) -> Any:
-        supply, rest = iter(part), iter(part[len(positions) :])
-        gradients = [_gradient(walk, root, chosen, supply) for root, chosen in parts]
-        if is_graph_leaf(argument):
-            return gradients[0]
-        objects = iter(gradients)
-        return jax.tree_util.tree_map(
-            lambda leaf: next(objects) if is_graph_leaf(leaf) else next(rest), argument, is_leaf=is_graph_leaf
-        )
-
-    selection = Selection(positions, plain, result if updates else module)
-    return selection
-
-
-def chosen_positions(walk: CachedWalk, number: int, root: Any, predicate: Any) -> list[int]:
-    """Positions, among all values, of the leaves of one root that a filter matches."""
-    start = sum(walk.counts[:number])
-    chosen = []
-    paths = walk.paths()
-    for position in range(start, start + walk.counts[number]):
-        cls, cell = walk.types[position], walk.cells[position]
-        probe = cell.raw if cls is None else make_variable(cls, cell.raw, cell.metadata, None)
-        if kind_of(root) is Kind.VARIABLE or predicate(paths[position], probe):
-            chosen.append(position)
-    return chosen
-
-
-def _gradient(walk: CachedWalk, root: Any, chosen: list[int], supply: Any) -> Any:
+def _gradient(walk: CachedWalk | None, root: Any, chosen: Sequence[int], values: Sequence[Any]) -> Any:
     """Gradients with the classes, metadata and paths of the leaves they belong to."""
-    paths = walk.paths()
-    trace = trace_state.value
+    assert walk is not None
+    paths, trace = walk.paths(), trace_state.value
     leaves = []
     for position in chosen:
         cls, cell = walk.types[position], walk.cells[position]
-        gradient = next(supply)
+        gradient = values[position]
         leaves.append(gradient if cls is None else make_variable(cls, gradient, cell.metadata, trace))
     if isinstance(root, Variable):
         return leaves[0] if leaves else State({})

@@ -12,13 +12,14 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from .._compat import varying_axes
-from ..core.functional.modes import graph_updates_mode
 from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
-from .call.crossing import check_function, curried
-from .call.lanes import Lifting, Report, positional
+from .call.arguments import positional
+from .call.call import Call
+from .call.functions import check_function, curried
+from .call.outcome import Outcome
+from .call.policy import Crossing
 from .call.prefixes import Prefix
-from .call.routes import describe_route
 
 
 @curried
@@ -71,39 +72,31 @@ def shard_map(
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = positional(f, args, kwargs)
-        updates = graph_updates_mode(graph_updates)
-        lifting = Lifting(
-            "shard_map",
-            f,
-            args,
-            kwargs,
-            Prefix.of("shard_map", "in_specs", in_specs, updates=updates),
-            Prefix.of("shard_map", "out_specs", out_specs, updates=updates),
-            graph=graph,
-            graph_updates=graph_updates,
-        )
+        crossing = Crossing(graph, graph_updates)
+        ins = Prefix.of("shard_map", "in_specs", in_specs, updates=crossing.updates)
+        outs = Prefix.of("shard_map", "out_specs", out_specs, updates=crossing.updates)
+        call = Call("shard_map", f, args, kwargs, ins=ins, outs=outs, crossing=crossing)
         sizes = dict((jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape)
         mapped = frozenset(axis_names) or frozenset(sizes)
-        specs = tuple(_checked_spec(lane, sizes, mapped) for lane in lifting.lanes)
-        for label, spec, value in lifting.labelled():
+        specs = tuple(_checked_spec(port, sizes, mapped) for port in call.ports)
+        for label, spec, value in call.labelled():
             for leaf in jax.tree_util.tree_leaves(value):
                 _check_shape(label, PartitionSpec() if spec is None else spec, np.shape(leaf), sizes)
 
-        def passage(inputs: Any) -> Any:
-            outputs, report = lifting.passage(inputs)
-            _check_outputs(lifting, report, outputs, specs, check_vma)
-            return outputs, report
+        def body(inputs: Any) -> Any:
+            outputs, outcome = call.body(inputs)
+            _check_outputs(call, outcome, outputs, specs, check_vma)
+            return outputs, outcome
 
         sharded = jax.shard_map(
-            passage,
+            body,
             mesh=mesh,
             in_specs=(specs,),
             out_specs=(specs, PartitionSpec()),
             axis_names=set(axis_names),
             check_vma=check_vma,
         )
-        outputs, report = sharded(lifting.inputs)
-        return lifting.finish(outputs, report)
+        return call.finish(*sharded(call.inputs))
 
     return wrapper
 
@@ -154,19 +147,19 @@ def _check_shape(label: str, spec: PartitionSpec, shape: tuple[int, ...], sizes:
             )
 
 
-def _check_outputs(lifting: Lifting, report: Report, outputs: Any, specs: Any, check_vma: bool) -> None:
+def _check_outputs(call: Call, outcome: Outcome, outputs: Any, specs: Any, check_vma: bool) -> None:
     """Check what comes out of one shard, while paths are known."""
-    for lane, (spec, values) in enumerate(zip(specs, outputs, strict=True)):
+    for port, (spec, values) in enumerate(zip(specs, outputs, strict=True)):
         for place, value in enumerate(values):
             for leaf in jax.tree_util.tree_leaves(value):
                 if len(spec) > np.ndim(leaf):
-                    raise _too_long(describe_route(lifting, report, lane, place), spec, np.shape(leaf))
+                    raise _too_long(call.describe(outcome, port, place), spec, np.shape(leaf))
                 differing = varying_axes(leaf) - frozenset(_names(spec)) if check_vma else frozenset[Any]()
                 if differing:
                     axes = sorted(differing, key=str)
                     raise ArgumentError(
                         "shard_map: a value may differ between devices that its spec says are equal",
-                        at=describe_route(lifting, report, lane, place),
+                        at=call.describe(outcome, port, place),
                         found=f"{spec}, and a value that depends on {', '.join(map(repr, axes))}",
                         expected="a spec that names the axis, or a value that is the same along it",
                         do=f"reduce it (jax.lax.pmean(value, {axes[0]!r})), name the axis in its spec, or pass "

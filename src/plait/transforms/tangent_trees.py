@@ -17,13 +17,8 @@ from ..core.objects.variables import Variable
 from ..errors import ArgumentError
 from ..paths import Path, describe_path
 from ..words import describe_type
-from .call.crossing import Entered, Structure
+from .call.gather import Structure
 from .call.prefixes import is_graph_leaf
-
-
-def rebuild(structure: Structure, values: Sequence[Any], plain: Sequence[Any]) -> Any:
-    """The tree of a structure around other leaves, such as gradients."""
-    return Entered(structure, values, plain).tree
 
 
 def flatten_like(structure: Structure, primals: Sequence[Any], tree: Any, what: str) -> tuple[list[Any], list[Any]]:
@@ -91,7 +86,7 @@ def leaves_like(
             at=describe_path(path),
             found=f"{'a leaf' if unknown else 'nothing'} there, in {describe_type(tangent)}",
             expected=f"a module, variable or State with the leaves {', '.join(map(describe_path, known)) or '(none)'}",
-            do=_cure(wanted is not None and is_state),
+            do="make it from the primal: jax.tree.map(jnp.zeros_like, plait.state(model)), and set what moves",
         )
     return [_tangent_of(primal, found.get(path)) for path, primal in zip(paths, primals, strict=True)]
 

@@ -1,7 +1,7 @@
 """``vjp``, ``jvp`` and ``linearize``: derivatives with the type of what is differentiated, a module for a module.
 
 They carry values only, as with ``graph_updates=False``: what the function writes into variables reaches the caller's
-objects, structural changes do not. The output is taken apart into what has a derivative (the arrays, and the values of
+objects, structural changes do not. The output leaves by two ports: what has a derivative (the arrays, and the values of
 new objects) and the rest (``aux``, and values written), which JAX gets as auxiliary output. (rule X15, section 10)
 """
 
@@ -13,23 +13,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.tree_util import Partial, register_static
+from jax.tree_util import Partial
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
 from .autodiff import check_pair
-from .call.crossing import (
-    Entered,
-    Outcome,
-    Structure,
-    check_arguments,
-    check_function,
-    gather,
-    leave_values_only,
-    write_back,
-)
-from .call.prefixes import is_graph_leaf
-from .tangent_trees import flatten_like, rebuild, shapes_of
+from .call.call import Call
+from .call.enter import rebuild
+from .call.functions import check_function
+from .call.gather import Structure
+from .call.outcome import Outcome
+from .call.policy import Crossing
+from .call.prefixes import Prefix, is_graph_leaf
+from .selections import DIFFERENTIATED
+from .tangent_trees import flatten_like, shapes_of
+
+# The ports of what comes out: what has a derivative, and the rest.
+OUT = type("Out", (), {"__repr__": lambda self: "the output"})()
+AUX = type("Aux", (), {"__repr__": lambda self: "auxiliary"})()
 
 
 def vjp(
@@ -73,12 +74,12 @@ def vjp(
 
     @functools.wraps(f)
     def of(*primals: Any) -> Any:
-        call = _Call("vjp", f, primals, has_aux, graph)
-        (values, plain), pull, rest = jax.vjp(call, *call.inputs, has_aux=True)
-        out, aux = call.finish(values, plain, rest)
+        call = _Differentiated("vjp", f, primals, has_aux, graph)
+        values, pull, rest = jax.vjp(call, call.inputs, has_aux=True)
+        out, output = call.finish(values, rest)
         shapes, treedef = jax.tree_util.tree_flatten(shapes_of(values))
-        pullback = Partial(_Pullback(call.gathered.structure, rest[2].output, treedef, tuple(shapes)), pull)
-        return (out, pullback, aux) if has_aux else (out, pullback)
+        pullback = Partial(_Pullback(call.structure, output, treedef, tuple(shapes)), pull)
+        return (out[0], pullback, out[1]) if has_aux else (out, pullback)
 
     return of(*primals) if primals else of
 
@@ -128,11 +129,12 @@ def jvp(
     def of(primals: Any, tangents: Any) -> Any:
         _check_tuple("jvp", "primals", primals, None)
         _check_tuple("jvp", "tangents", tangents, len(primals))
-        call = _Call("jvp", f, tuple(primals), has_aux, graph)
-        (values, plain), slopes, rest = jax.jvp(call, call.inputs, call.tangents()(tuple(tangents)), has_aux=True)
-        out, aux = call.finish(values, plain, rest)
-        tangent = rebuild(rest[2].output, *slopes)
-        return (out, tangent, aux) if has_aux else (out, tangent)
+        call = _Differentiated("jvp", f, tuple(primals), has_aux, graph)
+        moves = call.tangents()(tuple(tangents))
+        values, slopes, rest = jax.jvp(call, (call.inputs,), (moves,), has_aux=True)
+        out, output = call.finish(values, rest)
+        tangent = _around(output, slopes)
+        return (out[0], tangent, out[1]) if has_aux else (out, tangent)
 
     return of if primals is None else of(primals, tangents)
 
@@ -165,16 +167,16 @@ def linearize(
 
     @functools.wraps(f)
     def of(*primals: Any) -> Any:
-        call = _Call("linearize", f, primals, has_aux, graph)
-        (values, plain), push, rest = jax.linearize(call, *call.inputs, has_aux=True)
-        out, aux = call.finish(values, plain, rest)
-        count, output, to_tangents = len(primals), rest[2].output, call.tangents()
+        call = _Differentiated("linearize", f, primals, has_aux, graph)
+        values, push, rest = jax.linearize(call, call.inputs, has_aux=True)
+        out, output = call.finish(values, rest)
+        count, to_tangents = len(primals), call.tangents()
 
         def jvp_fn(*tangents: Any) -> Any:
             _check_tuple("linearize", "tangents", tangents, count)
-            return rebuild(output, *push(*to_tangents(tangents)))
+            return _around(output, push(to_tangents(tangents)))
 
-        return (out, jvp_fn, aux) if has_aux else (out, jvp_fn)
+        return (out[0], jvp_fn, out[1]) if has_aux else (out, jvp_fn)
 
     return of(*primals) if primals else of
 
@@ -196,64 +198,49 @@ def _check_tuple(name: str, option: str, given: Any, count: int | None) -> None:
         )
 
 
-@register_static
-@dataclasses.dataclass(frozen=True)
-class _Rest:
-    """The static half of what a function returned.
-
-    Attributes:
-        outcome: what to do to the caller's objects.
-        output: the structure of the differentiable output.
-        treedef: of the whole output, or ``None`` when the outcome has it.
-    """
-
-    outcome: Outcome
-    output: Structure
-    treedef: Any
-
-
-class _Call:
-    """One call, as a function of values and plain leaves that returns what is differentiable, and the rest."""
+class _Differentiated:
+    """One call as a function of its inputs, which returns what has a derivative, and the rest."""
 
     def __init__(self, name: str, f: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, graph: Any) -> None:
-        self.name, self.f, self.has_aux = name, f, has_aux
-        self.gathered = gather((primals, {}))
-        check_arguments(name, f, (primals, {}), graph, False)
-        self.inputs = self.gathered.values(), self.gathered.plain
+        self.has_aux = has_aux
+        leaves = jax.tree_util.tree_leaves((primals, {}), is_leaf=is_graph_leaf)
+        self.call = Call(
+            name,
+            f,
+            primals,
+            ins=[DIFFERENTIATED] * len(leaves),
+            outs=Prefix.of(name, "the output", (OUT, AUX) if has_aux else OUT, updates=True),
+            crossing=Crossing(graph, graph_updates=False),
+            writes=AUX,
+            returns_inputs=True,
+            check_output=functools.partial(check_pair, name) if has_aux else None,
+        )
+        self.inputs = self.call.port(DIFFERENTIATED, self.call.inputs)
+        self.structure = self.call.gathered.structure
 
-    def __call__(self, values: list[Any], plain: list[Any]) -> Any:
-        entered = Entered(self.gathered.structure, values, plain)
-        out = self.f(*entered.tree[0])
-        primal = check_pair(self.name, out)[0] if self.has_aux else out
-        left = leave_values_only(entered, out, self.name)
-        outcome, whole = left.outcome, left.outcome.output
-        leaves, treedef = jax.tree_util.tree_flatten(primal, is_leaf=is_graph_leaf)
-        graphdefs = (None,) * len(leaves) if whole is None else whole.graphdefs[: len(leaves)]
-        output = Structure(treedef, graphdefs)
-        written = len(outcome.written)
-        first = written + sum(graphdef.num_leaves for graphdef in graphdefs if graphdef is not None)
-        plain_leaves, whole_treedef = jax.tree_util.tree_flatten(left.plain)
-        if whole is not None:
-            plain_leaves, whole_treedef = left.plain, None
-        count = graphdefs.count(None)
-        rest = left.values[:written] + left.values[first:], plain_leaves[count:]
-        return (left.values[written:first], plain_leaves[:count]), (*rest, _Rest(outcome, output, whole_treedef))
+    def __call__(self, inputs: list[Any]) -> Any:
+        outputs, outcome = self.call.body([inputs if kind is DIFFERENTIATED else [] for kind in self.call.ports])
+        return self.call.port(OUT, outputs), (self.call.port(AUX, outputs), outcome)
 
-    def finish(self, values: list[Any], plain: list[Any], rest: tuple[list[Any], list[Any], _Rest]) -> tuple[Any, Any]:
-        """Write back what was written. Returns the output, and what came beside it."""
-        rest_values, rest_plain, static = rest
-        written = len(static.outcome.written)
-        whole: Any = [*plain, *rest_plain]
-        if static.treedef is not None:
-            whole = jax.tree_util.tree_unflatten(static.treedef, whole)
-        all_values = [*rest_values[:written], *values, *rest_values[written:]]
-        out = write_back(static.outcome, self.gathered, all_values, whole)
-        return out if self.has_aux else (out, None)
+    def finish(self, values: list[Any], rest: tuple[list[Any], Outcome]) -> tuple[Any, Structure]:
+        """Write back what was written. Returns the output, and the structure of what has a derivative."""
+        beside, outcome = rest
+        found = {OUT: values, AUX: beside}
+        out = self.call.finish([found.get(kind, []) for kind in self.call.ports], outcome)
+        assert outcome.output is not None
+        return out, outcome.sub_output(0) if self.has_aux else outcome.output
 
-    def tangents(self) -> Callable[[tuple[Any, ...]], tuple[list[Any], list[Any]]]:
+    def tangents(self) -> Callable[[tuple[Any, ...]], list[Any]]:
         """From the tangents of the arguments to those of the inputs. Holds no array, and no object of the caller's."""
-        structure, shapes, what = self.gathered.structure, shapes_of(self.inputs[0]), f"{self.name}: the tangents"
-        return lambda tangents: flatten_like(structure, shapes, (tangents, {}), what)
+        structure, what = self.structure, f"{self.call.name}: the tangents"
+        shapes = shapes_of(self.call.gathered.values())
+        return lambda tangents: [x for part in flatten_like(structure, shapes, (tangents, {}), what) for x in part]
+
+
+def _around(structure: Structure, leaves: Sequence[Any]) -> Any:
+    """The tree of a structure around the values of its objects, which its plain leaves follow."""
+    count = sum(graphdef.num_leaves for graphdef in structure.roots)
+    return rebuild(structure, leaves[:count], leaves[count:])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,4 +255,4 @@ class _Pullback:
     def __call__(self, pull: Callable[..., Any], cotangent: Any) -> tuple[Any, ...]:
         primals = jax.tree_util.tree_unflatten(self.treedef, self.shapes)
         values, plain = flatten_like(self.output, primals, cotangent, "vjp: the cotangent")
-        return rebuild(self.arguments, *pull((values, plain)))[0]
+        return _around(self.arguments, pull([*values, *plain])[0])[0]

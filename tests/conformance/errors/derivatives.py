@@ -104,7 +104,7 @@ ROWS = {
     "an input variable is returned": Row(
         "plait.vjp(lambda m: m.bias, model.layers[0])",
         ArgumentError,
-        (r"at +.*bias", "the Param that was passed in"),
+        (r"at +.*Param", "the Param that was passed in"),
         "plait.vjp(lambda m: m.bias.value, model.layers[0])",
     ),
     "primals that are no tuple": Row(
@@ -212,7 +212,7 @@ ROWS = {
         ArgumentError,
         (r"at +bias", "nothing there, in a State"),
         setup=RULE,
-        fix="jax.tree.map(jnp.zeros_like, plait.state(model, filter))",
-        cure="model, filter = node, ...; plait.grad(ruled(($, None)))(node, x[0])",
+        fix="jax.tree.map(jnp.zeros_like, plait.state(model))",
+        cure="model = node; plait.grad(ruled(($, None)))(node, x[0])",
     ),
 }

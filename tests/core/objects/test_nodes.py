@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import plait as nnx
-from plait.core.objects.nodes import Kind, iter_graph_nodes, kind_of, unwrapped
+from plait.core.objects.nodes import Kind, kind_of, unwrapped
 from plait.errors import GraphError
 
 Point = collections.namedtuple("Point", "y x")
@@ -445,12 +445,3 @@ def test_static_is_a_pytree_without_leaves():
 def test_forced_children_are_unwrapped():
     """G5."""
     assert [unwrapped(nnx.graph.DataElem(1)), unwrapped(nnx.graph.StaticElem(2)), unwrapped(3)] == [1, 2, 3]
-
-
-def test_graph_nodes_come_once_at_their_first_path():
-    """G2."""
-    shared = nnx.Dict()
-    root = nnx.Dict(b=[1, shared], a={"x": (shared, nnx.List([nnx.Dict()]))})
-    root.me = root
-    assert [path for path, _ in iter_graph_nodes(root)] == [(), ("a", "x", 0), ("a", "x", 1), ("a", "x", 1, 0)]
-    assert list(iter_graph_nodes(3)) == []

@@ -141,6 +141,29 @@ def test_a_state_is_a_pytree_in_key_order(state):
     assert jax.tree.map(lambda x: x, state) == state
 
 
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        {"b": {1: {"y": 1.0, "x": 2.0}, 0: 3.0}, "a": 4.0},
+        {"b": {"y": 1.0, 1: {"z": 2.0}, 0: 3.0}, "a": 4.0},  # keys that JAX could not sort
+        {"c": {"b": {0: {"y": 1.0, 1: 2.0}}}, "a": {"x": 0.0}},
+        {},
+        {"a": {}},
+    ],
+)
+def test_jax_goes_through_nested_mappings_of_any_keys(mapping):
+    """G47: in the order of paths, with the keys as its own, and back."""
+    state = nnx.State(mapping)
+    flat = nnx.to_flat_state(state)
+    pairs, structure = jax.tree_util.tree_flatten_with_path(state)
+    assert [nnx.graph.jax_to_nnx_path(path) for path, _ in pairs] == [*flat.paths]
+    assert [leaf for _, leaf in pairs] == jax.tree.leaves(state) == flat.leaves
+    assert jax.tree.structure(state) == structure
+    doubled = jax.tree.map(lambda x: 2 * x, state)
+    assert doubled == nnx.map_state(lambda path, x: 2 * x, state)
+    assert jax.tree.map(lambda x, y: y - x, state, doubled) == state
+
+
 @given(states)
 def test_mapping_keeps_classes_and_metadata(state):
     """G48."""

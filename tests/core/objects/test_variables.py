@@ -890,6 +890,26 @@ def test_what_is_rebuilt_inside_a_trace_belongs_to_it(rebuild):
     assert v.value.tolist() == [0.0, 0.0]
 
 
+def test_what_another_thread_takes_apart_does_not_make_a_copy_an_argument():
+    """V45: the copy belongs to the trace that made it, whatever other threads flatten between its two halves."""
+
+    def flatten_elsewhere(leaf):
+        thread = threading.Thread(target=jax.tree.leaves, args=(nnx.Param(0.0),))
+        thread.start()
+        thread.join()
+        return leaf
+
+    @jax.jit
+    def inside(v):
+        own = jax.tree.map(flatten_elsewhere, v)
+        own[...] = own * 2
+        return own[...]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert inside(nnx.Param(jnp.ones(2))).tolist() == [2.0, 2.0]
+
+
 def test_an_argument_of_jax_jit_can_be_written():
     """V43, V45."""
 

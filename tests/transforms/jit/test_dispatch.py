@@ -19,6 +19,8 @@ from plait.transforms.jit import dispatch, function as jit_module
 from plait.transforms.jit.dispatch import write_all
 from tests.strategies import Leafy, Node
 
+pytestmark = pytest.mark.unchecked  # the check is a line of the generated code
+
 
 def model(value=1.0):
     return Node(w=plait.Param(jnp.full(2, value)), inner=Leafy(b=plait.BatchStat(jnp.float32(value))))

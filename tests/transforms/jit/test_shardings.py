@@ -167,7 +167,9 @@ def test_specs_that_do_not_fit_are_told_by_path(name, filtered):
         out = message.replace("in_shardings", "out_shardings").replace("m\\.w", r"the output\['y'\]")
         with pytest.raises(ArgumentError, match=out):
             plait.jit(lambda m: {"y": m.w * 2}, out_shardings=bad)(node)
-        with pytest.raises(ArgumentError, match=message.replace("in_shardings", "out_shardings").replace("m\\.w", "w")):
+        with pytest.raises(
+            ArgumentError, match=message.replace("in_shardings", "out_shardings").replace("m\\.w", r"the output\.w")
+        ):
             plait.jit(lambda: model(), out_shardings=plait.StateSharding({plait.Param: bad, ...: P()}))()
 
 

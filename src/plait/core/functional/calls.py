@@ -6,7 +6,7 @@ All functions here work on the two walks; a graph that was walked before and has
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any, TypeVar
 
 import jax
@@ -16,25 +16,23 @@ from ...errors import ArgumentError, FilterError, GraphError, GraphTypeError, Re
 from ...paths import Path, describe_path, sorted_keys
 from ...typing import FilterLiteral
 from ..graph.flatten import Link, RefMap, Walk, path_of
-from ..graph.graphdef import GraphDef, LeafDef, NodeDef, NodeRef, VariableDef
+from ..graph.graphdef import GraphDef, NodeDef, NodeRef
 from ..graph.state_leaves import leaves_in_order
 from ..graph.unflatten import Builder, copied_variables, own_variables, raw_leaves
 from ..graph.walks import CachedWalk, find_walk
 from ..objects.containers import List
 from ..objects.filters import resolve_filters
 from ..objects.module import Pytree, check_kept_status, copied_buffers
-from ..objects.nodes import _KINDS, DataElem, Kind, check_node, get_node_impl, kind_of, unwrapped
+from ..objects.nodes import _KINDS, Kind, check_node, get_node_impl, kind_of, unwrapped
 from ..objects.state import FlatState, State, check_state, group_leaves, merge_state
 from ..objects.trace_guard import check_trace, raise_foreign_trace
 from ..objects.variables import PLAIN_METADATA, Cell, Variable, cell_of, copied_cells
-from .modes import check_mode
+from ..objects.visit import Place, visit
 
 N = TypeVar("N")
 
 
-def flatten(
-    node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool = True, graph: bool | None = None
-) -> tuple[GraphDef, Any]:
+def flatten(node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool = True) -> tuple[GraphDef, Any]:
     """A graph as its graphdef and its leaves in walk order.
 
     Args:
@@ -52,7 +50,6 @@ def flatten(
             expected="a module, variable, array or registered container",
             do=f"derive {type(node).__name__} from plait.Pytree, or register it with register_graph_node_type",
         )
-    check_mode(node, graph)
     walk = Walk(ref_index)
     graphdef = walk.add(node)
     if not with_paths:
@@ -131,7 +128,7 @@ def _grouped(walk: CachedWalk, filters: tuple[FilterLiteral, ...], *, exhaustive
     return [group.leaves[0] if len(group) else State({}) for group in groups]
 
 
-def split(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+def split(node: Any, *filters: FilterLiteral) -> Any:
     """A graph as its structure and its values.
 
     Args:
@@ -153,14 +150,13 @@ def split(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
         (['bias', 'scale'], ['mean', 'var'])
     """
     check_node(node, "split")
-    check_mode(node, graph)
     walk = find_walk((node,))
     if len(filters) == 0:
         return walk.graphdefs[0], _root_state(walk)
     return (walk.graphdefs[0], *_grouped(walk, filters, exhaustive=True))
 
 
-def state(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+def state(node: Any, *filters: FilterLiteral) -> Any:
     """The values of a graph.
 
     Args:
@@ -172,7 +168,6 @@ def state(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
         (3,)
     """
     check_node(node, "state")
-    check_mode(node, graph)
     walk = find_walk((node,))
     if not filters:
         return _root_state(walk)
@@ -180,14 +175,13 @@ def state(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
     return groups[0] if len(groups) == 1 else tuple(groups)
 
 
-def graphdef(node: Any, /, *, graph: bool | None = None) -> GraphDef:
+def graphdef(node: Any, /) -> GraphDef:
     """The structure of a graph; equal structures give the same object."""
     check_node(node, "graphdef")
-    check_mode(node, graph)
     return find_walk((node,)).graphdefs[0]
 
 
-def variables(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+def variables(node: Any, *filters: FilterLiteral) -> Any:
     """The live variables of a graph: a state whose leaves are the model's own ``Variable`` objects.
 
     Example:
@@ -196,7 +190,6 @@ def variables(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> 
         True
     """
     check_node(node, "variables")
-    check_mode(node, graph)
     walk = Walk()
     walk.add(node)
     pairs = [
@@ -493,61 +486,40 @@ def graph_pop(node: Any, filters: tuple[FilterLiteral, ...], /) -> tuple[State, 
     predicates = resolve_filters(filters)
     groups: list[list[tuple[Path, Any]]] = [[] for _ in predicates]
     removals: list[tuple[Any, Any]] = []
-    seen = RefMap()
-    if kind_of(node) is Kind.GRAPH:
-        seen[node] = True
-    stack: list[tuple[Any, Path, Any]] = [(node, (), _leaves_and_nodes(node))]
-    while stack:
-        owner, path, children = stack[-1]
-        for key, child, kind in children:
-            if kind is not Kind.ARRAY and kind is not Kind.PYTREE and child in seen:
-                continue
-            if kind is Kind.GRAPH or kind is Kind.PYTREE:
-                if kind is Kind.GRAPH:
-                    seen[child] = True
-                stack.append((child, (*path, key), _leaves_and_nodes(child)))
-                break
-            for predicate, group in zip(predicates, groups, strict=True):
-                if predicate((*path, key), child):
-                    impl = get_node_impl(owner)
-                    if impl is None or impl.pop_key is None:
-                        raise GraphError(
-                            f"Cannot pop key {key!r} of a {type(owner).__name__}",
-                            at=describe_path((*path, key)),
-                            found=f"a {type(child).__name__} in a {type(owner).__name__}",
-                            expected="leaves in modules or dicts",
-                            do="replace the whole container on its owner",
-                        )
-                    if isinstance(owner, Pytree):
-                        check_trace(owner._info.trace, owner, "pop from")
-                    if kind is not Kind.ARRAY:
-                        seen[child] = True
-                    removals.append((owner, key))
-                    group.append(((*path, key), detached(child)))
-                    break
-        else:
-            stack.pop()
+    popped: set[Place] = set()
+    for place in visit(node):
+        if place.owner is None or place.kind not in _LEAVES or place.first in popped:
+            continue
+        path, leaf, owner = place.path, place.value, place.owner.value
+        number = next((number for number, predicate in enumerate(predicates) if predicate(path, leaf)), None)
+        if number is not None:
+            _check_can_pop(owner, path, leaf)
+            popped.add(place.first or place)
+            removals.append((owner, place.key))
+            groups[number].append((path, detached(leaf)))
     for owner, key in reversed(removals):  # from the end, so that the indices of a List stay valid
         get_node_impl(owner).pop_key(owner, key)  # type: ignore[union-attr,misc]
     return tuple(FlatState(group, sort=True).to_nested_state() for group in groups)
 
 
-def _leaves_and_nodes(owner: Any) -> Iterator[tuple[Any, Any, Kind]]:
-    """The children of a node that are no static values, in walk order, with their kinds."""
+_LEAVES = (Kind.VARIABLE, Kind.REF, Kind.ARRAY)
+
+
+def _check_can_pop(owner: Any, path: Path, leaf: Any) -> None:
     impl = get_node_impl(owner)
-    if impl is None:
-        return
-    for key, child in impl.flatten(owner)[0]:
-        kind = kind_of(child)
-        if type(child) is DataElem:
-            child = child.value
-            kind = kind_of(child)
-            kind = Kind.ARRAY if kind is Kind.STATIC else kind
-        if kind is not Kind.STATIC and child is not None:
-            yield key, child, kind
+    if impl is None or impl.pop_key is None:
+        raise GraphError(
+            f"Cannot pop key {path[-1]!r} of a {type(owner).__name__}",
+            at=describe_path(path),
+            found=f"a {type(leaf).__name__} in a {type(owner).__name__}",
+            expected="leaves in modules or dicts",
+            do="replace the whole container on its owner",
+        )
+    if isinstance(owner, Pytree):
+        check_trace(owner._info.trace, owner, "pop from")
 
 
-def clone(node: N, variables: bool = True, *, arrays: bool = False, graph: bool | None = None) -> N:
+def clone(node: N, variables: bool = True, *, arrays: bool = False) -> N:
     """A deep structural copy that keeps sharing and cycles.
 
     Args:
@@ -565,7 +537,6 @@ def clone(node: N, variables: bool = True, *, arrays: bool = False, graph: bool 
             do="drop one of the two",
         )
     check_node(node, "clone")
-    check_mode(node, graph)
     if not variables:
         walk = Walk()
         graphdef = walk.add(node)
@@ -617,11 +588,8 @@ jax.tree_util.register_pytree_with_keys(
 )
 
 
-def unpack(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+def unpack(node: Any, *filters: FilterLiteral) -> Any:
     """One ``GraphState`` per filter; without filters one for everything."""
     graphdef, *states = split(node, *filters)
     bundles = tuple(GraphState(graphdef, each) for each in states)
     return bundles[0] if len(bundles) == 1 else bundles
-
-
-__all__ = ["LeafDef", "VariableDef"]

@@ -11,11 +11,11 @@ import threading
 from typing import Any
 
 from ...errors import GraphError
-from ...paths import Path, describe_path
+from ...paths import describe_path
 from ...words import describe_type
 from ..objects.module import Pytree
-from ..objects.nodes import Kind, get_node_impl, kind_of, unwrapped
 from ..objects.settings import Restoring, setting
+from ..objects.visit import visit
 
 
 def _flag(name: str) -> bool:
@@ -107,30 +107,21 @@ def check_tree(node: Any) -> None:
     Raises:
         GraphError: an object is reached by two paths (both are named), or a class says ``pytree=False``.
     """
-    seen: dict[int, Path] = {}
-    stack: list[tuple[Path, Any]] = [((), node)]
-    while stack:
-        path, value = stack.pop()
-        kind = kind_of(value)
-        if kind in (Kind.GRAPH, Kind.VARIABLE, Kind.REF):
-            if id(value) in seen:
-                raise GraphError(
-                    "tree mode takes no shared objects and no cycles",
-                    at=f"{describe_path(seen[id(value)])} and {describe_path(path)}",
-                    found=f"the same {type(value).__name__} at both (a duplicate)",
-                    expected="each object at one path",
-                    do="use graph mode (graph=True), or give each place an object of its own: plait.clone",
-                )
-            seen[id(value)] = path
-            if isinstance(value, Pytree) and not value._pytree:
-                raise GraphError(
-                    "tree mode takes only classes that are JAX pytrees",
-                    at=describe_path(path),
-                    found=f"{describe_type(value)}, whose class says pytree=False",
-                    expected="classes that are pytrees",
-                    do="use graph mode (graph=True)",
-                )
-        impl = get_node_impl(value)
-        if impl is not None:
-            children = impl.flatten(value)[0]
-            stack.extend(((*path, key), unwrapped(child)) for key, child in reversed(children))
+    for place in visit(node):
+        value = place.value
+        if place.first is not None:
+            raise GraphError(
+                "tree mode takes no shared objects and no cycles",
+                at=f"{describe_path(place.first.path)} and {describe_path(place.path)}",
+                found=f"the same {type(value).__name__} at both (a duplicate)",
+                expected="each object at one path",
+                do="use graph mode (graph=True), or give each place an object of its own: plait.clone",
+            )
+        if isinstance(value, Pytree) and not value._pytree:
+            raise GraphError(
+                "tree mode takes only classes that are JAX pytrees",
+                at=describe_path(place.path),
+                found=f"{describe_type(value)}, whose class says pytree=False",
+                expected="classes that are pytrees",
+                do="use graph mode (graph=True)",
+            )

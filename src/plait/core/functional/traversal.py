@@ -5,24 +5,21 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ...errors import GraphError
-from ...paths import Path, sorted_keys
+from ...paths import Path
 from ...typing import FilterLiteral
 from ...words import describe_type
-from ..graph.flatten import RefMap
 from ..objects.filters import to_predicate
 from ..objects.module import Module, Pytree
 from ..objects.nodes import Kind, kind_of
 from ..objects.variables import Variable
-from .calls import children_by_key
-from .modes import check_mode
+from ..objects.visit import Place, children_first, children_of, has_identity, visit
 
 
-def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Any]]:
+def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
     """Every node and leaf with its path, static values included; children first, the root last.
 
     Graph nodes, variables and containers come once, at their first path; numbers, strings and ``None`` at each.
@@ -31,52 +28,26 @@ def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Pat
         >>> [path for path, _ in plait.iter_graph([1, plait.Param(2.0)])]
         [(0,), (1,), ()]
     """
-    check_mode(node, graph)
-    seen = RefMap()
-    if _is_object(node):
-        seen[node] = True
-    stack: list[tuple[Path, Any, Iterator[tuple[Any, Any]]]] = [((), node, _children(node))]
-    while stack:
-        path, owner, children = stack[-1]
-        for key, child in children:
-            if _is_object(child):
-                if child in seen:
-                    continue
-                seen[child] = True
-            if kind_of(child) in (Kind.GRAPH, Kind.PYTREE) and child is not None:
-                stack.append(((*path, key), child, _children(child)))
-                break
-            yield (*path, key), child
-        else:
-            stack.pop()
-            yield path, owner
-
-
-def _children(node: Any) -> Iterator[tuple[Any, Any]]:
-    if kind_of(node) not in (Kind.GRAPH, Kind.PYTREE) or node is None:
-        return iter(())
-    children = children_by_key(node)
-    return iter([(key, children[key]) for key in sorted_keys(children)])
+    for place in children_first(visit(node, is_shared=_comes_once)):
+        if place.first is None:
+            yield place.path, place.value
 
 
 _EMPTY = id(())  # one object for the whole program, and not worth a place of its own
 
 
-def _is_object(value: Any) -> bool:
-    kind = kind_of(value)
-    return kind in (Kind.GRAPH, Kind.VARIABLE, Kind.REF) or (
-        kind is Kind.PYTREE and value is not None and id(value) != _EMPTY
-    )
+def _comes_once(value: Any, kind: Kind) -> bool:
+    return has_identity(value, kind) or (kind is Kind.PYTREE and value is not None and id(value) != _EMPTY)
 
 
-def iter_modules(module: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Module]]:
+def iter_modules(module: Any, /) -> Iterator[tuple[Path, Module]]:
     """Every module of a graph with its path; children first, the root last."""
-    for path, value in iter_graph(module, graph=graph):
+    for path, value in iter_graph(module):
         if isinstance(value, Module):
             yield path, value
 
 
-def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Any]]:
+def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
     """The immediate children that are graph nodes or variables, with their keys.
 
     Raises:
@@ -89,12 +60,12 @@ def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[
             expected="a module or a container",
             do="pass the module itself",
         )
-    for key, child in _children(node):
+    for key, child in children_of(node):
         if kind_of(child) in (Kind.GRAPH, Kind.VARIABLE):
             yield key, child
 
 
-def iter_module_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Any]]:
+def iter_module_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
     """The immediate children that are modules, with their keys."""
     for key, child in iter_children(node):
         if isinstance(child, Pytree):
@@ -110,20 +81,14 @@ def find_duplicates(node: Any, /, *, only: FilterLiteral = ...) -> list[list[Pat
         [[('a',), ('b', 0)]]
     """
     predicate = to_predicate(only)
-    found = RefMap()
-    stack: list[tuple[Path, Any]] = [((), node)]
-    while stack:
-        path, value = stack.pop()
-        kind = kind_of(value)
-        if kind in (Kind.GRAPH, Kind.VARIABLE, Kind.REF):
-            paths = found.get(value)
-            if paths is not None:
-                paths.append(path)
-                continue
-            found[value] = [path]
-        if kind in (Kind.GRAPH, Kind.PYTREE):
-            stack.extend(((*path, key), child) for key, child in reversed(list(_children(value))))
-    return [paths for value, paths in found.items() if len(paths) > 1 and predicate(paths[0], value)]
+    found: dict[Place, list[Place]] = {}
+    for place in visit(node):
+        found.setdefault(place.first or place, []).append(place)
+    return [
+        [place.path for place in places]
+        for first, places in found.items()
+        if len(places) > 1 and predicate(first.path, first.value)
+    ]
 
 
 def set_metadata(node: Any, /, *, only: FilterLiteral = Variable, **metadata: Any) -> None:
@@ -132,20 +97,3 @@ def set_metadata(node: Any, /, *, only: FilterLiteral = Variable, **metadata: An
     for path, value in list(iter_graph(node)):
         if isinstance(value, Variable) and predicate(path, value):
             value.set_metadata(**metadata)
-
-
-def _method(function: Callable[[Any], Iterator[tuple[Any, Any]]]) -> Callable[[Any], Iterator[tuple[Any, Any]]]:
-    """The older method form of a function, which warns."""
-    name = function.__name__
-
-    def method(self: Any) -> Iterator[tuple[Any, Any]]:
-        warnings.warn(f"module.{name}() is now plait.{name}(module)", DeprecationWarning, stacklevel=2)
-        return function(self)
-
-    method.__name__, method.__doc__ = name, f"The older form of ``plait.{name}(module)``; warns."
-    return method
-
-
-# Added here, and not in the class, because modules stand below traversals.
-Module.iter_modules = _method(iter_modules)  # type: ignore[attr-defined]
-Module.iter_children = _method(iter_children)  # type: ignore[attr-defined]

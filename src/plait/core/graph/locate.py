@@ -13,36 +13,19 @@ from types import TracebackType
 from typing import Any
 
 from ..._compat import frame_locals
-from ...errors import GraphError
 from ...paths import Path, format_path
 from ...words import with_article
 from ..objects.module import Pytree
-from ..objects.nodes import Kind, get_node_impl, kind_of, unwrapped
 from ..objects.trace_guard import find_paths
+from ..objects.visit import children_if_any, visit
 from .walks import walked_roots
 
 _PACKAGE = __name__.partition(".")[0] + "."
 
 
 def path_within(root: Any, target: Any) -> Path | None:
-    """The first path from a root to an object, or ``None``."""
-    seen: set[int] = set()
-    stack: list[tuple[Path, Any]] = [((), root)]
-    while stack:
-        path, value = stack.pop()
-        if value is target:
-            return path
-        kind = kind_of(value)
-        if kind is Kind.GRAPH and id(value) not in seen:
-            seen.add(id(value))
-        elif kind is not Kind.PYTREE:
-            continue
-        try:
-            children = get_node_impl(value).flatten(value)[0]  # type: ignore[union-attr]
-        except GraphError:  # a part that cannot be walked must not hide the error that this is for
-            continue
-        stack.extend(((*path, key), unwrapped(child)) for key, child in reversed(children))
-    return None
+    """The first path from a root to an object, or ``None``. Parts that cannot be walked are passed over."""
+    return next((place.path for place in visit(root, children=children_if_any) if place.value is target), None)
 
 
 def modules_in_use() -> list[tuple[str, Any]]:

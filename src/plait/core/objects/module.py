@@ -33,7 +33,6 @@ from .attributes import (
     data,
     declared_statuses,
     holds_data,
-    iter_data,
     static,
 )
 from .clock import Stamp, mark_changed
@@ -44,18 +43,16 @@ from .nodes import (
     Kind,
     Static,
     StaticElem,
-    get_node_impl,
-    iter_graph_nodes,
     kind_of,
     pytree_impl,
     register_graph_node_type,
-    unwrapped,
 )
 from .repr import render_tree, repr_fields, size_comment
 from .sowing import Sowing
 from .statics import HashableMapping, same_static
 from .trace_guard import raise_foreign_trace
 from .variables import Variable, run_through
+from .visit import iter_graph_nodes, visit
 
 M = TypeVar("M", bound="Module")
 C = TypeVar("C", bound=type)
@@ -455,16 +452,10 @@ def _variables_comment(node: Pytree) -> str:
 
 def _variables_below(node: Pytree) -> list[Variable[Any]]:
     """The variables of a graph, each once. Those of a graph that cannot be walked are not counted."""
-    found: dict[int, Variable[Any]] = {}
     try:
-        for _, owner in iter_graph_nodes(node):
-            for _, child in get_node_impl(owner).flatten(owner)[0]:  # type: ignore[union-attr]
-                for _, item in iter_data(unwrapped(child)):
-                    if isinstance(item, Variable):
-                        found[id(item)] = item
+        return [place.value for place in visit(node) if place.kind is Kind.VARIABLE and place.first is None]
     except GraphError:
         return []
-    return list(found.values())
 
 
 def _shown_kind(variable: Variable[Any]) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
@@ -28,7 +28,7 @@ from jax.tree_util import (
 
 from ..._compat import is_mutable_array
 from ...errors import GraphError, GraphTypeError
-from ...paths import Path, sort_key, sorted_keys
+from ...paths import sort_key, sorted_keys
 from ...words import with_article
 from .clock import Stamp
 from .statics import same_static, static_key
@@ -531,21 +531,3 @@ def check_node(node: Any, operation: str) -> None:
             expected="a plait.Module (or another graph node), a Variable, an array, or a list, tuple or dict of these",
             do="pass the module itself, or a container of modules",
         )
-
-
-def iter_graph_nodes(root: Any) -> Iterator[tuple[Path, Any]]:
-    """Every graph node below and including ``root``, once, at its first path; owners before what they own."""
-    seen: set[int] = set()
-    stack: list[tuple[Path, Any]] = [((), root)]
-    while stack:
-        path, node = stack.pop()
-        kind = kind_of(node)
-        if kind is Kind.GRAPH:
-            if id(node) in seen:
-                continue
-            seen.add(id(node))
-            yield path, node
-        elif kind is not Kind.PYTREE:
-            continue
-        children = get_node_impl(node).flatten(node)[0]  # type: ignore[union-attr]
-        stack.extend(((*path, key), unwrapped(child)) for key, child in reversed(children))

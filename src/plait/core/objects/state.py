@@ -90,12 +90,11 @@ class State(MutableMapping[Any, Any]):
 
     def __getitem__(self, key: Any) -> Any:
         value = self._mapping[key]
-        if type(value) is not dict:
-            return value
-        view = type(self)(value, _copy=False)
-        if self._tracking is not None:
-            _set_tracking(view, self._tracking)
-        return view
+        return self._view(value) if type(value) is dict else value
+
+    def _view(self: S, mapping: dict[Any, Any]) -> S:
+        """A nested mapping as a state whose writes go through, and are told."""
+        return _around(type(self), mapping, self._tracking)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         value = _plain(value)
@@ -196,11 +195,20 @@ _set_mapping: Callable[[Any, dict[Any, Any]], None] = State.__dict__["_mapping"]
 _set_tracking: Callable[[Any, _Tracking | None], None] = State.__dict__["_tracking"].__set__
 
 
+_new: Callable[[Any], Any] = object.__new__
+
+
+def _around(cls: type[S], mapping: dict[Any, Any], tracking: _Tracking | None) -> S:
+    """A state around this very mapping."""
+    state = _new(cls)
+    _set_mapping(state, mapping)
+    _set_tracking(state, tracking)
+    return state
+
+
 def tracked(state: S) -> S:
     """A tracked state with the same leaves: nested dicts are copied, leaves are not."""
-    found = type(state)(_own(state._mapping), _copy=False)
-    _set_tracking(found, _Tracking())
-    return found
+    return _around(type(state), _own(state._mapping), _Tracking())
 
 
 def _own(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -263,25 +271,49 @@ def _state_repr(name: str, mapping: Mapping[Any, Any]) -> str:
     return f"{name}{opening}\n{body}\n{closing}" if lines else f"{name}{opening}{closing}"
 
 
+def _sorts_as_dicts(mapping: dict[Any, Any]) -> bool:
+    """Whether the keys of each mapping, down to the leaves, can be compared with each other."""
+    found = [mapping]
+    add = found.append
+    try:
+        for each in found:
+            sorted(each)
+            for value in each.values():
+                if type(value) is dict:
+                    add(value)
+    except TypeError:
+        return False
+    return True
+
+
 def _register(cls: type[State]) -> None:
     def children(state: State) -> tuple[list[Any], list[Any]]:
         keys = sorted_keys(state._mapping, cls.__name__)
         return keys, [state[key] for key in keys]
 
+    # To JAX the nested mappings are the dicts that they are, which it goes through at the speed of C. Where it could
+    # not sort the keys of one below, they are states.
+    def parts(state: State) -> tuple[list[Any], list[Any]]:
+        mapping = state._mapping
+        if _sorts_as_dicts(mapping):
+            keys = sorted(mapping)
+            return keys, [*map(mapping.__getitem__, keys)]
+        return children(state)
+
     def flatten(state: State) -> Any:
-        keys, values = children(state)
+        keys, values = parts(state)
         return values, tuple(keys)
 
     def flatten_with_keys(state: State) -> Any:
-        keys, values = children(state)
-        return [(DictKey(key), value) for key, value in zip(keys, values, strict=True)], tuple(keys)
+        keys, values = parts(state)
+        return [*zip(map(DictKey, keys), values, strict=True)], tuple(keys)
 
     def unflatten(keys: tuple[Any, ...], values: Iterable[Any]) -> State:
-        mapping = {
-            key: value.raw_mapping if isinstance(value, State) else value
-            for key, value in zip(keys, values, strict=True)
-        }
-        return cls(mapping, _copy=False)
+        mapping = dict(zip(keys, values, strict=True))
+        for key, value in mapping.items():
+            if isinstance(value, State):
+                mapping[key] = value.raw_mapping
+        return _around(cls, mapping, None)
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 

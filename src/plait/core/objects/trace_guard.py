@@ -43,7 +43,8 @@ def raise_foreign_trace(trace: Any, owner: Any, action: str) -> None:
         do="return the new value from the function, and make the change after the call"
         if transform is None
         else "make the model an argument of the function, and use plait's own transform, which carries the change out: "
-        f"plait.{transform}(f)(model, x)",
+        f"plait.{transform}(f)(model, x)"
+        + (", with argnums=1 for the gradient with respect to x alone" if transform == "grad" else ""),
     )
 
 

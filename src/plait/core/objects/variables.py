@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
@@ -74,7 +75,15 @@ class _VariableType(type):
 
 
 _VALUE_KEY = GetAttrKey("value")
-_latest_flatten: Any = None  # the trace in which a variable was last taken apart by JAX
+
+
+class _LatestFlatten(threading.local):
+    """The trace, other than the top level, in which JAX last took a variable apart in this thread."""
+
+    trace: Any = None
+
+
+_latest_flatten = _LatestFlatten()
 
 
 class LentCell(Cell):
@@ -119,21 +128,28 @@ def _flatten_with_keys(variable: Variable[Any]) -> Any:
 
 
 def _flatten_without_keys(variable: Variable[Any]) -> Any:
-    global _latest_flatten
     cell = variable._cell
-    raw = cell.raw
     if type(cell) is LentCell:
-        cell.carried = raw
-    _latest_flatten = trace_state.value
-    return (raw,), metadata_key(cell)
+        cell.carried = cell.raw
+    trace = trace_state.value
+    if trace is not top_level_trace:
+        _latest_flatten.trace = trace
+    metadata = cell.metadata
+    return (cell.raw,), PLAIN_METADATA_KEY if metadata is PLAIN_METADATA else HashableMapping(metadata)
 
 
 def _unflattener(cls: type[Variable[Any]]) -> Callable[[Any, Any], Variable[Any]]:
     def unflatten(metadata: HashableMapping[str, Any], children: Any) -> Variable[Any]:
         trace = trace_state.value
-        variable = make_variable(cls, children[0], dict_of(metadata), trace)
-        if trace is not top_level_trace and trace is not _latest_flatten:
-            _set_cell(variable, LentCell(variable._cell, cls))
+        cell = Cell()
+        cell.version = 0
+        cell.raw = children[0]
+        cell.metadata = PLAIN_METADATA if metadata is PLAIN_METADATA_KEY else dict(metadata)
+        cell.trace = trace
+        variable = _new(cls)
+        if trace is not top_level_trace and trace is not _latest_flatten.trace:
+            cell = LentCell(cell, cls)
+        _set_cell(variable, cell)
         return variable
 
     return unflatten

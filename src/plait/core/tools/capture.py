@@ -21,10 +21,10 @@ from ...words import describe_type
 from ..functional.traversal import find_duplicates
 from ..objects.filters import FilterLiteral, to_predicate
 from ..objects.module import Module, Pytree
-from ..objects.nodes import iter_graph_nodes
 from ..objects.sowing import RECORD, new_record
 from ..objects.state import FlatState, State, group_leaves, to_flat_state
 from ..objects.variables import Perturbation, Variable
+from ..objects.visit import iter_graph_nodes
 from .method_observers import observed_methods
 from .path_patterns import PathPattern
 

@@ -15,7 +15,7 @@ import jax
 
 from ...paths import format_path
 from ..objects.module import Module
-from ..objects.nodes import iter_graph_nodes
+from ..objects.visit import iter_graph_nodes
 from .method_observers import observed_methods
 
 _MARK = "@"  # before a path, so that it is told from names that JAX and users give

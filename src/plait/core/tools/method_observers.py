@@ -27,6 +27,11 @@ _lock = threading.Lock()
 _observed: dict[type, tuple[dict[Observer, int], dict[str, Any]]] = {}
 
 
+def is_observing() -> bool:
+    """Whether any block watches methods now."""
+    return bool(_observed)
+
+
 @contextlib.contextmanager
 def observed_methods(modules: Iterable[Module], observer: Observer) -> Iterator[None]:
     """Calls of public methods of these modules, and of ``__call__``, go through ``observer`` inside the block.

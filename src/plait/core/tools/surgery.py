@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from ...errors import ArgumentError, GraphError
-from ...paths import Path, describe_path, sorted_keys
+from ...paths import Path, describe_path
 from ...typing import FilterLiteral
 from ...words import describe_type
 from ..functional.calls import children_by_key
@@ -26,6 +26,7 @@ from ..objects.module import Pytree, copied_buffers
 from ..objects.nodes import GRAPH_REGISTRY, Kind, kind_of, pytree_impl
 from ..objects.rngs import Rngs, RngState
 from ..objects.variables import Param, Variable
+from ..objects.visit import Place, children_of, has_identity, visit
 from .path_patterns import PathPattern
 
 
@@ -316,10 +317,10 @@ class Selection:
                     do="select the module that holds it, or use map(lambda path, value: ...)",
                 )
             for owner_path, owner in _holders(path, part, done):
-                fresh = _made_again(owner_path, owner, rngs, arguments)
+                fresh = {place.path: place.value for place in visit(_made_again(owner_path, owner, rngs, arguments))}
                 for key, variable in iter_graph(owner):
-                    if isinstance(variable, Variable) and not isinstance(variable, RngState):
-                        writes.append(((*owner_path, *key), variable, _at(fresh, key)))
+                    if _is_initialized(variable):
+                        writes.append(((*owner_path, *key), variable, fresh.get(key)))
         self._write(writes, "the module as its constructor makes it")
         return self
 
@@ -353,13 +354,27 @@ class Selection:
 # Places ---------------------------------------------------------------------------------------------------------------
 
 
-class _Holder:
-    """A node whose children have places. Where it is immutable, it is made anew with each change."""
+class _Part:
+    """An object of a graph with all its places; numbers, strings and ``None`` are one for each place.
 
-    def __init__(self, node: Any, places: list[_Place]) -> None:
-        self.node, self.places = node, places
+    Attributes:
+        value: the object.
+        places: (part that holds it, key) of each place; none for the root.
+        paths: of each place; ``()`` for the root.
+    """
 
-    def put(self, key: Any, value: Any) -> None:
+    def __init__(self, value: Any, places: list[tuple[_Part, Any]], paths: list[Path]) -> None:
+        self.value, self.places, self.paths = value, places, paths
+        self.node = value  # what stands there now: immutable nodes are made anew with each change
+
+    def put(self, value: Any) -> _Part:
+        """Another object in all places; what then stands there."""
+        if value is not self.value:
+            for owner, key in self.places:
+                owner.put_child(key, value)
+        return _Part(value, self.places, self.paths)
+
+    def put_child(self, key: Any, value: Any) -> None:
         node: Any = self.node
         if isinstance(node, Pytree) and isinstance(key, str) and not isinstance(node, Mapping):
             setattr(node, key, value)
@@ -378,66 +393,23 @@ class _Holder:
                     expected="a module, list or dict as the root",
                     do="select in the modules that it holds",
                 )
-            for place in self.places:
-                place.put(self.node)
-
-
-class _Place:
-    """One key of one node."""
-
-    def __init__(self, holder: _Holder, key: Any) -> None:
-        self.holder, self.key = holder, key
-
-    def put(self, value: Any) -> None:
-        self.holder.put(self.key, value)
-
-
-class _Part:
-    """An object of a graph with all its paths and places; numbers, strings and ``None`` are one for each place."""
-
-    def __init__(self, value: Any, paths: list[Path], places: list[_Place]) -> None:
-        self.value, self.paths, self.places = value, paths, places
-
-    def put(self, value: Any) -> _Part:
-        """Another object in all places; what then stands there."""
-        if value is not self.value:
-            for place in self.places:
-                place.put(value)
-        return _Part(value, self.paths, self.places)
+            for owner, place in self.places:
+                owner.put_child(place, self.node)
 
 
 def _parts(model: Any) -> list[_Part]:
     """Every object of a graph, owners first."""
-    root = _Part(model, [()], [])
-    parts, known = [root], RefMap()
-    if _has_identity(model):
-        known[model] = root
-    stack = [root]
-    while stack:
-        part = stack.pop()
-        if kind_of(part.value) not in (Kind.GRAPH, Kind.PYTREE) or part.value is None:
-            continue
-        holder = _Holder(part.value, part.places)
-        children = children_by_key(part.value)
-        found: list[_Part] = []
-        for key in sorted_keys(children):
-            child, path, place = children[key], (*part.paths[0], key), _Place(holder, key)
-            old = known.get(child) if _has_identity(child) else None
-            if old is not None:
-                old.paths.append(path)
-                old.places.append(place)
-                continue
-            found.append(_Part(child, [path], [place]))
-            if _has_identity(child):
-                known[child] = found[-1]
-        parts += found
-        stack += reversed(found)
-    return parts
+    parts: dict[Place, _Part] = {}
+    for place in visit(model, is_shared=_is_one_part):
+        part = parts.setdefault(place.first or place, _Part(place.value, [], []))
+        part.paths.append(place.path)
+        if place.owner is not None:
+            part.places.append((parts[place.owner], place.key))
+    return list(parts.values())
 
 
-def _has_identity(value: Any) -> bool:
-    kind = kind_of(value)
-    return kind in (Kind.GRAPH, Kind.VARIABLE, Kind.REF, Kind.ARRAY) or isinstance(value, (list, dict))
+def _is_one_part(value: Any, kind: Kind) -> bool:
+    return has_identity(value, kind) or kind is Kind.ARRAY or isinstance(value, (list, dict))
 
 
 def _nothing_matches(model: Any, predicates: list[Any], parts: list[_Part]) -> ArgumentError:
@@ -477,11 +449,7 @@ def _raw(variable: Variable[Any]) -> Any:
 
 def _shapes(node: Any) -> dict[Path, Any]:
     """The shapes of a part's variables by path, random streams left out."""
-    return {
-        path: jax.tree.map(jnp.shape, _raw(value))
-        for path, value in iter_graph(node)
-        if isinstance(value, Variable) and not isinstance(value, RngState)
-    }
+    return {path: jax.tree.map(jnp.shape, _raw(value)) for path, value in iter_graph(node) if _is_initialized(value)}
 
 
 def _shown(shapes: dict[Path, Any]) -> str:
@@ -495,30 +463,22 @@ def _copied_as(value: Any, like: Any) -> Any:
     return copied_buffers(value) if dtype is None or dtype == value.dtype else value.astype(dtype)
 
 
-def _at(node: Any, path: Path) -> Any:
-    for key in path:
-        children = children_by_key(node) if kind_of(node) in (Kind.GRAPH, Kind.PYTREE) and node is not None else {}
-        if key not in children:
-            return None
-        node = children[key]
-    return node
-
-
 def _holders(path: Path, node: Any, done: RefMap) -> Iterator[tuple[Path, Any]]:
     """The outermost modules below a node that hold variables of their own, each once; random streams left out."""
-    if kind_of(node) is Kind.GRAPH:
-        if node in done:
-            return
-        done[node] = True
-    elif kind_of(node) is not Kind.PYTREE or node is None:
-        return
-    children = children_by_key(node)
-    own = [child for child in children.values() if isinstance(child, Variable) and not isinstance(child, RngState)]
-    if own:
-        yield path, node
-        return
-    for key in sorted_keys(children):
-        yield from _holders((*path, key), children[key], done)
+    for place in visit(node):
+        if place.kind is Kind.GRAPH and place.value in done:
+            place.enter = False
+        if place.enter:
+            if place.kind is Kind.GRAPH:
+                done[place.value] = True
+            if any(_is_initialized(child) for _, child in children_of(place.value)):
+                place.enter = False
+                yield (*path, *place.path), place.value
+
+
+def _is_initialized(value: Any) -> bool:
+    """Whether a constructor gives it a first value: a variable, and no random stream."""
+    return isinstance(value, Variable) and not isinstance(value, RngState)
 
 
 def _made_again(path: Path, module: Any, rngs: Rngs, given: Mapping[str, Any]) -> Any:

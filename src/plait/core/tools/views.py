@@ -16,12 +16,12 @@ from ...typing import FilterLiteral
 from ...words import describe_type
 from ..functional.calls import clone, merge, split
 from ..functional.traversal import find_duplicates, iter_graph
-from ..graph.flatten import RefMap
 from ..objects.filters import to_predicate
 from ..objects.module import set_attributes
-from ..objects.nodes import GRAPH_REGISTRY, Kind, kind_of, pytree_impl
+from ..objects.nodes import Kind, PytreeNodeImpl, get_node_impl, kind_of
 from ..objects.state import map_state
 from ..objects.variables import Variable
+from ..objects.visit import Place, children_first, visit
 
 N = TypeVar("N")
 
@@ -32,7 +32,6 @@ def with_attributes(
     *,
     only: FilterLiteral = ...,
     raise_if_not_found: bool = True,
-    graph: bool | None = None,
     **attributes: Any,
 ) -> N:
     """A copy that shares the variables, with existing attributes replaced on the matching modules.
@@ -45,7 +44,7 @@ def with_attributes(
         >>> plait.with_attributes(drop, deterministic=True).deterministic, drop.deterministic
         (True, False)
     """
-    copied = clone(node, variables=False, graph=graph)
+    copied = clone(node, variables=False)
     set_attributes(copied, (only,), attributes, raise_if_not_found=raise_if_not_found, kind=object)
     return copied
 
@@ -56,7 +55,6 @@ def view(
     *,
     only: FilterLiteral = ...,
     raise_if_not_found: bool = True,
-    graph: bool | None = None,
     **settings: Any,
 ) -> N:
     """A copy that shares the variables, with other mode settings.
@@ -77,7 +75,7 @@ def view(
         [1.0, 1.0, 1.0]
     """
     predicate = to_predicate(only)
-    copied = clone(node, variables=False, graph=graph)
+    copied = clone(node, variables=False)
     unused = set(settings)
     for path, value in list(iter_graph(copied)):
         if kind_of(value) is not Kind.GRAPH or not hasattr(value, "set_view") or not predicate(path, value):
@@ -104,11 +102,11 @@ def _view_parameters(method: Callable[..., Any]) -> set[str] | None:
     return {parameter.name for parameter in parameters}
 
 
-def view_info(node: Any, /, *, only: FilterLiteral = ..., graph: bool | None = None) -> str:
+def view_info(node: Any, /, *, only: FilterLiteral = ...) -> str:
     """The settings that ``view`` can make on a graph: per class its arguments, defaults and documentation."""
     predicate = to_predicate(only)
     sections: dict[str, str] = {}
-    for path, value in iter_graph(node, graph=graph):
+    for path, value in iter_graph(node):
         if kind_of(value) is not Kind.GRAPH or not hasattr(value, "set_view") or not predicate(path, value):
             continue
         method = type(value).set_view
@@ -122,7 +120,7 @@ def view_info(node: Any, /, *, only: FilterLiteral = ..., graph: bool | None = N
     return "\n".join(sections[name] for name in sorted(sections))
 
 
-def map(f: Callable[[Path, Any], Any], node: N, /, *, graph: bool | None = None, recreate_variables: bool = True) -> N:
+def map(f: Callable[[Path, Any], Any], node: N, /, *, recreate_variables: bool = True) -> N:
     """A new graph with ``f(path, leaf)`` at each leaf of the state.
 
     Example:
@@ -130,16 +128,13 @@ def map(f: Callable[[Path, Any], Any], node: N, /, *, graph: bool | None = None,
         >>> plait.map(lambda path, leaf: leaf.replace(leaf * 0), model).kernel.sum().item()
         0.0
     """
-    graphdef, state = split(node, graph=graph)
+    graphdef, state = split(node)
     if not isinstance(state, Variable) and hasattr(state, "raw_mapping"):
         return merge(graphdef, map_state(f, state), copy=False, recreate_variables=recreate_variables)
     return merge(graphdef, f((), state), copy=False, recreate_variables=recreate_variables)
 
 
-_IN_PROGRESS: Any = object()
-
-
-def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | None = None) -> Any:
+def recursive_map(f: Callable[[Path, Any], Any], node: Any, /) -> Any:
     """Replace every node and leaf, children first, on a copy that shares variables.
 
     A shared object is mapped once, and its replacement is used everywhere.
@@ -150,46 +145,35 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | 
     Raises:
         GraphError: a cycle leads to a node whose children are not done.
     """
-    done = RefMap()
-
-    def visit(path: Path, value: Any) -> Any:
-        kind = kind_of(value)
-        if kind in (Kind.GRAPH, Kind.VARIABLE, Kind.REF):
-            known = done.get(value)
-            if known is _IN_PROGRESS:
-                raise GraphError(
-                    "recursive_map met a cycle",
-                    at=describe_path(path),
-                    found=f"{describe_type(value)} whose children are still being mapped",
-                    expected="a graph without cycles",
-                    do="break the cycle first, or map the state with plait.map",
-                )
-            if known is not None:
-                return known[0]
-        if kind is Kind.GRAPH:
-            done[value] = _IN_PROGRESS
-            impl = GRAPH_REGISTRY[type(value)]
-            children, metadata = impl.flatten(value)
-            mapped = impl.create_empty(metadata)
-            impl.init(mapped, [(key, visit((*path, key), _unwrapped(child))) for key, child in children])
-            result = f(path, mapped)
-            done[value] = (result,)
-            return result
-        if kind is Kind.PYTREE and value is not None:
-            pytree = pytree_impl(type(value))
-            children, metadata = pytree.flatten(value)
-            mapped = pytree.unflatten([(key, visit((*path, key), child)) for key, child in children], metadata)
-            return f(path, mapped)
-        result = f(path, value)
-        if kind in (Kind.VARIABLE, Kind.REF):
-            done[value] = (result,)
-        return result
-
-    return visit((), node)
+    done: dict[Place, Any] = {}
+    children: dict[Place | None, list[tuple[Any, Any]]] = {}
+    for place in children_first(visit(node)):
+        first = place.first or place
+        if place.first is None:
+            done[place] = f(place.path, _rebuilt(place, children.pop(place, [])))
+        elif first not in done:
+            raise GraphError(
+                "recursive_map met a cycle",
+                at=describe_path(place.path),
+                found=f"{describe_type(place.value)} whose children are still being mapped",
+                expected="a graph without cycles",
+                do="break the cycle first, or map the state with plait.map",
+            )
+        children.setdefault(place.owner, []).append((place.key, done[first]))
+    return children[None][0][1]
 
 
-def _unwrapped(child: Any) -> Any:
-    return child.value if type(child).__name__ in ("DataElem", "StaticElem") else child
+def _rebuilt(place: Place, children: list[tuple[Any, Any]]) -> Any:
+    """A node around other children; a leaf as it is."""
+    if not place.enter:
+        return place.value
+    impl = get_node_impl(place.value)
+    metadata = impl.flatten(place.value)[1]  # type: ignore[union-attr]
+    if isinstance(impl, PytreeNodeImpl):
+        return impl.unflatten(children, metadata)
+    node = impl.create_empty(metadata)  # type: ignore[union-attr]
+    impl.init(node, children)  # type: ignore[union-attr]
+    return node
 
 
 def with_vars(
@@ -201,7 +185,6 @@ def with_vars(
     mutable: bool | None = None,
     only: FilterLiteral = ...,
     allow_duplicates: bool = False,
-    graph: bool | None = None,
 ) -> N:
     """A copy whose matching variables are made again with other flags.
 
@@ -237,4 +220,4 @@ def with_vars(
         metadata = {**leaf.get_metadata(), "ref": ref}
         return type(leaf).from_metadata(new_ref(value) if ref else value, metadata)
 
-    return map(remake, node, graph=graph)
+    return map(remake, node)

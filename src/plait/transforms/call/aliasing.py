@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ...core.graph.flatten import Walk, path_of
 from ...core.objects.variables import Variable
 from ...errors import SharingError
-from ...paths import joined
+from .names import joined
 from .prefixes import choose
 
 

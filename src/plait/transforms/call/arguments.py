@@ -1,4 +1,4 @@
-"""The names of a function's arguments, for messages about one of them."""
+"""How a call passes its arguments: by position, static ones wrapped, and arrays where arrays are due."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
+import numpy as np
 
-from ...core.objects.nodes import Static, jax_key_to_key
+from ...core.objects.nodes import Static
 from ...core.objects.statics import static_key
-from ...errors import ArgumentError
-from ...paths import Path, format_path
+from ...errors import ArgumentError, ArgumentTypeError
 from ...words import describe_type
-from .prefixes import is_graph_leaf
+from .gather import Gathered
+from .names import argument_name, parameter_names
+
+_NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
 
 def static_argument(transform: str, value: Any, argument: int | str) -> Static:
@@ -42,40 +45,36 @@ def with_statics(transform: str, args: tuple[Any, ...], argnums: int | Iterable[
     return tuple(static_argument(transform, arg, i) if i in statics else arg for i, arg in enumerate(args))
 
 
-def parameter_names(function: Callable[..., Any]) -> list[str]:
-    """The names of a function's parameters, in order; none where it has no signature."""
+def positional(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Keyword arguments moved to positions, as far as the signature tells. (rule X1)"""
+    if not kwargs:
+        return args, kwargs
     try:
-        return list(inspect.signature(function).parameters)
+        bound = inspect.signature(f).bind(*args, **kwargs)
     except (TypeError, ValueError):
-        return []
+        return args, kwargs
+    return bound.args, bound.kwargs
 
 
-def argument_names(function: Callable[..., Any], count: int) -> list[str]:
-    """What a function calls its positional arguments."""
-    names = parameter_names(function)
-    return [names[i] if i < len(names) else f"args[{i}]" for i in range(count)]
+def check_plain_arguments(function: Callable[..., Any], gathered: Gathered, error: Exception) -> None:
+    """Name the argument that JAX could not take for an array.
 
-
-def argument_name(path: Any, names: list[str]) -> str:
-    """A place in ``(args, kwargs)``, a JAX path, by the name of the parameter: ``batch["x"]``."""
-    return format_path(argument_path(path, names))
-
-
-def argument_path(path: Any, names: list[str]) -> Path:
-    """The same as a path: ``("batch", "x")``."""
-    kind, first, *rest = map(jax_key_to_key, path)
-    return (names[first] if kind == 0 and first < len(names) else str(first), *rest)
-
-
-def objects_by_name(function: Callable[..., Any], tree: Any) -> dict[Any, Any]:
-    """The objects in ``(args, kwargs)``, in dicts whose paths are those that a user writes: ``models[0].kernel``."""
-    names = parameter_names(function)
-    found: dict[Any, Any] = {}
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_graph_leaf)[0]:
-        if is_graph_leaf(leaf):
-            *above, last = argument_path(path, names)
-            owner = found
-            for key in above:
-                owner = owner.setdefault(key, {})
-            owner[last] = leaf
-    return found
+    Raises:
+        ArgumentTypeError: names the argument, its type, and what to do about it.
+    """
+    structure = gathered.structure
+    plain = [path for path, graphdef in zip(structure.places(), structure.graphdefs, strict=True) if graphdef is None]
+    names, name = parameter_names(function), getattr(function, "__name__", "f")
+    for path, value in zip(plain, gathered.plain, strict=True):
+        if isinstance(value, _NUMBERS) or hasattr(value, "__jax_array__"):
+            continue
+        at = argument_name(path, names)
+        raise ArgumentTypeError(
+            f"{name} was called with an argument that is no array",
+            at=f"argument {at}",
+            found=f"{describe_type(value)}: {value!r:.60}",
+            expected="arrays, numbers, modules, and containers of them",
+            do=f"make it static: plait.jit({name}, static_argnames={at!r})"
+            if len(path) == 2
+            else "make the whole argument static, or take such values out of it",
+        ) from error

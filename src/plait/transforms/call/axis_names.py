@@ -15,12 +15,13 @@ from typing import Any
 
 import jax
 
+from ...core.functional.modes import check_mode
 from ...core.graph.axes import PARTITION_NAME, drop_axis, put_axis
 from ...core.graph.flatten import Walk, path_of
 from ...core.objects.variables import Variable
 from ...errors import PartitioningUnspecifiedError
-from .crossing import check_arguments, check_function
-from .lanes import positional
+from .arguments import positional
+from .functions import check_function
 from .prefixes import Prefix, choose, is_graph_leaf
 
 _NAME = "_plait_axis_name"
@@ -76,7 +77,7 @@ def transform_metadata(
         args, kwargs = positional(f, args, kwargs)
         ins = Prefix.of("transform_metadata", "in_axes", in_axes, updates=True)
         outs = Prefix.of("transform_metadata", "out_axes", out_axes, updates=True)
-        check_arguments("transform_metadata", f, (args, kwargs), graph, True)
+        check_mode(list(args), graph)
         return _run_without_names(f, args, kwargs, ins, outs, metadata)
 
     setattr(wrapper, _NAME, partition)

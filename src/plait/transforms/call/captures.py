@@ -29,6 +29,8 @@ from ...notices import warn
 from .prefixes import is_graph_leaf
 
 _LONGEST = 1_000  # longer containers hold data
+_MOST = 200  # functions that one function leads to
+_LIBRARIES = {__name__.partition(".")[0], "jax", "numpy", "functools", "builtins", "math"}
 
 
 def warn_about_captures(f: Callable[..., Any], name: str) -> None:
@@ -47,8 +49,25 @@ def warn_about_captures(f: Callable[..., Any], name: str) -> None:
 
 
 def captures_objects(f: Callable[..., Any]) -> bool:
-    """Whether a function holds modules or variables that are not among its arguments, as far as can be seen."""
-    return next(_captured(f), None) is not None
+    """Whether a function leads to modules or variables that are not among its arguments, as far as can be seen.
+
+    The functions that it calls by name are looked at too, but for those of installed libraries.
+    """
+    found = [f]
+    for each in found:
+        if len(found) > _MOST or next(_captured(each), None) is not None:
+            return True
+        inner = [value for value in _with_inner_functions(each)[1:] if not _is_library(value)]
+        each = getattr(each, "__wrapped__", each)
+        if isinstance(each, FunctionType):
+            named = (each.__globals__.get(label) for label in _loaded_globals(each.__code__))
+            inner += [value for value in named if isinstance(value, FunctionType) and not _is_library(value)]
+        found += [value for value in inner if not any(value is known for known in found)]
+    return False
+
+
+def _is_library(f: FunctionType) -> bool:
+    return (f.__module__ or "").partition(".")[0] in _LIBRARIES
 
 
 @contextlib.contextmanager

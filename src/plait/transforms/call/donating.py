@@ -1,4 +1,4 @@
-"""Donation in lanes: which of a call's buffers the transform may take over.
+"""Donation by ports: which of a call's buffers the transform may take over.
 
 JAX donates whole arguments, so what is given away travels apart from what is kept. A variable whose buffer is given
 comes out again whether it was written or not; otherwise it would be left without one.
@@ -13,42 +13,43 @@ from typing import Any
 
 import jax
 
-from .lanes import Lifting, Passage
+from .body import Body
+from .call import Call
 from .prefixes import is_graph_leaf
 
 
 @dataclasses.dataclass(frozen=True)
 class Donating:
-    """A passage of two arguments: what is given of each lane, and what is kept. Equal for equal structures.
+    """A body of two arguments: what is given of each port, and what is kept. Equal for equal structures.
 
     Attributes:
-        flags: for each value of each lane, whether it is given.
+        flags: for each value of each port, whether it is given.
     """
 
-    passage: Passage
+    body: Body
     flags: tuple[tuple[bool, ...], ...]
 
     def __call__(self, given: Sequence[Sequence[Any]], kept: Sequence[Sequence[Any]]) -> Any:
         inputs = []
         for first, second, flags in zip(map(iter, given), map(iter, kept), self.flags, strict=True):
             inputs.append([next(first) if is_given else next(second) for is_given in flags])
-        return self.passage(inputs)
+        return self.body(inputs)
 
     def separated(self, inputs: Sequence[Sequence[Any]]) -> tuple[Any, Any]:
-        """The lanes, as what is given and what is kept."""
-        pairs = [list(zip(lane, flags, strict=True)) for lane, flags in zip(inputs, self.flags, strict=True)]
+        """The ports, as what is given and what is kept."""
+        pairs = [list(zip(port, flags, strict=True)) for port, flags in zip(inputs, self.flags, strict=True)]
         return (
-            tuple([value for value, is_given in lane if is_given] for lane in pairs),
-            tuple([value for value, is_given in lane if not is_given] for lane in pairs),
+            tuple([value for value, is_given in port if is_given] for port in pairs),
+            tuple([value for value, is_given in port if not is_given] for port in pairs),
         )
 
 
-def donate(lifting: Lifting, args: tuple[Any, ...], donated: frozenset[int]) -> Donating:
-    """The passage of a call that gives away the arrays and variables of the arguments at ``donated``.
+def donate(call: Call, args: tuple[Any, ...], donated: frozenset[int]) -> Donating:
+    """The body of a call that gives away the arrays and variables of the arguments at ``donated``.
 
     Array attributes stay, and so does a buffer that two inputs hold, since it can be given away only once.
     """
-    gathered, walk = lifting.gathered, lifting.gathered.walk
+    gathered, walk = call.gathered, call.gathered.walk
     roots: list[bool] = []
     plain: list[bool] = []
     for number, arg in enumerate(args):
@@ -64,10 +65,10 @@ def donate(lifting: Lifting, args: tuple[Any, ...], donated: frozenset[int]) -> 
             for position, is_given in enumerate(given)
             if is_given and walk.types[position] is not None and holders[id(values[position])] == 1
         }
-    flags: list[list[bool]] = [[] for _ in lifting.lanes]
-    for position, lane in enumerate(lifting.value_lanes):
-        flags[lane].append(position in positions)
-    for is_given, lane, leaf in zip(plain, lifting.plain_lanes, gathered.plain, strict=True):
-        flags[lane].append(is_given and holders[id(leaf)] == 1)
-    passage = dataclasses.replace(lifting.passage, returned=frozenset(positions))
-    return Donating(passage, tuple(map(tuple, flags)))
+    flags: list[list[bool]] = [[] for _ in call.ports]
+    for position, port in enumerate(call.body.value_ports):
+        flags[port].append(position in positions)
+    for is_given, port, leaf in zip(plain, call.body.plain_ports, gathered.plain, strict=True):
+        flags[port].append(is_given and holders[id(leaf)] == 1)
+    body = dataclasses.replace(call.body, donated=frozenset(positions))
+    return Donating(body, tuple(map(tuple, flags)))

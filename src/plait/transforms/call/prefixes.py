@@ -24,8 +24,9 @@ from ...core.objects.nodes import GRAPH_REGISTRY, get_node_impl, unwrapped
 from ...core.objects.state import State, to_flat_state
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, FilterError
-from ...paths import Path, describe_path, joined
+from ...paths import Path, describe_path
 from ...words import describe_filter, describe_type, name_of_class, with_article
+from .names import joined
 
 
 def is_graph_leaf(x: Any) -> bool:
@@ -83,8 +84,10 @@ class FilterMapping(Mapping[Any, Any]):
     def as_code(self, more: Mapping[Any, Any] = {}) -> str:
         """This mapping as a program writes it, with more entries: ``plait.StateAxes({plait.Param: 0, ...: None})``."""
         pairs = [*zip(self.filters, self.values_, strict=True), *more.items()]
-        shown = "{" + ", ".join(f"{describe_filter(key)}: {_value_as_code(value)}" for key, value in pairs) + "}"
+        shown = "{" + ", ".join(f"{describe_filter(key)}: {describe_filter(value)}" for key, value in pairs) + "}"
         return shown if type(self) is FilterMapping else f"{name_of_class(type(self))}({shown})"
+
+    map_prefix = choose  # its name in Flax
 
     def __getitem__(self, key: Any) -> Any:
         for known, value in zip(self.filters, self.values_, strict=True):
@@ -108,13 +111,6 @@ class FilterMapping(Mapping[Any, Any]):
         pairs = zip(self.filters, self.values_, strict=True)
         shown = [f"{_show_filter(filter)}: {_show_filter(value)}" for filter, value in pairs]
         return f"{type(self).__name__}({{{', '.join(shown)}}})"
-
-
-def _value_as_code(value: Any) -> str:
-    if isinstance(value, PartitionSpec):
-        return f"jax.sharding.PartitionSpec{tuple(value)!r}"
-    short = value is None or isinstance(value, (int, str, type))
-    return describe_filter(value) if short else "sharding"
 
 
 def _show_filter(value: Any) -> str:
@@ -166,6 +162,12 @@ class NodePrefix:
 
     def __init__(self, node: Any) -> None:
         self.node = node
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NodePrefix) and self.node is other.node
+
+    def __hash__(self) -> int:
+        return id(self.node)
 
     def choose(self, path: Path, leaf: Any, root: str = "") -> Any:
         """The value at this path; ``root`` is what the object is called.

@@ -3,7 +3,7 @@
 A compiled function takes the raw values, each as an argument, then plain arguments, and returns what it wrote. What a
 trace wrote is known only to that trace, and another trace (other shapes) may write other variables: the first outcome
 of a compiled function, if it is plain, returns one flat list, its values and then the output, or the bare output where
-it wrote nothing; any other returns an ``Other``, which has its number.
+it wrote nothing; any other returns an ``Other``, which has it.
 
 Where each object is an argument of its own (a ``Layout``), plain arguments go to JAX as the pytrees that they are. Its
 cache compares their structure, in C++, and the trace sees what it is. Where a container holds objects, all leaves are
@@ -23,11 +23,16 @@ from typing import Any
 
 import jax
 
+from ..._compat import jax_settings
 from ...core.objects.filters import Predicate
 from ...core.objects.variables import make_variable
 from ...errors import ArgumentError
 from ...paths import describe_path
-from ..call.crossing import Gathered, Outcome, Structure, run_inside
+from ..call.body import Body
+from ..call.call import ALL, Strong
+from ..call.gather import Gathered, Structure
+from ..call.outcome import INPUT, Address, Outcome, at
+from ..call.prefixes import Prefix
 from .shardings import CallShardings
 
 
@@ -38,6 +43,7 @@ class TraceSignature:
     structure: Structure
     values: tuple[str, ...]
     plain: tuple[str, ...]
+    settings: dict[str, Any] = dataclasses.field(default_factory=jax_settings, compare=False)
 
 
 # Called at each trace with the function, the signature of the trace, and those of its earlier traces.
@@ -45,7 +51,8 @@ trace_listeners: list[Callable[[Callable[..., Any], TraceSignature, list[TraceSi
 
 
 def _short_aval(value: Any) -> str:
-    return ", ".join(jax.typeof(leaf).str_short(short_dtypes=False) for leaf in jax.tree.leaves(value))
+    avals = map(jax.typeof, jax.tree.leaves(value))
+    return ", ".join(aval.str_short(short_dtypes=False) + " of weak type" * aval.weak_type for aval in avals)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,11 +129,11 @@ class Compiled:
         jitted: JAX's function of what ``arguments`` gives.
         layout: how calls pass their objects; ``None`` where they are inside containers, so that plain leaves are
             passed flat, for one structure of all arguments.
-        outcomes: what its traces did, in the order of the first trace of each kind.
+        first: what its first trace did; ``None`` before it.
         donated: positions of the values whose buffers it takes over; ``None`` where nothing is donated.
     """
 
-    __slots__ = ("donated", "jitted", "layout", "outcomes")
+    __slots__ = ("donated", "first", "jitted", "layout")
 
     def __init__(
         self,
@@ -139,10 +146,9 @@ class Compiled:
         layout: Layout | None,
         shardings: CallShardings | None = None,
     ) -> None:
-        self.outcomes: list[Outcome] = []
+        self.first: Outcome | None = None
         self.layout = layout
         self.donated: tuple[int, ...] | None = None
-        outcomes = self.outcomes
         structure = gathered.structure
         graphdefs = [graphdef for graphdef in structure.graphdefs if graphdef is not None]
         count = len(gathered.values())
@@ -171,18 +177,9 @@ class Compiled:
             signature = TraceSignature(whole, tuple(map(_short_aval, values)), tuple(map(_short_aval, leaves)))
             for listener in list(trace_listeners):
                 listener(f, signature, history)
-            if shardings is None:
-                result = run_inside(f, whole, values, leaves, "jit", returned=returned, updates=updates)
-            else:
-                result = shardings.run_inside(f, whole, values, leaves, returned, updates)
+            outputs, outcome = _run(f, whole, values, leaves, returned, updates, shardings)
             history.append(signature)
-            outcome = result.outcome
-            if outcome not in outcomes:
-                outcomes.append(outcome)
-            number = outcomes.index(outcome)
-            if number or not outcome.is_plain:
-                return Other(number, result.values, result.plain)
-            return [*result.values, result.plain] if outcome.written else result.plain
+            return self._returned(outputs, outcome)
 
         pure.__name__ = pure.__qualname__ = getattr(f, "__name__", type(f).__name__)
         self.jitted: Any = jax.jit(pure, **options)
@@ -201,28 +198,68 @@ class Compiled:
         plain, named = (gathered.plain, {}) if self.layout is None else self.layout.split(args, kwargs)
         return [*values, *plain], named
 
-    def outcome_of(self, returned: Any) -> tuple[Outcome, list[Any], Any]:
-        """What a call returned, taken apart: its outcome, its values, and the plain part of the output."""
+    def _returned(self, outputs: Sequence[list[Any]], outcome: Outcome) -> Any:
+        """What JAX gets: a flat list, where the first trace did no more than write values, and this one the same."""
+        if outcome.is_plain:
+            assert outcome.output is not None
+            plain = jax.tree_util.tree_unflatten(
+                outcome.output.treedef, [at(outputs, where) for where in outcome.plain]
+            )
+            values = [at(outputs, where) for _, where in outcome.written]
+            written = tuple((position, Address(0, i)) for i, (position, _) in enumerate(outcome.written))
+            flat = Outcome(written)
+            if self.first is None:
+                self.first = flat
+            if self.first == flat:
+                return [*values, plain] if written else plain
+            return Other(flat, (values,), plain)
+        if self.first is None:
+            self.first = outcome
+        return Other(outcome, outputs, None)
+
+    def outcome_of(self, returned: Any) -> tuple[Outcome, Any, Any]:
+        """What a call returned, taken apart: its outcome, the ports, and a plain output."""
         if type(returned) is Other:
-            return self.outcomes[returned.number], returned.values, returned.plain
-        first = self.outcomes[0]
-        return (first, returned[:-1], returned[-1]) if first.written else (first, [], returned)
+            return returned.outcome, returned.outputs, returned.plain
+        assert self.first is not None
+        return (self.first, (returned[:-1],), returned[-1]) if self.first.written else (self.first, ((),), returned)
 
 
 class Other:
     """What a compiled function returns for other outcomes than a plain first one."""
 
-    __slots__ = ("number", "plain", "values")
+    __slots__ = ("outcome", "outputs", "plain")
 
-    def __init__(self, number: int, values: list[Any], plain: Any) -> None:
-        self.number = number
-        self.values = values
+    def __init__(self, outcome: Outcome, outputs: Any, plain: Any) -> None:
+        self.outcome = outcome
+        self.outputs = outputs
         self.plain = plain
 
 
 jax.tree_util.register_pytree_node(
-    Other, lambda other: ((other.values, other.plain), other.number), lambda number, children: Other(number, *children)
+    Other,
+    lambda other: ((other.outputs, other.plain), other.outcome),
+    lambda outcome, children: Other(outcome, *children),
 )
+
+
+def _run(
+    f: Callable[..., Any],
+    structure: Structure,
+    values: Sequence[Any],
+    plain: Sequence[Any],
+    donated: frozenset[int],
+    updates: bool,
+    shardings: CallShardings | None = None,
+) -> tuple[Sequence[list[Any]], Outcome]:
+    """Run the function inside: one port for all, or one for each sharding."""
+    options = {"structural": updates, "donated": donated, "returns_inputs": True}
+    if shardings is not None:
+        return shardings.run_inside(f, structure, values, plain, options)
+    outs = Prefix("jit", "the output", jax.tree_util.tree_structure(0), (ALL,))
+    ports = (0,) * len(values), (0,) * len(plain)
+    body = Body("jit", Strong(f), structure, (ALL,), *ports, (ALL,) * len(structure.roots), outs, **options)
+    return body(([*values, *plain],))
 
 
 def check_separate_buffers(given: list[Any], values: list[Any], gathered: Gathered) -> None:
@@ -254,13 +291,14 @@ def _written_positions(f: Callable[..., Any], gathered: Gathered, updates: bool)
     found: list[Outcome] = []
 
     def probe(values: Any, plain: Any) -> None:
-        found.append(run_inside(f, gathered.structure, values, plain, "jit", updates=updates).outcome)
+        found.append(_run(f, gathered.structure, values, plain, frozenset(), updates)[1])
 
     jax.eval_shape(probe, gathered.values(), gathered.plain)
     (outcome,) = found
     if outcome.arguments is not None:
         return ()
-    return tuple(position for position in outcome.written if -1 - position not in outcome.output_sources)
+    kept = {address.place for address in outcome.output_sources if address.port == INPUT}
+    return tuple(position for position, _ in outcome.written if position not in kept)
 
 
 def _may_donate(gathered: Gathered, position: int, donation: Donation) -> bool:
@@ -280,17 +318,9 @@ def _may_donate(gathered: Gathered, position: int, donation: Donation) -> bool:
     return False
 
 
-def _argument_paths(structure: Structure) -> list[Any]:
-    markers = [object() for _ in structure.graphdefs]
-    tree = jax.tree_util.tree_unflatten(structure.treedef, markers)
-    return [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
-
-
 def _root_paths(structure: Structure) -> list[Any]:
     return [
-        path
-        for path, graphdef in zip(_argument_paths(structure), structure.graphdefs, strict=True)
-        if graphdef is not None
+        path for path, graphdef in zip(structure.places(), structure.graphdefs, strict=True) if graphdef is not None
     ]
 
 
@@ -300,7 +330,7 @@ def _donated_arguments(
     """The options of ``jax.jit`` for what is donated: values by their positions, and plain arguments after those."""
     names: list[str] = []
     if layout is None:
-        paths = zip(_argument_paths(structure), structure.graphdefs, strict=True)
+        paths = zip(structure.places(), structure.graphdefs, strict=True)
         flags = [donation.donates_argument(path) for path, graphdef in paths if graphdef is None]
     else:
         flags = [i in donation.numbers for i in range(layout.count) if i not in layout.objects]

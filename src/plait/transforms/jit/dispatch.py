@@ -16,7 +16,7 @@ what came back into the cells that were written. For a function of a model with 
     def run(a0, a1):
         try:
             stale = (trace_state.value is not top_level or stamp != clock.now and not stamps_stand()
-                     or touched.ever and not in_default_modes(*modes)
+                     or touched.ever and not crossing.is_default
                      or type(a1) is not ArrayImpl and not is_plain(a1))
         except Exception:
             stale = True
@@ -53,11 +53,11 @@ import jax
 import numpy as np
 
 from ..._compat import ArrayImpl, KeyArray, refuses_shared_donation, top_level_trace, trace_state
-from ...core.functional.modes import in_default_modes, touched
 from ...core.graph.walks import CachedWalk, containers_stand
 from ...core.objects.clock import clock
 from ...core.objects.variables import Variable
-from ..call.crossing import is_graph_leaf
+from ..call.policy import Crossing
+from ..call.prefixes import is_graph_leaf
 from .compiled import Compiled, Layout, Other
 
 UNROLL = 256
@@ -227,7 +227,7 @@ def make_run(
     compiled: Compiled,
     walk: CachedWalk,
     roots: Sequence[Any],
-    modes: tuple[bool | None, bool | None],
+    crossing: Crossing,
     finish: Callable[..., Any],
     check: Callable[..., Any] | None,
     explain: Callable[..., Any],
@@ -235,7 +235,7 @@ def make_run(
     """The run of one walk.
 
     Args:
-        modes: ``graph`` and ``graph_updates``, as ``jit`` was given them.
+        crossing: as ``jit`` was given it; runs carry structure.
         finish: ends a call whose trace did something else than the first one.
         check: compares the walk with a fresh one before each call.
         explain: raises an error with paths when a buffer was donated before, or is to be donated twice.
@@ -247,7 +247,7 @@ def make_run(
         compiled.layout,
         kinds,
         len(walk.cells),
-        compiled.outcomes[0].written,
+        tuple(position for position, _ in compiled.first.written),  # type: ignore[union-attr]
         bool(compiled.donated),
         bool(walk.lists),
         bool(walk.containers),
@@ -265,7 +265,8 @@ def make_run(
         saved=[copy for _, copy in walk.lists],
         containers=walk.containers,
         graphdefs=walk.graphdefs,
-        modes=modes,
+        crossing=crossing,
+        touched=crossing.touched,
         finish=finish,
         check=check,
         explain=explain,
@@ -306,7 +307,7 @@ def _run_factory(
     stale = [
         "trace_state.value is not top_level",
         "stamp != clock.now and not stamps_stand()",
-        "touched.ever and not in_default_modes(*modes)",
+        "touched.ever and not crossing.is_default",
         *(f"type({a}) is not ArrayImpl and not is_plain({a})" for a in plain),
         *(f"{a}.{kind} is not i{i}" for i, (a, kind) in enumerate(zip(objects[1:], kinds, strict=True))),
         *["lists != saved"] * lists,
@@ -335,8 +336,8 @@ def _run_factory(
         body.insert(0, f"check(graphdefs, cells, [{', '.join(objects)}])")
     between, inside = "\n    ", "\n        "
     source = f"""\
-def make(*, compiled, cells, stamp, stamps, versions, identities, lists, saved, containers, graphdefs, modes, finish,
-         check, explain):
+def make(*, compiled, cells, stamp, stamps, versions, identities, lists, saved, containers, graphdefs, crossing,
+         touched, finish, check, explain):
     call = compiled.jitted
     {between.join(setup)}
     def stamps_stand():
@@ -365,10 +366,8 @@ def make(*, compiled, cells, stamp, stamps, versions, identities, lists, saved, 
         "Other": Other,
         "clock": clock,
         "containers_stand": containers_stand,
-        "in_default_modes": in_default_modes,
         "is_plain": is_plain,
         "top_level": top_level_trace,
-        "touched": touched,
         "trace_state": trace_state,
         "write_all": write_all,
     }

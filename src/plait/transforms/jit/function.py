@@ -2,8 +2,8 @@
 
 A call takes one of two ways, with the same answers by construction and by test:
 
-* **the general way** gathers the arguments (``crossing.py``), finds the compiled function for their structure, runs it
-  and writes the outcome back;
+* **the general way** gathers the arguments (``call/gather.py``), finds the compiled function for their structure, runs
+  it and writes the outcome back;
 * **the fast way** is taken when a call looks like an earlier one whose outcome was plain. A run that belongs to the
   walk of these objects checks it against the structure clock, reads each variable's cell into one list, calls the same
   compiled function, and writes the returned values into the cells that were written (``dispatch.py``).
@@ -31,20 +31,21 @@ import jax
 import numpy as np
 
 from ..._compat import Tracer
-from ...core.functional.modes import graph_updates_mode, in_default_modes
 from ...core.graph.walks import CachedWalk, drop_runs
 from ...core.objects.filters import to_predicate
-from ...errors import ArgumentError, ArgumentTypeError, DispatchError, TraceContextError
+from ...errors import ArgumentError, DispatchError, TraceContextError
 from ...paths import describe_path
 from ...typing import FilterLiteral
-from ...words import describe_type
-from ..call.arguments import argument_name, parameter_names, static_argument
+from ..call.arguments import check_plain_arguments, positional as positional_arguments, static_argument
 from ..call.captures import warn_about_captures
-from ..call.crossing import Gathered, check_function, gather, gather_checked, is_graph_leaf, write_back
-from ..call.lanes import positional as positional_arguments
+from ..call.functions import check_function
+from ..call.gather import Gathered, check_no_duplicates, gather
+from ..call.policy import Crossing
+from ..call.prefixes import is_graph_leaf
+from ..call.write_back import write_back
 from .compiled import Compiled, Donation, Layout, TraceSignature
 from .dispatch import Parameters, can_be_named, entrance_code, make_entrance, make_run
-from .shapes import eval_shape
+from .shapes import shapes_of_call
 from .shardings import Shardings
 from .stages import Lowered, Traced
 
@@ -52,7 +53,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 CHECK_DISPATCH = os.environ.get("PLAIT_CHECK_DISPATCH", "0") not in ("", "0")
-_NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 _numbers = itertools.count()
 
 
@@ -159,16 +159,16 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
     check_function(fun, "jit")
     chosen = {"keep_unused": keep_unused, "device": device, "backend": backend, "inline": inline}
     options = {name: value for name, value in chosen.items() if value}
+    crossing = Crossing(graph, graph_updates)
     shardings = None
     if in_shardings is not None or out_shardings is not None:
-        updates = graph_updates_mode(graph_updates)
-        shardings = Shardings(fun, in_shardings, out_shardings, updates=updates)
+        shardings = Shardings(fun, in_shardings, out_shardings, updates=crossing.updates)
     donation = None
     if donate_argnums is not None or donate_argnames is not None or donate not in (None, False):
         predicate = None if donate is None else to_predicate(donate)
         donation = Donation(*_argument_positions(fun, donate_argnums, donate_argnames), predicate)
     statics = _argument_positions(fun, static_argnums, static_argnames)
-    return _make_jitted(fun, statics, options, donation, shardings, graph, graph_updates)
+    return JittedFunction(fun, statics, options, donation, shardings, crossing).entrance()
 
 
 def _argument_positions(fun: Any, argnums: Any, argnames: Any) -> tuple[frozenset[int], frozenset[str]]:
@@ -205,59 +205,94 @@ def _check_named_arguments(fun: Any, parameters: list[Any], numbers: set[int], n
         )
 
 
-def _make_jitted(
-    f: Any,
-    statics: tuple[frozenset[int], frozenset[str]],
-    options: dict[str, Any],
-    donation: Donation | None,
-    shardings: Shardings | None,
-    graph: bool | None,
-    graph_updates: bool | None,
-) -> Any:
-    compiled_functions: dict[Any, Compiled] = {}
-    history: list[TraceSignature] = []
-    parameters = Parameters(f)
-    tokens: dict[Layout, _Token] = {}
-    codes: dict[Layout, Any] = {}
-    static_numbers, static_names = statics
-    explain = explain_buffers if shardings is None else functools.partial(explain_layout, shardings)
+class JittedFunction:
+    """What stands behind one jitted function: how it was asked to compile, and what it has compiled.
 
-    def wrap_static(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return (
-            tuple(static_argument("jit", value, i) if i in static_numbers else value for i, value in enumerate(args)),
-            {
-                name: static_argument("jit", value, name) if name in static_names else value
-                for name, value in kwargs.items()
-            },
-        )
+    The jitted function itself is a small generated function, the entrance (``dispatch.py``), which holds this.
 
-    def general(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args, kwargs = prepare(args, kwargs)
-        updates = graph_updates_mode(graph_updates)
-        gathered = gather_checked("jit", f, (args, kwargs), graph, updates)
+    Attributes:
+        compiled: by the structure of the objects, and how they are passed.
+        history: the signatures of all traces.
+        tokens, codes: for each layout of a call: what its runs are kept under, and the entrance's code.
+    """
+
+    def __init__(
+        self,
+        f: Any,
+        statics: tuple[frozenset[int], frozenset[str]],
+        options: dict[str, Any],
+        donation: Donation | None,
+        shardings: Shardings | None,
+        crossing: Crossing,
+    ) -> None:
+        self.f, self.options, self.donation, self.shardings, self.crossing = f, options, donation, shardings, crossing
+        self.static_numbers, self.static_names = statics
+        self.parameters = Parameters(f)
+        self.compiled: dict[Any, Compiled] = {}
+        self.history: list[TraceSignature] = []
+        self.tokens: dict[Layout, _Token] = {}
+        self.codes: dict[Layout, Any] = {}
+        self.explain = explain_buffers if shardings is None else functools.partial(explain_layout, shardings)
+
+    def entrance(self) -> Any:
+        """The jitted function."""
+        wrapper = make_entrance(self.parameters, self.general)
+        self.first_code = wrapper.__code__
+        functools.update_wrapper(wrapper, self.f)
+        wrapper.trace = lambda *args, **kwargs: Traced(*self.stage("trace", args, kwargs))
+        wrapper.lower = lambda *args, **kwargs: Lowered(*self.stage("lower", args, kwargs))
+        wrapper.eval_shape = self.eval_shape
+        wrapper.clear_cache = self.clear_cache
+        self.itself = weakref.ref(wrapper)  # or it would keep itself
+        return wrapper
+
+    def general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The general way of a call."""
+        args, kwargs = self.prepare(args, kwargs)
+        gathered = self.gathered(args, kwargs)
         try:
-            compiled = find_compiled(args, kwargs, gathered, updates)
+            compiled = self.find(args, kwargs, gathered)
             positional, named = compiled.arguments(gathered, args, kwargs)
             returned = compiled.jitted(*positional, **named)
         except (ValueError, RuntimeError) as error:
             explain_deleted(gathered)
-            if shardings is not None:
-                shardings.explain(error, gathered, args)
+            if self.shardings is not None:
+                self.shardings.explain(error, gathered, args)
             raise
         except (TypeError, jax.errors.UnexpectedTracerError) as error:
             explain_bad_values(error, gathered)
-            check_plain_arguments(f, gathered, error)
+            check_plain_arguments(self.f, gathered, error)
             raise
-        outcome, values, plain = compiled.outcome_of(returned)
-        result = write_back(outcome, gathered, values, plain)
-        if compiled.layout is not None and compiled.outcomes[0].is_plain and in_default_modes(graph, graph_updates):
-            remember(compiled.layout, gathered, compiled)
+        outcome, outputs, plain = compiled.outcome_of(returned)
+        result = write_back(outcome, gathered, outputs, plain)
+        if compiled.layout is not None and compiled.first.is_plain and self.crossing.is_default:  # type: ignore[union-attr]
+            self.remember(compiled.layout, gathered, compiled)
         return result
 
-    def layout_of(args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered) -> Layout | None:
+    def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The arguments of a call, static ones wrapped."""
+        if self.shardings is not None:
+            args, kwargs = positional_arguments(self.f, args, kwargs)
+        if not self.static_numbers and not self.static_names:
+            return args, kwargs
+        numbers, names = self.static_numbers, self.static_names
+        return (
+            tuple(static_argument("jit", value, i) if i in numbers else value for i, value in enumerate(args)),
+            {name: static_argument("jit", value, name) if name in names else value for name, value in kwargs.items()},
+        )
+
+    def gathered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gathered:
+        """The arguments of a call, taken apart."""
+        gathered = gather((args, kwargs))
+        self.crossing.check(gathered.roots)
+        if not self.crossing.updates:
+            check_no_duplicates(gathered, "jit", self.f)
+        return gathered
+
+    def layout_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered) -> Layout | None:
         """How the call passes its objects, where each is an argument of its own."""
         names = tuple(sorted(kwargs))
-        if static_numbers or static_names or not can_be_named(names):
+        if self.static_numbers or self.static_names or not can_be_named(names):
             return None
         slots = [*args, *(kwargs[name] for name in names)]
         objects = tuple(i for i, value in enumerate(slots) if is_graph_leaf(value))
@@ -265,84 +300,72 @@ def _make_jitted(
             return None
         return Layout(len(args), names, objects)
 
-    def find_compiled(args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered, updates: bool) -> Compiled:
-        structure = gathered.structure
-        layout = layout_of(args, kwargs, gathered)
-        if layout is None:
-            key: Any = (structure.treedef, structure.graphdefs, updates)
-        else:
-            key = (layout, tuple(graphdef for graphdef in structure.graphdefs if graphdef is not None), updates)
-        compiled = compiled_functions.get(key)
+    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered) -> Compiled:
+        """The compiled function for the structure of a call."""
+        structure, updates = gathered.structure, self.crossing.updates
+        layout = self.layout_of(args, kwargs, gathered)
+        key: Any = (
+            (structure.treedef, structure.graphdefs, updates) if layout is None else (layout, structure.roots, updates)
+        )
+        compiled = self.compiled.get(key)
         if compiled is None:
-            if not compiled_functions:
-                warn_about_captures(f, "jit")
-            of_call = None if shardings is None else shardings.of_call(gathered, args, kwargs)
-            made = Compiled(f, gathered, options, history, donation, updates, layout, of_call)
-            compiled = compiled_functions.setdefault(key, made)
+            if not self.compiled:
+                warn_about_captures(self.f, "jit")
+            shardings = None if self.shardings is None else self.shardings.of_call(gathered, args, kwargs)
+            made = Compiled(self.f, gathered, self.options, self.history, self.donation, updates, layout, shardings)
+            compiled = self.compiled.setdefault(key, made)
         return compiled
 
-    def remember(layout: Layout, gathered: Gathered, compiled: Compiled) -> None:
+    def remember(self, layout: Layout, gathered: Gathered, compiled: Compiled) -> None:
         """Leave a run on the first object, and let the entrance look for it."""
         walk, first = gathered.walk, gathered.roots[0]
         kept = getattr(first, "_walks", None)
         if walk is None or kept is None or kept.get(tuple(map(id, gathered.roots[1:]))) is not walk:
             return  # an object that cannot keep it, or cannot tell its changes
-        token = tokens.get(layout) or tokens.setdefault(layout, _Token())
+        token = self.tokens.get(layout) or self.tokens.setdefault(layout, _Token())
         number = token.number
         run = walk.runs.get(number)
         if run is None:
             check = check_cells if CHECK_DISPATCH else None
-            run = make_run(compiled, walk, gathered.roots, (graph, graph_updates), finish, check, explain)
+            run = make_run(compiled, walk, gathered.roots, self.crossing, finish, check, self.explain)
             run.guard = weakref.ref(token, _drop_from(weakref.ref(first), number))
             walk.runs[number] = run
         kept[number] = run
-        code = codes.get(layout) or codes.setdefault(layout, entrance_code(parameters, layout, number))
-        jitted = itself()
+        code = self.codes.get(layout) or self.codes.setdefault(layout, entrance_code(self.parameters, layout, number))
+        jitted = self.itself()
         if jitted is not None and jitted.__code__ is not code:
             jitted.__code__ = code
 
-    def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if shardings is not None:
-            args, kwargs = positional_arguments(f, args, kwargs)
-        return wrap_static(args, kwargs) if static_numbers or static_names else (args, kwargs)
-
-    def stage(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args, kwargs = prepare(args, kwargs)
-        gathered = gather((args, kwargs))
-        compiled = find_compiled(args, kwargs, gathered, graph_updates_mode(graph_updates))
+    def stage(self, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """JAX's own stage of that name, and what the crossing needs beside it."""
+        args, kwargs = self.prepare(args, kwargs)
+        gathered = self.gathered(args, kwargs)
+        compiled = self.find(args, kwargs, gathered)
         positional, named = compiled.arguments(gathered, args, kwargs)
-        return getattr(compiled.jitted, kind)(*positional, **named), compiled, gathered.structure, prepare
+        return getattr(compiled.jitted, kind)(*positional, **named), compiled, gathered.structure, self.prepare
 
-    def shapes(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = prepare(args, kwargs)
-        return eval_shape(f, *args, graph=graph, graph_updates=graph_updates, **kwargs)
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """``plait.eval_shape`` of the function."""
+        args, kwargs = self.prepare(args, kwargs)
+        return shapes_of_call(self.f, args, kwargs, self.crossing)
 
-    def clear_cache() -> None:
-        for compiled in compiled_functions.values():
+    def clear_cache(self) -> None:
+        """Forget what was compiled."""
+        for compiled in self.compiled.values():
             compiled.jitted.clear_cache()
-        jitted = itself()
+        jitted = self.itself()
         if jitted is not None:
-            jitted.__code__ = first_code
-        compiled_functions.clear()
-        tokens.clear()  # which drops the runs of all models
-        codes.clear()
-        history.clear()
-
-    wrapper = make_entrance(parameters, general)
-    first_code = wrapper.__code__
-    functools.update_wrapper(wrapper, f)
-    wrapper.trace = lambda *args, **kwargs: Traced(*stage("trace", args, kwargs))  # type: ignore[attr-defined]
-    wrapper.lower = lambda *args, **kwargs: Lowered(*stage("lower", args, kwargs))  # type: ignore[attr-defined]
-    wrapper.eval_shape = shapes  # type: ignore[attr-defined]
-    wrapper.clear_cache = clear_cache  # type: ignore[attr-defined]
-    itself = weakref.ref(wrapper)  # or it would keep itself
-    return wrapper
+            jitted.__code__ = self.first_code
+        self.compiled.clear()
+        self.tokens.clear()  # which drops the runs of all models
+        self.codes.clear()
+        self.history.clear()
 
 
 def finish(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any) -> Any:
     """The end of a fast call whose trace did something else than the first one."""
-    outcome, values, plain = compiled.outcome_of(returned)
-    return write_back(outcome, gather((args, kwargs)), values, plain)
+    outcome, outputs, plain = compiled.outcome_of(returned)
+    return write_back(outcome, gather((args, kwargs)), outputs, plain)
 
 
 def explain_buffers(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -417,7 +440,7 @@ def explain_bad_values(error: Exception, gathered: Gathered) -> None:
     bad = []
     for cell, path in zip(gathered.walk.cells, gathered.walk.paths(), strict=True):
         for leaf in jax.tree.leaves(cell.raw):
-            if not isinstance(leaf, _NUMBERS):
+            if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
                 bad.append((path, leaf))
     if bad:
         raise ArgumentError(
@@ -426,32 +449,6 @@ def explain_bad_values(error: Exception, gathered: Gathered) -> None:
             found=f"a {type(bad[0][1]).__name__}",
             expected="arrays, or numbers",
             do="keep such a value as a plain attribute, which is static: model.name = value",
-        ) from error
-
-
-def check_plain_arguments(function: Callable[..., Any], gathered: Gathered, error: Exception) -> None:
-    """Name the argument that JAX could not take for an array.
-
-    Raises:
-        ArgumentTypeError: names the argument, its type, and what to do about it.
-    """
-    markers = [object() for _ in gathered.structure.graphdefs]
-    tree = jax.tree_util.tree_unflatten(gathered.structure.treedef, markers)
-    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
-    plain = [path for path, graphdef in zip(paths, gathered.structure.graphdefs, strict=True) if graphdef is None]
-    names, name = parameter_names(function), getattr(function, "__name__", "f")
-    for path, value in zip(plain, gathered.plain, strict=True):
-        if isinstance(value, _NUMBERS) or hasattr(value, "__jax_array__"):
-            continue
-        at = argument_name(path, names)
-        raise ArgumentTypeError(
-            f"{name} was called with an argument that is no array",
-            at=f"argument {at}",
-            found=f"{describe_type(value)}: {value!r:.60}",
-            expected="arrays, numbers, modules, and containers of them",
-            do=f"make it static: plait.jit({name}, static_argnames={at!r})"
-            if len(path) == 2
-            else "make the whole argument static, or take such values out of it",
         ) from error
 
 

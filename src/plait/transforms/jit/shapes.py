@@ -12,27 +12,16 @@ from typing import Any
 import jax
 
 from ..._compat import is_mutable_array
-from ...core.functional.modes import graph_updates_mode
 from ...core.graph.axes import sharding_hooks
 from ...core.graph.flatten import Walk, path_of
 from ...core.objects.variables import Variable
 from ...paths import describe_path
 from ..call.arguments import with_statics
-from ..call.crossing import (
-    Entered,
-    Gathered,
-    Result,
-    Structure,
-    call_inside,
-    check_function,
-    curried,
-    gather,
-    gather_checked,
-    leave,
-    leave_values_only,
-    lift,
-    write_back,
-)
+from ..call.call import Call
+from ..call.enter import Entered
+from ..call.functions import check_function, curried
+from ..call.gather import Gathered, Structure
+from ..call.policy import Crossing
 
 
 def eval_shape(
@@ -57,16 +46,21 @@ def eval_shape(
         (8, 1000000)
     """
     check_function(f, "eval_shape")
-    gathered = gather_checked("eval_shape", f, (args, kwargs), graph, graph_updates_mode(graph_updates))
-    run = _Run("eval_shape", f, gathered.structure, graph_updates_mode(graph_updates))
+    return shapes_of_call(f, args, kwargs, Crossing(graph, graph_updates))
 
-    def shapes(values: Sequence[Any], plain: Sequence[Any]) -> Result:
-        out = gather(run(values, plain))
-        values = [value[...] if is_mutable_array(value) else value for value in out.values()]
-        return Result(values, out.plain, out.structure)  # type: ignore[arg-type]
 
-    found = jax.eval_shape(shapes, gathered.values(), gathered.plain)
-    built = Entered(found.outcome, found.values, found.plain)  # type: ignore[arg-type]
+def shapes_of_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], crossing: Crossing) -> Any:
+    """``eval_shape`` of a call."""
+    call = Call("eval_shape", f, args, kwargs, crossing=crossing)
+    structures: list[Structure] = []
+
+    def shapes(inputs: Any) -> Any:
+        out = call.body.output_of(inputs)
+        structures.append(out.structure)
+        return [value[...] if is_mutable_array(value) else value for value in out.values()], out.plain
+
+    values, plain = jax.eval_shape(shapes, call.inputs)
+    built = Entered(structures[-1], values, plain)
     for root in built.roots:
         _put_shardings(root)
     return built.tree
@@ -104,15 +98,13 @@ def make_jaxpr(
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args = with_statics("make_jaxpr", args, static_argnums)
-        gathered = gather_checked("make_jaxpr", f, (args, kwargs), graph, False)
-        run = _Run("make_jaxpr", f, gathered.structure, False)
-        structure = gathered.structure
+        call = Call("make_jaxpr", f, args, kwargs, crossing=Crossing(graph, graph_updates=False))
+        structure = call.gathered.structure
 
         def flat(*leaves: Any) -> list[Any]:
-            values, plain = _taken_apart(structure, leaves)
-            return _in_order(gather(run(values, plain)))
+            return _in_order(call.body.output_of(call.grouped(*_taken_apart(structure, leaves))))
 
-        return jax.make_jaxpr(flat)(*_in_order(gathered))
+        return jax.make_jaxpr(flat)(*_in_order(call.gathered))
 
     return wrapper
 
@@ -148,27 +140,13 @@ def checkify(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         from jax.experimental import checkify as jax_checkify  # half as long to import as all of plait
 
-        updates = graph_updates_mode(graph_updates)
-        gathered = gather_checked("checkify", f, (args, kwargs), graph, updates)
-        lifted = lift(f, gathered.structure, "checkify", updates=updates)
-        checked = jax_checkify.checkify(lifted, jax_checkify.user_checks if errors is None else errors)
-        error, result = checked(gathered.values(), gathered.plain)
-        return error, write_back(result.outcome, gathered, result.values, result.plain)
+        call = Call("checkify", f, args, kwargs, crossing=Crossing(graph, graph_updates))
+        body = call.kept("checkify", lambda body: body)
+        checked = jax_checkify.checkify(body, jax_checkify.user_checks if errors is None else errors)
+        error, (outputs, outcome) = checked(call.inputs)
+        return error, call.finish(outputs, outcome)
 
     return wrapper
-
-
-class _Run:
-    """A function of objects as one of (values, plain leaves) whose changes to its arguments are forgotten."""
-
-    def __init__(self, name: str, f: Callable[..., Any], structure: Structure, updates: bool) -> None:
-        self.name, self.f, self.structure, self.updates = name, f, structure, updates
-
-    def __call__(self, values: Sequence[Any], plain: Sequence[Any]) -> Any:
-        entered = Entered(self.structure, values, plain)
-        out = call_inside(self.f, entered)
-        (leave if self.updates else leave_values_only)(entered, out, self.name)  # refuses captured objects
-        return out
 
 
 def _in_order(gathered: Gathered) -> list[Any]:

@@ -14,14 +14,14 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
-from ...core.graph.flatten import path_of
 from ...errors import ArgumentError
-from ...paths import format_path
 from ..call.aliasing import Treatment, check_aliasing
-from ..call.arguments import argument_name, parameter_names
-from ..call.crossing import Entered, Gathered, Left, Result, Structure, call_inside, leave, leave_values_only
-from ..call.lanes import value_labels, value_prefixes
-from ..call.prefixes import Prefix, is_graph_leaf
+from ..call.body import Body, describe_address
+from ..call.call import Strong, value_prefixes
+from ..call.gather import Gathered, Structure
+from ..call.names import argument_name, parameter_names
+from ..call.outcome import Address, Outcome
+from ..call.prefixes import Prefix, is_graph_leaf, values_in
 
 
 class Shardings:
@@ -63,14 +63,14 @@ class Shardings:
         prefixes = tuple(prefix for _, _, prefix in roots)
         if len(set(prefixes)) > 1:
             check_aliasing("jit", [Treatment(*root) for root in roots], {})
-        values = list(value_prefixes(gathered, prefixes, [label for label, _, _ in roots]))
+        values = list(value_prefixes(gathered, prefixes, lambda: [label for label, _, _ in roots]))
         plain = [prefix for (_, leaf), prefix in zip(pairs, spread, strict=True) if not is_graph_leaf(leaf)]
         whole = isinstance(self.given, tuple)
         arguments = [self.given[i] if whole else self.given for i in range(len(args))]
-        labels = value_labels(gathered, [label for label, _, _ in roots])
+        labels = gathered.structure.value_labels([label for label, _, _ in roots])
         call = CallShardings(values, plain, arguments, prefixes, self.outs, labels)
         for place, value, sharding in self._inputs(call, gathered, args):
-            check_layout("in_shardings", place, value, sharding)
+            check_layout("in_shardings", lambda place=place: place, value, sharding)
         return call
 
     def _inputs(self, call: CallShardings, gathered: Gathered, args: tuple[Any, ...]) -> Iterator[tuple[str, Any, Any]]:
@@ -151,54 +151,33 @@ class CallShardings:
         self.labels = labels
 
     def run_inside(
-        self,
-        f: Callable[..., Any],
-        structure: Structure,
-        values: Sequence[Any],
-        plain: Sequence[Any],
-        returned: frozenset[int],
-        updates: bool,
-    ) -> Result:
-        """As ``crossing.run_inside``, with every value that comes out laid out as its prefix says."""
-        entered = Entered(structure, values, plain)
-        out = call_inside(f, entered)
-        left = (leave if updates else leave_values_only)(entered, out, "jit", returned)
-        pairs, treedef = jax.tree_util.tree_flatten_with_path(out, is_leaf=is_graph_leaf)
-        leaves = [leaf for _, leaf in pairs]
-        spread = self.outs.spread(out)
-        kinds = [is_graph_leaf(leaf) for leaf in leaves]
-        outs = [prefix for prefix, is_object in zip(spread, kinds, strict=True) if is_object]
-        laid = [
-            leaf if is_object else constrain(leaf, prefix, f"the output{jax.tree_util.keystr(path)}")
-            for (path, leaf), prefix, is_object in zip(pairs, spread, kinds, strict=True)
-        ]
-        rest: Any = [leaf for leaf, is_object in zip(laid, kinds, strict=True) if not is_object]
-        if left.outcome.output is None:
-            rest = jax.tree_util.tree_unflatten(treedef, laid)
-        carried = [
-            constrain(value, sharding, place)
-            for value, (sharding, place) in zip(left.values, self._of_values(entered, left, outs), strict=True)
-        ]
-        return Result(carried, rest, left.outcome)
+        self, f: Callable[..., Any], structure: Structure, values: Sequence[Any], plain: Sequence[Any], options: Any
+    ) -> tuple[Sequence[list[Any]], Outcome]:
+        """Run the function with a port for each sharding, and lay out every value that comes out as its port says."""
+        ports = tuple(values_in([*self.values, *self.plain, *self.outs.leaves, *self.prefixes]))
+        value_ports = tuple(map(ports.index, self.values))
+        # Plain arguments may have another structure than those of the call that was looked at; JAX lays them out.
+        plain_ports = (ports.index(self.values[0]) if self.values else 0,) * len(plain)
+        body = Body("jit", Strong(f), structure, ports, value_ports, plain_ports, self.prefixes, self.outs, **options)
+        inputs: tuple[list[Any], ...] = tuple([] for _ in ports)
+        for port, value in zip((*value_ports, *plain_ports), (*values, *plain), strict=True):
+            inputs[port].append(value)
+        outputs, outcome = body(inputs)
 
-    def _of_values(self, entered: Entered, left: Left, outs: list[Any]) -> list[tuple[Any, str]]:
-        """The sharding of each value that comes out, and where it stands."""
-        prefixes = [*self.prefixes, *outs]
-        positions = left.positions(entered.variables())
-        return [
-            (left.prefix_of(origin, prefixes), format_path(path_of(left.walk.links[origin])) or "the output")
-            if position is None
-            else (self.values[position], self.labels[position])
-            for origin, position in zip(left.origins, positions, strict=True)
-        ]
+        def laid_out(port: int, place: int) -> Any:
+            where = Address(port, place)
+            return constrain(outputs[port][place], ports[port], lambda: describe_address(body, outcome, where))
+
+        laid = [[laid_out(port, place) for place in range(len(values))] for port, values in enumerate(outputs)]
+        return laid, outcome
 
 
-def check_layout(argument: str, place: str, value: Any, sharding: Any) -> None:
+def check_layout(argument: str, place: Callable[[], str], value: Any, sharding: Any) -> None:
     """Refuse a spec, or a sharding with a spec, that arrays of this shape or the mesh in force cannot follow.
 
     Args:
         argument: where it was said: ``in_shardings`` or ``out_shardings``.
-        place: which value it was said for.
+        place: which value it was said for, in words; asked for errors only.
 
     Raises:
         ArgumentError: names the place, the spec, and what there is.
@@ -216,7 +195,7 @@ def check_layout(argument: str, place: str, value: Any, sharding: Any) -> None:
     if unknown:
         raise ArgumentError(
             f"jit: {argument} names an axis that the mesh does not have",
-            at=place,
+            at=place(),
             found=f"{', '.join(map(repr, unknown))} in {spec}",
             expected=f"axes of {mesh}",
             do="correct the name, or call it under a mesh that has it: `with jax.set_mesh(mesh): ...`",
@@ -225,7 +204,7 @@ def check_layout(argument: str, place: str, value: Any, sharding: Any) -> None:
     if repeated:
         raise ArgumentError(
             f"jit: {argument} shards two axes of one array over the same mesh axis",
-            at=place,
+            at=place(),
             found=f"{', '.join(map(repr, repeated))} twice in {spec}, with {mesh}",
             expected="each axis of the mesh at most once",
             do="name another axis of the mesh, or None for an axis that is not sharded",
@@ -235,7 +214,7 @@ def check_layout(argument: str, place: str, value: Any, sharding: Any) -> None:
         if len(spec) > len(shape):
             raise ArgumentError(
                 f"jit: a spec in {argument} has more entries than the array has axes",
-                at=place,
+                at=place(),
                 found=f"{spec} for an array of shape {shape}, with {mesh}",
                 expected=f"at most {len(shape)} entries",
                 do="shorten the spec; for a module, plait.StateSharding({filter: spec, ...: None}) tells its variables "
@@ -246,7 +225,7 @@ def check_layout(argument: str, place: str, value: Any, sharding: Any) -> None:
             if length % parts:
                 raise ArgumentError(
                     f"jit: {argument} does not fit: axis {axis} cannot be divided among the devices",
-                    at=place,
+                    at=place(),
                     found=f"an array of shape {shape}, and {spec}, with {mesh}",
                     expected=f"axis {axis} of a multiple of {parts}",
                     do="pad the array, leave that axis unsharded (None), or use a mesh of another shape",
@@ -257,8 +236,12 @@ def _axes_of(entry: Any) -> tuple[str, ...]:
     return tuple(name for name in (entry if isinstance(entry, (tuple, list)) else (entry,)) if isinstance(name, str))
 
 
-def constrain(value: Any, sharding: Any, place: str) -> Any:
-    """A traced value laid out in a way; ``None`` leaves it to JAX."""
+def constrain(value: Any, sharding: Any, place: Callable[[], str]) -> Any:
+    """A traced value laid out in a way; ``None`` leaves it to JAX.
+
+    Args:
+        place: what the value is, in words; asked for errors only.
+    """
     if sharding is None:
         return value
     check_layout("out_shardings", place, value, sharding)

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import ArgumentError
-from ..call.crossing import Structure, gather, write_back
+from ..call.gather import Structure, gather
+from ..call.write_back import write_back
 from .compiled import Compiled
 
 
@@ -60,5 +61,5 @@ class CompiledStage(_Stage):
                 do="compare with plait.diff(plait.graphdef(before), plait.graphdef(now)), or lower again",
             )
         positional, named = self._compiled.arguments(gathered, args, kwargs)
-        outcome, values, plain = self._compiled.outcome_of(self._stage(*positional, **named))
-        return write_back(outcome, gathered, values, plain)
+        outcome, outputs, plain = self._compiled.outcome_of(self._stage(*positional, **named))
+        return write_back(outcome, gathered, outputs, plain)

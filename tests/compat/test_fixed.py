@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 import plait
-from plait.transforms import compat
+from plait import compat
 from tests.strategies import Node
 
 NAMES = (

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from ..functional.calls import (
+from ..core.functional.calls import (
     GraphState as GraphState,
-    clone as clone,
-    flatten as flatten,
     graph_pop as graph_pop,
-    graphdef as graphdef,
     merge as merge,
     pop as pop,
-    split as split,
-    state as state,
     unflatten as unflatten,
-    unpack as unpack,
     update as update,
-    variables as variables,
 )
-from ..functional.modes import set_graph_mode as set_graph_mode, set_graph_updates as set_graph_updates
-from ..functional.proxy_caller import call as call
-from ..functional.traversal import (
-    find_duplicates as find_duplicates,
-    iter_children as iter_children,
-    iter_graph as iter_graph,
-    iter_module_children as iter_module_children,
-    iter_modules as iter_modules,
-    set_metadata as set_metadata,
-)
-from ..functional.update_context import (
+from ..core.functional.proxy_caller import call as call
+from ..core.functional.traversal import find_duplicates as find_duplicates, set_metadata as set_metadata
+from ..core.functional.update_context import (
     MergeContext as MergeContext,
     SplitContext as SplitContext,
     UpdateContext as UpdateContext,
@@ -38,8 +23,8 @@ from ..functional.update_context import (
     split_context as split_context,
     update_context as update_context,
 )
-from ..graph.flatten import IndexMap as IndexMap, RefMap as RefMap
-from ..graph.graphdef import (
+from ..core.graph.flatten import IndexMap as IndexMap, RefMap as RefMap
+from ..core.graph.graphdef import (
     GraphDef as GraphDef,
     LeafAttribute as LeafAttribute,
     NodeDef as NodeDef,
@@ -48,7 +33,7 @@ from ..graph.graphdef import (
     SubGraphAttribute as SubGraphAttribute,
     VariableDef as VariableDef,
 )
-from ..objects.nodes import (
+from ..core.objects.nodes import (
     DataElem as DataElem,
     GenericPytree as GenericPytree,
     Static as Static,
@@ -66,5 +51,21 @@ from ..objects.nodes import (
     register_graph_node_type as register_graph_node_type,
     register_pytree_node_type as register_pytree_node_type,
 )
-from ..objects.statics import HashableMapping as HashableMapping
-from .views import map as map, recursive_map as recursive_map, with_vars as with_vars
+from ..core.objects.statics import HashableMapping as HashableMapping
+from .functions import (
+    clone as clone,
+    flatten as flatten,
+    graphdef as graphdef,
+    iter_children as iter_children,
+    iter_graph as iter_graph,
+    iter_module_children as iter_module_children,
+    iter_modules as iter_modules,
+    map as map,
+    recursive_map as recursive_map,
+    split as split,
+    state as state,
+    unpack as unpack,
+    variables as variables,
+    with_vars as with_vars,
+)
+from .modes import set_graph_mode as set_graph_mode, set_graph_updates as set_graph_updates

@@ -1,4 +1,4 @@
-"""The crossing: its four steps, seen one by one. (rules U8 to U22, U26)"""
+"""The call: its four steps, seen one by one. (rules U8 to U22, U26)"""
 
 import jax
 import jax.numpy as jnp
@@ -6,16 +6,13 @@ import pytest
 
 import plait
 from plait.errors import ArgumentError
-from plait.transforms.call.crossing import (
-    Entered,
-    check_arguments,
-    check_function,
-    gather,
-    is_graph_leaf,
-    leave,
-    run_inside,
-    write_back,
-)
+from plait.transforms.call.call import Call
+from plait.transforms.call.enter import Entered
+from plait.transforms.call.functions import check_function
+from plait.transforms.call.gather import check_no_duplicates, gather
+from plait.transforms.call.leave import Left
+from plait.transforms.call.outcome import Address
+from plait.transforms.call.prefixes import is_graph_leaf
 from tests.oracles import describe
 from tests.strategies import Leafy, Node
 
@@ -28,9 +25,9 @@ def model():
 
 def crossed(f, *args, **kwargs):
     """The four steps around ``f``, without any JAX transform."""
-    gathered = gather((args, kwargs))
-    result = run_inside(f, gathered.structure, gathered.values(), gathered.plain, "test")
-    return result.outcome, write_back(result.outcome, gathered, result.values, result.plain)
+    call = Call("test", f, args, kwargs)
+    outputs, outcome = call.body(call.inputs)
+    return outcome, call.finish(outputs, outcome)
 
 
 def test_gathering_stops_at_objects():
@@ -62,8 +59,9 @@ def test_a_plain_outcome_says_which_values_were_written():
     """U8, step 3; U19."""
     m = model()
     outcome, out = crossed(lambda m, x: (setattr(m.w, "value", m.w.value + x), x)[1], m, 1.0)
-    assert (outcome.is_plain, outcome.written, out) == (True, (1,), 1.0)
-    assert hash(outcome) == hash(crossed(lambda m, x: setattr(m.w, "value", m.w.value * x), m, 2.0)[0])
+    assert (outcome.is_plain, outcome.written, out) == (True, ((1, Address(0, 0)),), 1.0)
+    again, _ = crossed(lambda m, x: (setattr(m.w, "value", m.w.value * x), x)[1], m, 2.0)
+    assert (again, hash(again)) == (outcome, hash(outcome))
 
 
 OUTCOMES = {
@@ -102,7 +100,7 @@ def test_nothing_outside_changes_before_the_last_step():
     inner.w.value = jnp.zeros(5)
     inner.z = Node()
     inner.items.append(1)
-    leave(entered, inner.z, "test")
+    Left("test", entered, inner.z, structural=True)
     assert describe(m) == before
     assert [id(m.w), id(m.inner), id(m.items[0])] == objects
 
@@ -110,13 +108,14 @@ def test_nothing_outside_changes_before_the_last_step():
 def test_an_outcome_serves_other_values_of_the_same_structure():
     """U12: a compiled function that is called again runs only the first and the last step."""
     first, second = model(), model()
-    gathered = gather(((first,), {}))
-    result = run_inside(
-        lambda m: setattr(m, "z", plait.Param(m.w.value * 2)), gathered.structure, gathered.values(), [], "test"
-    )
-    other = gather(((second,), {}))
-    assert other.structure == gathered.structure
-    write_back(result.outcome, other, [jnp.full(2, 7.0)] * len(result.values), result.plain)
+
+    def f(m):
+        m.z = plait.Param(m.w.value * 2)
+
+    call, other = Call("test", f, (first,)), Call("test", f, (second,))
+    assert other.body == call.body
+    outputs, outcome = call.body(call.inputs)
+    other.finish([[jnp.full(2, 7.0)] * len(port) for port in outputs], outcome)
     assert second.z.value.tolist() == [7.0, 7.0]
     assert second.inner.w is second.w
     assert not hasattr(first, "z")
@@ -147,8 +146,7 @@ def test_captured_objects_are_not_carried_out(case):
     before = describe(m)
 
     def inside(x):
-        gathered = gather(((m,), {}))
-        run_inside(lambda m: f(m, holder[0]), gathered.structure, gathered.values(), gathered.plain, "test")
+        crossed(lambda m: f(m, holder[0]), m)
         return x
 
     with pytest.raises(ArgumentError, match=match):
@@ -174,7 +172,7 @@ class Talker(plait.Module):
 
 
 def test_a_variable_that_stands_three_times_is_a_duplicate():
-    """U32: the first two of its paths are named, by the names of the arguments."""
+    """U32: the first two of its paths are named."""
     shared = plait.Param(jnp.ones(2))
-    with pytest.raises(ArgumentError, match=r"at +again and model\.w\n"):
-        check_arguments("jit", lambda scale, model, again: None, ((shared, Node(w=shared), shared), {}), None, False)
+    with pytest.raises(ArgumentError, match=r"at +first and node\.w"):
+        check_no_duplicates(gather(((shared, Node(w=shared), shared), {})), "jit", lambda first, node, last: None)

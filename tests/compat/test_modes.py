@@ -5,12 +5,13 @@ import subprocess
 import sys
 import threading
 
+import jax
 import jax.numpy as jnp
 import pytest
 
 import plait
 from plait import Param
-from plait.core.functional.modes import graph_mode, graph_updates_mode
+from plait.compat.modes import graph_mode, graph_updates_mode
 from plait.errors import ArgumentError, GraphError
 
 
@@ -38,7 +39,18 @@ FUNCTIONS = {
     "clone": lambda m: plait.clone(m, graph=False),
     "flatten": lambda m: plait.flatten(m, graph=False),
     "iter_graph": lambda m: list(plait.iter_graph(m, graph=False)),
+    "unpack": lambda m: plait.unpack(m, graph=False),
+    "iter_modules": lambda m: list(plait.iter_modules(m, graph=False)),
+    "iter_children": lambda m: list(plait.iter_children(m, graph=False)),
+    "iter_module_children": lambda m: list(plait.iter_module_children(m, graph=False)),
     "map": lambda m: plait.map(lambda path, leaf: leaf, m, graph=False),
+    "recursive_map": lambda m: plait.recursive_map(lambda path, value: value, m, graph=False),
+    "view": lambda m: plait.view(m, graph=False),
+    "view_info": lambda m: plait.view_info(m, graph=False),
+    "with_attributes": lambda m: plait.with_attributes(m, graph=False),
+    "with_vars": lambda m: plait.with_vars(m, graph=False, allow_duplicates=True),
+    "as_abstract": lambda m: plait.as_abstract(m, graph=False),
+    "get_abstract_model": lambda m: plait.get_abstract_model(lambda: m, jax.make_mesh((1,), ("x",)), graph=False),
     "jit": lambda m: plait.jit(lambda m: None, graph=False)(m),
 }
 
@@ -149,7 +161,7 @@ def test_a_mode_holds_for_functions_that_were_called_before():
 
 def test_the_environment_sets_the_defaults():
     """S5."""
-    code = "from plait.core.functional.modes import graph_mode, graph_updates_mode as u; print(graph_mode(), u())"
+    code = "from plait.compat.modes import graph_mode, graph_updates_mode as u; print(graph_mode(), u())"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PLAIT_GRAPH_MODE": "0", "PLAIT_GRAPH_UPDATES": "false"},

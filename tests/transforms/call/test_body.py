@@ -1,4 +1,4 @@
-"""What JAX says of the places in lanes, said in the user's words. (rules X18, U18)"""
+"""What JAX says of the places in ports, said in the user's words. (rules X18, U18)"""
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ BATCHED = {
 
 @pytest.mark.parametrize("name", BATCHED)
 def test_a_value_that_depends_on_the_example_is_named(name):
-    """X18: what has axis None may not differ between examples; JAX's own message names only places in our lanes."""
+    """X18: what has axis None may not differ between examples; JAX's own message names only places in our ports."""
     f, out_axes, place = BATCHED[name]
     m = model()
     before = describe(m)

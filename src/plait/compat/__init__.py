@@ -1,0 +1,30 @@
+"""Compatibility with Flax, at the door: modes, and names that programs written for Flax look for.
+
+As a public module, ``plait.compat`` has the functions that know modes, with graph mode and graph updates fixed.
+(rule X29) ``plait.compat.jit(f)`` is ``plait.jit(f, graph=True, graph_updates=True)``, whatever
+``plait.set_graph_mode`` and ``plait.set_graph_updates`` say. Example:
+
+    >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+    >>> with plait.set_graph_updates(False):
+    ...     plait.compat.jit(lambda model: setattr(model, "extra", 1))(model)
+    >>> model.extra
+    1
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .fixed import NAMES as NAMES, fixed
+
+
+def __getattr__(name: str) -> Any:
+    """The function of that name, with its modes fixed."""
+    if name not in NAMES:
+        raise AttributeError(f"module 'plait.compat' has no attribute {name!r}")
+    value = globals()[name] = fixed(name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(NAMES)

@@ -1,0 +1,120 @@
+"""The door: public functions that take ``graph=`` and ``graph_updates=``, made of functions that know no modes.
+
+``checked`` makes the public form of a function on graphs, ``carried`` that of a transform. Either keeps the name, the
+documentation and the signature of what it wraps, with the keywords that it adds.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
+
+from .modes import Crossing, check_tree, graph_mode
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+_GRAPH = "whether shared objects and cycles are allowed, or an error (tree mode); ``None`` is the mode of the thread."
+_UPDATES = "whether structural changes are carried out, or values only; ``None`` is the mode of the thread."
+
+
+class Checked(Protocol[P, R]):
+    """A function that takes ``graph=`` besides its own arguments."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __call__(self, *args: Any, graph: bool | None, **kwargs: Any) -> Any: ...
+
+
+class Carried(Protocol[P, R]):
+    """A transform that takes ``graph=`` and ``graph_updates=`` besides its own arguments."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __call__(
+        self, *args: Any, graph: bool | None = ..., graph_updates: bool | None = ..., **kwargs: Any
+    ) -> Any: ...
+
+
+def checked(function: Callable[P, R], /, *, at: int = 0) -> Checked[P, R]:
+    """The public form of a function on graphs: in tree mode it refuses what is no tree.
+
+    Args:
+        function: the function; it has no ``graph``.
+        at: the position of the argument that is the graph.
+    """
+    name = [*inspect.signature(function).parameters][at]
+
+    def public(*args: Any, graph: bool | None = None, **kwargs: Any) -> Any:
+        if not graph_mode(graph):
+            check_tree(args[at] if len(args) > at else kwargs.get(name))
+        return function(*args, **kwargs)  # type: ignore[call-arg]
+
+    return _as_public(public, function, {"graph": _GRAPH})
+
+
+def checked_result(function: Callable[P, R], /) -> Checked[P, R]:
+    """The same for a function whose first argument makes the graph."""
+
+    def public(make: Callable[[], Any], /, *args: Any, graph: bool | None = None, **kwargs: Any) -> Any:
+        def made() -> Any:
+            node = make()
+            if not graph_mode(graph):
+                check_tree(node)
+            return node
+
+        return function(made, *args, **kwargs)  # type: ignore[call-arg]
+
+    return _as_public(public, function, {"graph": _GRAPH})
+
+
+def carried(transform: Callable[P, R], /) -> Carried[P, R]:
+    """The public form of a transform, which takes the two modes as one ``crossing=`` keyword.
+
+    Args:
+        transform: the transform; its keyword ``crossing`` is not shown.
+    """
+
+    def public(*args: Any, graph: bool | None = None, graph_updates: bool | None = None, **kwargs: Any) -> Any:
+        return transform(*args, crossing=Crossing(graph, graph_updates), **kwargs)  # type: ignore[call-arg]
+
+    return _as_public(public, transform, {"graph": _GRAPH, "graph_updates": _UPDATES}, hidden="crossing")
+
+
+def _as_public(public: Any, function: Callable[..., Any], added: Mapping[str, str], hidden: str = "") -> Any:
+    """Give the public form the name, documentation and signature of what is behind it, with the keywords added."""
+    functools.update_wrapper(public, function)
+    public.__module__ = sys._getframe(2).f_globals["__name__"]  # where it is assigned, so that it can be pickled
+    signature = inspect.signature(function)
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != hidden]
+    rest = [parameter for parameter in own if parameter.kind is parameter.VAR_KEYWORD]
+    keywords = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation="bool | None")
+        for name in added
+    ]
+    public.__signature__ = signature.replace(parameters=[*own[: len(own) - len(rest)], *keywords, *rest])
+    public.__doc__ = with_arguments(function.__doc__, added)
+    return public
+
+
+def with_arguments(text: str | None, added: Mapping[str, str]) -> str | None:
+    """A docstring whose section ``Args`` has these entries too."""
+    if text is None:
+        return None
+    lines = inspect.cleandoc(text).splitlines()
+    entries = [f"    {name}: {what}" for name, what in added.items()]
+    if "Args:" in lines:
+        start = lines.index("Args:")
+        end = next((place for place in range(start, len(lines)) if not lines[place]), len(lines))
+        lines[end:end] = entries
+    else:
+        sections = ("Returns:", "Raises:", "Warns:", "Example:", "Reference:")
+        place = next((place for place, line in enumerate(lines) if line.startswith(sections)), None)
+        block = ["Args:", *entries]
+        lines[len(lines) if place is None else place : place] = ["", *block] if place is None else [*block, ""]
+    return "\n".join(lines)

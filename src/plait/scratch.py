@@ -1,0 +1,73 @@
+"""Temporary folders beside a place, and what is left of those whose writer was killed.
+
+A folder is made under a hidden name and locked for as long as its writer lives; the system drops the lock when a
+process ends, however it ends. Whoever writes to the same place next removes the folders that nobody holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # no locks that end with their process: nothing is removed
+    fcntl: Any = None
+
+_SUFFIX = ".partial"
+_LOCK = "writing.lock"
+
+
+@contextlib.contextmanager
+def scratch_folder(target: Path) -> Iterator[Path]:
+    """A fresh folder on the same disk as ``target``, which is removed at the end with all that is in it.
+
+    Raises:
+        OSError: none can be made there.
+    """
+    _clear_abandoned(target)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_SUFFIX, dir=target.parent))
+    lock = _locked(scratch / _LOCK, create=True)
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _clear_abandoned(target: Path) -> None:
+    """Remove folders for ``target`` whose writer has ended. Those without a lock are left: they may be somebody's."""
+    for folder in target.parent.glob(f".{_escaped(target.name)}.*{_SUFFIX}"):
+        lock = _locked(folder / _LOCK, create=False)
+        if lock is not None:
+            if not (folder / "replaced").exists():  # what was there before, which its writer could not put back
+                shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
+def _locked(path: Path, *, create: bool) -> int | None:
+    """The open file with its lock; ``None`` if it is not there, somebody has it, or the disk knows no locks."""
+    if fcntl is None:
+        return None
+    try:
+        file = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        if create:
+            path.unlink(missing_ok=True)
+        return None
+    return file

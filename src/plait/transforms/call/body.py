@@ -1,0 +1,373 @@
+"""The body of a call: a function of objects as a pure function of ports. Enter, call, leave, each once.
+
+A port is a list of values that the JAX transform in the middle treats in one way: all that have one axis or spec, that
+are carried, differentiated, donated, or laid out alike. What distinguishes a port is any hashable value. The ports are
+known before the function is traced, however much it writes or makes, since each is written in the transform's own
+arguments; what comes out is sorted into the same ports:
+
+* a variable that came in goes out by the port that it came in by, if it was written;
+* a new variable goes by the prefix of the argument or output that it belongs to;
+* a plain output leaf goes by the output prefix.
+
+An ``Outcome`` says where each is. (rules X2, X3, U24 to U28)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
+from ...core.graph.flatten import path_of
+from ...core.objects.nodes import Static
+from ...core.objects.variables import Variable
+from ...errors import ArgumentError, AxisNameMismatchError
+from ...paths import format_path
+from .aliasing import Treatment, check_aliasing
+from .captures import watch_captured_containers
+from .enter import Entered
+from .gather import Gathered, Structure, gather
+from .leave import Left
+from .loop_rules import Loop
+from .names import joined
+from .outcome import INPUT, Address, Outcome
+from .prefixes import Carry, Prefix, is_graph_leaf
+
+# What is written goes out by the port that it came in by.
+OWN: Any = type("Own", (), {"__repr__": lambda self: "its own port"})()
+
+
+@dataclasses.dataclass(frozen=True)
+class Body:
+    """One function, for arguments of one structure. Equal for equal structures, so that JAX's own caches work.
+
+    Attributes:
+        name: the transform, for errors.
+        f: gives the function; it may hold it weakly.
+        structure: of ``(args, kwargs)``.
+        ports: what distinguishes each port.
+        value_ports, plain_ports: the port of each input value and each plain input leaf, by number.
+        prefixes: of each object of the arguments.
+        outs: the prefix of the output.
+        structural: whether structural changes are carried out, or values alone.
+        writes: the port by which written values leave; ``OWN`` for that by which each came.
+        loop: the rules, if the function is the body of a loop.
+        axis_metadata: names of the axis that the transform takes away inside; ``None`` if it changes no rank.
+        donated: positions of values that come out, and are written back, whether written or not.
+        all_values: whether all values of variables come out, written or not.
+        returns_inputs: whether a variable that came in may go out under another prefix; it leaves as it came then.
+        check_output: looks at what the function returned before anything else does.
+    """
+
+    name: str
+    f: Callable[[], Callable[..., Any]]
+    structure: Structure
+    ports: tuple[Any, ...]
+    value_ports: tuple[int, ...]
+    plain_ports: tuple[int, ...]
+    prefixes: tuple[Any, ...]
+    outs: Prefix
+    structural: bool = True
+    writes: Any = OWN
+    loop: Loop | None = None
+    axis_metadata: Any = None
+    donated: frozenset[int] = frozenset()
+    all_values: bool = False
+    returns_inputs: bool = False
+    check_output: Callable[[Any], Any] | None = None
+
+    def __call__(
+        self, inputs: Sequence[Sequence[Any]], run: Callable[[Entered], Any] | None = None
+    ) -> tuple[tuple[list[Any], ...], Outcome]:
+        """From the ports that go in to those that come out, and what the function did.
+
+        Args:
+            run: what to do with the private objects instead of a call of the function.
+        """
+        entered = self.enter(inputs)
+        dropped = self._drop_axes(entered)
+        out = self.call(entered) if run is None else run(entered)
+        if self.check_output is not None:
+            self.check_output(out)
+        left = self._leave(entered, out, dropped)
+        if self.loop is not None:
+            self.loop.check(left, self.prefixes, self.labels, self.structural)
+        return _Sorting(self, left, out, inputs).done()
+
+    def enter(self, inputs: Sequence[Sequence[Any]]) -> Entered:
+        """Private objects around the values that go in."""
+        supplies = [iter(port) for port in inputs]
+        values = [next(supplies[port]) for port in self.value_ports]
+        plain = [next(supplies[port]) for port in self.plain_ports]
+        return Entered(self.structure, values, plain)
+
+    def call(self, entered: Entered) -> Any:
+        """Call the user's function with the private objects."""
+        args, kwargs = entered.tree
+        return guarded(self.f(), *map(reveal, args), **{key: reveal(value) for key, value in kwargs.items()})
+
+    def output_of(self, inputs: Sequence[Sequence[Any]]) -> Gathered:
+        """What the function returns, taken apart; what it does to its arguments is forgotten."""
+        entered = self.enter(inputs)
+        out = self.call(entered)
+        Left(self.name, entered, out, self.structural)  # refuses captured objects
+        return gather(out)
+
+    def labels(self) -> tuple[list[str], list[str]]:
+        """What a user calls the objects and the plain leaves of the arguments."""
+        return self.structure.labels(self.f())
+
+    def value_labels(self) -> list[str]:
+        """Where each input value stands: ``model.layers.kernel``."""
+        return self.structure.value_labels(self.labels()[0])
+
+    # Axis names -------------------------------------------------------------------------------------------------------
+
+    def _leave(self, entered: Entered, out: Any, dropped: Mapping[int, Any]) -> Left:
+        structural = self.structural or self.loop is not None  # a carry is returned as the objects that came in
+        if self.axis_metadata is None:
+            return Left(self.name, entered, out, structural)
+        variables = entered.variables()
+        for position, names in dropped.items():
+            self._put_axis(variables[position], self.ports[self.value_ports[position]], names)
+        left = Left(self.name, entered, out, structural)
+        new = [
+            (number, leaf)
+            for number, leaf in enumerate(left.walk.leaves)
+            if isinstance(leaf, Variable)
+            and left.position(number) is None
+            and has_axis_metadata(leaf, self.axis_metadata)
+        ]
+        if not new:
+            return left
+        prefixes = (*self.prefixes, *self.output_prefixes(out))
+        axes = [(leaf, left.prefix(number, prefixes)) for number, leaf in new]
+        for leaf, axis in axes:
+            if isinstance(axis, int):
+                self._put_axis(leaf, axis, None)
+        return Left(self.name, entered, out, structural)
+
+    def _drop_axes(self, entered: Entered) -> dict[int, Any]:
+        """Take the axis that is not there inside out of the names of each variable; position → what was dropped."""
+        if self.axis_metadata is None:
+            return {}
+        dropped = {}
+        for position, variable in enumerate(entered.variables()):
+            axis = self.ports[self.value_ports[position]]
+            if variable is not None and isinstance(axis, int) and has_axis_metadata(variable, self.axis_metadata):
+                rank = np.ndim(entered.values[position]) + 1
+                try:
+                    dropped[position] = drop_axis(variable, axis % rank, self.axis_metadata)
+                except AxisNameMismatchError as error:
+                    at = f"{self.value_labels()[position]}, {error.parts['at']}"
+                    parts = {**error.parts, "at": at}
+                    raise AxisNameMismatchError(f"{self.name}: {error.message}", **parts) from None
+        return dropped
+
+    def _put_axis(self, variable: Variable[Any], axis: int, dropped: Any) -> None:
+        rank = np.ndim(variable._cell.raw) + 1
+        put_axis(variable, axis % rank, self.axis_metadata, dropped)
+
+    def output_prefixes(self, out: Any) -> list[Any]:
+        """The prefix of each object of the output."""
+        leaves = jax.tree_util.tree_leaves(out, is_leaf=is_graph_leaf)
+        return [p for p, leaf in zip(self.outs.spread(out), leaves, strict=True) if is_graph_leaf(leaf)]
+
+
+class _Sorting:
+    """What a function left, sorted into ports."""
+
+    def __init__(self, body: Body, left: Left, out: Any, inputs: Sequence[Sequence[Any]]) -> None:
+        self.body, self.left = body, left
+        self.values = left.entered.values
+        self.outputs: tuple[list[Any], ...] = tuple([] for _ in body.ports)
+        self.replaced = {} if body.loop is None else body.loop.replaced(left, out)
+        self.spread = body.outs.spread(out)
+        self.object_prefixes = [p for p, g in zip(self.spread, left.output.graphdefs, strict=True) if g is not None]
+        self.prefixes = (*body.prefixes, *self.object_prefixes)
+        # Positions of carried values: they come out where they went in, whether written or not.
+        self.carried: dict[int, Address] = {}
+        self.slots = {id(variable): position for position, variable in self.replaced.items()}
+        self.carried_plain: list[Address] = []
+        if body.loop is not None and Carry in body.ports:
+            self._carry(body.ports.index(Carry), inputs)
+        self._check_output_aliasing(out)
+
+    def _carry(self, port: int, inputs: Sequence[Sequence[Any]]) -> None:
+        carried = self.outputs[port]
+        for position, own in enumerate(self.body.value_ports):
+            if own == port:
+                self.carried[position] = Address(port, len(carried))
+                variable = self.replaced.get(position, self.left.variables[position])
+                carried.append(self.values[position] if variable is None else variable._cell.raw)
+        count = self.body.plain_ports.count(port)
+        if count:
+            if Carry in self.body.outs.leaves:
+                self.carried_plain = [Address(port, len(carried) + i) for i in range(count)]
+            carried += list(inputs[port])[-count:]
+
+    def done(self) -> tuple[tuple[list[Any], ...], Outcome]:
+        """The ports, and what the function did."""
+        body, left = self.body, self.left
+        written, unwritten = self._values_of_inputs() if left.arguments is None else ([], [])
+        sources: list[Address] = []
+        fixed = body.donated
+        if body.all_values or (not body.structural and body.loop is None):
+            fixed = frozenset(range(len(self.values)))
+        self.inputs = {id(value): i for i, value in enumerate(self.values) if i not in fixed}
+        if left.arguments is not None:
+            sources = [self._source(number) for number in range(left.argument_count)]
+        returned = [self._source(number) for number in range(left.argument_count, len(left.walk.leaves))]
+        plain = self._plain_leaves()
+        needs_mapping = left.arguments is not None or bool(left.output.roots)
+        outcome = Outcome(
+            tuple(written),
+            tuple(unwritten),
+            left.arguments,
+            tuple(sources),
+            left.output,
+            tuple(returned),
+            tuple(plain),
+            left.mapping() if needs_mapping else None,
+        )
+        return self.outputs, outcome
+
+    def _values_of_inputs(self) -> tuple[list[Any], list[Any]]:
+        """(position, address) of the variables that were written, and of the others if all come out."""
+        body, written, unwritten, dropped = self.body, [], [], []
+        for position, (variable, before) in enumerate(zip(self.left.variables, self.values, strict=True)):
+            if variable is None:
+                if body.all_values and body.structural:
+                    unwritten.append((position, self._send_back(position, before)))
+                continue
+            raw = variable._cell.raw
+            if raw is not before or position in body.donated:
+                if body.loop is not None and body.loop.drops(body.ports[body.value_ports[position]]):
+                    dropped.append(position)
+                    continue
+                written.append((position, self._send_back(position, raw)))
+            elif body.all_values:
+                unwritten.append((position, self._send_back(position, raw)))
+        self._warn_of_dropped(dropped)
+        return written, unwritten
+
+    def _warn_of_dropped(self, positions: Sequence[int]) -> None:
+        if positions and self.body.loop is not None:
+            labels = self.body.value_labels()
+            self.body.loop.warn_of_dropped([labels[position] for position in positions])
+
+    def _send_back(self, position: int, value: Any) -> Address:
+        if position in self.carried:
+            return self.carried[position]
+        if self.body.writes is not OWN:
+            return self._send(self.body.ports.index(self.body.writes), value)
+        return self._send(self.body.value_ports[position], value)
+
+    def _source(self, leaf: int) -> Address:
+        """Where the value of a leaf of the walk is: the input that it still holds, or a value that comes out."""
+        raw, left, body = self.left.raws[leaf], self.left, self.body
+        kept = self.inputs.get(id(raw))
+        if kept is not None:
+            return Address(INPUT, kept)
+        position = left.position(leaf)
+        if position is None:
+            position = self.slots.get(id(left.walk.leaves[leaf]))
+        if position is not None:
+            if body.loop is not None and body.loop.drops(body.ports[body.value_ports[position]]):
+                self._warn_of_dropped([position])
+                return Address(INPUT, position)
+            return self._send_back(position, raw)
+        prefix = left.prefix(leaf, self.prefixes)
+        if prefix is Carry and body.loop is not None:
+            raise body.loop.new_in_carry(left.walk.leaves[leaf], format_path(path_of(left.walk.links[leaf])))
+        if body.writes is not OWN and leaf < left.argument_count:
+            prefix = body.writes
+        return self._send(body.ports.index(prefix), raw)
+
+    def _plain_leaves(self) -> list[Address]:
+        found, carried = [], iter(self.carried_plain)
+        for leaf, prefix in zip(self.left.leaves, self.spread, strict=True):
+            if is_graph_leaf(leaf):
+                continue
+            if prefix is Carry and self.body.loop is not None:
+                address = next(carried)  # the rules of the loop have compared the trees of the carry
+                self.outputs[address.port][address.place] = leaf
+                found.append(address)
+            else:
+                found.append(self._send(self.body.ports.index(prefix), leaf))
+        return found
+
+    def _send(self, port: int, value: Any) -> Address:
+        if self.body.axis_metadata is not None:
+            _check_output_axis(self.body.name, self.body.ports[port], value)
+        self.outputs[port].append(value)
+        return Address(port, len(self.outputs[port]) - 1)
+
+    def _check_output_aliasing(self, out: Any) -> None:
+        """A variable that came in may not go out under another prefix. (rule X3)"""
+        if not self.object_prefixes or self.body.returns_inputs:
+            return
+        pairs, _ = jax.tree_util.tree_flatten_with_path(out, is_leaf=is_graph_leaf)
+        objects = [(path, leaf) for path, leaf in pairs if is_graph_leaf(leaf)]
+        treatments = [
+            Treatment(f"output{jax.tree_util.keystr(path)}", leaf, prefix)
+            for (path, leaf), prefix in zip(objects, self.object_prefixes, strict=True)
+        ]
+        known = {
+            id(variable): (self.body.ports[self.body.value_ports[i]], "the arguments")
+            for i, variable in enumerate(self.left.variables)
+            if variable is not None
+        }
+        check_aliasing(self.body.name, treatments, known)
+
+
+def _check_output_axis(name: str, axis: Any, value: Any) -> None:
+    """Refuse an axis that an output cannot be given.
+
+    Raises:
+        ArgumentError: names the axis and the shape.
+    """
+    for leaf in jax.tree_util.tree_leaves(value) if isinstance(axis, int) else ():
+        rank = np.ndim(leaf) + 1
+        if not -rank <= axis < rank:
+            raise ArgumentError(
+                f"{name}: axis {axis} of the output is out of range",
+                at="out_axes",
+                found=f"an output of shape {np.shape(leaf)} in one call",
+                expected=f"an axis from {-rank} to {rank - 1}",
+                do=f"change the axis in out_axes, for example to {0 if axis >= 0 else -1}",
+            )
+
+
+def guarded(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function of the user's inside a transform."""
+    with watch_captured_containers(f):
+        return f(*args, **kwargs)
+
+
+def reveal(argument: Any) -> Any:
+    """A static argument travels wrapped, as part of the structure."""
+    return argument.value if type(argument) is Static else argument
+
+
+def describe_address(body: Body, outcome: Outcome, address: Address) -> str:
+    """What stands at an address: ``model.layers[0].mean`` or ``the output[1]['loss']``."""
+    for position, where in (*outcome.written, *outcome.unwritten):
+        if where == address:
+            return body.value_labels()[position]
+    if address in outcome.argument_sources:
+        assert outcome.arguments is not None
+        root, path = Structure(None, outcome.arguments).leaf_paths()[outcome.argument_sources.index(address)]
+        return joined(body.labels()[0][root], path)
+    assert outcome.output is not None
+    pairs = list(zip(outcome.output.places(), outcome.output.graphdefs, strict=True))
+    objects = [f"the output{jax.tree_util.keystr(path)}" for path, graphdef in pairs if graphdef is not None]
+    plain = [f"the output{jax.tree_util.keystr(path)}" for path, graphdef in pairs if graphdef is None]
+    if address in outcome.plain:
+        return plain[outcome.plain.index(address)]
+    root, path = outcome.output.leaf_paths()[outcome.output_sources.index(address)]
+    return joined(objects[root], path)

@@ -1,0 +1,246 @@
+"""The call: the one mechanism by which every transform carries objects through a pure function and back.
+
+1. **gather** (outside): the arguments are flattened as a pytree that stops at modules and variables; those are walked
+   under one index, so that sharing across arguments is seen once. The raw values and the plain leaves are grouped into
+   ports, as the transform treats them.
+2. **enter** (inside): private copies of the objects are built around the traced values.
+3. **leave** (inside): after the function ran, arguments and output are walked again. What changed is a static
+   ``Outcome``; the values that the function wrote, and only those, come out by ports.
+4. **write back** (outside): the outcome is applied to the caller's own objects.
+
+Nothing outside changes before step 4, so a function that raises changes nothing. The outcome is static, because a
+compiled function that is called again runs only steps 1 and 4. A transform's own file says which ports there are and
+which JAX transform stands in the middle:
+
+    call = Call("remat", f, args, kwargs, ins=one_port, outs=one_port, crossing=crossing)
+    outputs, outcome = jax.checkpoint(call.body)(call.inputs)
+    return call.finish(outputs, outcome)
+
+(rules U8 to U23, U27)
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import FunctionType
+from typing import Any, TypeVar
+
+import jax
+
+from ...core.tools.method_observers import is_observing
+from ...errors import ArgumentTypeError, StaticValueError
+from .aliasing import Treatment, check_aliasing
+from .body import Body, describe_address
+from .captures import captures_objects
+from .gather import Gathered, check_no_duplicates, gather
+from .outcome import Address, Outcome
+from .policy import DEFAULT, Crossing
+from .prefixes import FilterMapping, NodePrefix, Prefix, choose, values_in
+from .write_back import write_back
+
+T = TypeVar("T")
+
+# The port of values that a transform treats all alike.
+ALL = type("All", (), {"__repr__": lambda self: "all"})()
+
+
+class Call:
+    """One call of a transformed function, outside.
+
+    Args:
+        name: the transform, for errors.
+        f: the function.
+        args, kwargs: the arguments, static ones wrapped in ``Static``.
+        ins: the prefix of each leaf of the arguments, or of ``args`` as a tree; ``ALL`` where there is one port.
+        outs: the prefix of the output.
+        crossing: how far the call carries what the function did.
+        axis_metadata, rules: fields of ``Body``.
+
+    Attributes:
+        body: the static half, a pure function of ports.
+        inputs: the ports of what goes in.
+        gathered: the arguments, taken apart.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        f: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        ins: Any = ALL,
+        outs: Prefix | Any = ALL,
+        crossing: Crossing = DEFAULT,
+        axis_metadata: Mapping[str, Any] | None = None,
+        **rules: Any,
+    ) -> None:
+        tree = (args, dict(kwargs or {}))
+        self.name, self.f = name, f
+        self.gathered = gathered = gather(tree)
+        structural = crossing.updates
+        crossing.check(gathered.roots)
+        if not structural:
+            check_no_duplicates(gathered, name, f)
+        if not isinstance(outs, Prefix):
+            outs = Prefix(name, "the output", *_leaf(outs))
+        graphdefs = gathered.structure.graphdefs
+        if ins is ALL:
+            ports: tuple[Any, ...] = tuple(values_in([ALL, *outs.leaves]))
+            value_ports, plain_ports = (0,) * len(gathered.values()), (0,) * len(gathered.plain)
+            prefixes: tuple[Any, ...] = (ALL,) * len(gathered.roots)
+        else:
+            spread = self._spread(ins, tree)
+            prefixes = tuple(p for p, g in zip(spread, graphdefs, strict=True) if g is not None)
+            plain = [p for p, g in zip(spread, graphdefs, strict=True) if g is None]
+            if len(set(prefixes)) > 1:
+                labels = gathered.structure.labels(f)[0]
+                roots = zip(labels, gathered.roots, prefixes, strict=True)
+                check_aliasing(name, [Treatment(*root) for root in roots], {})
+            ports = tuple(values_in([*spread, *outs.leaves, *([rules["writes"]] if "writes" in rules else [])]))
+            value_ports = tuple(
+                map(ports.index, value_prefixes(gathered, prefixes, lambda: gathered.structure.labels(f)[0]))
+            )
+            plain_ports = tuple(map(ports.index, plain))
+        self.body = Body(
+            name,
+            _function(f),
+            gathered.structure,
+            ports,
+            value_ports,
+            plain_ports,
+            prefixes,
+            outs,
+            structural,
+            axis_metadata=None if axis_metadata is None else FrozenMetadata(axis_metadata),
+            **rules,
+        )
+        self.inputs = self.grouped(gathered.values(), gathered.plain)
+
+    def _spread(self, ins: Any, tree: Any) -> Sequence[Any]:
+        if not isinstance(ins, Prefix):
+            return ins
+        args, kwargs = tree
+        if kwargs:
+            raise ArgumentTypeError(
+                f"{self.name} cannot tell which prefix a keyword argument has",
+                at=next(iter(kwargs)),
+                found="a keyword argument that the signature does not resolve to a position",
+                expected="positional arguments",
+                do="pass it by position",
+            )
+        return ins.spread(args)
+
+    @property
+    def ports(self) -> tuple[Any, ...]:
+        """What distinguishes each port."""
+        return self.body.ports
+
+    def grouped(self, values: Sequence[Any], plain: Sequence[Any]) -> tuple[list[Any], ...]:
+        """Something for each input value and each plain leaf, by ports."""
+        groups: tuple[list[Any], ...] = tuple([] for _ in self.ports)
+        for port, value in zip(self.body.value_ports, values, strict=True):
+            groups[port].append(value)
+        for port, value in zip(self.body.plain_ports, plain, strict=True):
+            groups[port].append(value)
+        return groups
+
+    def port(self, kind: Any, groups: Sequence[Any]) -> Any:
+        """What stands in the port of a kind; nothing where there is no such port."""
+        return groups[self.ports.index(kind)] if kind in self.ports else []
+
+    def labels(self) -> tuple[list[Any], ...]:
+        """Where each input of each port stands: ``model.layers.kernel``."""
+        roots, plain = self.body.labels()
+        return self.grouped(self.gathered.structure.value_labels(roots), plain)
+
+    def labelled(self) -> list[tuple[str, Any, Any]]:
+        """Every input as (where it stands, what distinguishes its port, its value)."""
+        groups = zip(self.ports, self.labels(), self.inputs, strict=True)
+        return [
+            (label, kind, value) for kind, labels, values in groups for label, value in zip(labels, values, strict=True)
+        ]
+
+    def describe(self, outcome: Outcome, port: int, place: int) -> str:
+        """What stands at a place of a port that came out."""
+        return describe_address(self.body, outcome, Address(port, place))
+
+    def kept(self, key: Hashable, make: Callable[[Body], T]) -> T:
+        """What a transform makes of the body, made once for equal bodies, so that JAX traces and compiles it once.
+
+        Not so for a function that captures modules, whose values may have changed since, nor while outputs are
+        captured.
+        """
+        if type(self.f) is not FunctionType or is_observing() or captures_objects(self.f):
+            return make(self.body)
+        try:
+            kept = _kept.setdefault(self.f, {})
+            found = kept.get((self.body, key))
+            return found if found is not None else kept.setdefault((self.body, key), make(self.body))
+        except (StaticValueError, TypeError):  # something in the key cannot be hashed
+            return make(self.body)
+
+    def finish(self, outputs: Sequence[Sequence[Any]], outcome: Outcome) -> Any:
+        """Write back what came out. Returns the output."""
+        return write_back(outcome, self.gathered, outputs)
+
+
+# Who fills it: ``Call.kept``. What empties it: the death of the function. What it holds: structures, which hold no
+# object, and functions of arrays that refer to the user's function weakly.
+_kept: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+
+
+class Strong:
+    """Gives a function; equal for the same function."""
+
+    def __init__(self, f: Callable[..., Any]) -> None:
+        self.f = f
+
+    def __call__(self) -> Callable[..., Any]:
+        return self.f
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Strong) and self.f is other.f
+
+    def __hash__(self) -> int:
+        return id(self.f)
+
+
+def _function(f: Callable[..., Any]) -> Callable[[], Any]:
+    return weakref.ref(f) if type(f) is FunctionType else Strong(f)
+
+
+def _leaf(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A prefix tree of one leaf."""
+    return jax.tree_util.tree_structure(0), (kind,)
+
+
+class FrozenMetadata(Mapping[str, Any]):
+    """The metadata that a transform has for its axis, as a static value."""
+
+    def __init__(self, mapping: Mapping[str, Any]) -> None:
+        self._items = dict(mapping)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._items[key]
+
+    def __iter__(self) -> Any:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted(self._items.items(), key=repr)))
+
+
+def value_prefixes(gathered: Gathered, prefixes: tuple[Any, ...], roots: Callable[[], Sequence[str]]) -> list[Any]:
+    """The prefix value of each input value; ``roots`` says what the objects are called."""
+    walk = gathered.walk
+    if walk is None:
+        return []
+    if not any(isinstance(prefix, (FilterMapping, NodePrefix)) for prefix in prefixes):
+        return [prefix for prefix, count in zip(prefixes, walk.counts, strict=True) for _ in range(count)]
+    labels = roots()
+    return [choose(prefixes[number], path, leaf, labels[number]) for _, number, path, leaf in gathered.probes()]

@@ -1,0 +1,62 @@
+"""Step 2 of a call, enter: private copies of the arguments around traced values.
+
+The caller's own objects are never touched while a function is traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from ...core.graph.graphdef import LeafDef, VariableDef, iter_parts
+from ...core.graph.unflatten import Builder
+from .gather import Structure
+
+
+class Entered:
+    """The arguments inside the transformed function.
+
+    Attributes:
+        tree: the arguments, with private objects.
+        roots: those objects.
+        index_ref: outer index → private object.
+        values: the traced values that the objects were built around.
+    """
+
+    __slots__ = ("index_ref", "roots", "structure", "tree", "values")
+
+    def __init__(self, structure: Structure, values: Sequence[Any], plain: Sequence[Any]) -> None:
+        self.structure = structure
+        self.values = list(values)
+        self.index_ref: dict[int, Any] = {}
+        builder = Builder(self.index_ref)
+        supply = iter(plain)
+        position = 0
+        leaves, roots = [], []
+        for graphdef in structure.graphdefs:
+            if graphdef is None:
+                leaves.append(next(supply))
+                continue
+            count = graphdef.num_leaves
+            root = builder.build(graphdef, self.values[position : position + count])
+            position += count
+            leaves.append(root)
+            roots.append(root)
+        self.roots = tuple(roots)
+        self.tree = jax.tree_util.tree_unflatten(structure.treedef, leaves)
+
+    def variables(self) -> list[Any]:
+        """The private variable at each position of the values; ``None`` for array attributes."""
+        return [
+            self.index_ref[part.index] if isinstance(part, VariableDef) else None  # type: ignore[index]
+            for graphdef in self.structure.roots
+            for part in iter_parts(graphdef)
+            if isinstance(part, (VariableDef, LeafDef))
+        ]
+
+
+def rebuild(structure: Structure, values: Sequence[Any], plain: Sequence[Any]) -> Any:
+    """The tree of a structure around other leaves, such as gradients."""
+    return Entered(structure, values, plain).tree

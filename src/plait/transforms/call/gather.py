@@ -1,0 +1,142 @@
+"""Step 1 of a call, gather: the arguments become raw values in walk order, plain leaves, and a static structure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.tree_util import register_static
+
+from ...core.functional.traversal import find_duplicates
+from ...core.graph.flatten import Walk
+from ...core.graph.graphdef import GraphDef, LeafDef, NodeDef, VariableDef
+from ...core.graph.walks import CachedWalk, find_walk
+from ...core.objects.variables import Variable, make_variable
+from ...errors import ArgumentError
+from ...paths import Path
+from .names import argument_name, joined, parameter_names
+from .prefixes import is_graph_leaf
+
+
+@register_static
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """The static half of a pytree that may hold objects: its treedef, and a graphdef for each leaf that is one."""
+
+    treedef: Any
+    graphdefs: tuple[GraphDef | None, ...]
+
+    @property
+    def roots(self) -> tuple[GraphDef, ...]:
+        """The graphdefs of the objects."""
+        return tuple(graphdef for graphdef in self.graphdefs if graphdef is not None)
+
+    def leaf_paths(self) -> list[tuple[int, Path]]:
+        """For each value: the number of the object that it belongs to, and its path in there."""
+        found: list[tuple[int, Path]] = []
+        for number, root in enumerate(self.roots):
+            stack: list[tuple[Path, Any]] = [((), root)]
+            while stack:
+                path, part = stack.pop()
+                if isinstance(part, (VariableDef, LeafDef)):
+                    found.append((number, path))
+                elif isinstance(part, NodeDef):
+                    children = [(entry.key, getattr(entry, "value", None)) for entry in part.attributes]
+                    stack.extend(((*path, key), child) for key, child in reversed(children))
+        return found
+
+    def places(self) -> list[Any]:
+        """The JAX path of each leaf, objects among them."""
+        tree = jax.tree_util.tree_unflatten(self.treedef, [object() for _ in self.graphdefs])
+        return [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+
+    def labels(self, f: Callable[..., Any]) -> tuple[list[str], list[str]]:
+        """What a user calls the objects and the plain leaves of ``(args, kwargs)``: ``models[0]``, ``batch["x"]``."""
+        names = parameter_names(f)
+        labels = [argument_name(path, names) for path in self.places()]
+        pairs = list(zip(labels, self.graphdefs, strict=True))
+        return [label for label, g in pairs if g is not None], [label for label, g in pairs if g is None]
+
+    def value_labels(self, roots: Sequence[str]) -> list[str]:
+        """Where each value stands, for objects of these names: ``model.layers[0].kernel``."""
+        return [joined(roots[number], path) for number, path in self.leaf_paths()]
+
+
+@dataclasses.dataclass
+class Gathered:
+    """The arguments of one call, taken apart.
+
+    Attributes:
+        roots: the objects.
+        walk: over all of them, under one index; ``None`` where there are none.
+        plain: the other leaves.
+    """
+
+    structure: Structure
+    roots: tuple[Any, ...]
+    walk: CachedWalk | None
+    plain: list[Any]
+
+    def values(self) -> list[Any]:
+        """The raw values of all variables and array attributes, in walk order."""
+        return [] if self.walk is None else self.walk.raw_values()
+
+    def probes(self) -> Iterator[tuple[int, int, Path, Any]]:
+        """For each value: its position, the number of its object, its path there, and a leaf for filters to look at."""
+        walk = self.walk
+        if walk is None:
+            return
+        paths, start = walk.paths(), 0
+        for number, count in enumerate(walk.counts):
+            for position in range(start, start + count):
+                cls, cell = walk.types[position], walk.cells[position]
+                leaf = cell.raw if cls is None else make_variable(cls, cell.raw, cell.metadata, None)
+                yield position, number, paths[position], leaf
+            start += count
+
+
+def gather(tree: Any) -> Gathered:
+    """Take a pytree that holds objects apart: it is flattened down to modules and variables, and those are walked."""
+    leaves, treedef = jax.tree_util.tree_flatten(tree, is_leaf=is_graph_leaf)
+    flags = [is_graph_leaf(leaf) for leaf in leaves]
+    roots = tuple(leaf for leaf, is_object in zip(leaves, flags, strict=True) if is_object)
+    plain = [leaf for leaf, is_object in zip(leaves, flags, strict=True) if not is_object]
+    walk = find_walk(roots) if roots else None
+    supply = iter(walk.graphdefs if walk is not None else ())
+    graphdefs = tuple(next(supply) if is_object else None for is_object in flags)
+    return Gathered(Structure(treedef, graphdefs), roots, walk, plain)
+
+
+def check_no_duplicates(gathered: Gathered, name: str, f: Callable[..., Any]) -> None:
+    """Refuse arguments that share a variable, where only values are carried. (rule U32)
+
+    Raises:
+        ArgumentError: names both paths and the remedies.
+    """
+    for first, second, *_ in find_duplicates(list(gathered.roots), only=_holds_variables)[:1] or ():
+        labels, _ = gathered.structure.labels(f)
+        one, other = (joined(labels[path[0]], path[1:]) for path in (first, second))
+        raise ArgumentError(
+            f"{name} with graph_updates=False takes no shared variables",
+            at=f"{one} and {other}",
+            found="one variable at both (a duplicate)",
+            expected="each variable once",
+            do=f"give each place its own: {other} = plait.clone({one})" + or_updates(name),
+        )
+
+
+def or_updates(name: str) -> str:
+    """The other way out, for transforms that have it."""
+    always = ("vjp", "jvp", "linearize", "custom_jvp", "make_jaxpr", "jit_partial")
+    return "" if name in always else "; or use graph_updates=True"
+
+
+def _holds_variables(path: Any, value: Any) -> bool:
+    """Whether an object is a variable, or leads to one."""
+    if isinstance(value, Variable):
+        return True
+    walk = Walk()
+    walk.add(value)
+    return any(isinstance(leaf, Variable) for leaf in walk.leaves)

@@ -1,0 +1,108 @@
+"""Step 3 of a call, leave: arguments and output are walked again after the function ran, under one new index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from ...core.graph.flatten import Walk, path_of
+from ...core.graph.graphdef import GraphDef
+from ...core.graph.locate import describe_place
+from ...core.objects.statics import HashableMapping
+from ...core.objects.variables import Variable
+from ...errors import ArgumentError
+from .enter import Entered
+from .gather import Structure, or_updates
+from .guards import check_no_captives
+from .prefixes import choose, is_graph_leaf
+
+
+class Left:
+    """What the function left.
+
+    Attributes:
+        walk: over arguments and output; over the output alone, where only values are carried out.
+        ends: how many leaves the walk had after each root: the arguments, then the objects of the output.
+        arguments: the graphdefs of the arguments, or ``None`` when their structure is as it was.
+        leaves: of the output, objects among them.
+        output: its structure.
+        raws: the value of each leaf of the walk.
+        variables: the private variable at each position of the values that came in.
+    """
+
+    def __init__(self, name: str, entered: Entered, out: Any, structural: bool) -> None:
+        self.entered = entered
+        self.walk = walk = Walk()
+        self.ends: list[int] = []
+        self.variables = entered.variables()
+        self.arguments: tuple[GraphDef, ...] | None = None
+        if structural:
+            arguments = tuple(map(self._add, entered.roots))
+            self.arguments = None if self._is_unchanged(arguments) else arguments
+        else:
+            self.ends = [0] * len(entered.roots)
+        self.argument_count = len(walk.leaves)
+        self.leaves, treedef = jax.tree_util.tree_flatten(out, is_leaf=is_graph_leaf)
+        graphdefs = tuple(self._add(leaf) if is_graph_leaf(leaf) else None for leaf in self.leaves)
+        self.output = Structure(treedef, graphdefs)
+        self.raws = [leaf._cell.raw if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
+        if self.arguments is not None or self.output.roots:
+            check_no_captives(walk, entered, out, name)
+        if not structural:
+            _check_no_inputs(name, walk, self.variables)
+        self._known = {id(variable): i for i, variable in enumerate(self.variables) if variable is not None}
+
+    def _add(self, root: Any) -> GraphDef:
+        graphdef = self.walk.add(root)
+        self.ends.append(len(self.walk.leaves))
+        return graphdef
+
+    def _is_unchanged(self, arguments: tuple[GraphDef, ...]) -> bool:
+        """Whether the arguments have the structure that they came in with, array attributes included."""
+        entered, refs = self.entered, self.walk.refs
+        return (
+            arguments == entered.structure.roots
+            and len(refs) == len(entered.index_ref)
+            and all(refs.get(inner) == outer for outer, inner in entered.index_ref.items())
+            and all(
+                isinstance(leaf, Variable) or leaf is before
+                for leaf, before in zip(self.walk.leaves, entered.values, strict=True)
+            )
+        )
+
+    def position_of(self, item: Any) -> int | None:
+        """The position, among the values that came in, of a variable; ``None`` for others."""
+        return self._known.get(id(item))
+
+    def came_in(self, item: Any) -> bool:
+        """Whether an object was among the arguments."""
+        return any(item is known for known in self.entered.index_ref.values())
+
+    def position(self, leaf: int) -> int | None:
+        """As ``position_of``, for a leaf of the walk."""
+        return self._known.get(id(self.walk.leaves[leaf]))
+
+    def prefix(self, leaf: int, prefixes: Sequence[Any]) -> Any:
+        """The prefix of a leaf of the walk, by that of the root that it belongs to: arguments, then output."""
+        root = next(number for number, end in enumerate(self.ends) if leaf < end)
+        return choose(prefixes[root], path_of(self.walk.links[leaf]), self.walk.leaves[leaf])
+
+    def mapping(self) -> HashableMapping[int, int]:
+        """New index → outer index, for the objects that were there before."""
+        found = {outer: self.walk.refs.get(inner) for outer, inner in self.entered.index_ref.items()}
+        return HashableMapping({new: outer for outer, new in found.items() if new is not None})
+
+
+def _check_no_inputs(name: str, walk: Walk, variables: Sequence[Any]) -> None:
+    known = {id(variable) for variable in variables if variable is not None}
+    for leaf in walk.leaves:
+        if isinstance(leaf, Variable) and id(leaf) in known:
+            raise ArgumentError(
+                f"{name} with graph_updates=False was asked to return an input variable",
+                at=describe_place(leaf),
+                found=f"the {type(leaf).__name__} that was passed in",
+                expected="new objects, or values",
+                do="return variable.value" + or_updates(name),
+            )

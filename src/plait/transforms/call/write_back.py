@@ -1,0 +1,96 @@
+"""Step 4 of a call, write back: the outcome is applied to the caller's own objects.
+
+Values are written into the same variables and, where the structure changed, nodes are refilled in place. Objects that
+were there before stay the same objects; new ones appear once. Every check comes before the first write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from ...core.graph.flatten import Walk
+from ...core.graph.graphdef import GraphDef, LeafDef, VariableDef, iter_parts
+from ...core.graph.unflatten import UNTOUCHED, Builder
+from ...core.objects.variables import Variable
+from .gather import Gathered
+from .guards import check_writable
+from .outcome import INPUT, Address, Outcome, at
+
+
+def write_back(outcome: Outcome, gathered: Gathered, outputs: Any, plain: Any = None) -> Any:
+    """Apply an outcome. Returns the output.
+
+    Args:
+        outputs: the ports that came out.
+        plain: the output where the outcome has none, since it is plain.
+
+    Raises:
+        TraceContextError: a variable or module that would be changed belongs to another trace.
+    """
+    check_writable(outcome, gathered)
+    cells = [] if gathered.walk is None else gathered.walk.cells
+    if not outcome.is_plain:
+        return _Rebuilding(outcome, gathered, outputs).output()
+    for position, (port, place) in outcome.written:
+        cells[position].raw = outputs[port][place]
+    if outcome.output is None:
+        return plain
+    return jax.tree_util.tree_unflatten(outcome.output.treedef, [at(outputs, address) for address in outcome.plain])
+
+
+class _Rebuilding:
+    """The write back of an outcome that has more than values."""
+
+    def __init__(self, outcome: Outcome, gathered: Gathered, outputs: Any) -> None:
+        self.outcome, self.outputs = outcome, outputs
+        cells = [] if gathered.walk is None else gathered.walk.cells
+        self.inputs = [cell.raw for cell in cells]
+        outer = Walk()
+        for root in gathered.roots:
+            outer.add(root)
+        objects = {index: item for item, index in outer.refs.items()}
+        assert outcome.mapping is not None
+        self.cache = {new: objects[old] for new, old in outcome.mapping.items()}
+        self.own = {id(leaf): position for position, leaf in enumerate(outer.leaves) if isinstance(leaf, Variable)}
+        for position, address in outcome.written:
+            cells[position].raw = at(outputs, address)
+        self.builder = Builder({}, self.cache)
+        if outcome.arguments is None:
+            self.builder.index_ref.update(self.cache)
+        else:
+            self._build(outcome.arguments, outcome.argument_sources)
+
+    def output(self) -> Any:
+        structure = self.outcome.output
+        assert structure is not None
+        objects = iter(self._build(structure.roots, self.outcome.output_sources))
+        plain = (at(self.outputs, address) for address in self.outcome.plain)
+        leaves = [next(plain) if graphdef is None else next(objects) for graphdef in structure.graphdefs]
+        return jax.tree_util.tree_unflatten(structure.treedef, leaves)
+
+    def _build(self, graphdefs: Sequence[GraphDef], sources: Sequence[Address]) -> list[Any]:
+        built, start = [], 0
+        for graphdef in graphdefs:
+            own = sources[start : start + graphdef.num_leaves]
+            start += graphdef.num_leaves
+            built.append(self.builder.build(graphdef, self._leaves(graphdef, own)))
+        return built
+
+    def _leaves(self, graphdef: GraphDef, sources: Sequence[Address]) -> list[Any]:
+        """The leaves for a graphdef; a variable that still holds its own input value is left untouched."""
+        leaves = []
+        supply = iter(sources)
+        for part in iter_parts(graphdef):
+            if not isinstance(part, (VariableDef, LeafDef)):
+                continue
+            source = next(supply)
+            if source.port != INPUT:
+                leaves.append(at(self.outputs, source))
+                continue
+            cached = self.cache.get(part.index) if part.index is not None else None
+            is_own = cached is not None and self.own.get(id(cached)) == source.place
+            leaves.append(UNTOUCHED if is_own else self.inputs[source.place])
+        return leaves

@@ -1,0 +1,127 @@
+"""What every transform does alike, over the table of all of them."""
+
+import collections
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import plait
+from plait._public import PUBLIC
+from plait.errors import TraceContextError
+from tests.conformance.transforms import NOT_TRANSFORMS, TRANSFORMS
+from tests.oracles import describe
+from tests.strategies import Node
+
+each = pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda transform: transform.name)
+WRITING = [transform for transform in TRANSFORMS if transform.writes]
+each_that_writes = pytest.mark.parametrize("transform", WRITING, ids=lambda transform: transform.name)
+
+
+def make_model():
+    return Node(inner=Node(w=plait.Param(jnp.float32(2)), n=plait.Variable(jnp.float32(0))), items=[1.0])
+
+
+def step(model, x):
+    model.inner.n[...] += 1
+    return model.inner.w[...] * x
+
+
+def test_every_transform_has_a_row():
+    public = {name for name, place in PUBLIC.items() if place.startswith(("transforms", "compat"))}
+    functions = {
+        name for name in public if callable(getattr(plait, name)) and not isinstance(getattr(plait, name), type)
+    }
+    assert functions - {transform.name for transform in TRANSFORMS} - NOT_TRANSFORMS == set()
+
+
+@each_that_writes
+def test_a_write_reaches_the_callers_own_variable(transform):
+    """U8: once, and on the same object."""
+    model = make_model()
+    variable = model.inner.n
+    transform.run(step)(model, jnp.float32(3))
+    assert model.inner.n is variable
+    assert model.inner.n[...] == 1
+
+
+@each
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+def test_no_tracer_is_left_in_a_captured_model(transform):
+    """G64: what a transform does to a captured model inside a trace is refused as a direct write is."""
+    model = make_model()
+    before = describe(model)
+
+    @plait.jit
+    def outer(x):
+        transform.run(step)(model, x)
+        return x
+
+    if transform.writes:
+        with pytest.raises(TraceContextError, match=r"cannot change the value of Variable(?s:.)*at +model\.inner\.n"):
+            outer(jnp.float32(3))
+    else:
+        outer(jnp.float32(3))
+    assert describe(model) == before
+
+
+def add_attribute(model, x):
+    model.inner.label = "seen"
+    return x * 1.0
+
+
+STRUCTURAL = [transform for transform in WRITING if transform.structural]
+
+
+@pytest.mark.parametrize("transform", STRUCTURAL, ids=lambda transform: transform.name)
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+def test_no_attribute_is_set_on_a_captured_model(transform):
+    """G64: and so for changes of structure."""
+    model = make_model()
+    before = describe(model)
+
+    @plait.jit
+    def outer(x):
+        transform.run(add_attribute)(model, x)
+        return x
+
+    with pytest.raises(TraceContextError, match=r"cannot set the attribute 'label' of a Node"):
+        outer(jnp.float32(3))
+    assert describe(model) == before
+
+
+@each
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+def test_plain_containers_of_captured_models_are_watched(transform):
+    """They cannot refuse by themselves to be changed from a trace: the call does it, and puts back what was."""
+    captured = make_model()
+
+    def appends(model, x):
+        captured.items.append(x)
+        return model.inner.w[...] * x
+
+    with pytest.raises(TraceContextError, match=r"cannot change the contents of list"):
+        transform.run(appends)(make_model(), jnp.float32(3))
+    assert captured.items == [1.0]
+
+
+@each
+def test_an_equal_call_is_traced_no_more_often_than_by_jax(transform):
+    """Outside of jit: what JAX keeps for its own transforms is kept for ours."""
+    counts = collections.Counter()
+
+    def counted(model, x):
+        counts["traces"] += 1
+        return step(model, x)
+
+    run, model = transform.run(counted), make_model()
+    run(model, jnp.float32(3))
+    first = counts["traces"]
+    run(model, jnp.float32(4))
+    assert counts["traces"] - first <= (0 if transform.traced_once else first)
+
+
+@each
+def test_nothing_leaks(transform):
+    with jax.checking_leaks():
+        transform.run(step)(make_model(), jnp.float32(3))

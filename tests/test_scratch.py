@@ -1,0 +1,79 @@
+"""Temporary folders, and what killed writers leave behind."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from plait.scratch import scratch_folder
+
+WRITER = """
+import sys
+from pathlib import Path
+from plait.scratch import scratch_folder
+with scratch_folder(Path(sys.argv[1])) as scratch:
+    (scratch / "half").write_text("x")
+    print("writing", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def writer(tmp_path):
+    """Another process that writes to ``tmp_path / 'step-1'``, and waits."""
+    arguments = [sys.executable, "-c", WRITER, str(tmp_path / "step-1")]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "writing\n"
+        yield process
+        process.kill()
+
+
+def left(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_folder_is_there_for_the_block_alone(tmp_path):
+    with scratch_folder(tmp_path / "step-1") as scratch:
+        assert scratch.parent == tmp_path
+    assert left(tmp_path) == []
+
+
+def test_what_a_killed_writer_leaves_is_removed_by_the_next(tmp_path, writer):
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.wait()
+    assert len(left(tmp_path)) == 1
+    with scratch_folder(tmp_path / "step-2"):
+        assert len(left(tmp_path)) == 2  # that of another place stays
+    with scratch_folder(tmp_path / "step-1") as scratch:
+        assert left(tmp_path) == [scratch.name]
+    assert left(tmp_path) == []
+
+
+def test_what_a_writer_holds_is_left_alone(tmp_path, writer):
+    before = left(tmp_path)
+    with scratch_folder(tmp_path / "step-1"):
+        pass
+    assert left(tmp_path) == before
+    assert (tmp_path / before[0] / "half").read_text() == "x"
+
+
+def test_what_it_had_taken_away_to_replace_it_is_left(tmp_path, writer):
+    """Killed between two renames: the older checkpoint is in there, and only there."""
+    (tmp_path / left(tmp_path)[0] / "replaced").mkdir()
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.wait()
+    before = left(tmp_path)
+    with scratch_folder(tmp_path / "step-1"):
+        pass
+    assert left(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", [".step-1.abc.partial", ".step-1.partial", "step-1.partial"])
+def test_a_folder_without_a_lock_may_be_somebody_s(tmp_path, name):
+    (tmp_path / name).mkdir()
+    with scratch_folder(tmp_path / "step-1"):
+        pass
+    assert left(tmp_path) == [name]
