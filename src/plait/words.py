@@ -20,12 +20,19 @@ def with_article(name: str) -> str:
     return f"{'an' if vowel else 'a'} {name}"
 
 
+def name_of_class(cls: type) -> str:
+    """A class as a program writes it: ``plait.Param``, or ``Scale`` for one of its own."""
+    return f"plait.{cls.__name__}" if cls.__module__.split(".")[0] == "plait" else cls.__name__
+
+
 def describe_filter(filter: Any) -> str:
-    """A filter as code: ``plait.Param``, ``...``, ``PathContains('bias')``."""
+    """A filter as code: ``plait.Param``, ``...``, ``plait.PathContains('bias')``."""
     if isinstance(filter, type):
-        return f"plait.{filter.__name__}" if filter.__module__.split(".")[0] == "plait" else filter.__name__
+        return name_of_class(filter)
     if isinstance(filter, (tuple, list)):
         return f"({', '.join(map(describe_filter, filter))}{',' if len(filter) == 1 else ''})"
+    if type(filter).__module__.split(".")[0] == "plait":
+        return f"plait.{filter!r}"
     return "..." if filter is ... else repr(filter)
 
 
@@ -36,4 +43,6 @@ def describe_type(value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     name = type(value).__name__
+    if name.endswith("Tracer"):
+        return "a traced array"
     return with_article(_USERS_WORDS.get(name, name))

@@ -25,7 +25,7 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "core": (),
     "transforms/call": (
-        "prefixes", "names", "aliasing", "policy", "gather", "arguments", "outcome", "enter", "functions", "captures",
+        "names", "prefixes", "aliasing", "policy", "gather", "arguments", "outcome", "enter", "functions", "captures",
         "guards", "leave", "loop_rules", "body", "write_back", "call", "donating",
     ),
     "transforms/jit": ("shardings", "compiled", "dispatch", "stages", "shapes", "function"),

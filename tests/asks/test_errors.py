@@ -266,7 +266,7 @@ MISTAKES = {
               at        Block.scales[0]
               found     a Param
               expected  numbers, strings, functions and other values without arrays, variables or modules
-              do        leave the mark away, or mark it as data: self.scales = plait.data(scales)
+              do        drop the mark, or mark it as data: self.scales = plait.data(scales)
         """,
         fix="self.scales = plait.data(scales)",
         then="assert plait.state(model)['blocks'][0]['scales'][0] == 1",
@@ -309,7 +309,7 @@ MISTAKES = {
         message="""
             Non-exhaustive filters: some leaves match none of them
               at        blocks[0].calls (BatchStat)
-              found     1 of 5 leaves left over by [<class 'plait.core.objects.variables.Param'>]
+              found     1 of 5 leaves left over by plait.Param
               expected  filters that together match every leaf
               do        add `...` as the last filter, which takes the rest: plait.split(model, plait.Param, ...)
         """,

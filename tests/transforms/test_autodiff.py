@@ -172,7 +172,10 @@ def test_what_is_differentiated_is_chosen_by_argnums(case):
 
 NOTHING = {
     "a filter": (plait.DiffState(0, plait.Cache), r"plait\.Cache.*so the gradient is empty.*argument net"),
-    "a word": (plait.DiffState(0, plait.PathContains("krenel")), r"PathContains\('krenel'\).*3 Param, 2 BatchStat"),
+    "a word": (
+        plait.DiffState(0, plait.PathContains("krenel")),
+        r"plait\.PathContains\('krenel'\).*3 Param, 2 BatchStat",
+    ),
     "one of two": ((1, plait.DiffState(0, plait.Cache)), r"plait\.Cache.*argument net"),
 }
 
@@ -312,9 +315,9 @@ ERRORS = {
     "repeated": (
         lambda: plait.grad(loss, argnums=(0, plait.DiffState(0, plait.BatchStat))),
         ValueError,
-        r"\[0\] repeated",
+        "0 repeated",
     ),
-    "repeated from both ends": (lambda: plait.grad(loss, argnums=(0, -2))(Net(), X), ValueError, r"\[0\] repeated"),
+    "repeated from both ends": (lambda: plait.grad(loss, argnums=(0, -2))(Net(), X), ValueError, "0 repeated"),
     "not there": (lambda: plait.grad(loss, argnums=5)(Net(), X), TypeError, "argnums=5 and 2 positional"),
     "not there either": (lambda: plait.grad(loss, argnums=-5)(Net(), X), ValueError, "argnums=-5"),
     "a variable": (
@@ -330,7 +333,7 @@ ERRORS = {
     "shared without updates": (
         lambda: plait.grad(loss, graph_updates=False)(Net(), X),
         ValueError,
-        "(?s)grad with graph_updates=False.*duplicate.*plait.clone.*plait.compat",
+        r"(?s)grad with graph_updates=False.*net.enc.w and net.layers\[0\].w.*duplicate.*plait.clone",
     ),
     "shared in a tree": (lambda: plait.grad(loss, graph=False)(Net(), X), ValueError, "(?s)tree mode.*duplicate"),
     "input returned without updates": (

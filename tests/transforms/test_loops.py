@@ -295,7 +295,7 @@ def two():
 MISTAKES = {
     "new variable in the carry": (
         lambda: scan(setting("w", lambda: plait.Param(jnp.ones(2))))(counter(), XS),
-        r"(?s)structure of the carry changed.*at +w.*Param.*StateAxes",
+        r"(?s)structure of the carry changed.*at +node\.w\n.*Param.*StateAxes",
     ),
     "new static": (lambda: scan(setting("label", "x"))(counter(), XS), r"(?s)at +node\.label.*'x'"),
     "removed": (lambda: scan(lambda n, x: delattr(n, "total") or n)(counter(), XS), r"(?s)at +n\.total.*gone"),

@@ -215,7 +215,7 @@ def test_advice_works():
 
 
 def test_a_spec_of_another_type():
-    with pytest.raises(ArgumentTypeError, match=r"found +a int: 0"):
+    with pytest.raises(ArgumentTypeError, match=r"found +an int: 0"):
         sharded(lambda x: x, (0,))(X)
 
 

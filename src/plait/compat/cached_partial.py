@@ -16,8 +16,10 @@ from ..core.functional.traversal import iter_graph
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..transforms.call.functions import check_function
+from ..transforms.call.names import argument_name, parameter_names
 from ..transforms.call.prefixes import is_graph_leaf
 from ..transforms.jit.function import jit
+from ..words import describe_type
 from .modes import Crossing, graph_mode, graph_updates_mode
 
 
@@ -52,7 +54,7 @@ def cached_partial(
     if not callable(f):
         raise ArgumentTypeError(
             "cached_partial takes a function",
-            found=f"a {type(f).__name__}",
+            found=describe_type(f),
             expected="a transformed function",
             do="call plait.cached_partial(plait.jit(f), model)",
         )
@@ -61,7 +63,8 @@ def cached_partial(
             "cached_partial carries changes of structure, in graph mode only",
             found=f"graph={graph_mode(graph)}, graph_updates={graph_updates_mode(graph_updates)}",
             expected="graph=True and graph_updates=True",
-            do="pass both as True, or use plait.jit_partial(f, model)",
+            do="use plait.jit_partial(f, model), or pass both: plait.cached_partial(jitted, model, graph=True, "
+            "graph_updates=True)",
         )
     return functools.partial(f, *cached_args)
 
@@ -105,20 +108,20 @@ def jit_partial(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        _check_no_variables(args, kwargs)
+        _check_no_variables(fun, len(partial_args), args, kwargs)
         return jitted(*partial_args, *args, **kwargs)
 
     return wrapper
 
 
-def _check_no_variables(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _check_no_variables(fun: Callable[..., Any], bound: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    names = parameter_names(fun)[bound:]
     for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=is_graph_leaf)[0]:
         if is_graph_leaf(leaf) and any(isinstance(value, Variable) for _, value in iter_graph(leaf)):
-            place = "" if path[0].idx == 0 else "keyword "
             raise ArgumentError(
                 "jit_partial takes variables in the bound arguments only",
-                at=f"{place}argument {jax.tree_util.keystr(path[1:])}",
-                found=f"a {type(leaf).__name__}",
+                at=f"argument {argument_name(path, names)}",
+                found=describe_type(leaf),
                 expected="arrays, numbers, and pytrees of them",
-                do="bind it too: plait.jit_partial(f, model, other), or use plait.jit",
+                do="bind it, too: plait.jit_partial(f, model, other); or use plait.jit(f)",
             )

@@ -72,7 +72,7 @@ class NodeStates:
                 "these NodeStates have no graphdef",
                 found="states alone",
                 expected="what from_split makes",
-                do="make them with NodeStates.from_split(graphdef, state)",
+                do="make them with plait.NodeStates.from_split(graphdef, state)",
             )
         return self._graphdef
 
@@ -88,7 +88,7 @@ class NodeStates:
                 "these NodeStates have no single state",
                 found=f"{len(self.states)} states",
                 expected="one",
-                do="read .states",
+                do="read nodes.states, a tuple of all",
             )
         return self.states[0]
 

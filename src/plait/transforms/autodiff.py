@@ -214,6 +214,6 @@ def check_pair(name: str, out: Any) -> tuple[Any, Any]:
             f"{name} with has_aux=True needs a function that returns a pair",
             found=describe_type(out),
             expected="(output, aux)",
-            do="return a pair, or drop has_aux=True",
+            do="return (output, aux), or drop has_aux=True",
         )
     return out

@@ -96,7 +96,7 @@ def read_axis_name(f: Callable[..., Any], metadata: Mapping[str, Any]) -> tuple[
                 "transform_metadata says something about an axis that it does not name",
                 found=f"{dict(metadata)!r}",
                 expected=f"an entry {PARTITION_NAME!r}",
-                do="add plait.PARTITION_NAME: 'layers', or PARTITION_NAME: None for an axis without a name",
+                do="name it: transform_metadata={plait.PARTITION_NAME: 'layers'}, or None for an axis without a name",
             )
         return f, metadata
 

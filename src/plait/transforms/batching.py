@@ -12,6 +12,7 @@ import numpy as np
 
 from .._compat import jax_version, pmap as jax_pmap
 from ..errors import ArgumentError, MissingDependencyError
+from ..words import describe_type
 from .axis_names import read_axis_name
 from .call.arguments import positional, with_statics
 from .call.call import Call
@@ -121,10 +122,10 @@ def explain_batched(error: ValueError, call: Call, outcome: Outcome) -> None:
         at=label,
         found="axis None, and a value that differs from example to example",
         expected="an axis, or a value that is the same for all examples",
-        do="give the output an axis in out_axes, or reduce the value over axis_name (jax.lax.pmean)"
+        do="give the output an axis in out_axes, or reduce it: jax.lax.pmean(value, axis_name)"
         if is_output
-        else "give the variable an axis (in_axes=plait.StateAxes({Kind: 0, ...: None})), or write a value that is the "
-        "same for all: jax.lax.pmean over axis_name",
+        else "give the variable an axis, as in in_axes=(plait.StateAxes({plait.BatchStat: 0, ...: None}), 0); or write "
+        "a value that is the same for all: jax.lax.pmean(value, axis_name)",
     ) from error
 
 
@@ -218,7 +219,7 @@ def _check_devices(size: int | None, call: Call, devices: Sequence[Any] | None, 
             "pmap: no argument has a mapped axis",
             found="the axis None for all arguments, or no arguments",
             expected="at least one array with an axis",
-            do="map one: for example a key for each device, jax.random.split(key, n)",
+            do="map one, for example a key for each device: jax.random.split(key, jax.local_device_count())",
         )
     if size is not None and size > count:
         raise ArgumentError(
@@ -226,7 +227,7 @@ def _check_devices(size: int | None, call: Call, devices: Sequence[Any] | None, 
             at=mapped[0],
             found=f"{size} elements, {count} devices",
             expected=f"at most {count} elements",
-            do="use plait.vmap inside plait.pmap, each over a part of the axis",
+            do="map a part of the axis over the devices and the rest within each: plait.pmap(plait.vmap(f))",
         )
 
 
@@ -246,9 +247,9 @@ def check_axes(call: Call, size: int | None = None) -> int | None:
                 raise ArgumentError(
                     f"{name}: something that is no array has a mapped axis",
                     at=label,
-                    found=f"a {type(leaf).__name__}: {leaf!r:.60}",
+                    found=f"{describe_type(leaf)}: {leaf!r:.60}",
                     expected=f"an array with axis {axis}",
-                    do="give it the axis None, or pass an array",
+                    do="give it the axis None in in_axes, or pass an array",
                 )
             shape = np.shape(leaf)
             if not -len(shape) <= axis < len(shape):
@@ -270,6 +271,6 @@ def check_axes(call: Call, size: int | None = None) -> int | None:
                     at=f"{place} and axis {axis} of {label}",
                     found=f"{first[2]} and {shape[axis]}",
                     expected="one size for all",
-                    do="pass arrays of one batch, or None for what is not mapped",
+                    do="pass arrays of one batch size, or the axis None for what is not mapped",
                 )
     return size if first is None else first[2]

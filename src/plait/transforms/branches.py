@@ -89,7 +89,10 @@ def _choose(
         check_function(branch, name)
     if not branches:
         raise ArgumentError(
-            f"{name} needs a branch", found="an empty sequence", expected="at least one function", do="add a function"
+            f"{name} needs a branch",
+            found="an empty sequence",
+            expected="at least one function",
+            do=f"pass the branches as a sequence: plait.{name}(index, [f, g], x)",
         )
     calls = [Call(name, f, operands, crossing=crossing, all_values=True) for f in branches]
     kept = [call.kept("branch", _Branch) for call in calls]

@@ -14,6 +14,7 @@ import numpy as np
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from ..errors import ArgumentError, ArgumentTypeError
+from ..words import describe_type
 from .call.body import guarded
 from .call.enter import Entered, rebuild
 from .call.functions import check_function
@@ -114,6 +115,7 @@ class _Custom:
 
     _name: str
     _definer: str
+    _rule_names: str
     __call__: Callable[..., Any]
 
     def __init__(self, fun: Any, nondiff_argnums: tuple[Any, ...], crossing: Crossing) -> None:
@@ -141,7 +143,7 @@ class _Custom:
                 f"{self._name}: the function was called before its rule was set",
                 found=f"no rule for {getattr(self, '__name__', 'the function')}",
                 expected=f"a call of .{self._definer} first",
-                do=f"call f.{self._definer}(...) after the definition of f",
+                do=f"set the rule after the definition: f.{self._definer}({self._rule_names})",
             )
         call = RuleCall(self._name, self._fun, args, kwargs, self._nondiff, self._crossing)
 
@@ -155,9 +157,9 @@ class _Custom:
         if not (isinstance(returned, (tuple, list)) and len(returned) == 2):
             raise ArgumentTypeError(
                 f"{self._name}: the rule did not return a pair",
-                found=f"a {type(returned).__name__}",
+                found=describe_type(returned),
                 expected=what,
-                do="return a tuple of two",
+                do=f"return both: {what}",
             )
         return returned[0], returned[1]
 
@@ -165,7 +167,7 @@ class _Custom:
 class CustomVjp(_Custom):
     """What ``custom_vjp`` returns."""
 
-    _name, _definer = "custom_vjp", "defvjp"
+    _name, _definer, _rule_names = "custom_vjp", "defvjp", "fwd, bwd"
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], symbolic_zeros: bool = False) -> None:
         """Set the rule.
@@ -220,7 +222,7 @@ class CustomVjp(_Custom):
 class CustomJvp(_Custom):
     """What ``custom_jvp`` returns."""
 
-    _name, _definer = "custom_jvp", "defjvp"
+    _name, _definer, _rule_names = "custom_jvp", "defjvp", "jvp"
 
     def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> None:
         """Set the rule.

@@ -108,7 +108,7 @@ def scan(
                 "scan does not know how many iterations to make",
                 found="no argument with an axis, and no length",
                 expected="one of the two",
-                do="pass length=...",
+                do="pass the number of iterations: plait.scan(f, length=10)",
             )
         return call.finish(*scan_ports(call, call.inputs, size, options))
 

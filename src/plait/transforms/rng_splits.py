@@ -27,6 +27,7 @@ from ..errors import ArgumentError, NothingSelectedWarning
 from ..notices import warn
 from ..paths import Path, describe_path
 from ..typing import FilterLiteral
+from ..words import describe_filter
 from .call.policy import STRUCTURE, Crossing
 
 _MISSING: Any = object()
@@ -282,9 +283,9 @@ def _rule_for(rules: Sequence[_Rule], path: Path, stream: RngStream) -> Rewrite 
         raise ArgumentError(
             "with_rngs has several rules for one stream",
             at=describe_path(path),
-            found=" and ".join(f"{rule.action} by {rule.filter!r}" for rule in first.values()),
+            found=" and ".join(f"{rule.action} by {describe_filter(rule.filter)}" for rule in first.values()),
             expected="one rule for a stream; only `...` and `True` give way to others",
-            do="leave the stream out of all but one of split, broadcast and fork",
+            do="name the stream in only one of split, broadcast and fork",
         )
     return next((rule.rewrite for rule in first.values()), None)
 
@@ -383,7 +384,7 @@ def reseed(
             at=describe_place(node),
             found=f"{', '.join(f'{tag}=' for tag in missing)} and streams with the tags {sorted(tags, key=str)}",
             expected="tags of streams below it",
-            do="a layer that was given plait.Rngs(0) draws from the stream 'default': reseed(node, default=seed)"
+            do="a layer that was given plait.Rngs(0) draws from the stream 'default': plait.reseed(node, default=seed)"
             if "default" in tags and "default" not in stream_keys
             else "correct the tag, or leave it out",
         )
@@ -401,8 +402,8 @@ def _reseeded(path: Path, key: jax.Array, shape: tuple[int, ...], policy: Any) -
         at=describe_path(path),
         found=f"keys of shape {shape}, and policy='scalars_only'",
         expected="one key, of shape ()",
-        do="if the keys differ along all axes, pass policy='match_shape' (one split of the new key); otherwise a "
-        "function policy=lambda path, key, shape: ...",
+        do="if the keys differ along all axes, pass policy='match_shape' (one split of the new key); otherwise pass a "
+        "function: `policy=lambda path, key, shape: ...`",
     )
 
 
@@ -468,7 +469,7 @@ def _check_fits(stream: RngStream, key: jax.Array) -> None:
             f"the stream {stream.tag!r} keeps its key in a reference, whose shape cannot change",
             found=f"a key of shape {stream.key.shape}, to be split to {key.shape}",
             expected="a variable without a reference",
-            do="make a new node: split_rngs(node, splits=..., graph_updates=False)",
+            do=f"make a new node: plait.split_rngs(node, splits={key.shape}, graph_updates=False)",
         )
 
 

@@ -130,7 +130,7 @@ class RuleCall:
                 f"{self.name}: the function and its rule leave different structures",
                 found="other types, attributes or references in the arguments or the output of one of them",
                 expected="the same structure from both; only values may differ",
-                do="call the function itself in the rule",
+                do="call the function itself in the rule, and return what it returns",
             )
         return outputs[self.body.ports.index(OUT)], outcome
 
@@ -159,7 +159,7 @@ class RuleCall:
                         at=label,
                         found="a derivative is asked for",
                         expected="none: nondiff_argnums leaves it out",
-                        do="use the same filter in grad, or pass jax.lax.stop_gradient of the value",
+                        do="leave it out of grad, too, or pass jax.lax.stop_gradient(value)",
                     )
 
     def finish(self, values: list[Any]) -> Any:
@@ -211,5 +211,5 @@ def _check_no_fixed_objects(name: str, fun: Callable[..., Any], args: tuple[Any,
                     at=argument_names(fun, len(args))[number] + jax.tree_util.keystr(path),
                     found=f"nondiff_argnums has {number}, and the argument a {type(leaf).__name__}",
                     expected="a DiffState, which says what of it is differentiable",
-                    do=f"write DiffState({number}, False) for nothing, or use graph_updates=False",
+                    do=f"write plait.DiffState({number}, False) if nothing of it is, or use graph_updates=False",
                 )

@@ -11,6 +11,7 @@ from ..core.graph.graphdef import VariableDef
 from ..core.graph.unflatten import Builder, own_variables
 from ..core.objects.state import State
 from ..errors import ArgumentTypeError
+from ..words import describe_type
 from .call.enter import rebuild
 from .call.gather import Structure
 from .call.outcome import Address, Outcome
@@ -88,9 +89,7 @@ def tangents_by_label(call: RuleCall, returned: Any) -> tuple[dict[str, Any], di
     if not isinstance(returned, (tuple, list)) or len(returned) != count:
         raise ArgumentTypeError(
             "custom_vjp: the backward rule did not return one tangent for each differentiable argument",
-            found=f"{len(returned)} tangents"
-            if isinstance(returned, (tuple, list))
-            else f"a {type(returned).__name__}",
+            found=f"{len(returned)} tangents" if isinstance(returned, (tuple, list)) else describe_type(returned),
             expected=f"a tuple of {count}",
             do="return a tuple, with None for an argument whose gradient is zero",
         )

@@ -11,12 +11,14 @@ import jax.numpy as jnp
 
 from .._compat import trace_state
 from ..core.graph.walks import CachedWalk
+from ..core.objects.rngs import RngState
 from ..core.objects.state import FlatState, State
 from ..core.objects.variable_kinds import Param
 from ..core.objects.variables import Variable, make_variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..notices import warn_nothing_selected
 from ..typing import FilterLiteral
+from ..words import name_of_class
 from .call.call import Call
 from .call.enter import rebuild
 from .call.names import argument_names
@@ -74,9 +76,10 @@ def check_distinct(name: str, option: str, argnums: Sequence[int | DiffState], c
     if repeated:
         raise ArgumentError(
             f"{name} was given an argument number twice",
-            found=f"{option} {tuple(argnums)!r}, with {repeated} repeated",
+            found=f"{option}={tuple(argnums)!r}, with {', '.join(map(str, repeated))} repeated",
             expected="each argument once",
-            do="join the filters of one argument: DiffState(0, (FilterA, FilterB))",
+            do="give each argument once, with the filters joined: "
+            f"plait.DiffState({repeated[0]}, (plait.Param, plait.BatchStat))",
         )
 
 
@@ -197,8 +200,16 @@ def warn_of_nothing(name: str, call: Call, args: tuple[Any, ...], given: Sequenc
                 kinds,
                 at=f"argument {argument_names(call.f, len(args))[number]}",
                 so="so the gradient is empty",
-                do=f"select what the argument has, such as argnums=plait.DiffState({number}, plait.Param)",
+                do=_what_to_select(number, kinds),
             )
+
+
+def _what_to_select(number: int, kinds: Sequence[type | None]) -> str:
+    numeric = [kind for kind in kinds if kind is not None and not issubclass(kind, RngState)]
+    if not numeric:
+        return f"differentiate with respect to another argument: argnums={0 if number else 1}"
+    kind = Param if Param in numeric else numeric[0]
+    return f"select what the argument has: argnums=plait.DiffState({number}, {name_of_class(kind)})"
 
 
 def gradients_of(

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 
 from .._compat import varying_axes
 from ..errors import ArgumentError, ArgumentTypeError
+from ..words import describe_type
 from .call.arguments import positional
 from .call.call import Call
 from .call.functions import check_function, curried
@@ -104,9 +105,9 @@ def _checked_spec(spec: Any, sizes: Mapping[Any, int], mapped: frozenset[Any]) -
     if not isinstance(spec, PartitionSpec):
         raise ArgumentTypeError(
             "shard_map: a spec is no partition spec",
-            found=f"a {type(spec).__name__}: {spec!r:.60}",
+            found=f"{describe_type(spec)}: {spec!r:.60}",
             expected="jax.sharding.PartitionSpec, None, or plait.StateSharding({filter: spec}) for a module",
-            do="write jax.sharding.PartitionSpec('axis'), or PartitionSpec() for what is replicated",
+            do=f"write jax.sharding.PartitionSpec({min(map(str, mapped), default='axis')!r}), or None for no sharding",
         )
     unknown = [name for name in _names(spec) if name not in mapped]
     if unknown:
@@ -114,7 +115,7 @@ def _checked_spec(spec: Any, sizes: Mapping[Any, int], mapped: frozenset[Any]) -
             "shard_map: a spec names an axis that is not mapped",
             found=f"{', '.join(map(repr, unknown))} in {spec}",
             expected=f"axes of {sorted(mapped, key=str)}",
-            do="correct the spec, the mesh, or axis_names",
+            do="correct the name, or use a mesh (or axis_names) that has it",
         )
     return spec
 
@@ -170,6 +171,5 @@ def _too_long(label: str, spec: PartitionSpec, shape: tuple[int, ...]) -> Argume
         at=label,
         found=f"{spec} for an array of shape {shape}",
         expected=f"at most {len(shape)} entries",
-        do="shorten the spec; for a module, plait.StateSharding({filter: spec, ...: PartitionSpec()}) tells its "
-        "variables apart",
+        do="shorten the spec; for a module, plait.StateSharding({filter: spec, ...: None}) tells its variables apart",
     )

@@ -16,6 +16,7 @@ from ..core.objects.state import FlatState, State
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError
 from ..paths import Path, describe_path
+from ..words import describe_type
 from .call.gather import Structure
 from .call.prefixes import is_graph_leaf
 
@@ -53,7 +54,7 @@ def _misfit(structure: Structure, tree: Any, what: str) -> ArgumentError:
         f"{what} has another structure than the primal",
         found=str(jax.tree_util.tree_structure(tree, is_leaf=_stops)),
         expected=str(structure.treedef),
-        do="give each array and object of the primal one of its own type, or a State for a module",
+        do="make it a tree like the primal: an array for each array, a module or a State for each module",
     )
 
 
@@ -83,11 +84,16 @@ def leaves_like(
         raise ArgumentError(
             f"{what} has other leaves than it should",
             at=describe_path(path),
-            found=f"{'a leaf' if unknown else 'nothing'} there, in a {type(tangent).__name__}",
+            found=f"{'a leaf' if unknown else 'nothing'} there, in {describe_type(tangent)}",
             expected=f"a module, variable or State with the leaves {', '.join(map(describe_path, known)) or '(none)'}",
             do="make it from the primal: jax.tree.map(jnp.zeros_like, plait.state(model)), and set what moves",
         )
     return [_tangent_of(primal, found.get(path)) for path, primal in zip(paths, primals, strict=True)]
+
+
+def _cure(by_filter: bool) -> str:
+    what = "model, filter" if by_filter else "model"
+    return f"start from zeros with the right paths, and fill them in: jax.tree.map(jnp.zeros_like, plait.state({what}))"
 
 
 def _stops(x: Any) -> bool:

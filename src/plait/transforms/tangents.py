@@ -16,6 +16,7 @@ import jax
 from jax.tree_util import Partial
 
 from ..errors import ArgumentError, ArgumentTypeError
+from ..words import describe_type
 from .autodiff import check_pair
 from .call.call import Call
 from .call.enter import rebuild
@@ -177,16 +178,16 @@ def _check_tuple(name: str, option: str, given: Any, count: int | None) -> None:
     if not isinstance(given, (tuple, list)):
         raise ArgumentTypeError(
             f"{name} takes {option} as a tuple",
-            found=f"a {type(given).__name__}",
+            found=describe_type(given),
             expected="one entry for each argument of the function",
-            do=f"write ({option},) for a single one",
+            do=f"write a tuple of one for one argument: {option}=({option[:-1]},)",
         )
     if count is not None and len(given) != count:
         raise ArgumentError(
-            f"{name} was given another number of {option} than of primals",
+            f"{name} needs one tangent for each primal",
             found=f"{len(given)} {option} for {count} primals",
-            expected="one tangent for each primal",
-            do="pass zeros for arguments that do not move",
+            expected=f"{count} {option}",
+            do="pass zeros for an argument that does not move: jnp.zeros_like(x)",
         )
 
 

@@ -116,7 +116,7 @@ def test_ahead_of_time_and_donation():
 def test_mistakes():
     """X2, X3, section 9."""
     m, x = model(), jnp.ones((4, 8))
-    with pytest.raises(FilterError, match=r"(?s)at +n.*BatchStat"):
+    with pytest.raises(FilterError, match=r"(?s)at +model\.n\n.*BatchStat"):
         plait.jit(step, in_shardings=(plait.StateSharding({plait.Param: named()}), None))(m, x)
     with pytest.raises(SharingError, match=r"(?s)jit reaches one variable.*a\.n and b\.n"):
         plait.jit(lambda a, b: 0, in_shardings=(named(), named("data")))(m, m)
@@ -148,7 +148,7 @@ LAYOUTS_THAT_DO_NOT_FIT = {
     "unknown axis": (P("nope"), r"(?s)in_shardings names an axis.*at +m\.w.*'nope' in P\('nope',\).*'data': 4"),
     "length": (P(None, ("data", "model")), r"(?s)in_shardings does not fit.*at +m\.w.*\(8, 4\).*of 8"),
     "rank": (P(None, None, "data"), r"(?s)more entries.*at +m\.w.*P\(None, None, 'data'\).*'data': 4.*at most 2"),
-    "twice": (P("data", "data"), r"(?s)cuts two axes.*at +m\.w.*'data' twice in P.*'data': 4"),
+    "twice": (P("data", "data"), r"(?s)shards two axes.*at +m\.w.*'data' twice in P.*'data': 4"),
 }
 
 

@@ -183,11 +183,12 @@ def _unknown_entries(definition: NodeDef, mapping: Mapping[Any, Any], link: Link
         for entry in definition.attributes
         if not isinstance(entry, StaticAttribute) and type(entry.value) is not NodeRef
     }
+    full = {entry.key for entry in definition.attributes if entry.key in known and entry.value.num_leaves}
     unknown = [describe_path(path_of((link, key))) for key in sorted_keys(mapping) if key not in known]
     return GraphError(
         "the state has entries that the graphdef does not know",
         at=", ".join(unknown),
         found=f"{len(unknown)} unknown path(s) under a {_name(definition)}",
-        expected=f"only {sorted(map(str, known))}",
+        expected=f"only {sorted(map(str, full))}",
         do="pass the state of the same model, or filter it first",
     )

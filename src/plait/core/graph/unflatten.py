@@ -13,6 +13,7 @@ from typing import Any
 
 from ..._compat import is_mutable_array, trace_state
 from ...errors import GraphError, RegistryError
+from ...words import describe_type, with_article
 from ..objects.cells import dict_of
 from ..objects.clock import mark_changed
 from ..objects.nodes import GRAPH_REGISTRY
@@ -79,11 +80,11 @@ class Builder:
         for definition, node in zip((*plan.plain, *plan.others), found, strict=True):
             if node is not None and type(node) is not definition.type:
                 raise GraphError(
-                    "a cached object has another type than the graphdef says",
+                    f"Expected a node of type {definition.type.__name__}, and the cache holds {describe_type(node)}",
                     at=f"index {definition.index}",
-                    found=f"a {type(node).__name__}",
-                    expected=f"a {definition.type.__name__}",
-                    do="this is a bug in plait unless you passed the cache yourself",
+                    found=describe_type(node),
+                    expected=with_article(definition.type.__name__),
+                    do="leave the cache out, or pass one that maps the indices of this graphdef to its own objects",
                 )
         nodes = _new_nodes(plan)
         for place, node in enumerate(found):
@@ -131,14 +132,14 @@ def _built_before(known: Mapping[int, Any], definition: Any) -> Any:
         ) from None
 
 
-def _check_new(known: Mapping[int, Any], plan: Plan) -> None:
+def _check_new(known: Mapping[Any, Any], plan: Plan) -> None:
     for definition in (*plan.plain, *plan.others):
         if definition.index in known:
             raise RegistryError(
-                "an index of the graphdef is already in the index table",
-                found=f"index {definition.index} of type {definition.type.__name__}",
-                expected="an index that was not built before",
-                do="use a fresh index_ref, or merge all roots under one context",
+                f"index {definition.index} of the graphdef is already used",
+                found=f"{describe_type(known[definition.index])} in index_ref, for a {definition.type.__name__}",
+                expected="an index_ref without the objects of this graphdef",
+                do="merge it with an index_ref of its own: plait.graph.unflatten(graphdef, state, index_ref={})",
             )
 
 
@@ -183,11 +184,11 @@ def write_cached_variable(cached: Any, definition: VariableDef, leaf: Any) -> An
         raise GraphError(
             "Expected a Variable in the cache"
             if not isinstance(cached, Variable)
-            else "a cached variable has another type",
+            else f"Expected a node of type {definition.type.__name__}, and the cache holds {describe_type(cached)}",
             at=f"index {definition.index}",
-            found=f"a {type(cached).__name__}",
+            found=describe_type(cached),
             expected=f"a Variable of class {definition.type.__name__}",
-            do="this is a bug in plait unless you passed the cache yourself",
+            do="leave the cache out, or pass one that maps the indices of this graphdef to its own objects",
         )
     if isinstance(leaf, Variable):
         cached.update_from_state(leaf)

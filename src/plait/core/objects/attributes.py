@@ -89,7 +89,7 @@ def _mark(status: str, value: Any, options: dict[str, Any]) -> Mark:
             f"{status}() takes a value or field options, not both",
             found=f"the value {value!r:.60} and the options {sorted(options)}",
             expected=f"{status}(value), or {status}(default=..., ...) at class level",
-            do=f"use {status}({', '.join(f'{k}=...' for k in options)}) in the class body",
+            do=f"in the class body, give the value as default: plait.{status}(default=value)",
         )
     return Mark(status, value, options)
 
@@ -181,7 +181,7 @@ def check_static(value: Any, name: str, owner: type) -> None:
             at=f"{owner.__name__}.{format_path((name, *path))}",
             found=describe_type(item),
             expected="numbers, strings, functions and other values without arrays, variables or modules",
-            do=f"leave the mark away, or mark it as data: self.{name} = plait.data({name})",
+            do=f"drop the mark, or mark it as data: self.{name} = plait.data({name})",
         )
 
 

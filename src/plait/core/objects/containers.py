@@ -106,7 +106,7 @@ class List(Module, MutableSequence[A], _slots=True):
                 f"Cannot set key {key!r} of a List",
                 found=f"a List of length {len(self)}",
                 expected=f"an index from 0 to {len(self)}",
-                do="append the elements in order",
+                do="append the elements in order: layers.append(layer)",
             )
         if key == len(self):
             self.append(value)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..._compat import trace_state
 from ...errors import ArgumentTypeError, MetadataError, MetadataKeyError
-from ...words import describe_type, with_article
+from ...words import describe_type, name_of_class, with_article
 from .cells import PLAIN_METADATA, REQUIRED_METADATA, Cell
 from .clock import mark_changed
 from .trace_guard import raise_foreign_trace
@@ -42,7 +42,7 @@ class MetadataMethods:
                     "get_metadata was given a default and no name",
                     found=f"default={default!r}",
                     expected="get_metadata(), get_metadata(name) or get_metadata(name, default)",
-                    do="name the entry that the default is for",
+                    do="name the entry that the default is for: variable.get_metadata(name, default)",
                 )
             return {key: metadata[key] for key in metadata if not (exclude_required and key in REQUIRED_METADATA)}
         if exclude_required:
@@ -50,7 +50,7 @@ class MetadataMethods:
                 "get_metadata was given both a name and exclude_required",
                 found=f"name={name!r}, exclude_required=True",
                 expected="one of the two",
-                do="drop exclude_required",
+                do="drop exclude_required: variable.get_metadata(name)",
             )
         if name in metadata:
             return metadata[name]
@@ -63,7 +63,7 @@ class MetadataMethods:
             f"{describe_type(self)} has no metadata {name!r}",
             found=f"the entries {sorted(metadata)}",
             expected=f"an entry {name!r}",
-            do=f"set it with set_metadata({name}=...), or pass a default: get_metadata({name!r}, None)",
+            do=f"set it: variable.set_metadata({name}=value); or pass a default: variable.get_metadata({name!r}, None)",
         )
 
     def has_metadata(self, name: str) -> bool:
@@ -91,7 +91,7 @@ class MetadataMethods:
                 "set_metadata was called in a form that it does not have",
                 found=f"{len(args)} positional arguments and the keywords {sorted(entries)}",
                 expected="set_metadata(dict), set_metadata(name, value) or set_metadata(name=value, ...)",
-                do="use one of the three forms",
+                do="for example variable.set_metadata(name=value)",
             )
         for name in REQUIRED_METADATA & new.keys():
             if new[name] != metadata[name]:
@@ -202,5 +202,5 @@ def _fixed_flag(variable: MetadataMethods, name: str, old: Any, new: Any) -> Met
         f"the flag {name!r} of {describe_type(variable)} cannot be changed",
         found=f"{new!r}",
         expected=f"{old!r}, as it was when the variable was made",
-        do=f"make a new variable with {name}=... instead",
+        do=f"make a new variable: {name_of_class(type(variable))}(value, {name}={not old})",
     )

@@ -325,7 +325,7 @@ def _set_list_item(node: list[Any], key: Any, value: Any) -> None:
             f"Cannot set key {key!r} of a list",
             found=f"a list of length {len(node)}",
             expected="an index that exists",
-            do="append to the list yourself, or use plait.List",
+            do="append the elements first: layers.append(layer)",
         )
     current = node[key]
     if isinstance(current, Variable) and isinstance(value, Variable):
@@ -412,7 +412,7 @@ def _flatten_generic(node: Any) -> tuple[list[tuple[Any, Any]], _GenericMetadata
             f"{with_article(owner)} gives two children the same key",
             found=f"the keys {keys}",
             expected="distinct keys",
-            do="register the class with distinct key entries",
+            do="give each child a key of its own in jax.tree_util.register_pytree_with_keys",
         )
     try:
         order = sorted(range(len(keys)), key=lambda i: sort_key(keys[i]))
@@ -457,5 +457,5 @@ def check_node(node: Any, operation: str) -> None:
             f"{operation} takes a module, a variable or a container of them",
             found=f"{node!r:.80} of type {type(node).__name__}",
             expected="a plait.Module (or another graph node), a Variable, an array, or a list, tuple or dict of these",
-            do=f"pass the module itself: {operation}(model)",
+            do="pass the module itself, or a container of modules",
         )

@@ -142,9 +142,9 @@ class Pytree:
                 raise ArgumentTypeError(
                     f"{status}() was assigned without a value",
                     at=f"{type(self).__name__}.{name}",
-                    found=f"nnx.{status}()",
-                    expected=f"nnx.{status}(value)",
-                    do="give the value; without one the call belongs in the class body",
+                    found=f"plait.{status}()",
+                    expected=f"plait.{status}(value)",
+                    do=f"give it the value: self.{name} = plait.{status}(value)",
                 )
             if not self._pytree:
                 status = None
@@ -206,7 +206,7 @@ class Pytree:
                 f"Cannot set key {key!r} of {describe_type(self)}",
                 found=f"a key of type {type(key).__name__}",
                 expected="an attribute name",
-                do="use string keys for modules",
+                do="use the name of an attribute as the key",
             )
 
     def _graph_pop_key(self, key: Any) -> Any:

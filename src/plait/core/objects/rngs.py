@@ -20,7 +20,7 @@ from ...errors import ArgumentError, ArgumentTypeError, StreamAttributeError, St
 from ...typing import FilterLiteral
 from .filters import to_predicate
 from .pytree import Pytree
-from .trace_guard import raise_foreign_trace
+from .trace_guard import path_of, raise_foreign_trace
 from .variables import Variable
 
 
@@ -187,10 +187,10 @@ def raise_many_keys(stream: RngStream, at: str | None = None) -> NoReturn:
     """Refuse to draw from a stream that holds many keys."""
     raise StreamError(
         f"the stream {stream.tag!r} holds many keys, and a draw needs one",
-        at=at,
+        at=at or path_of(stream),
         found=f"keys of shape {stream.key.shape}",
         expected="one key, of shape ()",
-        do="draw inside a function that is mapped over the keys, or restore the stream first (plait.restore_rngs)",
+        do="draw in a function that is mapped over the keys, or restore the stream first: plait.restore_rngs(backups)",
     )
 
 

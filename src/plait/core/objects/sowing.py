@@ -151,7 +151,7 @@ class Sowing:
                 at=f"{type(self).__name__}.{name}",
                 found=f"a perturbation of shape {jnp.shape(stored)} and a value of shape {jnp.shape(value)}",
                 expected="one shape",
-                do="give two places, or two calls with inputs of different shapes, different names",
+                do=f"use another name for the other place or shape: self.perturb({name + '_2'!r}, value)",
             )
         return value + stored
 
@@ -175,7 +175,7 @@ def _kept(module: Any, kept: dict[str, Any] | None, kind: type, name: str) -> Va
         at=f"{type(module).__name__}.{name}",
         found=describe_type(found),
         expected=f"{with_article(kind.__name__)}, or no attribute of this name",
-        do="sow under another name",
+        do=f"use another name: {name + '_values'!r}",
     )
 
 

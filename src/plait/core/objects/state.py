@@ -441,7 +441,8 @@ def group_leaves(flat: FlatState, filters: Sequence[FilterLiteral], *, exhaustiv
         raise FilterError(
             "Non-exhaustive filters: some leaves match none of them",
             at=shown + more,
-            found=f"{len(left_over)} of {len(flat)} leaves left over by {list(filters)!r}",
+            found=f"{len(left_over)} of {len(flat)} leaves left over by "
+            + (", ".join(map(describe_filter, filters)) or "no filter"),
             expected="filters that together match every leaf",
             do="add `...` as the last filter, which takes the rest: plait.split(model, plait.Param, ...)",
         )

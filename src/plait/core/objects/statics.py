@@ -206,7 +206,7 @@ class HashableMapping(Mapping[K, V], Generic[K, V]):
                         at=str(name),
                         found=f"{type(value).__name__}: {error}",
                         expected="a value with both == and hash, such as a frozen dataclass or a tuple",
-                        do="make the value hashable, or keep it out of the graph",
+                        do="make the value hashable, such as a tuple in place of a list, or keep it out of the graph",
                     ) from error
             self._key = frozenset(pairs)
         return self._key

@@ -13,7 +13,8 @@ from ..._compat import current_trace as current_trace, describe_trace, trace_sta
 from ...errors import TraceContextError
 from ...words import with_article
 
-# ``walks.py`` registers how to find the path of an object in the graphs that crossings have walked.
+# ``locate.py`` registers how to find the path of an object: from the modules and variables of the running functions,
+# and from the graphs that crossings have walked.
 find_paths: list[Callable[[Any], str | None]] = []
 # ``compat/private_names.py`` registers who lets an object be changed in a foreign trace.
 excuses: list[Callable[[Any], bool]] = []

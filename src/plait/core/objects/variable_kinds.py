@@ -108,7 +108,7 @@ class _VariableStateType(VariableType):
                 "VariableState needs a variable class",
                 found=f"type={type!r}",
                 expected="a subclass of plait.Variable",
-                do="for example VariableState(plait.Param, value)",
+                do="for example plait.VariableState(plait.Param, value)",
             )
         return type.from_metadata(value, metadata)
 

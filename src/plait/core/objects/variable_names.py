@@ -58,7 +58,7 @@ def register_variable_name(name: str, cls: Any = None, *, overwrite: bool = Fals
             f"the variable name {name!r} is already registered",
             found=f"{cls.__name__} for a name of {known.__name__}",
             expected="a name that is free",
-            do=f"choose another name, or register_variable_name({name!r}, {cls.__name__}, overwrite=True)",
+            do=f"choose another name, or plait.register_variable_name({name!r}, {cls.__name__}, overwrite=True)",
         )
     _CLASSES[name] = cls
     return cls
@@ -88,7 +88,7 @@ def variable_type_from_name(
                 f"no class of variables is registered under the name {name!r}",
                 found=f"the name {name!r}",
                 expected=f"one of {sorted(_CLASSES)}",
-                do=f"register_variable_name({name!r}, SomeVariable), or pass allow_register=True",
+                do=f"plait.register_variable_name({name!r}, SomeVariable), or pass allow_register=True",
             )
         found = register_variable_name(name, types.new_class(name, (base,)))
     return found
@@ -116,7 +116,7 @@ def variable_name_from_type(cls: type[Variable[Any]], /, *, allow_register: bool
             f"the class {cls.__name__} has no variable name",
             found=f"{cls.__name__}",
             expected=f"one of {sorted(known.__name__ for known in _CLASSES.values())}",
-            do=f"register_variable_name('a_name', {cls.__name__}), or pass allow_register=True",
+            do=f"plait.register_variable_name('a_name', {cls.__name__}), or pass allow_register=True",
         )
     register_variable_name(cls.__name__, cls)
     return cls.__name__

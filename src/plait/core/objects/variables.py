@@ -19,7 +19,7 @@ from jax.tree_util import GetAttrKey
 
 from ..._compat import ArrayImpl, current_trace, is_mutable_array, new_ref, top_level_trace, trace_state
 from ...errors import MetadataError, VariableAttributeError
-from ...words import describe_type, with_article
+from ...words import describe_type, name_of_class, with_article
 from .cells import (
     ARRAYS,
     PLAIN_METADATA,
@@ -336,7 +336,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
                 f"{describe_type(self)} has no attribute {name!r}",
                 found=f"no metadata of that name, and a value of type {type(cell.raw).__name__} without it",
                 expected=f"an attribute of the value, or one of the metadata {sorted(cell.metadata)}",
-                do=f"add it with set_metadata({name}=...)",
+                do=f"to add metadata of this name: variable.set_metadata({name}=value)",
             ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -348,7 +348,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
             f"cannot assign the attribute {name!r} of {describe_type(self)}",
             found="an assignment to an attribute",
             expected="`.value` and `[...]` are the only things that can be assigned",
-            do=f"for metadata use set_metadata({name}=...)",
+            do=f"for the value write variable.value = value, for metadata variable.set_metadata({name}=value)",
         )
 
     def __delattr__(self, name: str) -> None:
@@ -356,7 +356,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
             f"cannot delete the attribute {name!r} of {describe_type(self)}",
             found="a deletion of an attribute",
             expected="only metadata can be deleted",
-            do=f"use del_metadata({name!r})",
+            do=f"to delete metadata: variable.del_metadata({name!r})",
         )
 
     @property
@@ -408,7 +408,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
                 "copy_from takes a variable of the same class",
                 found=describe_type(other),
                 expected=describe_type(self),
-                do="use set_value(other.get_value()) to take the value alone",
+                do="take the value alone: variable.set_value(other.get_value())",
             )
         cell = self._cell
         if cell.trace is not trace_state.value:
@@ -493,5 +493,5 @@ def _refuse_references(value: Any, kind: type) -> None:
             f"a JAX Ref is not allowed as the value of {with_article(kind.__name__)}",
             found="a value that is, or contains, a JAX Ref",
             expected="arrays or other values",
-            do=f"pass the array and let the variable make the reference: {kind.__name__}(x, ref=True)",
+            do=f"pass the array and let the variable make the reference: {name_of_class(kind)}(x, ref=True)",
         )

@@ -451,6 +451,6 @@ def _made_again(path: Path, module: Any, rngs: Rngs, given: Mapping[str, Any]) -
             at=f"{describe_path(path)} ({describe_type(module)})",
             found=f"no attributes {', '.join(missing)}" if missing else "a container of variables, and no module",
             expected="each argument of __init__ as an attribute of the same name",
-            do="make the model anew and take its values: select(model, ...).copy_from(new_model)",
+            do="make the model anew and take its values: plait.select(model, ...).copy_from(new_model)",
         )
     return type(module)(**arguments)

@@ -90,7 +90,7 @@ def view(
             "no object takes a setting of this view",
             found=f"the settings {sorted(unused)}",
             expected="names that some set_view takes",
-            do="see plait.view_info(model) for what there is",
+            do="see what there is: print(plait.view_info(model))",
         )
     return copied
 

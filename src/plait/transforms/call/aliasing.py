@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ...core.graph.flatten import Walk, path_of
 from ...core.objects.variables import Variable
 from ...errors import SharingError
-from ...paths import format_path
+from .names import joined
 from .prefixes import choose
 
 
@@ -38,9 +38,8 @@ def check_aliasing(name: str, treatments: Sequence[Treatment], known: dict[int, 
             if not isinstance(leaf, Variable):
                 continue
             path = path_of(link)
-            value = choose(prefix, path, leaf)
-            text = format_path(path)
-            place = label + (text if not text or text.startswith("[") else f".{text}")
+            value = choose(prefix, path, leaf, label)
+            place = joined(label, path)
             before, first = known.setdefault(id(leaf), (value, place))
             if before != value:
                 raise SharingError(

@@ -33,7 +33,7 @@ def static_argument(transform: str, value: Any, argument: int | str) -> Static:
             at=f"argument {argument!r}",
             found=describe_type(value),
             expected="a hashable value",
-            do="pass a tuple instead of a list, or a frozen dataclass, or do not mark the argument static",
+            do="pass a tuple instead of a list, or a dataclass with frozen=True; or do not mark the argument static",
         ) from error
     return Static(value)
 

@@ -339,7 +339,7 @@ def _check_output_axis(name: str, axis: Any, value: Any) -> None:
                 at="out_axes",
                 found=f"an output of shape {np.shape(leaf)} in one call",
                 expected=f"an axis from {-rank} to {rank - 1}",
-                do="change the axis in out_axes",
+                do=f"change the axis in out_axes, for example to {0 if axis >= 0 else -1}",
             )
 
 

@@ -99,7 +99,9 @@ class Call:
                 roots = zip(labels, gathered.roots, prefixes, strict=True)
                 check_aliasing(name, [Treatment(*root) for root in roots], {})
             ports = tuple(values_in([*spread, *outs.leaves, *([rules["writes"]] if "writes" in rules else [])]))
-            value_ports = tuple(map(ports.index, value_prefixes(gathered, prefixes)))
+            value_ports = tuple(
+                map(ports.index, value_prefixes(gathered, prefixes, lambda: gathered.structure.labels(f)[0]))
+            )
             plain_ports = tuple(map(ports.index, plain))
         self.body = Body(
             name,
@@ -233,11 +235,12 @@ class FrozenMetadata(Mapping[str, Any]):
         return hash(tuple(sorted(self._items.items(), key=repr)))
 
 
-def value_prefixes(gathered: Gathered, prefixes: tuple[Any, ...]) -> list[Any]:
-    """The prefix value of each input value."""
+def value_prefixes(gathered: Gathered, prefixes: tuple[Any, ...], roots: Callable[[], Sequence[str]]) -> list[Any]:
+    """The prefix value of each input value; ``roots`` says what the objects are called."""
     walk = gathered.walk
     if walk is None:
         return []
     if not any(isinstance(prefix, (FilterMapping, NodePrefix)) for prefix in prefixes):
         return [prefix for prefix, count in zip(prefixes, walk.counts, strict=True) for _ in range(count)]
-    return [choose(prefixes[number], path, leaf) for _, number, path, leaf in gathered.probes()]
+    labels = roots()
+    return [choose(prefixes[number], path, leaf, labels[number]) for _, number, path, leaf in gathered.probes()]

@@ -67,7 +67,7 @@ def captures_objects(f: Callable[..., Any]) -> bool:
 
 
 def _is_library(f: FunctionType) -> bool:
-    return f.__module__.partition(".")[0] in _LIBRARIES
+    return (f.__module__ or "").partition(".")[0] in _LIBRARIES
 
 
 @contextlib.contextmanager
@@ -87,7 +87,7 @@ def watch_captured_containers(f: Callable[..., Any]) -> Iterator[None]:
         for found in changed:
             _refill(found.container, found.saved)
     for found in changed[:1]:
-        raise_foreign_trace(found.trace, found.container, "change the contents of")
+        raise_foreign_trace(found.trace, found.container, "change the contents of a")
 
 
 def _with_inner_functions(f: Any) -> list[Any]:

@@ -37,17 +37,20 @@ def check_function(f: Any, name: str) -> None:
             f"{name} takes a function",
             found=describe_type(f),
             expected="a callable",
-            do=f"call plait.{name}(f), or use @plait.{name} above the definition",
+            do=f"pass the function itself, without calling it: {_call(name, 'f', 'x')}",
         )
     if isinstance(f, MethodType) and is_graph_leaf(f.__self__):
         cls, method = type(f.__self__).__name__, f.__name__
-        name_of = cls.lower()
+        module = cls.lower()
         if name == "lax_map":
-            do = f"pass the module, too: plait.lax_map(lambda x, {name_of}: {name_of}.{method}(x), xs, {name_of})"
-        elif name in ("cond", "switch", "while_loop", "fori_loop"):
-            do = f"pass a function: lambda {name_of}, x: {name_of}.{method}(x)"
+            do = f"pass the module, too: plait.lax_map(lambda x, {module}: {module}.{method}(x), xs, {module})"
+        elif name in _FUNCTION_AMONG_OTHERS:
+            do = f"pass a function that takes the module: lambda {module}, x: {module}.{method}(x)"
+        elif name in _FUNCTION_FIRST:
+            do = f"pass the module as an argument: {_call(name, f'{cls}.{method}', f'{module}, x')}"
         else:
-            do = f"decorate the method in the class (@plait.{name}), or call plait.{name}({cls}.{method})({name_of}, x)"
+            call = _call(name, f"{cls}.{method}", f"{module}, x")
+            do = f"decorate the method in the class (@plait.{name}), or call {call}"
         raise ArgumentError(
             f"{name} was given a bound method of a module",
             at=describe_place(f.__self__),
@@ -55,3 +58,25 @@ def check_function(f: Any, name: str) -> None:
             expected="a function that takes the module as an argument",
             do=do,
         )
+
+
+# Functions that take the function with its arguments, and those that take it in the midst of other things.
+_FUNCTION_FIRST = ("eval_shape", "vjp", "linearize", "jvp", "jit_partial")
+_FUNCTION_AMONG_OTHERS = (
+    *("cond", "switch", "while_loop", "fori_loop", "lax_map", "shard_map"),
+    *("custom_vjp.defvjp", "custom_jvp.defjvp"),
+)
+
+
+def _call(name: str, f: str, arguments: str) -> str:
+    """How a program calls a transform with a function, and the result with arguments."""
+    if name == "jvp":
+        tangents = ", ".join(f"{each}_tangent" for each in arguments.split(", "))
+        return f"plait.jvp({f}, primals=({arguments},), tangents=({tangents},))"
+    if name == "transform_metadata":
+        return f"plait.transform_metadata({f}, partition='layers')"
+    if name == "jit_partial":
+        return f"plait.jit_partial({f}, {arguments.replace(', ', ')(', 1)})"
+    if name in _FUNCTION_FIRST:
+        return f"plait.{name}({f}, {arguments})"
+    return f if name in _FUNCTION_AMONG_OTHERS else f"plait.{name}({f})({arguments})"

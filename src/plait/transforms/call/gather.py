@@ -117,13 +117,20 @@ def check_no_duplicates(gathered: Gathered, name: str, f: Callable[..., Any]) ->
     """
     for first, second, *_ in find_duplicates(list(gathered.roots), only=_holds_variables)[:1] or ():
         labels, _ = gathered.structure.labels(f)
+        one, other = (joined(labels[path[0]], path[1:]) for path in (first, second))
         raise ArgumentError(
             f"{name} with graph_updates=False takes no shared variables",
-            at=" and ".join(joined(labels[path[0]], path[1:]) for path in (first, second)),
+            at=f"{one} and {other}",
             found="one variable at both (a duplicate)",
             expected="each variable once",
-            do="pass plait.clone(model), use graph_updates=True, or the functions of plait.compat",
+            do=f"give each place its own: {other} = plait.clone({one})" + or_updates(name),
         )
+
+
+def or_updates(name: str) -> str:
+    """The other way out, for transforms that have it."""
+    always = ("vjp", "jvp", "linearize", "custom_jvp", "make_jaxpr", "jit_partial")
+    return "" if name in always else "; or use graph_updates=True"
 
 
 def _holds_variables(path: Any, value: Any) -> bool:

@@ -14,7 +14,7 @@ from ...core.objects.statics import HashableMapping
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
 from .enter import Entered
-from .gather import Structure
+from .gather import Structure, or_updates
 from .guards import check_no_captives
 from .prefixes import choose, is_graph_leaf
 
@@ -104,5 +104,5 @@ def _check_no_inputs(name: str, walk: Walk, variables: Sequence[Any]) -> None:
                 at=describe_place(leaf),
                 found=f"the {type(leaf).__name__} that was passed in",
                 expected="new objects, or values",
-                do="return variable.value, or use graph_updates=True",
+                do="return variable.value" + or_updates(name),
             )

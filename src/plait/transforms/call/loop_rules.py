@@ -21,7 +21,7 @@ from ...core.objects.cells import metadata_key
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
 from ...notices import warn
-from ...words import describe_type
+from ...words import describe_type, name_of_class
 from .leave import Left
 from .names import joined
 from .prefixes import is_graph_leaf
@@ -106,7 +106,7 @@ class Loop:
                 f"{self.name}: the function did not return as many outputs as out_axes says",
                 found=describe_type(out),
                 expected="a tuple of the carry and the outputs",
-                do="return (carry, out), or (carry, None); or say out_axes=plait.Carry",
+                do="return (carry, out) or (carry, None), or pass out_axes=plait.Carry",
             )
         return out[self.carry_out]
 
@@ -162,5 +162,6 @@ class Loop:
             at=place,
             found=f"a new {type(leaf).__name__}",
             expected="the same variables before and after",
-            do="make the variable before the loop, or give it an axis: plait.StateAxes({Kind: 0, ...: plait.Carry})",
+            do="make the variable before the loop, or give it an axis: "
+            f"plait.StateAxes({{{name_of_class(type(leaf))}: 0, ...: plait.Carry}})",
         )

@@ -34,4 +34,4 @@ def argument_name(path: Any, names: list[str]) -> str:
 def joined(root: str, path: Path) -> str:
     """The path of something in an argument: ``model.layers[0].kernel``."""
     text = format_path(tuple(path))
-    return root + (text if not text or text.startswith("[") else f".{text}")
+    return root + (text if not (root and text) or text.startswith("[") else f".{text}")

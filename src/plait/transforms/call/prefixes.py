@@ -24,6 +24,8 @@ from ...core.objects.state import State, to_flat_state
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, FilterError
 from ...paths import Path, describe_path
+from ...words import describe_filter, describe_type, name_of_class, with_article
+from .names import joined
 
 
 def is_graph_leaf(x: Any) -> bool:
@@ -59,8 +61,8 @@ class FilterMapping(Mapping[Any, Any]):
     def __reduce__(self) -> Any:
         return type(self), (tuple(zip(self.filters, self.values_, strict=True)),)
 
-    def choose(self, path: Path, leaf: Any) -> Any:
-        """The value of the first filter that matches.
+    def choose(self, path: Path, leaf: Any, root: str = "") -> Any:
+        """The value of the first filter that matches; ``root`` is what the object is called.
 
         Raises:
             FilterError: none does; names the path and the variable.
@@ -69,12 +71,20 @@ class FilterMapping(Mapping[Any, Any]):
             if predicate(path, leaf):
                 return value
         raise FilterError(
-            f"no filter of a {type(self).__name__} matches a leaf",
-            at=describe_path(path),
-            found=f"a {type(leaf).__name__}",
-            expected=f"one of the filters {list(self.filters)}",
-            do=f"add a filter for it, or a last one for the rest: {type(self).__name__}({{..., ...: None}})",
+            f"no filter of a {type(self).__name__} matches a leaf"
+            if type(self) is not FilterMapping
+            else "no filter matches a leaf",
+            at=joined(root, path) or describe_path(path),
+            found=with_article(type(leaf).__name__),
+            expected=f"one of the filters {', '.join(map(describe_filter, self.filters)) or '(none)'}",
+            do=f"add a filter for it, or a last one for the rest: {self.as_code({...: None})}",
         )
+
+    def as_code(self, more: Mapping[Any, Any] = {}) -> str:
+        """This mapping as a program writes it, with more entries: ``plait.StateAxes({plait.Param: 0, ...: None})``."""
+        pairs = [*zip(self.filters, self.values_, strict=True), *more.items()]
+        shown = "{" + ", ".join(f"{describe_filter(key)}: {describe_filter(value)}" for key, value in pairs) + "}"
+        return shown if type(self) is FilterMapping else f"{name_of_class(type(self))}({shown})"
 
     map_prefix = choose  # its name in Flax
 
@@ -158,8 +168,8 @@ class NodePrefix:
     def __hash__(self) -> int:
         return id(self.node)
 
-    def choose(self, path: Path, leaf: Any) -> Any:
-        """The value at this path.
+    def choose(self, path: Path, leaf: Any, root: str = "") -> Any:
+        """The value at this path; ``root`` is what the object is called.
 
         Raises:
             ArgumentError: the prefix has no such path.
@@ -171,10 +181,10 @@ class NodePrefix:
             if key not in children:
                 raise ArgumentError(
                     "a prefix has nothing for a leaf",
-                    at=describe_path(path),
-                    found=f"a {type(self.node).__name__} without it",
+                    at=joined(root, path) or describe_path(path),
+                    found=f"{describe_type(self.node)} without it",
                     expected="a prefix of the same structure as the argument",
-                    do="make the prefix of the same object: plait.prefix(node, {filter: value})",
+                    do="make the prefix from the object that is passed: plait.prefix(node, {...: None})",
                 )
             value = unwrapped(children[key])
         return value
@@ -188,9 +198,9 @@ class NodePrefix:
         ]
 
 
-def choose(prefix: Any, path: Path, leaf: Any) -> Any:
-    """The prefix value of one leaf, at ``path`` in an object that has ``prefix``."""
-    return prefix.choose(path, leaf) if isinstance(prefix, (FilterMapping, NodePrefix)) else prefix
+def choose(prefix: Any, path: Path, leaf: Any, root: str = "") -> Any:
+    """The prefix value of one leaf, at ``path`` in an object that has ``prefix`` and is called ``root``."""
+    return prefix.choose(path, leaf, root) if isinstance(prefix, (FilterMapping, NodePrefix)) else prefix
 
 
 def values_in(prefixes: Iterable[Any]) -> list[Any]:
@@ -243,8 +253,8 @@ class Prefix:
         """
         try:
             parts = self.treedef.flatten_up_to(tree)
-        except ValueError as error:
-            raise self._mismatch(tree, str(error)) from None
+        except ValueError:
+            raise self._mismatch(tree) from None
         spread: list[Any] = []
         for prefix, part in zip(self.leaves, parts, strict=True):
             leaves = jax.tree_util.tree_leaves(part, is_leaf=is_graph_leaf)
@@ -256,12 +266,12 @@ class Prefix:
                     f"{self.transform}: {self.argument} has a mapping by filter where a plain array stands",
                     found=f"{prefix!r:.100} for {jax.tree_util.tree_structure(part, is_leaf=is_graph_leaf)}",
                     expected="mappings for modules and variables only",
-                    do="give arrays a value of their own in the prefix",
+                    do="give the array an entry of its own: a value, and no mapping",
                 )
             spread += [prefix] * len(leaves)
         return spread
 
-    def _mismatch(self, tree: Any, reason: str) -> ArgumentError:
+    def _mismatch(self, tree: Any) -> ArgumentError:
         shown = jax.tree_util.tree_unflatten(self.treedef, self.leaves)
         outline = jax.tree_util.tree_map(_Outline, tree, is_leaf=is_graph_leaf)
         counts = ""
@@ -272,7 +282,7 @@ class Prefix:
             found=f"{outline}{counts}",
             expected=f"a tree that begins like {self.argument} = {shown}",
             do=f"give {self.argument} one entry for each {'output' if 'out' in self.argument else 'argument'}, "
-            f"or one value for all ({reason.splitlines()[0]})",
+            "or one value for all",
         )
 
 
@@ -294,18 +304,19 @@ def _checked_leaf(transform: str, argument: str, path: Any, leaf: Any, updates: 
         raise ArgumentError(
             f"{transform} with graph_updates=False takes no mapping by filter",
             at=place,
-            found=f"a {type(leaf).__name__}",
+            found=with_article(type(leaf).__name__),
             expected="a value, or plait.prefix(node, {filter: value})",
-            do=f"use plait.prefix(node, {leaf!r:.80}), or graph_updates=True",
+            do=f"use plait.prefix(node, {FilterMapping(leaf).as_code()}), or graph_updates=True",
         )
     if is_graph_leaf(leaf):
         if updates or isinstance(leaf, Variable):
             raise ArgumentError(
                 f"{transform} found a module or variable inside a prefix",
                 at=place,
-                found=f"a {type(leaf).__name__}",
-                expected="an axis, a spec, or a mapping such as plait.StateAxes({filter: axis})",
-                do="use a mapping by filter; plait.prefix(node, ...) is for graph_updates=False",
+                found=with_article(type(leaf).__name__),
+                expected="an axis, a spec, or a mapping by filter",
+                do="tell its variables apart by filter: plait.StateAxes({plait.Param: 0, ...: None}); "
+                "a tree made by plait.prefix needs graph_updates=False",
             )
         return NodePrefix(leaf)
     return leaf

@@ -196,7 +196,7 @@ def _check_named_arguments(fun: Any, parameters: list[Any], numbers: set[int], n
             "jit was told about arguments that the function does not have",
             found=f"{', '.join(map(repr, unknown))}, for {getattr(fun, '__name__', fun)}",
             expected=f"positions below {count}, or names of {[parameter.name for parameter in parameters]}",
-            do="correct static_argnums, static_argnames, donate_argnums or donate_argnames",
+            do="correct static_argnums, static_argnames, donate_argnums or donate_argnames, or add the parameter",
         )
 
 
@@ -429,7 +429,7 @@ def explain_bad_values(error: Exception, gathered: Gathered) -> None:
                 at=", ".join(leaked),
                 found="a tracer, left behind by a function that changed a captured container while it was traced",
                 expected="arrays",
-                do="take the object out again, and pass the model to the function that adds it as an argument",
+                do="remove the object again, and pass the model as an argument to the function that adds it",
             ) from error
         return
     bad = []
@@ -443,7 +443,7 @@ def explain_bad_values(error: Exception, gathered: Gathered) -> None:
             at=", ".join(describe_path(path) for path, _ in bad),
             found=f"a {type(bad[0][1]).__name__}",
             expected="arrays, or numbers",
-            do="keep such values as plain attributes, which are static",
+            do="keep such a value as a plain attribute, which is static: model.name = value",
         ) from error
 
 

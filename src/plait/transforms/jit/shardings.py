@@ -63,7 +63,7 @@ class Shardings:
         prefixes = tuple(prefix for _, _, prefix in roots)
         if len(set(prefixes)) > 1:
             check_aliasing("jit", [Treatment(*root) for root in roots], {})
-        values = list(value_prefixes(gathered, prefixes))
+        values = list(value_prefixes(gathered, prefixes, lambda: [label for label, _, _ in roots]))
         plain = [prefix for (_, leaf), prefix in zip(pairs, spread, strict=True) if not is_graph_leaf(leaf)]
         whole = isinstance(self.given, tuple)
         arguments = [self.given[i] if whole else self.given for i in range(len(args))]
@@ -96,11 +96,12 @@ class Shardings:
             for argument, place, spec in given:
                 if isinstance(spec, PartitionSpec):
                     raise ArgumentError(
-                        f"jit: {argument} has partition specs, and there is no mesh that they are about",
+                        f"jit: {argument} has partition specs, and no mesh is in force",
                         at=place,
                         found=f"{spec}, and no mesh in force",
                         expected="a mesh that jax.set_mesh put in force, or shardings with a mesh of their own",
-                        do=f"call it in `with jax.set_mesh(mesh):`, or pass jax.sharding.NamedSharding(mesh, {spec})",
+                        do="call it under `with jax.set_mesh(mesh): ...`, or pass "
+                        f"jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec{tuple(spec)!r})",
                     ) from error
         if "does not match the sharding" not in str(error):
             return
@@ -197,16 +198,16 @@ def check_layout(argument: str, place: Callable[[], str], value: Any, sharding: 
             at=place(),
             found=f"{', '.join(map(repr, unknown))} in {spec}",
             expected=f"axes of {mesh}",
-            do="correct the name, or put the mesh that has it in force: with jax.set_mesh(mesh)",
+            do="correct the name, or call it under a mesh that has it: `with jax.set_mesh(mesh): ...`",
         )
     repeated = sorted({name for name in flat if flat.count(name) > 1})
     if repeated:
         raise ArgumentError(
-            f"jit: {argument} cuts two axes of one array by the same mesh axis",
+            f"jit: {argument} shards two axes of one array over the same mesh axis",
             at=place(),
             found=f"{', '.join(map(repr, repeated))} twice in {spec}, with {mesh}",
             expected="each axis of the mesh at most once",
-            do="name another axis of the mesh, or None for an axis that stays whole",
+            do="name another axis of the mesh, or None for an axis that is not sharded",
         )
     for leaf in jax.tree_util.tree_leaves(value):
         shape = np.shape(leaf)
@@ -216,8 +217,8 @@ def check_layout(argument: str, place: Callable[[], str], value: Any, sharding: 
                 at=place(),
                 found=f"{spec} for an array of shape {shape}, with {mesh}",
                 expected=f"at most {len(shape)} entries",
-                do="shorten the spec; for a module, plait.StateSharding({filter: spec, ...: PartitionSpec()}) tells "
-                "its variables apart",
+                do="shorten the spec; for a module, plait.StateSharding({filter: spec, ...: None}) tells its variables "
+                "apart",
             )
         for axis, (length, part) in enumerate(zip(shape, names, strict=False)):
             parts = math.prod(sizes.get(name, 1) for name in part)
@@ -235,24 +236,6 @@ def _axes_of(entry: Any) -> tuple[str, ...]:
     return tuple(name for name in (entry if isinstance(entry, (tuple, list)) else (entry,)) if isinstance(name, str))
 
 
-def _check_divides(leaf: Any, sharding: Sharding, place: Callable[[], str]) -> None:
-    """Refuse a sharding that cannot cut an output.
-
-    Raises:
-        ArgumentError: names the shape and the sharding.
-    """
-    try:
-        sharding.shard_shape(leaf.shape)
-    except (ValueError, IndexError) as error:  # the second: a scalar has no axis to cut
-        raise ArgumentError(
-            "jit: out_shardings does not fit an output",
-            at=place(),
-            found=f"an array of shape {tuple(leaf.shape)}",
-            expected=f"a shape that {sharding} divides",
-            do="pad the array, or leave that axis unsharded",
-        ) from error
-
-
 def constrain(value: Any, sharding: Any, place: Callable[[], str]) -> Any:
     """A traced value laid out in a way; ``None`` leaves it to JAX.
 
@@ -262,9 +245,6 @@ def constrain(value: Any, sharding: Any, place: Callable[[], str]) -> Any:
     if sharding is None:
         return value
     check_layout("out_shardings", place, value, sharding)
-    if isinstance(sharding, Sharding):
-        for leaf in jax.tree_util.tree_leaves(value):
-            _check_divides(leaf, sharding, place)
     explicit = isinstance(sharding, NamedSharding) and set(sharding.mesh.axis_types) == {AxisType.Explicit}
     lay_out = jax.sharding.reshard if explicit else jax.lax.with_sharding_constraint
     return jax.tree_util.tree_map(lambda leaf: lay_out(leaf, sharding), value)

@@ -1,0 +1,218 @@
+"""Mistakes with ``grad``, ``vjp``, ``jvp``, ``linearize``, ``custom_vjp`` and ``custom_jvp``."""
+
+from plait.errors import ArgumentError, ArgumentTypeError, NothingSelectedWarning, SharingError
+
+from .rows import Row
+
+LOSS = "loss = lambda model, x: model(x).sum()\n"
+JVP = (
+    LOSS
+    + "call = lambda model, x: model(x)\nnode = plait.Linear(2, 2, rngs=rngs); f = lambda model: model.bias[...] * 2\n"
+)
+RULE = """
+def ruled(tangents, nondiff_argnums=(), graph_updates=None, fwd=None):
+    def f(model, x):
+        return (model.bias * x).sum()
+    rule = plait.custom_vjp(f, nondiff_argnums=nondiff_argnums, graph_updates=graph_updates)
+    rule.defvjp(fwd or (lambda model, x: (rule(model, x), x)), lambda *args: tangents)
+    return rule
+
+node = plait.Linear(2, 2, rngs=rngs)
+zeros = jax.tree.map(jnp.zeros_like, plait.state(node))
+"""
+
+ROWS = {
+    "a variable as the loss": Row(
+        "plait.grad(f)(node)",
+        ArgumentTypeError,
+        "found +a Param",
+        setup="node = plait.Param(jnp.ones(())); f = lambda variable: variable",
+        cure="def f(variable):\n    return variable[...]\nplait.grad(f)(node)\n"
+        "plait.grad(lambda variable: (variable[...], variable), $)(node)",
+        fix="has_aux=True",
+    ),
+    "no pair of an output and aux": Row(
+        "plait.grad(loss, has_aux=True)(model, x)",
+        ArgumentTypeError,
+        ("a pair", "found +a traced array"),
+        "plait.grad(loss)(model, x)",
+        fix="has_aux=True",
+        setup=LOSS,
+    ),
+    "a position that is not there": Row(
+        "plait.grad(loss, argnums=2)(model, x)",
+        ArgumentTypeError,
+        "argnums=2 and 2 positional arguments",
+        "plait.grad(lambda m, x, y: loss(m, x) + y, argnums=2)(model, x, 1.0)",
+        setup=LOSS,
+    ),
+    "an argument given twice": Row(
+        "plait.grad(loss, argnums=(0, plait.DiffState(0, plait.BatchStat)))(model, x)",
+        ArgumentError,
+        "with 0 repeated",
+        setup=LOSS,
+        fix="plait.DiffState(0, (plait.Param, plait.BatchStat))",
+        cure="plait.grad(loss, argnums=$)(model, x)",
+    ),
+    "a filter where only values are carried": Row(
+        "plait.grad(loss, argnums=plait.DiffState(0, plait.Param), graph_updates=False)(model, x)",
+        ArgumentError,
+        r"at +argnums",
+        setup=LOSS,
+        fix="graph_updates=True",
+        cure="plait.grad(loss, argnums=plait.DiffState(0, plait.Param), $)(model, x)",
+    ),
+    "integers": Row(
+        "plait.grad(loss)(model, x)",
+        ArgumentTypeError,
+        (r"at +model\.steps", "int32"),
+        setup=LOSS + "model.steps = plait.Param(jnp.zeros((), jnp.int32))",
+        fix="argnums=plait.DiffState(0, plait.All(plait.Param, lambda path, v: jnp.issubdtype(v.dtype, jnp.inexact)))",
+        cure="plait.grad(loss, $)(model, x)",
+    ),
+    "a filter that selects nothing": Row(
+        "plait.grad(loss, argnums=plait.DiffState(0, plait.LoRAParam))(model, x)",
+        NothingSelectedWarning,
+        (r"plait\.LoRAParam", "argument model"),
+        setup=LOSS,
+        fix="argnums=plait.DiffState(0, plait.Param)",
+        cure="assert plait.grad(loss, $)(model, x)",
+    ),
+    "a model without parameters": Row(
+        "plait.grad(lambda drop, x: drop(x).sum())(model.drop, x)",
+        NothingSelectedWarning,
+        "argument drop",
+        "plait.grad(lambda drop, x: drop(x).sum(), $)(model.drop, x)",
+        fix="argnums=1",
+    ),
+    "one variable, differentiated and not": Row(
+        "plait.grad(lambda a, b: loss(a, x) + loss(b, x))(model, model)",
+        SharingError,
+        r"at +a\..* and b\.",
+        "plait.grad(lambda a: loss(a, x) + loss(a, x))(model)",
+        setup=LOSS,
+    ),
+    "shared variables where only values are carried": Row(
+        "plait.vjp(f, node, x)",
+        ArgumentError,
+        r"at +m\.bias and m\.kernel",
+        setup="f = lambda m, x: m.bias.sum() + m.kernel.sum()\n"
+        "m = node = plait.Linear(2, 2, rngs=rngs); node.bias = node.kernel",
+        fix="m.kernel = plait.clone(m.bias)",
+        cure="$; plait.vjp(f, node, x)",
+    ),
+    "an input variable is returned": Row(
+        "plait.vjp(lambda m: m.bias, model.layers[0])",
+        ArgumentError,
+        (r"at +.*Param", "the Param that was passed in"),
+        "plait.vjp(lambda m: m.bias.value, model.layers[0])",
+    ),
+    "primals that are no tuple": Row(
+        "plait.jvp(f, node, (node,))",
+        ArgumentTypeError,
+        "found +a Linear",
+        setup=JVP,
+        fix="primals=(primal,)",
+        cure="primal = node; plait.jvp(f, $, tangents=(node,))",
+    ),
+    "too few tangents": Row(
+        "plait.jvp(call, (model, x), (model,))",
+        ArgumentError,
+        "1 tangents for 2 primals",
+        setup=JVP,
+        fix="jnp.zeros_like(x)",
+        cure="plait.jvp(call, (node, x), (node, $))",
+    ),
+    "tangents of another structure": Row(
+        "plait.jvp(lambda xs: xs[0], ([x, x],), (x,))",
+        ArgumentError,
+        "another structure than the primal",
+        "plait.jvp(lambda xs: xs[0], ([x, x],), ([x, x],))",
+        setup=JVP,
+    ),
+    "a tree for an array": Row(
+        "plait.jvp(lambda x: x, (x,), ([x, x],))",
+        ArgumentError,
+        "another structure than the primal",
+        "plait.jvp(lambda x: x, (x,), (x,))",
+        setup=JVP,
+    ),
+    "a tangent with other leaves": Row(
+        "plait.jvp(f, (node,), (plait.State({'scale': x}),))",
+        ArgumentError,
+        (r"at +scale", "bias, kernel"),
+        setup=JVP,
+        fix="jax.tree.map(jnp.zeros_like, plait.state(model))",
+        cure="model = node; plait.jvp(f, (node,), ($,))",
+    ),
+    "a rule that was never set": Row(
+        "plait.custom_vjp(f)(x)",
+        ArgumentError,
+        "no rule for <lambda>",
+        setup="f = lambda x: x.sum(); fwd = lambda x: (x.sum(), x); bwd = lambda x, g: (x,)",
+        fix="f.defvjp(fwd, bwd)",
+        cure="f = plait.custom_vjp(f); $; f(x)",
+    ),
+    "a rule that returns no pair": Row(
+        "plait.grad(ruled((zeros, None), fwd=lambda model, x: x[0]))(node, x[0])",
+        ArgumentTypeError,
+        "found +a jax.Array",
+        setup=RULE,
+        fix="(out, residuals)",
+        cure="def fwd(model, x):\n    out, residuals = (model.bias * x).sum(), x\n    return $\n"
+        "plait.grad(ruled((zeros, None), fwd=fwd))(node, x[0])",
+    ),
+    "a derivative that the rule leaves out": Row(
+        "jax.grad(lambda v: ruled((zeros, None), (plait.DiffState(0, False),))(make(v), x[0]))(x[0])",
+        ArgumentError,
+        (r"at +model\.bias", "nondiff_argnums leaves it out"),
+        setup=RULE + "make = lambda value: plait.Dict(bias=plait.Param(value))",
+        fix="jax.lax.stop_gradient(value)",
+        cure="jax.grad(lambda value: ruled((zeros, None), (plait.DiffState(0, False),))(make($), x[0]))(x[0])",
+    ),
+    "a rule that leaves another structure": Row(
+        "rule.defvjp(fwd, bwd); jax.vjp(jax.jit(lambda v: rule(node, v) + rule(node, v)), 1.0)",
+        ArgumentError,
+        "leave different structures",
+        "rule.defvjp(lambda m, v: (rule(m, v), v), bwd); jax.vjp(lambda v: rule(node, v), 1.0)",
+        setup=RULE + "rule = plait.custom_vjp(lambda m, v: v)\n"
+        "fwd = lambda m, v: (setattr(m, 'label', 'x') or v, v); bwd = lambda v, g: (zeros, v)",
+    ),
+    "an argument without a position": Row(
+        "f(x=x)",
+        ArgumentTypeError,
+        "the arguments \\['x'\\]",
+        "f = plait.custom_vjp(lambda x: x); f.defvjp(lambda x: (x, x), lambda x, g: (x,)); f(x=x)",
+        setup="f = plait.custom_vjp(lambda *, x: x); f.defvjp(lambda x: (x, x), lambda x, g: (x,))",
+    ),
+    "an integer for a module": Row(
+        "ruled((None,), (0,))(node, x[0])",
+        ArgumentTypeError,
+        (r"at +model\n", "a Linear"),
+        setup=RULE,
+        fix="plait.DiffState(0, False)",
+        cure="plait.grad(ruled((plait.State({}), None), ($,)), argnums=1)(node, x[0])",
+    ),
+    "too few tangents of a rule": Row(
+        "plait.grad(ruled((zeros,)))(node, x[0])",
+        ArgumentTypeError,
+        ("1 tangents", "a tuple of 2"),
+        "plait.grad(ruled((zeros, None)))(node, x[0])",
+        setup=RULE,
+    ),
+    "a tangent of a rule with another structure": Row(
+        "plait.grad(ruled((zeros, [x[0], x[0]])))(node, x[0])",
+        ArgumentTypeError,
+        "the tangent of argument 1",
+        "plait.grad(ruled((zeros, x[0])))(node, x[0])",
+        setup=RULE,
+    ),
+    "a tangent of a rule without a leaf": Row(
+        "plait.grad(ruled((plait.State({}), None)))(node, x[0])",
+        ArgumentError,
+        (r"at +bias", "nothing there, in a State"),
+        setup=RULE,
+        fix="jax.tree.map(jnp.zeros_like, plait.state(model))",
+        cure="model = node; plait.grad(ruled(($, None)))(node, x[0])",
+    ),
+}

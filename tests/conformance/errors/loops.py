@@ -1,0 +1,137 @@
+"""Mistakes with ``scan``, ``while_loop``, ``fori_loop``, ``cond`` and ``switch``."""
+
+from plait.errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
+
+from .rows import Row
+
+SCAN = """
+def scan(body, *args, **options):
+    return plait.scan(body, **options)(*args)
+
+def add(model, x):
+    model.extra = plait.Intermediate(x)
+    return model, x
+"""
+SHARED = "def f(model, x):\n    model.calls += x.sum()\n    return x\n"
+
+ROWS = {
+    "a new variable in the carry": Row(
+        "scan(add, model, x)",
+        ArgumentError,
+        (r"at +.*extra", "a new Intermediate"),
+        setup=SCAN,
+        fix="plait.StateAxes({plait.Intermediate: 0, ...: plait.Carry})",
+        cure="scan(lambda model, x: (add(model, x), x)[1], model, x, in_axes=($, 0), out_axes=0)",
+    ),
+    "a new attribute in the carry": Row(
+        "scan(f, model, x)",
+        ArgumentError,
+        (r"at +model\.label", "'x'"),
+        "model.label = 'x'; scan(f, model, x)",
+        setup=SCAN + "def f(model, x):\n    model.label = 'x'\n    return model, x",
+    ),
+    "a shared variable is written": Row(
+        "scan(f, model, x, in_axes=(None, 0), out_axes=0)",
+        LostUpdateWarning,
+        (r"at +model\.calls", "all iterations share is dropped"),
+        setup=SCAN + SHARED,
+        fix="plait.StateAxes({plait.Param: 0, ...: plait.Carry})",
+        cure="for layer in model.layers: layer.bias = layer.kernel = plait.Variable(layer.kernel.value)\n"
+        "scan(f, model, x, in_axes=($, 0), out_axes=0); assert model.calls == 8",
+    ),
+    "no pair": Row(
+        "scan(lambda c, x: c, 0.0, x)",
+        ArgumentTypeError,
+        ("did not return as many outputs", "found +a traced array"),
+        setup=SCAN,
+        fix="out_axes=plait.Carry",
+        cure="scan(lambda c, x: c, 0.0, x, $)",
+    ),
+    "structure without updates": Row(
+        "scan(lambda m, x: (setattr(m, 'label', 'x') or m, x), model, x, graph_updates=False)",
+        ArgumentError,
+        "asked to change the structure",
+        setup=SCAN,
+        fix="graph_updates=True",
+        cure="scan(lambda m, x: (x, setattr(m, 'label', 'x'))[0], plait.Dict(a=x), x, in_axes=(0, 0), out_axes=0, $)",
+    ),
+    "a carry of another structure": Row(
+        "scan(lambda c, x: ((c, c), x), 0.0, x)",
+        ArgumentError,
+        "does not fit the one it was given",
+        "scan(lambda c, x: ((c[0], c[0]), x), (0.0, 0.0), x)",
+        setup=SCAN,
+    ),
+    "another module in the carry": Row(
+        "scan(lambda m, x: (plait.clone(m), x), model, x)",
+        ArgumentError,
+        ("references in the carry changed", r"at +the carry", "another Two"),
+        setup=SCAN,
+        fix="plait.update(module, state)",
+        cure="def f(module, x):\n    state = plait.state(plait.clone(module))\n    $\n    return module, x\n"
+        "scan(f, model, x)",
+    ),
+    "no length": Row(
+        "scan(lambda c: (c, None), 0.0, in_axes=plait.Carry, out_axes=(plait.Carry, 0))",
+        ArgumentError,
+        "no argument with an axis, and no length",
+        setup=SCAN,
+        fix="length=10",
+        cure="scan(lambda c: (c, None), 0.0, in_axes=plait.Carry, out_axes=(plait.Carry, 0), $)",
+    ),
+    "a condition that writes": Row(
+        "plait.while_loop(f, lambda m: m, model)",
+        ArgumentError,
+        (r"at +m\.calls", "cond_fun changed"),
+        "def body(m):\n    m.calls += 1\n    return m\nplait.while_loop(lambda m: m.calls[...] < 3, body, model)",
+        setup="def f(m):\n    m.calls += 1\n    return m.calls[...] < 3",
+    ),
+    "two carries": Row(
+        "plait.scan(lambda a, b: (a, b), in_axes=(plait.Carry, plait.Carry))",
+        ArgumentError,
+        r"Carry at in_axes\[0\], in_axes\[1\]",
+        "plait.scan(lambda c, x: (c, x))((0.0, 1.0), x)",
+    ),
+    "a carry on one side": Row(
+        "plait.scan(f, in_axes=(plait.Carry, 0), out_axes=0)",
+        ArgumentError,
+        "in_axes=\\(Carry, 0\\)",
+        setup="f = lambda c, x: (c, x)",
+        fix="out_axes=(plait.Carry, 0)",
+        cure="plait.scan(f, in_axes=(plait.Carry, 0), $)(0.0, x)",
+    ),
+    "an output without an axis": Row(
+        "plait.scan(lambda c, x: (c, x), out_axes=(plait.Carry, None))",
+        ArgumentError,
+        r"at +out_axes\[1\]",
+        "plait.scan(lambda c, x: (c, x), out_axes=(plait.Carry, 0))(0.0, x)",
+    ),
+    "a carry of another dtype": Row(
+        "plait.fori_loop(0, 3, lambda i, v: v + 0.5, jnp.int32(0))",
+        ArgumentTypeError,
+        (r"at +v\n", "float32", "int32"),
+        "plait.fori_loop(0, 3, lambda i, v: (v + 0.5).astype(jnp.int32), jnp.int32(0))",
+    ),
+    "no branches": Row(
+        "plait.switch(0, [], x)",
+        ArgumentError,
+        "an empty sequence",
+        fix="plait.switch(index, [f, g], x)",
+        setup="f = g = lambda x: x; index = 0",
+    ),
+    "branches with other types": Row(
+        "plait.cond(True, f, lambda m: None, model)",
+        ArgumentTypeError,
+        (r"at +m\.calls", "int32"),
+        "plait.cond(True, g, lambda m: None, model)",
+        setup="def f(m):\n    m.calls.value = jnp.ones((), jnp.int32)\n"
+        "def g(m):\n    m.calls.value = jnp.ones((), jnp.int32).astype(jnp.float32)",
+    ),
+    "branches with other structures": Row(
+        "plait.cond(True, f, lambda m: None, model)",
+        ArgumentError,
+        ("leave different structures", "label"),
+        "plait.cond(True, f, f, model)",
+        setup="def f(m):\n    m.label = 'a'",
+    ),
+}

@@ -1,0 +1,161 @@
+"""Mistakes with variables: metadata, names, references."""
+
+from plait.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    MetadataError,
+    MetadataKeyError,
+    VariableAttributeError,
+)
+
+from .rows import Row
+
+VARIABLE = "variable = plait.Param(x, note='a'); value = 1.0\n"
+
+ROWS = {
+    "a name that is taken": Row(
+        "plait.register_variable_name('params', Scale)",
+        ArgumentError,
+        "Scale for a name of Param",
+        setup="class Scale(plait.Variable): pass",
+        fix="plait.register_variable_name('params', Scale, overwrite=True)",
+        cure="$; plait.register_variable_name('params', plait.Param, overwrite=True)",
+    ),
+    "a name that is unknown": Row(
+        "plait.variable_type_from_name('scales')",
+        ArgumentError,
+        "the name 'scales'",
+        setup="class SomeVariable(plait.Variable): pass\nimport plait.core.objects.variable_names as names",
+        fix="plait.register_variable_name('scales', SomeVariable)",
+        cure="$; plait.variable_type_from_name('scales'); del names._CLASSES['scales']",
+    ),
+    "a class without a name": Row(
+        "plait.variable_name_from_type(Scale)",
+        ArgumentError,
+        "the class Scale has no variable name",
+        setup="class Scale(plait.Variable): pass\nimport plait.core.objects.variable_names as names",
+        fix="plait.register_variable_name('a_name', Scale)",
+        cure="$; plait.variable_name_from_type(Scale); del names._CLASSES['a_name']",
+    ),
+    "an attribute that is not there": Row(
+        "variable.scale",
+        VariableAttributeError,
+        "a Param has no attribute 'scale'",
+        setup=VARIABLE,
+        fix="variable.set_metadata(scale=value)",
+        cure="$; variable.scale",
+    ),
+    "an attribute that is assigned": Row(
+        "variable.scale = value",
+        VariableAttributeError,
+        "cannot assign the attribute 'scale' of a Param",
+        setup=VARIABLE,
+        fix="variable.set_metadata(scale=value)",
+        cure="$; variable.value = value",
+    ),
+    "an attribute that is deleted": Row(
+        "del variable.note",
+        VariableAttributeError,
+        "cannot delete the attribute 'note'",
+        setup=VARIABLE,
+        fix="variable.del_metadata('note')",
+    ),
+    "a default without a name": Row(
+        "variable.get_metadata(default=3)",
+        ArgumentTypeError,
+        "default=3",
+        setup=VARIABLE + "name, default = 'scale', 3",
+        fix="variable.get_metadata(name, default)",
+    ),
+    "a name with exclude_required": Row(
+        "variable.get_metadata('note', exclude_required=True)",
+        ArgumentTypeError,
+        "name='note'",
+        setup=VARIABLE + "name = 'note'",
+        fix="variable.get_metadata(name)",
+    ),
+    "metadata that is not there": Row(
+        "variable.get_metadata('scale')",
+        MetadataKeyError,
+        "a Param has no metadata 'scale'",
+        setup=VARIABLE,
+        fix="variable.set_metadata(scale=value)",
+        cure="variable.get_metadata('scale', None); $; variable.get_metadata('scale')",
+    ),
+    "metadata in no known form": Row(
+        "variable.set_metadata(1, 2, 3)",
+        ArgumentTypeError,
+        "3 positional arguments",
+        setup=VARIABLE,
+        fix="variable.set_metadata(name=value)",
+    ),
+    "a flag that is changed": Row(
+        "variable.set_metadata(ref=True)",
+        MetadataError,
+        "the flag 'ref' of a Param",
+        setup=VARIABLE,
+        fix="plait.Param(value, ref=True)",
+        cure="value = x; $",
+    ),
+    "a flag that is deleted": Row(
+        "variable.del_metadata('ref')",
+        MetadataError,
+        "found +'deleted'",
+        setup=VARIABLE,
+        fix="plait.Param(value, ref=True)",
+        cure="value = x; $",
+    ),
+    "a copy of another class": Row(
+        "variable.copy_from(other)",
+        MetadataError,
+        ("found +a BatchStat", "expected +a Param"),
+        setup=VARIABLE + "other = plait.BatchStat(x)",
+        fix="variable.set_value(other.get_value())",
+    ),
+    "a flag given twice": Row(
+        "plait.Param(boxed, ref=False)",
+        MetadataError,
+        ("a Param", "ref=False as a keyword, True"),
+        "plait.Param(boxed)",
+        setup="boxed = plait.VariableMetadata(x, metadata={'ref': True})",
+    ),
+    "a reference as the value": Row(
+        "plait.Param(jax.new_ref(x))",
+        MetadataError,
+        "a JAX Ref is not allowed as the value of a Param",
+        fix="plait.Param(x, ref=True)",
+        cure="Param = plait.Param; $",
+    ),
+    "a leaf of no variable class": Row(
+        "plait.VariableState(int, x)",
+        ArgumentTypeError,
+        "type=<class 'int'>",
+        setup=VARIABLE,
+        fix="plait.VariableState(plait.Param, value)",
+    ),
+    "the old name of out_sharding, read": Row(
+        "plait.Param(x, out_sharding=('a', 'b')).sharding_names",
+        DeprecationWarning,
+        "now called out_sharding",
+        "plait.Param(x, out_sharding=('a', 'b')).out_sharding",
+    ),
+    "the old name of out_sharding, as metadata": Row(
+        "plait.Param(x, out_sharding=('a', 'b')).get_metadata('sharding')",
+        DeprecationWarning,
+        "now called out_sharding",
+        "plait.Param(x, out_sharding=('a', 'b')).get_metadata('out_sharding')",
+    ),
+    "the old name of out_sharding, written": Row(
+        "plait.Param(x, sharding=('a', 'b'))",
+        DeprecationWarning,
+        "now called 'out_sharding'",
+        "plait.Param(x, out_sharding=('a', 'b'))",
+    ),
+    "hooks in metadata": Row(
+        "plait.Param(x, on_set_value=lambda variable, value: value)",
+        DeprecationWarning,
+        "override get_value, set_value or create_value",
+        "class Scale(plait.Param):\n    def set_value(self, value):\n        super().set_value(value)\nScale(x)",
+        setup="from plait.core.objects.variables import _hooks_warned; _hooks_warned.clear()",
+    ),
+}

@@ -1,0 +1,83 @@
+"""Every error and warning of core and transforms: what raises it, what it says, and that its advice runs."""
+
+import functools
+import importlib
+import itertools
+import pkgutil
+import re
+
+import pytest
+
+from tests.conformance import errors
+from tests.conformance.errors.rows import SOURCE, advice, caught, code_in, compiles, follow, raised_at, sites
+
+SUBJECTS = [module.name for module in pkgutil.iter_modules(errors.__path__) if module.name != "rows"]
+ROWS = {
+    f"{subject}: {name}": row
+    for subject in SUBJECTS
+    for name, row in importlib.import_module(f"{errors.__name__}.{subject}").ROWS.items()
+}
+
+# What no row can reach: (file, function) → why, and where it is tested.
+ELSEWHERE = {
+    ("transforms/batching.py", "pmap"): "needs a JAX without pmap: tests/transforms/test_pmap.py",
+    ("core/objects/variables.py", "__del__"): "warns in a finalizer: tests/core/objects/test_variables.py",
+}
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_users_program(users_promotion):
+    """JAX's own defaults."""
+
+
+@functools.cache
+def outcome(name):
+    """The class and the text of what a row raises, and the lines that it passed through."""
+    error = caught(ROWS[name])
+    return type(error), str(error), raised_at(error)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_mistake_is_explained(name):
+    kind, message, _ = outcome(name)
+    assert kind is ROWS[name].error
+    for pattern in (ROWS[name].says,) if isinstance(ROWS[name].says, str) else ROWS[name].says:
+        assert re.search(pattern, message), message
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_its_advice_runs(name):
+    """What looks like Python is Python, and the row takes its cure from there, word for word."""
+    row, text = ROWS[name], advice(outcome(name)[1])
+    pieces = [*code_in(text)]
+    assert [piece for piece in pieces if not compiles(piece)] == []
+    assert row.fix in text
+    assert row.fix or not pieces, f"the cure is not taken from the advice: {pieces}"
+    follow(row)
+
+
+def test_every_error_has_a_row():
+    """A new ``raise`` of one of plait's errors needs a row of the table that reaches it."""
+    reached = set().union(*(outcome(name)[2] for name in ROWS))
+    missing = {}
+    files = [file for folder in ("core", "transforms") for file in sorted((SOURCE / folder).rglob("*.py"))]
+    for site in itertools.chain.from_iterable(map(sites, files)):
+        if not any(file == site.file and site.first <= line <= site.last for file, line in reached):
+            missing[(site.place, site.function)] = str(site)
+    assert {key: at for key, at in missing.items() if key not in ELSEWHERE} == {}
+    assert [key for key in ELSEWHERE if key not in missing] == [], "these can be reached now"
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("carry it: plait.StateAxes({..., ...: plait.Carry})", ["plait.StateAxes({..., ...: plait.Carry})"]),
+        ("add `...` as the last: plait.split(model, ...)", ["...", "plait.split(model, ...)"]),
+        ("pass in_axes=(f(0), 1), or length=10", ["in_axes=(f(0), 1)", "length=10"]),
+        ("give it its own: m.b[0] = plait.clone(m.a); or none", ["m.b[0] = plait.clone(m.a)"]),
+        ("no code (at all), and drop name= from it", []),
+    ],
+)
+def test_code_is_found_in_a_text(text, pieces):
+    assert [*code_in(text)] == pieces
+    assert [piece for piece in pieces if not compiles(piece)] == pieces[:1] * ("{..., ...:" in text)
