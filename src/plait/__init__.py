@@ -211,8 +211,8 @@ from .compat.transforms import pmap as pmap
 from .compat.transforms import vmap as vmap
 from .compat.transforms import cond as cond
 from .compat.transforms import switch as switch
-from .compat.cached_partial import cached_partial as cached_partial
-from .compat.cached_partial import jit_partial as jit_partial
+from .compat.partials import cached_partial as cached_partial
+from .compat.partials import jit_partial as jit_partial
 from . import compat as compat
 from .compat.transforms import custom_jvp as custom_jvp
 from .compat.transforms import custom_vjp as custom_vjp

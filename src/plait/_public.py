@@ -84,7 +84,7 @@ _NAMES_FOR_FLAX = {
     "core.objects.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
     "core.objects.variable_kinds": "VariableState",
     "core.objects.variables": "A",
-    "compat.cached_partial": "cached_partial jit_partial",
+    "compat.partials": "cached_partial jit_partial",
     "compat.transforms": "prefix transform_metadata",
     "compat.tree_states": "NodeStates from_tree to_tree",
     "typing": "Initializer",

@@ -39,7 +39,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "processes", "boxes", "spmd",
     ),
     "compat": (
-        "modes", "door", "functions", "transforms", "cached_partial", "tree_states", "graph", "statelib",
+        "modes", "door", "functions", "transforms", "partials", "tree_states", "graph", "statelib",
         "variablelib", "fixed", "mappings", "reprs", "small_functions", "traces", "private_names", "flax_modules",
         "flax_paths",
     ),

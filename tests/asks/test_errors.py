@@ -123,7 +123,7 @@ MISTAKES = {
             "model.blocks[1].calls (a BatchStat)",
             "BatchStat",
             LINEAR,
-            "plait.grad(f)(model, x)",
+            "plait.grad(f)(model, x), with argnums=1 for the gradient with respect to x alone",
         ),
         fix="plait.grad(f)(model, x)",
         then="assert model.blocks[1].calls == 1",

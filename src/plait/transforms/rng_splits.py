@@ -176,7 +176,7 @@ def _apply(name: str, node: Any, rules: Sequence[tuple[Predicate, Rewrite]], cro
 
     def on_node(node: Any) -> Any:
         check_node(node, name)
-        crossing.check([node])
+        crossing.check(node)
         return _changed(node, choose) if crossing.is_usual else _copied(node, choose)
 
     return _decorate_or_apply(node, on_node)
@@ -248,7 +248,7 @@ def with_rngs(
 
     def on_node(node: Any) -> Any:
         check_node(node, "with_rngs")
-        crossing.check([node])
+        crossing.check(node)
         return _copied(node, choose)
 
     return _decorate_or_apply(node, on_node)

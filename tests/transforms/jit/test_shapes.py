@@ -126,7 +126,7 @@ def test_annotations_become_shardings(name):
 @pytest.mark.parametrize(
     ("names", "shape", "message"),
     [
-        (("data", "model"), (4,), r"\(4,\)\n +expected +1\n"),
+        (("data", "model"), (4,), r"\(4,\)\n +expected +at most 1\n"),
         (("batch",), (4,), r"'batch'.*\n.*axes of the mesh: \('data', 'model'\)"),
     ],
 )

@@ -19,6 +19,7 @@ from jax.tree_util import DictKey, SequenceKey
 from ...errors import FilterError
 from ...paths import Path, describe_path, sort_key, sorted_keys
 from ...typing import FilterLiteral
+from ...words import describe_filter
 from .clock import Stamp, mark_changed
 from .filters import resolve_filters
 from .nesting import iter_leaves, nested

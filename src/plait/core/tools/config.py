@@ -216,7 +216,7 @@ def _decode(data: Any, leaves: list[Any], path: Path) -> Any:
             key = HashableMapping({**PLAIN_METADATA, **metadata}) if metadata else PLAIN_METADATA_KEY
             return variable_def(cls, data["index"], key)
         entries: list[Any] = []
-        for key, child in data["attributes"]:
+        for key, child in [(_key(key), child) for key, child in data["attributes"]]:
             if "static" in child:
                 entries.append(static_attribute(key, _decode_static(child["static"], (*path, key))))
                 continue
@@ -239,11 +239,16 @@ def _decode(data: Any, leaves: list[Any], path: Path) -> Any:
         ) from error
 
 
+def _key(key: Any) -> Any:
+    """A key as it was: JSON has lists for tuples, and no list can be a key."""
+    return tuple(map(_key, key)) if isinstance(key, list) else key
+
+
 def _decode_leaf(data: Any) -> Any:
     if "number" in data:
         return data["number"]
     if "dict" in data:
-        return {key: _decode_leaf(item) for key, item in data["dict"]}
+        return {_key(key): _decode_leaf(item) for key, item in data["dict"]}
     if "list" in data or "tuple" in data:
         kind = list if "list" in data else tuple
         return kind(_decode_leaf(item) for item in data[kind.__name__])

@@ -6,7 +6,6 @@ settings of a thread, lead to which is not known here (``compat/door.py``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -29,7 +28,7 @@ class Crossing(Protocol):
         """Has an attribute ``ever``: whether the answers can have changed at all since the process began."""
         ...
 
-    def check(self, roots: Sequence[Any]) -> None:
+    def check(self, roots: Any) -> None:
         """Refuse objects that are not taken."""
         ...
 
@@ -40,7 +39,7 @@ class _Structure:
     updates = is_usual = True
     touched = SimpleNamespace(ever=False)
 
-    def check(self, roots: Sequence[Any]) -> None: ...
+    def check(self, roots: Any) -> None: ...
 
 
 STRUCTURE: Crossing = _Structure()
