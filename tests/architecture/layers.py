@@ -122,6 +122,7 @@ OWNERS: dict[str, frozenset[str]] = {
     "onnxruntime": frozenset({"export"}),
     "ai_edge_litert": frozenset({"export"}),
     "exchange": frozenset({"export"}),  # export/runners/exchange.py, as its neighbours see it in their own processes
+    "treescope": frozenset({"inspect"}),
     "rich": frozenset({"inspect", "training", "demo", "program"}),
     "sklearn": frozenset({"demo"}),
     "matplotlib": frozenset({"demo", "inspect"}),

@@ -285,23 +285,6 @@ MISTAKES = {
         fix="self.scales = plait.data(scales)",
         then="assert plait.state(model)['blocks'][0]['scales'][1] == 1",
     ),
-    "a static value without a hash": Mistake(
-        setup="model.blocks[0].config = Config()",
-        wrong="plait.jit(lambda model, x: model(x))(model, x)",
-        error=TypeError,
-        message="""
-            a graph with a static value that cannot be hashed cannot be part of a compile key
-              at        blocks[0].config
-              found     a Config that has no hash
-              expected  static attributes with both == and hash, such as a frozen dataclass or a tuple
-              do        make the value hashable (for a dataclass: frozen=True), or keep it out of the module
-        """,
-        fix="frozen=True",
-        then="""
-            model.blocks[0].config = dataclasses.make_dataclass("Config", [], frozen=frozen)()
-            plait.jit(lambda model, x: model(x))(model, x)
-        """,
-    ),
     "filters that leave something over": Mistake(
         setup="del model.rngs, model.blocks[1], model.blocks[0].norm",
         wrong="plait.split(model, plait.Param)",

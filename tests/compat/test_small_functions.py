@@ -40,7 +40,7 @@ def result_of(root, name, args, options):
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(("name", "args", "options"), CALLS, ids=str)
+@pytest.mark.parametrize(("name", "args", "options"), CALLS, ids=[f"{i}-{call[0]}" for i, call in enumerate(CALLS)])
 def test_functions_agree_with_flax(name, args, options):
     flax = importlib.import_module("flax.nnx")
     assert result_of(plait, name, args, options) == result_of(flax, name, args, options)

@@ -104,7 +104,7 @@ def test_plain_containers_of_captured_models_are_watched(transform):
         captured.items.append(x)
         return model.inner.w[...] * x
 
-    with pytest.raises(TraceContextError, match=r"cannot change the contents of list"):
+    with pytest.raises(TraceContextError, match=r"cannot change the contents of a list"):
         transform.run(appends)(make_model(), jnp.float32(3))
     assert captured.items == [1.0]
 

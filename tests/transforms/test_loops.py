@@ -426,7 +426,9 @@ def test_what_an_iteration_writes_to_what_all_share_is_dropped():
 
     dropped, carried = layers(), layers()
     axes = plait.StateAxes({plait.Param: 0, ...: None})
-    with pytest.warns(LostUpdateWarning, match=r"(?s)scan: what an iteration writes.*at +layers\.n\n.*Carry"):
+    with pytest.warns(
+        LostUpdateWarning, match=r"(?s)scan: what an iteration writes.*at +layers\.n\n.*BatchStat: plait\.Carry"
+    ):
         out = plait.scan(body, in_axes=(plait.Carry, axes), out_axes=plait.Carry)(jnp.float32(0), dropped)
     assert (float(out), float(dropped.n[...])) == (36.0, 10.0)
     cure = plait.StateAxes({plait.Param: 0, ...: plait.Carry})

@@ -288,7 +288,7 @@ ERRORS = {
     "primals no tuple": (
         lambda: plait.jvp(call, Net(), (X,)),
         TypeError,
-        r"(?s)primals as a tuple.*a Net.*\(primals,\)",
+        r"(?s)primals as a tuple.*a Net.*primals=\(primal,\)",
     ),
     "too few tangents": (lambda: plait.jvp(call, (Net(), X), (X,)), ValueError, "1 tangents for 2 primals"),
     "array for a module": (lambda: plait.jvp(call, (Net(), X), (X, X)), ValueError, "(?s)tangent.*other leaves"),

@@ -20,6 +20,7 @@ from .call.functions import check_function, curried
 from .call.outcome import Outcome
 from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Prefix
+from .jit.shardings import leave_in_layout
 
 
 @curried
@@ -94,7 +95,12 @@ def shard_map(
             axis_names=set(axis_names),
             check_vma=check_vma,
         )
-        return call.finish(*sharded(call.inputs))
+        outputs, outcome = sharded(call.inputs)
+        out = call.finish(outputs, outcome)
+        values = [specs[port] for port in call.body.value_ports]
+        laid = [jax.sharding.NamedSharding(mesh, s) for s in values] if isinstance(mesh, jax.sharding.Mesh) else values
+        leave_in_layout(call.gathered, laid, outcome)
+        return out
 
     return wrapper
 

@@ -10,7 +10,6 @@ from plait.errors import (
     InternalError,
     PartitioningUnspecifiedError,
     RegistryError,
-    StaticValueError,
 )
 
 from .rows import Row
@@ -206,14 +205,6 @@ ROWS = {
         "found +a Linear",
         setup="a, b = model.layers",
         fix="plait.diff(plait.graphdef(a), plait.graphdef(b))",
-    ),
-    "a static value without a hash": Row(
-        "hash(plait.graphdef(model))",
-        StaticValueError,
-        r"at +sizes",
-        "model.sizes = dataclasses.make_dataclass('Sizes', [], $)(); hash(plait.graphdef(model))",
-        fix="frozen=True",
-        setup="import dataclasses; model.sizes = dataclasses.make_dataclass('Sizes', [])()",
     ),
     "a state that lacks a leaf": Row(
         "del part['bias']; plait.merge(graphdef, part)",

@@ -1,8 +1,9 @@
 """Graphdefs: what they say, when they are equal, that they are one object. (rules G11 to G17)"""
 
+import collections
+import dataclasses
 import gc
 import pickle
-import re
 import weakref
 
 import jax
@@ -10,7 +11,6 @@ import jax.numpy as jnp
 import pytest
 
 import plait
-from plait.errors import StaticValueError
 from plait.graph import LeafAttribute, NodeDef, NodeRef, StaticAttribute, SubGraphAttribute, VariableDef
 from tests.strategies import Box, Leafy, Node
 
@@ -121,19 +121,78 @@ def test_different_structures_are_unequal(case):
     assert plait.graphdef(first()) != plait.graphdef(second())
 
 
-def test_an_unhashable_static_value_is_named_when_hashing():
-    """G16, section 11: building works, hashing names the path."""
-    graphdef = plait.graphdef(Node(layers=[Node(config=Unhashable(1))]))
-    with pytest.raises(StaticValueError, match=re.escape("layers[0].config")):
-        hash(graphdef)
-    with pytest.raises(TypeError, match=r"at +scale"):
-        hash(plait.graphdef(Node(scale={1, 2})))
+@dataclasses.dataclass
+class Settings:
+    """A config as users write them: ``==``, and no hash."""
+
+    size: int
+    targets: set[str]
 
 
-def test_unhashable_metadata_is_named_too():
+class Uncopied:
+    """``==``, no hash, and no copy."""
+
+    def __eq__(self, other):
+        return isinstance(other, Uncopied)
+
+    def __deepcopy__(self, memo):
+        raise RuntimeError("one of a kind")
+
+
+WITHOUT_A_HASH = {
+    "set": lambda: {"q", "v"},
+    "dict subclass": lambda: collections.OrderedDict(a=1, b=[2]),
+    "marked list": lambda: plait.static([64, 32]),
+    "dataclass": lambda: Settings(3, {"q"}),
+    "own equality": lambda: Unhashable(1),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_A_HASH)
+def test_a_static_value_without_a_hash_is_part_of_the_compile_key(name):
+    """G16: an equal model shares the compiled function."""
+    traces = []
+
+    @plait.jit
+    def f(model, x):
+        traces.append(1)
+        return model.w * x
+
+    for _ in range(2):
+        model = Node(w=plait.Param(jnp.ones(())), config=WITHOUT_A_HASH[name]())
+        f(model, 1.0), f(model, 2.0)
+    assert len(traces) == 1
+
+
+def test_a_static_value_that_changes_in_place_is_another_structure():
+    """G16: the key is taken anew at each call."""
+
+    @plait.jit
+    def f(model):
+        return len(model.names) * model.w
+
+    model = Node(w=plait.Param(jnp.float32(1)), names={"q"}, config=Settings(1, set()))
+    before = plait.graphdef(model)
+    assert float(f(model)) == 1
+    model.names.add("v")
+    assert float(f(model)) == 2
+    assert plait.graphdef(model) != before
+    again = plait.graphdef(model)
+    model.config.targets.add("k")
+    assert plait.graphdef(model) != again
+
+
+def test_what_cannot_be_copied_is_compared_by_identity():
+    """G16: the last resort."""
+    one = Uncopied()
+    first, same, other = (plait.graphdef(Node(config=config)) for config in (one, one, Uncopied()))
+    assert (first == same, hash(first) == hash(same), first == other) == (True, True, False)
+
+
+def test_metadata_without_a_hash_goes_by_what_it_holds():
     """G16."""
-    with pytest.raises(TypeError, match="note"):
-        hash(plait.graphdef(Node(w=plait.Param(1.0, note=[1]))))
+    first, same, other = (plait.graphdef(Node(w=plait.Param(1.0, note=[n]))) for n in (1, 1, 2))
+    assert (first == same, hash(first) == hash(same), first == other) == (True, True, False)
 
 
 def test_a_comparison_that_is_no_bool_counts_as_unequal():

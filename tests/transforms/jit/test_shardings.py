@@ -65,10 +65,15 @@ def test_shardings_by_filter(call):
 
 def test_one_sharding_for_all_state_and_a_state_of_shardings():
     """M25: specs as ``get_named_sharding`` gives them."""
-    m = Node(w=plait.Param(jnp.ones((8, 4)), out_sharding=("data", None)), b=plait.Param(jnp.ones((8,))))
+
+    def made():
+        return Node(w=plait.Param(jnp.ones((8, 4)), out_sharding=("data", None)), b=plait.Param(jnp.ones((8,))))
+
+    m = made()
     f = plait.jit(lambda m: m.w.set_value(m.w[...] + 1), in_shardings=named("data"))
     f(m)
-    assert spec(m.w) == P("data")
+    assert (spec(m.w), spec(m.b)) == (P("data"), P("data"))
+    m = made()
     shardings = plait.get_named_sharding(plait.state(m), MESH)
     g = plait.jit(lambda m: m.w.set_value(m.w[...] + 1), in_shardings=(shardings,))
     g(m)
@@ -200,3 +205,46 @@ def test_specs_that_stop_early_or_leave_an_axis_to_jax_fit():
     with jax.set_mesh(MESH):
         for given in (P(), P("data"), P(("data", "model")), P(P.UNCONSTRAINED, "model")):
             assert plait.jit(lambda m: m.w * 2, out_shardings=given)(model()).shape == (8, 4)
+
+
+# As in Flax ---------------------------------------------------------------------------------------------------------
+
+
+def test_static_arguments_have_no_entry_in_in_shardings():
+    """X2, X10: as in ``jax.jit``; by position and by name."""
+    sharding = NamedSharding(MESH, P("data"))
+    x = jnp.arange(8.0)
+
+    def f(x, scale, negate):
+        return -x * scale if negate else x * scale
+
+    for options in ({"static_argnums": (2,)}, {"static_argnames": "negate"}):
+        jitted = plait.jit(f, in_shardings=(sharding, None), **options)
+        np.testing.assert_array_equal(jitted(x, 0.5, True), -x * 0.5)
+        np.testing.assert_array_equal(jitted(x, 0.5, negate=False), x * 0.5)
+
+
+@pytest.mark.parametrize("spec", [P("data"), P(None)])
+def test_what_is_only_read_is_left_in_the_layout_that_it_was_taken_in(spec):
+    """X10: such a call is how programs lay a model out; later calls need not move it again."""
+    sharding = NamedSharding(MESH, spec)
+    node = Node(w=plait.Param(jnp.arange(8.0)), n=plait.BatchStat(jnp.float32(0)))
+
+    @plait.jit(in_shardings=(plait.StateSharding({plait.Param: sharding, ...: None}),))
+    def f(node):
+        node.n[...] += 1
+        return node.w[...].sum()
+
+    assert float(f(node)) == 28
+    assert node.w[...].sharding == sharding
+    assert float(f(node)) == 28
+    assert int(node.n[...]) == 2
+
+
+def test_jitted_fn_says_how_many_programs_are_kept():
+    """The name under which programs written for Flax find what stands behind a jitted function."""
+    f = plait.jit(lambda node: node.w * 2)
+    node = Node(w=plait.Param(jnp.ones(2)))
+    f(node), f(Node(w=plait.Param(jnp.ones(3))))
+    assert f.jitted_fn._cache_size() == 2
+    np.testing.assert_array_equal(f.jitted_fn(node), f(node))

@@ -16,11 +16,9 @@ from typing import Any, TypeVar
 
 from jax.tree_util import register_static
 
-from ...errors import StaticValueError
-from ...paths import describe_path
 from ..objects.nodes import GenericPytree
 from ..objects.repr import repr_fields
-from ..objects.statics import HashableMapping, same_static, static_key
+from ..objects.statics import HashableMapping, content_key, same_static, static_key
 
 T = TypeVar("T")
 
@@ -74,7 +72,11 @@ def _forget(dead: _Ref) -> None:
 
 
 class _Part:
-    """A piece of a graphdef. ``_key`` is ``None`` when it could not be interned."""
+    """A piece of a graphdef. ``_key`` is ``None`` when it could not be interned.
+
+    That is so for a part with a static value that cannot be hashed, and so may change in place. Such parts are equal if
+    what they hold was equal when they were made.
+    """
 
     __slots__ = ("__weakref__", "_key")
     _fields: tuple[str, ...] = ()
@@ -98,16 +100,7 @@ class _Part:
         return _same_parts(self, other)
 
     def __hash__(self) -> int:
-        if self._key is None:
-            path, error = next(_unhashable(self), ((), "unknown"))
-            raise StaticValueError(
-                "a graph with a static value that cannot be hashed cannot be part of a compile key",
-                at=describe_path(path),
-                found=error,
-                expected="static attributes with both == and hash, such as a frozen dataclass or a tuple",
-                do="make the value hashable (for a dataclass: frozen=True), or keep it out of the module",
-            )
-        return object.__hash__(self)
+        return object.__hash__(self) if self._key is not None else hash(tuple(_contents(self)))
 
     def __repr__(self) -> str:
         fields = [(name, getattr(self, name)) for name in self._fields if getattr(self, name) is not None]
@@ -142,6 +135,10 @@ def _same_parts(first: Any, second: Any) -> bool:
         if isinstance(first, _Part):
             if type(first) is not type(second) or first._key is not None or second._key is not None:
                 return False
+            if isinstance(first, StaticAttribute):
+                if (type(first.key), first.key, first._content) != (type(second.key), second.key, second._content):
+                    return False
+                continue
             stack.extend((getattr(first, name), getattr(second, name)) for name in first._fields)
         elif isinstance(first, tuple) and isinstance(second, tuple):
             if len(first) != len(second):
@@ -262,9 +259,9 @@ class LeafAttribute(_Attribute):
 
 @register_static
 class StaticAttribute(_Attribute):
-    """A child that is a static value."""
+    """A child that is a static value. ``_content`` is the key of one that cannot be hashed, taken when it was met."""
 
-    __slots__ = ()
+    __slots__ = ("_content",)
 
 
 def _make_attribute(cls: Any, key: Any, value: Any) -> Any:
@@ -291,7 +288,9 @@ def static_attribute(key: Any, value: Any) -> StaticAttribute:
         identity = (StaticAttribute, type(key), key, static_key(value))
         return _intern(identity, StaticAttribute, key, value)
     except TypeError:
-        return StaticAttribute(key, value)
+        attribute = StaticAttribute(key, value)
+        attribute._content = content_key(value)
+        return attribute
 
 
 def node_def(type: Any, index: int | None, attributes: tuple[Any, ...], metadata: Any) -> NodeDef:
@@ -379,29 +378,24 @@ def iter_parts(root: GraphDef) -> Iterator[GraphDef]:
             stack.extend(entry.value for entry in reversed(part.attributes) if not isinstance(entry, StaticAttribute))
 
 
-def _unhashable(part: _Part, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], str]]:
-    """Paths of the static values that keep a part from being interned."""
-    stack: list[tuple[_Part, tuple[Any, ...]]] = [(part, path)]
+def _contents(part: _Part) -> Iterator[Any]:
+    """What the hash of a part goes by that could not be interned, without recursion."""
+    stack: list[_Part] = [part]
     while stack:
-        part, path = stack.pop()
+        part = stack.pop()
         if part._key is not None:
-            continue
-        if isinstance(part, StaticAttribute):
-            yield (*path, part.key), f"a {type(part.value).__name__} that has no hash"
+            yield id(part)
+        elif isinstance(part, StaticAttribute):
+            yield part.key, part._content
         elif isinstance(part, _Attribute):
-            stack.append((part.value, (*path, part.key)))
+            yield part.key
+            stack.append(part.value)
         elif isinstance(part, NodeDef):
-            try:
-                static_key(part.metadata)
-            except TypeError:
-                yield path, f"metadata {part.metadata!r} of {part.type.__name__} that has no hash"
-            stack.extend((entry, path) for entry in reversed(part.attributes))
+            yield part.type, part.index, content_key(part.metadata)
+            stack.extend(reversed(part.attributes))
         elif isinstance(part, VariableDef):
-            for name, value in part.metadata.items():
-                try:
-                    static_key(value)
-                except TypeError:
-                    yield path, f"metadata {name!r} of type {type(value).__name__} that has no hash"
+            yield part.type, part.index
+            yield frozenset((name, content_key(value)) for name, value in part.metadata.items())
 
 
 __all__ = ["GenericPytree", "GraphDef", "LeafDef", "NodeDef", "NodeRef", "VariableDef"]

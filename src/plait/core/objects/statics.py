@@ -10,10 +10,15 @@ that a factory makes anew each time (``optax.adam(1e-3)``), so keys are built he
   unhashable things by identity), unless they assign ``nonlocal`` names; other functions by identity;
   ``functools.partial`` by its parts;
 * everything else by its own ``==`` and ``hash``.
+
+A value that cannot be hashed, such as a set, a dict of settings or a plain dataclass, may change in place. Its key is
+taken anew each time, from what it holds then (``content_key``).
 """
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import dis
 import functools
 from collections.abc import Iterator, Mapping
@@ -149,6 +154,61 @@ def _writes_surroundings(code: CodeType) -> bool:
         isinstance(inner, CodeType) and outside & set(inner.co_freevars) and _writes_surroundings(inner)
         for inner in code.co_consts
     )
+
+
+class _Copy:
+    """The key of a value that has ``==`` and no hash: what it was when the key was taken."""
+
+    __slots__ = ("kind", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.kind = type(value)
+        self.value = copy.deepcopy(value)
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+    def __eq__(self, other: object) -> bool:
+        try:
+            return isinstance(other, _Copy) and self.kind is other.kind and (self.value == other.value) is True
+        except Exception:  # whatever a class raises that cannot be compared
+            return False
+
+
+def content_key(value: Any) -> Any:
+    """A hashable object that is equal for static values that are equal now, whether they can be hashed or not.
+
+    Containers and dataclasses go by what they hold, other values without a hash by a copy and ``==``, and those that
+    cannot be copied by identity.
+
+    Example:
+        >>> from plait.core.objects.statics import content_key
+        >>> content_key({"q", "v"}) == content_key({"v", "q"}), content_key([1]) == content_key([True])
+        (True, False)
+    """
+    try:
+        return static_key(value)
+    except TypeError:
+        pass
+    kind = type(value)
+    if isinstance(value, (list, tuple)):
+        return (kind, *map(content_key, value))
+    if isinstance(value, (set, frozenset)):
+        return (kind, frozenset(map(content_key, value)))
+    if isinstance(value, dict):
+        return (kind, frozenset((content_key(key), content_key(item)) for key, item in value.items()))
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return (kind, value.dtype, value.shape, value.tobytes())
+    if dataclasses.is_dataclass(value) and kind.__eq__ is not object.__eq__:
+        fields = [
+            (field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value) if field.compare
+        ]
+        return (kind, *((name, content_key(item)) for name, item in fields))
+    try:
+        copied = _Copy(value)
+        return copied if copied == _Copy(value) else _Identity(value)
+    except Exception:  # whatever a class raises that cannot be copied
+        return _Identity(value)
 
 
 def same_static(first: Any, second: Any) -> bool:

@@ -26,7 +26,6 @@ from ...core.graph.flatten import path_of
 from ...core.objects.nodes import Static
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, AxisNameMismatchError
-from ...paths import format_path
 from .aliasing import Treatment, check_aliasing
 from .captures import watch_captured_containers
 from .enter import Entered
@@ -258,7 +257,8 @@ class _Sorting:
     def _warn_of_dropped(self, positions: Sequence[int]) -> None:
         if positions and self.body.loop is not None:
             labels = self.body.value_labels()
-            self.body.loop.warn_of_dropped([labels[position] for position in positions])
+            kinds = [type(self.left.variables[position]) for position in positions]
+            self.body.loop.warn_of_dropped([labels[position] for position in positions], kinds)
 
     def _send_back(self, position: int, value: Any) -> Address:
         if position in self.carried:
@@ -283,7 +283,9 @@ class _Sorting:
             return self._send_back(position, raw)
         prefix = left.prefix(leaf, self.prefixes)
         if prefix is Carry and body.loop is not None:
-            raise body.loop.new_in_carry(left.walk.leaves[leaf], format_path(path_of(left.walk.links[leaf])))
+            labels, root = body.labels()[0], left.root(leaf)
+            owner = labels[root] if root < len(labels) else "the output"
+            raise body.loop.new_in_carry(left.walk.leaves[leaf], joined(owner, path_of(left.walk.links[leaf])))
         if body.writes is not OWN and leaf < left.argument_count:
             prefix = body.writes
         return self._send(body.ports.index(prefix), raw)

@@ -84,10 +84,13 @@ class Left:
         """As ``position_of``, for a leaf of the walk."""
         return self._known.get(id(self.walk.leaves[leaf]))
 
+    def root(self, leaf: int) -> int:
+        """The number of the root that a leaf of the walk belongs to: arguments, then output."""
+        return next(number for number, end in enumerate(self.ends) if leaf < end)
+
     def prefix(self, leaf: int, prefixes: Sequence[Any]) -> Any:
         """The prefix of a leaf of the walk, by that of the root that it belongs to: arguments, then output."""
-        root = next(number for number, end in enumerate(self.ends) if leaf < end)
-        return choose(prefixes[root], path_of(self.walk.links[leaf]), self.walk.leaves[leaf])
+        return choose(prefixes[self.root(leaf)], path_of(self.walk.links[leaf]), self.walk.leaves[leaf])
 
     def mapping(self) -> HashableMapping[int, int]:
         """New index → outer index, for the objects that were there before."""

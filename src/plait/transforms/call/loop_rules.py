@@ -140,7 +140,7 @@ class Loop:
         """Whether what is written to values of a port is dropped."""
         return port is None
 
-    def warn_of_dropped(self, labels: list[str]) -> None:
+    def warn_of_dropped(self, labels: list[str], kinds: list[type]) -> None:
         """Warn of writes to what all iterations share.
 
         Warns:
@@ -152,7 +152,9 @@ class Loop:
             at=", ".join(labels[:5]) + (f", and {len(labels) - 5} more" if len(labels) > 5 else ""),
             found="a new value for a variable whose axis is None",
             expected="that it is only read; every iteration starts from its first value",
-            do="carry it, such as in_axes=plait.StateAxes({plait.Param: 0, ...: plait.Carry}), or give it an axis",
+            do="carry it, with these axes for the argument: plait.StateAxes({"
+            + ", ".join(f"{name_of_class(kind)}: plait.Carry" for kind in dict.fromkeys(kinds))
+            + ", ...: None}); or give it an axis",
         )
 
     def new_in_carry(self, leaf: Any, place: str) -> ArgumentError:

@@ -46,7 +46,7 @@ from ..call.write_back import write_back
 from .compiled import Compiled, Donation, Layout, TraceSignature
 from .dispatch import Parameters, can_be_named, entrance_code, make_entrance, make_run
 from .shapes import shapes_of_call
-from .shardings import Shardings
+from .shardings import Shardings, leave_in_layout
 from .stages import Lowered, Traced
 
 P = ParamSpec("P")
@@ -234,10 +234,8 @@ class JittedFunction:
         wrapper = make_entrance(self.parameters, self.general)
         self.first_code = wrapper.__code__
         functools.update_wrapper(wrapper, self.f)
-        wrapper.trace = lambda *args, **kwargs: Traced(*self.stage("trace", args, kwargs))
-        wrapper.lower = lambda *args, **kwargs: Lowered(*self.stage("lower", args, kwargs))
-        wrapper.eval_shape = self.eval_shape
-        wrapper.clear_cache = self.clear_cache
+        wrapper.trace, wrapper.lower, wrapper.eval_shape = self.trace, self.lower, self.eval_shape
+        wrapper.clear_cache, wrapper.jitted_fn = self.clear_cache, self
         self.itself = weakref.ref(wrapper)  # or it would keep itself
         return wrapper
 
@@ -260,6 +258,8 @@ class JittedFunction:
             raise
         outcome, outputs, plain = compiled.outcome_of(returned)
         result = write_back(outcome, gathered, outputs, plain)
+        if self.shardings is not None:
+            leave_in_layout(gathered, self.shardings.of_call(gathered, args, kwargs).values, outcome)
         if compiled.layout is not None and compiled.first.is_plain and self.crossing.is_usual:  # type: ignore[union-attr]
             self.remember(compiled.layout, gathered, compiled)
         return result
@@ -330,6 +330,21 @@ class JittedFunction:
         jitted = self.itself()
         if jitted is not None and jitted.__code__ is not code:
             jitted.__code__ = code
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.general(args, kwargs)
+
+    def _cache_size(self) -> int:
+        """How many programs are kept; of the name that JAX's own jitted functions have for it."""
+        return sum(compiled.jitted._cache_size() for compiled in self.compiled.values())
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """JAX's stage of a traced function."""
+        return Traced(*self.stage("trace", args, kwargs))
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """JAX's stage of a lowered function."""
+        return Lowered(*self.stage("lower", args, kwargs))
 
     def stage(self, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """JAX's own stage of that name, and what the crossing needs beside it."""

@@ -14,6 +14,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
+from ..._compat import ArrayImpl, top_level_trace, trace_state
+from ...core.objects.nodes import Static
 from ...errors import ArgumentError
 from ..call.aliasing import Treatment, check_aliasing
 from ..call.body import Body, describe_address
@@ -35,7 +37,8 @@ class Shardings:
     def __init__(self, f: Callable[..., Any], ins: Any, outs: Any, *, updates: bool) -> None:
         self.names = parameter_names(f)
         self.given = tuple(ins) if isinstance(ins, list) else ins
-        self.ins = Prefix.of("jit", "in_shardings", self.given, updates=updates)
+        self.updates = updates
+        Prefix.of("jit", "in_shardings", self.given, updates=updates)  # what is wrong with it is said at once
         self.outs = Prefix.of("jit", "out_shardings", outs, updates=updates)
 
     def of_call(self, gathered: Gathered, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallShardings:
@@ -53,7 +56,8 @@ class Shardings:
                 expected="positional arguments",
                 do="pass them by position",
             )
-        spread = self.ins.spread(args)
+        given = self._aligned(args)
+        spread = Prefix.of("jit", "in_shardings", given, updates=self.updates).spread(args)
         pairs, _ = jax.tree_util.tree_flatten_with_path((args, {}), is_leaf=is_graph_leaf)
         roots = [
             (argument_name(path, self.names), leaf, prefix)
@@ -65,13 +69,20 @@ class Shardings:
             check_aliasing("jit", [Treatment(*root) for root in roots], {})
         values = list(value_prefixes(gathered, prefixes, lambda: [label for label, _, _ in roots]))
         plain = [prefix for (_, leaf), prefix in zip(pairs, spread, strict=True) if not is_graph_leaf(leaf)]
-        whole = isinstance(self.given, tuple)
-        arguments = [self.given[i] if whole else self.given for i in range(len(args))]
+        arguments = [given[i] if isinstance(given, tuple) else given for i in range(len(args))]
         labels = gathered.structure.value_labels([label for label, _, _ in roots])
         call = CallShardings(values, plain, arguments, prefixes, self.outs, labels)
         for place, value, sharding in self._inputs(call, gathered, args):
             check_layout("in_shardings", lambda place=place: place, value, sharding)
         return call
+
+    def _aligned(self, args: tuple[Any, ...]) -> Any:
+        """What was given, with an entry for static arguments, too: as in JAX, they have none of their own."""
+        statics = sum(type(argument) is Static for argument in args)
+        if not statics or not isinstance(self.given, tuple) or len(self.given) != len(args) - statics:
+            return self.given
+        supply = iter(self.given)
+        return tuple(None if type(argument) is Static else next(supply) for argument in args)
 
     def _inputs(self, call: CallShardings, gathered: Gathered, args: tuple[Any, ...]) -> Iterator[tuple[str, Any, Any]]:
         """Every input: where it stands, its value, and the sharding that was said for it."""
@@ -122,6 +133,23 @@ class Shardings:
 
 def _agree(found: Sharding, expected: Sharding, value: Any) -> bool:
     return not getattr(value, "committed", True) or found.is_equivalent_to(expected, value.ndim)
+
+
+def leave_in_layout(gathered: Gathered, shardings: Sequence[Any], outcome: Outcome) -> None:
+    """Lay out what a call only read as it was told to take it, so that the next call need not move it again."""
+    walk, written = gathered.walk, {position for position, _ in outcome.written}
+    if walk is None or trace_state.value is not top_level_trace:
+        return
+    mesh = jax.sharding.get_mesh()
+    for position, sharding in enumerate(shardings):
+        if isinstance(sharding, PartitionSpec) and not mesh.empty:
+            sharding = NamedSharding(mesh, sharding)
+        if position in written or not isinstance(sharding, Sharding) or walk.types[position] is None:
+            continue
+        cell = walk.cells[position]
+        leaves = jax.tree_util.tree_leaves(cell.raw)
+        if all(type(leaf) is ArrayImpl and leaf.sharding != sharding for leaf in leaves):
+            cell.raw = jax.device_put(cell.raw, sharding)
 
 
 class CallShardings:
