@@ -1,7 +1,6 @@
 """The functional face of graphs. (rules G24, G31 to G41, G46, G67, section 11)"""
 
 import copy
-import re
 import sys
 
 import jax
@@ -423,8 +422,7 @@ def test_deep_graphs_that_cannot_be_interned_compare_too():
         for _, module in list(plait.iter_modules(graph))[:1]:
             module.names = names
     assert plait.graphdef(first) == plait.graphdef(second) != plait.graphdef(third)
-    with pytest.raises(TypeError, match=re.escape("inner.inner.names")):
-        hash(plait.graphdef(first))
+    assert hash(plait.graphdef(first)) == hash(plait.graphdef(second)) != hash(plait.graphdef(third))
 
 
 def test_entries_for_a_part_that_is_not_there_are_refused_and_nothing_changes():
