@@ -132,7 +132,9 @@ class State(MutableMapping[Any, Any]):
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, State):
-            return NotImplemented
+            if not isinstance(other, Mapping):
+                return NotImplemented
+            other = State(other)
         first, second = to_flat_state(self), to_flat_state(other)
         if first.paths != second.paths:
             return False
