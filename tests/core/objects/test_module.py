@@ -396,7 +396,7 @@ def test_repr_shows_counts_and_public_attributes():
     model.rngs = nnx.Rngs(0)
     model._private = 1
     text = repr(model)
-    assert text.startswith("Layer( # Param: 2 (8 B), RngState: 2 (")
+    assert text.startswith("Layer( # Param: 2 (8 B), RngState: 2 (12 B), Total: 4 (20 B)\n")
     assert "_private" not in text
     assert "name='layer'" in text
     assert "Array(shape=(2,), dtype=float32)" in text
