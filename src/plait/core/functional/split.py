@@ -76,7 +76,7 @@ def split(node: Any, *filters: FilterLiteral) -> Any:
     """A graph as its structure and its values.
 
     Args:
-        node: a module, a variable, or a container of them.
+        node: a module, a variable, or a container of them. Any other value is its own state.
         *filters: one state for each; together they must match every leaf.
 
     Returns:
@@ -84,7 +84,6 @@ def split(node: Any, *filters: FilterLiteral) -> Any:
         detached: changing them does not change the model.
 
     Raises:
-        GraphTypeError: ``node`` is no graph.
         FilterError: a leaf matches none of the filters.
 
     Example:
@@ -93,7 +92,6 @@ def split(node: Any, *filters: FilterLiteral) -> Any:
         >>> list(params), list(rest)
         (['bias', 'scale'], ['mean', 'var'])
     """
-    check_node(node, "split")
     walk = find_walk((node,))
     if len(filters) == 0:
         return walk.graphdefs[0], _root_state(walk)
@@ -121,7 +119,6 @@ def state(node: Any, *filters: FilterLiteral) -> Any:
 
 def graphdef(node: Any, /) -> GraphDef:
     """The structure of a graph; equal structures give the same object."""
-    check_node(node, "graphdef")
     return find_walk((node,)).graphdefs[0]
 
 
