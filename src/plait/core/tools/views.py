@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -25,6 +26,9 @@ from ..objects.variables import Variable
 from ..objects.visit import Place, children_first, visit
 
 N = TypeVar("N")
+
+# An entry of the section Args: ``name: text``, ``a, b: text``, ``*names: text`` or ``name (type): text``.
+_ENTRY = re.compile(r"(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: \([^)]*\))?: ?(.*)")
 
 
 def with_attributes(
@@ -104,7 +108,14 @@ def _view_parameters(method: Callable[..., Any]) -> set[str] | None:
 
 
 def view_info(node: Any, /, *, only: FilterLiteral = ...) -> str:
-    """The settings that ``view`` can make on a graph: per class its arguments, defaults and documentation."""
+    """The settings that ``view`` can make on a graph: per class its arguments, their defaults and what they do.
+
+    Example:
+        >>> print(plait.view_info(plait.Dropout(0.5, rngs=plait.Rngs(0))))
+        Dropout:
+          deterministic: bool | None = None
+            whether to return the input as it is.
+    """
     predicate = to_predicate(only)
     sections: dict[str, str] = {}
     for path, value in iter_graph(node):
@@ -112,13 +123,43 @@ def view_info(node: Any, /, *, only: FilterLiteral = ...) -> str:
             continue
         method = type(value).set_view
         parameters = list(inspect.signature(method).parameters.values())[1:]
+        texts = _argument_texts(inspect.getdoc(method) or "")
         lines = [f"{type(value).__name__}:"]
-        lines += [f"  {parameter}" for parameter in parameters]
-        doc = inspect.getdoc(method)
-        if doc:
-            lines += [f"    {line}" for line in doc.splitlines()]
+        for parameter in parameters:
+            if isinstance(parameter.annotation, str):
+                parameter = parameter.replace(annotation=_Text(parameter.annotation))
+            lines += [f"  {parameter}", *(f"    {line}" for line in texts.get(parameter.name, ()))]
         sections[type(value).__name__] = "\n".join(lines)
     return "\n".join(sections[name] for name in sorted(sections))
+
+
+class _Text(str):
+    """Prints without quotes, as an annotation is written."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _argument_texts(doc: str) -> dict[str, list[str]]:
+    """The lines about each argument in the section ``Args`` of a docstring."""
+    lines = doc.splitlines()
+    texts: dict[str, list[str]] = {}
+    if "Args:" not in lines:
+        return texts
+    names: list[str] = []
+    for line in lines[lines.index("Args:") + 1 :]:
+        if not line.strip():
+            break
+        depth = len(line) - len(line.lstrip())
+        entry = _ENTRY.match(line.strip())
+        if entry and depth <= 4:
+            names = [name.lstrip("*") for name in entry[1].split(", ")]
+            for name in names:
+                texts[name] = [entry[2]]
+        else:
+            for name in names:
+                texts[name].append(line.strip())
+    return texts
 
 
 def map(f: Callable[[Path, Any], Any], node: N, /, *, recreate_variables: bool = True) -> N:
