@@ -325,9 +325,9 @@ def leaf_def(index: int | None = None) -> LeafDef:
 
 def with_index_mapping(graphdef: GraphDef, mapping: Mapping[int, int] | None) -> GraphDef:
     """The same definition with another index mapping on its root. A back-reference carries none."""
-    if not isinstance(graphdef, (NodeDef, VariableDef)) or graphdef.index_mapping == mapping:
-        return graphdef
     frozen = None if mapping is None else HashableMapping(mapping)
+    if not isinstance(graphdef, (NodeDef, VariableDef)) or graphdef.index_mapping == frozen:
+        return graphdef
     fields = [getattr(graphdef, name) for name in graphdef._fields[:-1]]
     if graphdef._key is None:
         return type(graphdef)(*fields, frozen)
