@@ -172,6 +172,9 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
     ) -> None:
         given = {"hijax": hijax, "ref": ref, "eager_sharding": eager_sharding}
         entries = metadata
+        if type(self).__dictoffset__:  # what the constructor of a subclass assigned before it came here
+            entries.update(vars(self))
+            vars(self).clear()
         if isinstance(value, VariableMetadata):
             entries = joined_with_box(type(self), value, given, metadata)
             value = value.raw_value
@@ -344,12 +347,23 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         if (isinstance(descriptor, property) and descriptor.fset) or name == "_walks":
             object.__setattr__(self, name, value)
             return
+        if type(self).__dictoffset__ and not hasattr(type(self), name):
+            self._set_own(name, value)
+            return
         raise VariableAttributeError(
             f"cannot assign the attribute {name!r} of {describe_type(self)}",
             found="an assignment to an attribute",
             expected="`.value` and `[...]` are the only things that can be assigned",
             do=f"for the value write variable.value = value, for metadata variable.set_metadata({name}=value)",
         )
+
+    def _set_own(self, name: str, value: Any) -> None:
+        """What a class with a mixin that has attributes assigns is metadata, or no copy of the variable had it."""
+        in_constructor = not hasattr(self, "_cell")  # of a class that has not called ours yet
+        if in_constructor or name.startswith("__"):  # as Python's own ``__orig_class__``
+            object.__setattr__(self, name, value)
+        else:
+            self.set_metadata(**{name: value})
 
     def __delattr__(self, name: str) -> None:
         raise VariableAttributeError(
