@@ -1,11 +1,13 @@
 """The functional face of graphs. (rules G24, G31 to G41, G46, G67, section 11)"""
 
 import copy
+import pickle
 import re
 import sys
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 import plait
@@ -365,8 +367,6 @@ def test_a_graph_state_is_a_mapping_and_a_pytree():
     assert_same_graph(jax.jit(lambda b: b)(plait.unpack(Node(w=graph.a))).state["w"], graph.a)
 
 
-def test_graph_states_of_filters_merge():
-    """G46."""
 def test_a_graph_state_is_read_and_written_as_its_state():
     """G46."""
     bundle = plait.unpack(plait.Linear(2, 3, rngs=plait.Rngs(0)))
@@ -426,6 +426,8 @@ def test_flax_splits_values_too(value):
     assert answers[0] == answers[1]
 
 
+def test_graph_states_of_filters_merge():
+    """G46."""
     graph = model()
     params, rest = plait.unpack(graph, plait.Param, ...)
     assert_same_graph(plait.merge(params, rest), graph)
