@@ -164,3 +164,31 @@ def test_with_vars_refuses_shared_variables():
     shared = Param(1.0)
     with pytest.raises(GraphError, match="a and b"):
         plait.with_vars(plait.Dict(a=shared, b=shared), ref=True)
+
+
+def double_in_place(path, leaf):
+    leaf[...] = leaf[...] * 2
+    return leaf
+
+
+def test_map_hands_out_the_live_variables_and_returns_others():
+    """G56."""
+    model = plait.Dict(a=plait.Param(jnp.ones(2)), b=plait.Dict(c=plait.Param(jnp.ones(2))))
+    mapped = plait.map(double_in_place, model)
+    assert model.a.value.tolist() == mapped.b.c.value.tolist() == [2.0, 2.0]
+    mapped.a.value = jnp.zeros(2)
+    assert model.a.value.tolist() == [2.0, 2.0]
+    variable = plait.Param(jnp.ones(2))
+    assert plait.map(double_in_place, variable) is not variable
+    assert variable.value.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.oracle
+def test_flax_maps_live_variables_too():
+    """G56."""
+    answers = []
+    for nnx in (plait, pytest.importorskip("flax.nnx")):
+        model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+        nnx.map(double_in_place, model)
+        answers.append(model.kernel[...].tolist())
+    assert answers[0] == answers[1]

@@ -16,12 +16,11 @@ from ...paths import Path, describe_path
 from ...typing import FilterLiteral
 from ...words import describe_type
 from ..functional.merge import clone, merge
-from ..functional.split import split
 from ..functional.traversal import find_duplicates, iter_graph
+from ..graph.flatten import Walk, path_of
 from ..objects.filters import to_predicate
 from ..objects.module import set_attributes
 from ..objects.nodes import Kind, PytreeNodeImpl, get_node_impl, kind_of
-from ..objects.state_functions import map_state
 from ..objects.variables import Variable
 from ..objects.visit import Place, children_first, visit
 
@@ -163,17 +162,22 @@ def _argument_texts(doc: str) -> dict[str, list[str]]:
 
 
 def map(f: Callable[[Path, Any], Any], node: N, /, *, recreate_variables: bool = True) -> N:
-    """A new graph with ``f(path, leaf)`` at each leaf of the state.
+    """A new graph with ``f(path, leaf)`` at each leaf.
+
+    The leaves are those of ``node`` itself: what ``f`` writes into a variable changes ``node``. The new graph shares no
+    variable with it: where ``f`` returns a variable that it was given, the new graph has a copy.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
         >>> plait.map(lambda path, leaf: leaf.replace(leaf * 0), model).kernel.sum().item()
         0.0
     """
-    graphdef, state = split(node)
-    if not isinstance(state, Variable) and hasattr(state, "raw_mapping"):
-        return merge(graphdef, map_state(f, state), copy=False, recreate_variables=recreate_variables)
-    return merge(graphdef, f((), state), copy=False, recreate_variables=recreate_variables)
+    walk = Walk()
+    graphdef = walk.add(node)
+    live = {id(leaf) for leaf in walk.leaves}
+    mapped = [f(path_of(link), leaf) for link, leaf in zip(walk.links, walk.leaves, strict=True)]
+    leaves = [leaf.copy() if isinstance(leaf, Variable) and id(leaf) in live else leaf for leaf in mapped]
+    return merge(graphdef, leaves, copy=False, recreate_variables=recreate_variables)
 
 
 def recursive_map(f: Callable[[Path, Any], Any], node: Any, /) -> Any:
