@@ -84,7 +84,7 @@ def test_states_are_detached_and_share_buffers():
         assert leaf.get_raw_value() is graph.a.get_raw_value()
         leaf[...] = 5.0
         graph.b[0].w.value = 7.0
-        assert (graph.a[0], state["b"][0]["w"].value) == (1.0, 2.0)
+        assert (leaf[0], graph.a[0], state["b"][0]["w"].value) == (5.0, 1.0, 2.0)
         graph.b[0].w.value = 2.0
 
 

@@ -34,7 +34,8 @@ from .cells import (
     storable,
     store_part,
 )
-from .clock import mark_changed
+from .clock import DETACHED, mark_changed
+from .detached_cells import note_write
 from .lent_cells import LentCell, latest_flatten
 from .metadata_methods import MetadataMethods, joined_with_box, refuse_hijax, tidied
 from .operators import VariableOperators
@@ -114,13 +115,13 @@ def make_variable(cls: type[Any], raw: Any, metadata: dict[str, Any], trace: Any
     return variable
 
 
-def copied_cells(kinds: Iterable[type[Any]], cells: Iterable[Cell]) -> list[Any]:
+def copied_cells(kinds: Iterable[type[Any]], cells: Iterable[Cell], version: int = 0) -> list[Any]:
     """What ``Variable.copy`` makes, for many at once: new variables of these classes around what the cells hold."""
     trace, plain = trace_state.value, PLAIN_METADATA
     variables = [*map(_new, kinds)]
     for variable, source in zip(variables, cells, strict=True):
         cell = Cell()
-        cell.version = 0
+        cell.version = version
         raw = source.raw
         cell.metadata = metadata = source.metadata
         if metadata is not plain and (type(raw) is not ArrayImpl or metadata["ref"]):
@@ -280,6 +281,8 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
             cell.raw = value  # type: ignore[assignment]
         else:
             cell.raw = copy_containers(value)
+        if cell.version == DETACHED:
+            note_write(cell, type(self))
 
     @property
     def value(self) -> Any:
