@@ -61,7 +61,7 @@ def detached_leaves(walk: CachedWalk, version: int = 0) -> list[Any]:
     if walk.only_variables:
         return copied_cells(walk.types, walk.cells, version)  # type: ignore[arg-type]
     pairs = [(cls, cell) for cls, cell in zip(walk.types, walk.cells, strict=True) if cls is not None]
-    variables = iter(copied_cells(*zip(*pairs, strict=True), version) if pairs else ())
+    variables = iter(copied_cells(*zip(*pairs, strict=True), version=version) if pairs else ())
     return [cell.raw if cls is None else next(variables) for cls, cell in zip(walk.types, walk.cells, strict=True)]
 
 
