@@ -89,7 +89,7 @@ def spectral_norm(p, x):
         return row * lax.rsqrt((row * row).sum(keepdims=True) + 1e-12)
 
     w, fixed = p["layer_instance.kernel"], lax.stop_gradient(p["layer_instance.kernel"])
-    v = unit(p["batch_stats.kernel.u"] @ fixed.T)
+    v = unit(p["batch_stats.('kernel', 'u')"] @ fixed.T)
     u = unit(v @ fixed)
     sigma = (v @ w @ u.T).reshape(())
     w = w / jnp.where(sigma == 0, 1, sigma)
@@ -99,7 +99,7 @@ def spectral_norm(p, x):
 def weight_norm(p, x):
     w = p["layer_instance.kernel"]
     unit = w * lax.rsqrt((w * w).sum(0, keepdims=True) + 1e-12)
-    return x @ (unit * p["scales.kernel"]) + p["layer_instance.bias"], unit
+    return x @ (unit * p["scales.('kernel',)"]) + p["layer_instance.bias"], unit
 
 
 def prelu(p, x):

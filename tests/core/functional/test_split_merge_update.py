@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import re
 import sys
 
 import jax
@@ -408,7 +407,7 @@ def test_flax_shows_the_same_of_a_graph_state():
     assert bundles[0].kernel.shape == bundles[1].kernel.shape
 
 
-@pytest.mark.parametrize("value", [42, "a", 1.5, True, jnp.ones], ids=str)
+@pytest.mark.parametrize("value", [42, "a", 1.5, True, jnp.ones], ids=["int", "str", "float", "bool", "function"])
 def test_a_value_that_is_no_graph_is_its_own_state(value):
     """G31."""
     graphdef, state = plait.split(value)
@@ -484,8 +483,7 @@ def test_deep_graphs_that_cannot_be_interned_compare_too():
         for _, module in list(plait.iter_modules(graph))[:1]:
             module.names = names
     assert plait.graphdef(first) == plait.graphdef(second) != plait.graphdef(third)
-    with pytest.raises(TypeError, match=re.escape("inner.inner.names")):
-        hash(plait.graphdef(first))
+    assert hash(plait.graphdef(first)) == hash(plait.graphdef(second)) != hash(plait.graphdef(third))
 
 
 def test_entries_for_a_part_that_is_not_there_are_refused_and_nothing_changes():
