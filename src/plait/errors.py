@@ -41,7 +41,7 @@ builtin exception that a user would catch::
     └── CollectionTypeError          (ValueError, AssertionError)  a box of another kind than its collection
 
 Warnings stand beside them: ``CapturedModelWarning``, for a model that a jitted function captures,
-``LostUpdateWarning``, for a change inside a transform that reaches no one, ``SingleValueWarning``,
+``LostUpdateWarning``, for a change that reaches no one, ``SingleValueWarning``,
 for statistics of one value, ``NothingSelectedWarning``, for a filter or a tag that matches nothing, and
 ``UnevenLayoutWarning``, for a dimension that a mesh cannot divide.
 """
@@ -235,7 +235,7 @@ class CapturedModelWarning(UserWarning):
 
 
 class LostUpdateWarning(UserWarning):
-    """A variable was changed inside a transform, and the change does not reach the caller's object."""
+    """A change is lost: of a variable inside a transform, or of a state that was split from a model and not used."""
 
 
 class SingleValueWarning(UserWarning):

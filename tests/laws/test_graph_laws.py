@@ -7,6 +7,7 @@ import pickle
 
 import jax
 import numpy as np
+import pytest
 from hypothesis import given, strategies as st
 
 import plait
@@ -113,6 +114,7 @@ def test_filters_partition_the_leaves(graph, kinds):
         assert all(isinstance(leaf, kind) for leaf in state.flat_state().leaves)
 
 
+@pytest.mark.filterwarnings("ignore::plait.errors.LostUpdateWarning")  # what is written is not read again
 @given(graphs())
 def test_states_are_detached(graph):
     """G32: writing to a state never changes the model."""

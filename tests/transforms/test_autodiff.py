@@ -574,3 +574,25 @@ def test_integers_are_told_by_path():
     floats = plait.All(plait.Param, lambda path, v: jnp.issubdtype(v.dtype, jnp.inexact))
     assert list(plait.grad(lambda m: m.w.sum(), argnums=plait.DiffState(0, floats))(model)) == ["w"]
     assert float(plait.grad(lambda m: m.w.sum(), allow_int=True)(model)["w"][0]) == 1.0
+
+
+WRONG_POSITIONS = {
+    "a module": lambda nnx: nnx.grad(abs, argnums=nnx.Dict(a=0)),
+    "in a tuple": lambda nnx: nnx.grad(abs, argnums=(0, nnx.Dict(a=0))),
+    "a variable": lambda nnx: nnx.value_and_grad(abs, argnums=nnx.Variable(0)),
+}
+
+
+@pytest.mark.parametrize("wrap", WRONG_POSITIONS.values(), ids=WRONG_POSITIONS)
+def test_argnums_that_fit_no_call_are_refused_when_the_function_is_wrapped(wrap):
+    """X13."""
+    with pytest.raises(ValueError, match=r"takes the positions of arguments\n +at +argnums"):
+        wrap(plait)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("wrap", WRONG_POSITIONS.values(), ids=WRONG_POSITIONS)
+def test_flax_refuses_the_same_argnums_when_it_wraps(wrap):
+    """X13."""
+    with pytest.raises(ValueError, match=r"not allowed|not supported"):
+        wrap(pytest.importorskip("flax.nnx"))

@@ -153,3 +153,44 @@ def test_names_are_those_of_flax():
     before = nnx.use_eager_sharding(False)
     with before:
         assert run(plait) == run(nnx)
+
+
+AXIS_USES = {
+    "vmap, read": lambda nnx, kind: nnx.vmap(lambda v: v + 0.0, **named_in(nnx))(kind(jnp.ones((3, 2)))),
+    "vmap, returned": lambda nnx, kind: nnx.vmap(kind, **named_in(nnx))(jnp.ones((3, 2))),
+    "scan": lambda nnx, kind: nnx.scan(
+        lambda c, v: c + v[...], in_axes=(nnx.Carry, 0), out_axes=nnx.Carry, **named_in(nnx)
+    )(jnp.zeros(2), kind(jnp.ones((3, 2)))),
+}
+
+
+def named_in(nnx):
+    return {"transform_metadata": {nnx.PARTITION_NAME: "layers"}}
+
+
+def axis_calls(nnx, use):
+    calls = []
+
+    class Telling(nnx.Variable):
+        def add_axis(self, axis, name):
+            calls.append(("add", axis, name))
+
+        def remove_axis(self, axis, name):
+            calls.append(("remove", axis, name))
+
+    AXIS_USES[use](nnx, Telling)
+    return calls
+
+
+@pytest.mark.parametrize("use", AXIS_USES)
+def test_a_variable_without_names_is_told_of_a_named_axis(use):
+    """V31: where its class overrides what is called."""
+    around = [("remove", 0, "layers")] if use != "vmap, returned" else []
+    assert axis_calls(plait, use) == [*around, ("add", 0, "layers")]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("use", AXIS_USES)
+def test_flax_tells_a_variable_of_the_same_axes(use):
+    """V31."""
+    assert axis_calls(plait, use) == axis_calls(pytest.importorskip("flax.nnx"), use)

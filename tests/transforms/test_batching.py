@@ -387,3 +387,27 @@ def test_flax_agrees(axes):
 
     for found, expected in zip(run(plait), run(nnx), strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+WRONG_AXES = {
+    "in_axes": lambda nnx: nnx.vmap(abs, in_axes=nnx.Dict(a=0)),
+    "in a tuple": lambda nnx: nnx.vmap(abs, in_axes=(nnx.Dict(a=0),)),
+    "out_axes": lambda nnx: nnx.vmap(abs, out_axes=nnx.Dict(a=0)),
+    "a variable": lambda nnx: nnx.vmap(abs, in_axes=nnx.Variable(0)),
+    "pmap": lambda nnx: nnx.pmap(abs, in_axes=nnx.Dict(a=0)),
+}
+
+
+@pytest.mark.parametrize("wrap", WRONG_AXES.values(), ids=WRONG_AXES)
+def test_axes_that_fit_no_call_are_refused_when_the_function_is_wrapped(wrap):
+    """X2."""
+    with pytest.raises(ValueError, match=r"found a module or variable inside a prefix\n +at +(in|out)_axes"):
+        wrap(plait)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("wrap", WRONG_AXES.values(), ids=WRONG_AXES)
+def test_flax_refuses_the_same_axes_when_it_wraps(wrap):
+    """X2."""
+    with pytest.raises(ValueError, match=r"not allowed|not supported"):
+        wrap(pytest.importorskip("flax.nnx"))

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 
+from ..core.functional.graph_state import GraphState
 from ..core.functional.split import state, variables
 from ..core.functional.update import update as write_state
 from ..core.graph.flatten import Walk, path_of
@@ -496,6 +497,7 @@ def _gradients_by_path(grads: Any) -> dict[Path, Any]:
     elif isinstance(grads, FlatState):
         flat = grads
     else:
+        grads = grads.state if isinstance(grads, GraphState) else grads
         flat = to_flat_state(grads if isinstance(grads, State) else state(grads))
     return {path: raw_value(leaf) if _is_variable(leaf) else leaf for path, leaf in flat}
 

@@ -30,6 +30,7 @@ from .selections import (
     DiffState,
     check_differentiable,
     check_distinct,
+    check_positions,
     gradients_of,
     number_of,
     resolve,
@@ -143,8 +144,9 @@ def _lift(
     check_function(f, name)
     if reduce_axes:
         raise NotImplementedError(f"{name}: reduce_axes is not offered by plait or by current JAX; leave it out")
-    single = isinstance(argnums, (int, DiffState))
+    single = not isinstance(argnums, (tuple, list))
     given = (argnums,) if single else tuple(argnums)
+    check_positions(name, "argnums", given)
     check_distinct(name, "argnums", given)
 
     outs = Prefix.of(name, "the output", (VALUE, BESIDE) if has_aux else VALUE, updates=True)

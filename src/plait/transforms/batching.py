@@ -72,6 +72,7 @@ def vmap(
     check_function(f, "vmap")
     f, transform_metadata = read_axis_name(f, transform_metadata)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+    _check_prefixes("vmap", in_axes, out_axes, crossing)
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -104,6 +105,12 @@ def vmap(
         return call.finish(outputs, outcome)
 
     return wrapper
+
+
+def _check_prefixes(name: str, in_axes: Any, out_axes: Any, crossing: Crossing) -> None:
+    """Refuse axes that fit no call, where they are given."""
+    Prefix.of(name, "in_axes", in_axes, updates=crossing.updates)
+    Prefix.of(name, "out_axes", out_axes, updates=crossing.updates)
 
 
 def explain_batched(error: ValueError, call: Call, outcome: Outcome) -> None:
@@ -181,6 +188,7 @@ def pmap(
         )
     f, transform_metadata = read_axis_name(f, transform_metadata)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+    _check_prefixes("pmap", in_axes, out_axes, crossing)
     donated = _numbers(donate_argnums)
     options = {"axis_name": axis_name, "devices": devices, "backend": backend, "axis_size": axis_size}
     mapped_functions: dict[Any, Callable[..., Any]] = {}

@@ -18,7 +18,7 @@ from ..core.objects.variables import Variable, make_variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..notices import warn_nothing_selected
 from ..typing import FilterLiteral
-from ..words import name_of_class
+from ..words import describe_type, name_of_class
 from .call.call import Call
 from .call.enter import rebuild
 from .call.names import argument_names
@@ -52,6 +52,23 @@ class DiffState:
 def number_of(argnum: int | DiffState) -> int:
     """The position that it is about."""
     return argnum.argnum if isinstance(argnum, DiffState) else argnum
+
+
+def check_positions(name: str, option: str, argnums: Sequence[Any]) -> None:
+    """Refuse what is neither a position nor a ``DiffState``.
+
+    Raises:
+        ArgumentError: a module, a variable, or anything else.
+    """
+    for argnum in argnums:
+        if is_graph_leaf(argnum) or not (isinstance(argnum, DiffState) or hasattr(argnum, "__index__")):
+            raise ArgumentError(
+                f"{name} takes the positions of arguments",
+                at=option,
+                found=describe_type(argnum),
+                expected="an integer, or a plait.DiffState(position, filter)",
+                do=f"give the position of the argument: plait.{name}(f, {option}=0)",
+            )
 
 
 def check_distinct(name: str, option: str, argnums: Sequence[int | DiffState], count: int | None = None) -> None:

@@ -1,10 +1,12 @@
 """The functional face of graphs. (rules G24, G31 to G41, G46, G67, section 11)"""
 
 import copy
+import pickle
 import sys
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 import plait
@@ -60,7 +62,7 @@ FILTER_ERRORS = {
     "left over": (lambda m: plait.split(m, plait.Param), ValueError, r"(?s)Non-exhaustive.*b\[0\]\.s.*c\.k.*\.\.\."),
     "everything first": (lambda m: plait.split(m, ..., plait.Param), ValueError, r"(?s)Ellipsis|\.\.\..*0"),
     "no filter": (lambda m: plait.split(m, 3.5), TypeError, r"3\.5"),
-    "not a graph": (lambda m: plait.split(3), TypeError, r"found +3 of type int"),
+    "not a graph": (lambda m: plait.state(3), TypeError, r"found +3 of type int"),
 }
 
 
@@ -81,7 +83,7 @@ def test_states_are_detached_and_share_buffers():
         assert leaf.get_raw_value() is graph.a.get_raw_value()
         leaf[...] = 5.0
         graph.b[0].w.value = 7.0
-        assert (graph.a[0], state["b"][0]["w"].value) == (1.0, 2.0)
+        assert (leaf[0], graph.a[0], state["b"][0]["w"].value) == (5.0, 1.0, 2.0)
         graph.b[0].w.value = 2.0
 
 
@@ -362,6 +364,65 @@ def test_a_graph_state_is_a_mapping_and_a_pytree():
     doubled = jax.tree.map(lambda leaf: leaf * 2, bundle)
     assert plait.merge(doubled).a.value.tolist() == [2.0, 2.0]
     assert_same_graph(jax.jit(lambda b: b)(plait.unpack(Node(w=graph.a))).state["w"], graph.a)
+
+
+def test_a_graph_state_is_read_and_written_as_its_state():
+    """G46."""
+    bundle = plait.unpack(plait.Linear(2, 3, rngs=plait.Rngs(0)))
+    assert bundle.kernel is bundle["kernel"]
+    bundle.bias = plait.Param(jnp.ones(3))
+    assert plait.merge(bundle).bias.value.tolist() == [1.0] * 3
+    del bundle.bias
+    assert [*bundle] == ["kernel"]
+    with pytest.raises(AttributeError, match="no entry 'bias'"):
+        bundle.bias
+    assert describe(*pickle.loads(pickle.dumps(bundle)).values()) == describe(*bundle.values())
+
+
+@pytest.mark.parametrize("root", [Node(w=plait.Param(1.0)), plait.Param(1.0), Node(**{"1": 2.0})])
+def test_a_graph_state_is_taken_apart_like_its_state(root):
+    """G46: the same leaves, and for a graph the same paths."""
+    bundle = plait.unpack(root)
+    leaves, structure = jax.tree.flatten(bundle)
+    assert leaves == jax.tree.leaves(bundle.state)
+    assert_same_graph(plait.merge(jax.tree.unflatten(structure, leaves)), root)
+
+
+def test_gradients_of_a_graph_state_update_a_model():
+    """G46."""
+    model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+    optimizer = plait.Optimizer(model, optax.sgd(1.0), wrt=plait.Param)
+    grads = jax.grad(lambda bundle: plait.merge(bundle)(jnp.ones((1, 2))).sum())(plait.unpack(model))
+    optimizer.update(model, grads)
+    assert model.bias.value.tolist() == [-1.0] * 3
+
+
+@pytest.mark.oracle
+def test_flax_shows_the_same_of_a_graph_state():
+    """G46."""
+    libraries = plait, pytest.importorskip("flax.nnx")
+    bundles = [nnx.unpack(nnx.Linear(2, 3, rngs=nnx.Rngs(0))) for nnx in libraries]
+    paths = [[jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(b)] for b in bundles]
+    assert paths[0] == paths[1]
+    assert bundles[0].kernel.shape == bundles[1].kernel.shape
+
+
+@pytest.mark.parametrize("value", [42, "a", 1.5, True, jnp.ones], ids=["int", "str", "float", "bool", "function"])
+def test_a_value_that_is_no_graph_is_its_own_state(value):
+    """G31."""
+    graphdef, state = plait.split(value)
+    assert state is plait.merge(graphdef, state) is plait.clone(value) is value
+    assert plait.graphdef(value) == graphdef
+    assert plait.split(value, ...) == (graphdef, value)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("value", [42, "a", None, (1, 2.0)], ids=str)
+def test_flax_splits_values_too(value):
+    """G31."""
+    flax_nnx = pytest.importorskip("flax.nnx")
+    answers = [(nnx.merge(*nnx.split(value)), nnx.clone(value)) for nnx in (plait, flax_nnx)]
+    assert answers[0] == answers[1]
 
 
 def test_graph_states_of_filters_merge():

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import gc
 import pickle
+import typing
 import weakref
 
 import jax
@@ -256,3 +257,9 @@ def test_a_static_value_that_leads_back_to_the_model_does_not_keep_it_alive():
     del model
     gc.collect()
     assert alive() is None
+
+
+def test_a_graphdef_can_be_annotated_with_its_class():
+    """G11."""
+    assert typing.get_origin(plait.GraphDef[plait.Linear]) is plait.GraphDef
+    assert typing.get_args(plait.GraphDef[plait.Linear]) == (plait.Linear,)

@@ -170,6 +170,7 @@ def test_kinds_of_variables_keep_their_own_methods():
     assert (merged.b.note, merged.c.has_metadata("copied")) == (1, False)
 
 
+@pytest.mark.filterwarnings("ignore::plait.errors.LostUpdateWarning")  # what is written is not read again
 @pytest.mark.parametrize("copy", [True, False])
 def test_references_arrays_and_raw_values_stand_beside_variables(copy):
     """G28, G36: every kind of leaf of a state, in one merge; a reference is never shared by a copy."""

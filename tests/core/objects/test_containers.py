@@ -1,5 +1,7 @@
 """``List`` and ``Dict``: like the containers of Python, and modules."""
 
+import copy
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -166,10 +168,46 @@ def test_containers_print_like_modules():
     assert repr(nnx.Dict(a=1)) == "Dict(a=1)"
 
 
+def test_elements_marked_as_data_are_leaves_and_move_with_their_marks():
+    """G63, G65."""
+    items = nnx.List([nnx.data(1), 2, nnx.data([3, 4])])
+    items.insert(0, 5)
+    items.append(nnx.data(6.0))
+    del items[2]
+    assert list(items) == [5, 1, [3, 4], 6.0]
+    for again in (items, nnx.clone(items), copy.copy(items), jax.tree.map(lambda x: x, items)):
+        assert jax.tree.leaves(again) == [1, 3, 4, 6.0]
+        assert nnx.to_pure_dict(nnx.state(again))[1] == 1
+    assert jax.tree.leaves(items + nnx.List([7, nnx.data(8)])) == [1, 3, 4, 6.0, 8]
+    items[1] = 9  # a place keeps its status, as an attribute does
+    items[2:] = [10, nnx.data(11)]
+    assert jax.tree.leaves(items) == [9, 11]
+    items.name = nnx.data(12)
+    assert jax.tree.leaves(nnx.clone(items)) == [9, 11, 12]
+    with pytest.raises(IndexError):
+        items[7] = nnx.data(1)
+
+
+def test_marks_survive_a_call_that_changes_the_structure():
+    """G61: the objects of the caller are filled again."""
+    items, heads = nnx.List([nnx.data(1), 2]), nnx.Dict(a=nnx.data(1))
+
+    @nnx.jit
+    def change(items, heads):
+        items.append(nnx.Param(jnp.ones(())))
+        heads.b = nnx.Param(jnp.ones(()))
+
+    change(items, heads)
+    assert [len(jax.tree.leaves(each)) for each in (items, heads)] == [2, 2]
+
+
 @pytest.mark.oracle
 @pytest.mark.parametrize(
     "ask",
     [
+        lambda nnx: jax.tree.leaves(nnx.List([nnx.data(1), nnx.data(2)])),
+        lambda nnx: jax.tree.leaves(nnx.List([1, nnx.data(2)])),
+        lambda nnx: nnx.to_pure_dict(nnx.state(nnx.List([1, nnx.data(2)]))),
         lambda nnx: list(nnx.List([1, 2, 3])[1:]),
         lambda nnx: type(nnx.List([1, 2, 3])[1:]).__name__,
         lambda nnx: nnx.List([1, 2, 3])[-1],
@@ -179,7 +217,7 @@ def test_containers_print_like_modules():
         lambda nnx: list(nnx.state(nnx.Dict(b=nnx.Param(1), a=nnx.Param(2)))),
         lambda nnx: (isinstance(nnx.List([]), nnx.Module), isinstance(nnx.Dict(), nnx.Module)),
     ],
-    ids=range(8),
+    ids=range(11),
 )
 def test_flax_answers_the_same(ask):
     """G65."""

@@ -428,10 +428,23 @@ def test_treescope_shows_a_state():
     assert "Param(" in text
 
 
+@given(states)
+def test_a_state_equals_the_mapping_that_it_holds(state):
+    """G47."""
+    nested = state.raw_mapping
+    assert state == nested
+    assert nested == state
+    assert state != {**nested, "more": 1}
+    assert state != [*nested.items()]
+
+
 @pytest.mark.oracle
 @pytest.mark.parametrize(
     "ask",
     [
+        lambda nnx, s: nnx.State({"a": {"b": 1}}) == {"a": {"b": 1}},
+        lambda nnx, s: nnx.State({"a": 1}) == {"a": 2},
+        lambda nnx, s: nnx.State({"a": 1}) == {"a": 1},
         lambda nnx, s: nnx.to_pure_dict(s),
         lambda nnx, s: [path for path, _ in nnx.to_flat_state(s)],
         lambda nnx, s: [path for path, _ in nnx.to_flat_state(nnx.filter_state(s, nnx.Param))],
@@ -439,7 +452,7 @@ def test_treescope_shows_a_state():
         lambda nnx, s: nnx.to_pure_dict(nnx.merge_state(s, nnx.State({"a": nnx.Param(7)}))),
         lambda nnx, s: nnx.to_pure_dict(nnx.map_state(lambda path, leaf: path, s)),
     ],
-    ids=["pure", "flat", "filter", "split", "merge", "map"],
+    ids=["equal", "unequal", "turned", "pure", "flat", "filter", "split", "merge", "map"],
 )
 def test_flax_answers_the_same(ask):
     """G47 to G50."""

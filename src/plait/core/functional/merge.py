@@ -13,7 +13,6 @@ from ..graph.graphdef import GraphDef, NodeDef, NodeRef
 from ..graph.state_leaves import leaves_in_order
 from ..graph.unflatten import Builder, copied_variables, own_variables, raw_leaves
 from ..graph.walks import find_walk
-from ..objects.nodes import check_node
 from ..objects.pytree import copied_buffers
 from ..objects.state import FlatState, State
 from ..objects.state_functions import check_state, merge_state
@@ -160,7 +159,6 @@ def clone(node: N, variables: bool = True, *, arrays: bool = False) -> N:
             expected="arrays=True only with variables=True",
             do="drop one of the two",
         )
-    check_node(node, "clone")
     if not variables:
         walk = Walk()
         graphdef = walk.add(node)

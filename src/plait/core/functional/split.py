@@ -12,6 +12,7 @@ from ...typing import FilterLiteral
 from ..graph.flatten import RefMap, Walk, path_of
 from ..graph.graphdef import GraphDef, NodeDef
 from ..graph.walks import CachedWalk, find_walk
+from ..objects.clock import DETACHED
 from ..objects.nodes import Kind, check_node, kind_of
 from ..objects.state import FlatState, State, group_leaves
 from ..objects.variables import Variable, copied_cells
@@ -51,20 +52,21 @@ def detached(leaf: Any) -> Any:
 
 def _root_state(walk: CachedWalk) -> Any:
     """The whole state of a single root: nested, or the leaf itself for a leaf root. (rule G24)"""
-    leaves = detached_leaves(walk)
+    leaves = detached_leaves(walk, DETACHED)
     return walk.nest(leaves) if isinstance(walk.graphdefs[0], NodeDef) else leaves[0]
 
 
-def detached_leaves(walk: CachedWalk) -> list[Any]:
+def detached_leaves(walk: CachedWalk, version: int = 0) -> list[Any]:
+    """Variables of their own around the values of a walk, whose cells have this version."""
     if walk.only_variables:
-        return copied_cells(walk.types, walk.cells)  # type: ignore[arg-type]
+        return copied_cells(walk.types, walk.cells, version)  # type: ignore[arg-type]
     pairs = [(cls, cell) for cls, cell in zip(walk.types, walk.cells, strict=True) if cls is not None]
-    variables = iter(copied_cells(*zip(*pairs, strict=True)) if pairs else ())
+    variables = iter(copied_cells(*zip(*pairs, strict=True), version=version) if pairs else ())
     return [cell.raw if cls is None else next(variables) for cls, cell in zip(walk.types, walk.cells, strict=True)]
 
 
 def _grouped(walk: CachedWalk, filters: tuple[FilterLiteral, ...], *, exhaustive: bool) -> list[Any]:
-    leaves = detached_leaves(walk)
+    leaves = detached_leaves(walk, DETACHED)
     flat = FlatState.from_sorted(tuple(walk.paths()), leaves)
     groups = group_leaves(flat, filters, exhaustive=exhaustive)
     if isinstance(walk.graphdefs[0], NodeDef):
@@ -76,7 +78,7 @@ def split(node: Any, *filters: FilterLiteral) -> Any:
     """A graph as its structure and its values.
 
     Args:
-        node: a module, a variable, or a container of them.
+        node: a module, a variable, or a container of them. Any other value is its own state.
         *filters: one state for each; together they must match every leaf.
 
     Returns:
@@ -84,7 +86,6 @@ def split(node: Any, *filters: FilterLiteral) -> Any:
         detached: changing them does not change the model.
 
     Raises:
-        GraphTypeError: ``node`` is no graph.
         FilterError: a leaf matches none of the filters.
 
     Example:
@@ -93,7 +94,6 @@ def split(node: Any, *filters: FilterLiteral) -> Any:
         >>> list(params), list(rest)
         (['bias', 'scale'], ['mean', 'var'])
     """
-    check_node(node, "split")
     walk = find_walk((node,))
     if len(filters) == 0:
         return walk.graphdefs[0], _root_state(walk)
@@ -121,7 +121,6 @@ def state(node: Any, *filters: FilterLiteral) -> Any:
 
 def graphdef(node: Any, /) -> GraphDef:
     """The structure of a graph; equal structures give the same object."""
-    check_node(node, "graphdef")
     return find_walk((node,)).graphdefs[0]
 
 

@@ -109,12 +109,17 @@ def drop_axis(variable: Variable[Any], index: int, metadata: Mapping[str, Any]) 
 
 
 def has_axis_metadata(variable: Variable[Any], metadata: Mapping[str, Any]) -> bool:
-    """Whether adding or removing an axis does anything to this variable's metadata."""
+    """Whether adding or removing an axis does anything to this variable."""
     own = variable._cell.metadata
     if own.get(_LAYOUT) is not None:
         return True
-    named = PARTITION_NAME in metadata
-    return named and bool(own.get("on_add_axis") or own.get("on_remove_axis") or any(key in own for key in metadata))
+    if PARTITION_NAME not in metadata:
+        return False
+    kind = type(variable)
+    overridden = kind.add_axis is not Variable.add_axis or kind.remove_axis is not Variable.remove_axis
+    return bool(
+        overridden or own.get("on_add_axis") or own.get("on_remove_axis") or any(key in own for key in metadata)
+    )
 
 
 def _variables(tree: Any) -> list[Variable[Any]]:

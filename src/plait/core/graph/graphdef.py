@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from jax.tree_util import register_static
 
@@ -20,6 +20,7 @@ from ..objects.nodes import GenericPytree
 from ..objects.repr import repr_fields
 from ..objects.statics import HashableMapping, content_key, same_static, static_key
 
+N = TypeVar("N")
 T = TypeVar("T")
 
 
@@ -149,11 +150,11 @@ def _same_parts(first: Any, second: Any) -> bool:
     return True
 
 
-class GraphDef(_Part):
+class GraphDef(_Part, Generic[N]):
     """The static, hashable description of a graph: types, static attributes, variable metadata and sharing.
 
     Equal structures give equal graphdefs, whichever objects they come from; values, shapes and dtypes play no part.
-    JAX treats a graphdef as static.
+    JAX treats a graphdef as static. In annotations, ``GraphDef[Model]`` says which class it describes.
 
     Example:
         >>> a, b = (plait.Linear(2, 3, rngs=plait.Rngs(seed)) for seed in (0, 1))
@@ -324,9 +325,9 @@ def leaf_def(index: int | None = None) -> LeafDef:
 
 def with_index_mapping(graphdef: GraphDef, mapping: Mapping[int, int] | None) -> GraphDef:
     """The same definition with another index mapping on its root. A back-reference carries none."""
-    if not isinstance(graphdef, (NodeDef, VariableDef)) or graphdef.index_mapping == mapping:
-        return graphdef
     frozen = None if mapping is None else HashableMapping(mapping)
+    if not isinstance(graphdef, (NodeDef, VariableDef)) or graphdef.index_mapping == frozen:
+        return graphdef
     fields = [getattr(graphdef, name) for name in graphdef._fields[:-1]]
     if graphdef._key is None:
         return type(graphdef)(*fields, frozen)

@@ -14,10 +14,10 @@ from typing import Any
 from ..._compat import is_mutable_array, trace_state
 from ...errors import GraphError, RegistryError
 from ...words import describe_type, with_article
-from ..objects.cells import dict_of
+from ..objects.cells import dict_of, metadata_key
 from ..objects.clock import mark_changed
 from ..objects.nodes import GRAPH_REGISTRY
-from ..objects.pytree import Pytree, empty_objects
+from ..objects.pytree import Pytree, empty_objects, own_info
 from ..objects.variables import Variable, cell_of, copied_cells, make_variable
 from .graphdef import GraphDef, LeafDef, VariableDef
 from .plan import Plan, plan_of
@@ -91,6 +91,8 @@ class Builder:
             if node is not None:
                 GRAPH_REGISTRY[type(node)].clear(node)
                 nodes[place] = node
+                if isinstance(node, Pytree) and place >= len(plan.plain):
+                    own_info(node).marks = dict(plan.others[place - len(plan.plain)].metadata or ())
         return nodes, [node for node in found if isinstance(node, Pytree)]
 
     def _leaves(self, plan: Plan, leaves: Sequence[Any]) -> Sequence[Any]:
@@ -198,6 +200,6 @@ def write_cached_variable(cached: Any, definition: VariableDef, leaf: Any) -> An
             cached._cell.raw[...] = leaf
         else:
             cached._cell.raw = leaf
-    if definition.metadata != cached.get_metadata():
+    if definition.metadata != metadata_key(cached._cell):
         cached.update_from_state(make_variable(definition.type, cached._cell.raw, dict_of(definition.metadata), None))
     return cached

@@ -27,8 +27,12 @@ class Clock:
 clock = Clock()
 
 
+# The version of a leaf of a state that was split from a graph, until a crossing sees it as part of a graph.
+DETACHED = -1
+
+
 class Stamp:
-    """The version of one object's structure; 0 means that no crossing has seen the object."""
+    """The version of one object's structure; 0, or ``DETACHED``, means that no crossing has seen the object."""
 
     __slots__ = ("version",)
 
@@ -38,11 +42,11 @@ class Stamp:
 
 def mark_seen(stamp: Stamp) -> None:
     """Note that a walk is about to read the object. Must come before the reading."""
-    if not stamp.version:
+    if stamp.version <= 0:
         stamp.version = 1
 
 
 def mark_changed(stamp: Stamp) -> None:
     """Note a structural change. Must come after the change."""
-    if stamp.version:
+    if stamp.version > 0:
         stamp.version = clock.now = next(_numbers)

@@ -6,18 +6,19 @@ the structure clock about every change. (rule G65)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSequence
 from typing import Any, TypeVar
 
 from jax.tree_util import SequenceKey
 
 from ..._compat import trace_state
 from ...errors import GraphError
-from .attributes import Mark
+from .attributes import DATA, Mark, data, is_data
 from .clock import mark_changed
 from .module import Module
 from .named import from_named
-from .pytree import NodeInfo, Pytree, hide_static, show_static
+from .nodes import DataElem
+from .pytree import NodeInfo, Pytree, hide_static, own_info, show_static
 from .trace_guard import raise_foreign_trace
 from .variables import Variable
 
@@ -63,27 +64,53 @@ class List(Module, MutableSequence[A], _slots=True):
     def __setitem__(self, index: Any, value: Any) -> None:
         info = self._change()
         if isinstance(index, slice):
-            self._elements[index] = [_unmarked(item) for item in value]
+            values, statuses = _unmarked(value)
+            self._move_marks(statuses, lambda known: known.__setitem__(index, statuses))
+            self._elements[index] = values
         else:
-            self._elements[index] = _unmarked(value)
+            [value], statuses = _unmarked([value])
+            if statuses != [None]:  # without a mark the place keeps its status, as an attribute does
+                self._move_marks(statuses, lambda known: known.__setitem__(index, statuses[0]))
+            self._elements[index] = value
         mark_changed(info)
 
     def __delitem__(self, index: Any) -> None:
         info = self._change()
+        self._move_marks([], lambda known: known.__delitem__(index))
         del self._elements[index]
         mark_changed(info)
 
     def insert(self, index: int, value: A) -> None:
         """Insert a value before an index."""
         info = self._change()
-        self._elements.insert(index, _unmarked(value))
+        [value], statuses = _unmarked([value])
+        self._move_marks(statuses, lambda known: known.insert(index, statuses[0]))
+        self._elements.insert(index, value)
         mark_changed(info)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._elements)
 
     def __add__(self, other: Iterable[A]) -> List[A]:
-        return List([*self._elements, *other])
+        return List([*self._marked(), *(other._marked() if isinstance(other, List) else other)])
+
+    def _is_marked(self, place: int) -> bool:
+        return bool(self._info.marks) and place in self._info.marks
+
+    def _marked(self) -> list[Any]:
+        """The elements, with the marks that they were given."""
+        return [data(item) if self._is_marked(place) else item for place, item in enumerate(self._elements)]
+
+    def _move_marks(self, added: list[str | None], move: Callable[[list[str | None]], None]) -> None:
+        """Do to the marks of the elements what is about to be done to the elements."""
+        marks = self._info.marks or {}
+        if not any(added) and not any(type(key) is int for key in marks):
+            return
+        statuses = [marks.get(place) for place in range(len(self._elements))]  # type: ignore[call-overload]
+        move(statuses)
+        named = {key: status for key, status in marks.items() if type(key) is not int}
+        placed = {place: status for place, status in enumerate(statuses) if status is not None}
+        own_info(self).marks = {**named, **placed}
 
     def __hash__(self) -> int:
         return id(self)
@@ -95,6 +122,9 @@ class List(Module, MutableSequence[A], _slots=True):
 
     def _graph_flatten(self) -> tuple[list[tuple[Any, Any]], Any]:
         attributes, metadata = super()._graph_flatten()
+        if self._info.marks:
+            elements = [(i, DataElem(item) if self._is_marked(i) else item) for i, item in enumerate(self._elements)]
+            return [*elements, *attributes], metadata
         return [*enumerate(self._elements), *attributes], metadata
 
     def _graph_set_key(self, key: Any, value: Any) -> None:
@@ -145,12 +175,16 @@ class List(Module, MutableSequence[A], _slots=True):
 
     def _tree_flatten_with_keys(self) -> Any:
         children, aux = super()._tree_flatten_with_keys()
-        elements = [(SequenceKey(i), hide_static(item)) for i, item in enumerate(self._elements)]
+        elements = [(SequenceKey(i), item) for i, item in enumerate(self._tree_elements())]
         return [*elements, *children], (len(elements), aux)
 
     def _tree_flatten(self) -> Any:
         children, aux = super()._tree_flatten()
-        return [*map(hide_static, self._elements), *children], (len(self._elements), aux)
+        return [*self._tree_elements(), *children], (len(self._elements), aux)
+
+    def _tree_elements(self) -> Iterator[Any]:
+        for place, item in enumerate(self._elements):
+            yield item if self._is_marked(place) else hide_static(item)
 
     @staticmethod
     def _tree_unflatten(kind: Any) -> Any:
@@ -181,9 +215,14 @@ class List(Module, MutableSequence[A], _slots=True):
 _set_elements = List.__dict__["_elements"].__set__
 
 
-def _unmarked(value: Any) -> Any:
-    """Elements need no marks; one that is given is taken off."""
-    return value.value if type(value) is Mark else value
+def _unmarked(items: Iterable[Any]) -> tuple[list[Any], list[str | None]]:
+    """Elements without their marks, and the marks that change something: ``data`` on what is not data by itself."""
+    items = list(items)
+    values = [item.value if type(item) is Mark else item for item in items]
+    statuses = [
+        DATA if type(item) is Mark and item.status == DATA and not is_data(item.value) else None for item in items
+    ]
+    return values, statuses
 
 
 class Dict(Module, MutableMapping[str, A]):

@@ -22,6 +22,7 @@ from jax.tree_util import GetAttrKey
 from ..._compat import trace_state
 from ...errors import ArgumentError, ArgumentTypeError, GraphError, NothingSelectedWarning
 from ...notices import warn
+from ...paths import sort_key
 from ...words import describe_type
 from .attributes import (
     _NOTHING,
@@ -57,7 +58,7 @@ class NodeInfo(Stamp):
 
     __slots__ = ("marks", "trace")
 
-    marks: dict[str, str] | None
+    marks: dict[Any, str] | None  # by attribute name; in a List also by place
     trace: Any
 
     __init__ = object.__init__  # as for cells: whoever makes one sets all of it
@@ -192,7 +193,7 @@ class Pytree:
                 items[position] = (name, StaticElem(value))
             elif status == DATA and kind_of(value) is Kind.STATIC:
                 items[position] = (name, DataElem(value))
-        return items, tuple(sorted(marks.items())) if marks else None
+        return items, _in_order(marks) if marks else None
 
     def _graph_set_key(self, key: Any, value: Any) -> None:
         current = self.__dict__.get(key)
@@ -259,7 +260,7 @@ class Pytree:
             else:
                 children.append((name, value))
         names = tuple(name for name, _ in children)
-        return children, _TreeAux(names, _StaticAttributes(rest), tuple(sorted(marks.items())) if marks else ())
+        return children, _TreeAux(names, _StaticAttributes(rest), _in_order(marks) if marks else ())
 
     def _tree_flatten_with_keys(self) -> Any:
         if "flax.nnx" in sys.modules:
@@ -324,6 +325,11 @@ class Pytree:
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
         fields = {name or f"[{place}]": value for place, (name, value) in enumerate(self._repr_fields())}
         return render_tree(type(self), fields, path, subtree_renderer)
+
+
+def _in_order(marks: dict[Any, str]) -> tuple[tuple[Any, str], ...]:
+    """Marks as static values; the keys are names, and places in a ``List``."""
+    return tuple((key, marks[key]) for key in sorted(marks, key=sort_key))
 
 
 def _warn_if_flax_reads(node: Pytree) -> None:
@@ -469,11 +475,14 @@ def show_static(value: Any) -> Any:
 
 
 def _variables_comment(node: Pytree) -> str:
-    """Per kind of variable how many elements and bytes, for the whole graph below a module."""
+    """Per kind of variable, and of several kinds together, how many elements and bytes there are below a module."""
     by_kind: dict[str, list[Any]] = {}
     for variable in _variables_below(node):
         by_kind.setdefault(_shown_kind(variable), []).extend(jax.tree.leaves(variable.get_raw_value()))
-    return ", ".join(f"{kind}: {text}" for kind in sorted(by_kind) if (text := size_comment(by_kind[kind])))
+    texts = {kind: text for kind in sorted(by_kind) if (text := size_comment(by_kind[kind]))}
+    if len(texts) > 1:
+        texts["Total"] = size_comment(itertools.chain.from_iterable(by_kind.values()))
+    return ", ".join(f"{kind}: {text}" for kind, text in texts.items())
 
 
 def _variables_below(node: Pytree) -> list[Variable[Any]]:

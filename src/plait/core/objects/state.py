@@ -132,7 +132,9 @@ class State(MutableMapping[Any, Any]):
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, State):
-            return NotImplemented
+            if not isinstance(other, Mapping):
+                return NotImplemented
+            other = State(other)
         first, second = to_flat_state(self), to_flat_state(other)
         if first.paths != second.paths:
             return False
@@ -267,39 +269,49 @@ def _sorts_as_dicts(mapping: dict[Any, Any]) -> bool:
     return True
 
 
+def tree_entries(state: State) -> tuple[list[Any], list[Any]]:
+    """The keys and values of a state in the order in which JAX sees them.
+
+    To JAX the nested mappings are the dicts that they are, which it goes through at the speed of C. Where it could not
+    sort the keys of one below, they are states.
+    """
+    mapping = state._mapping
+    if _sorts_as_dicts(mapping):
+        keys = sorted(mapping)
+        return keys, [*map(mapping.__getitem__, keys)]
+    return _children(state)
+
+
+def tree_state(cls: type[S], keys: Iterable[Any], values: Iterable[Any]) -> S:
+    """The state of these keys and values; the inverse of ``tree_entries``."""
+    mapping = dict(zip(keys, values, strict=True))
+    for key, value in mapping.items():
+        if isinstance(value, State):
+            mapping[key] = value.raw_mapping
+    return _around(cls, mapping, None)
+
+
+def _children(state: State) -> tuple[list[Any], list[Any]]:
+    keys = sorted_keys(state._mapping, type(state).__name__)
+    return keys, [state[key] for key in keys]
+
+
 def _register(cls: type[State]) -> None:
-    def children(state: State) -> tuple[list[Any], list[Any]]:
-        keys = sorted_keys(state._mapping, cls.__name__)
-        return keys, [state[key] for key in keys]
-
-    # To JAX the nested mappings are the dicts that they are, which it goes through at the speed of C. Where it could
-    # not sort the keys of one below, they are states.
-    def parts(state: State) -> tuple[list[Any], list[Any]]:
-        mapping = state._mapping
-        if _sorts_as_dicts(mapping):
-            keys = sorted(mapping)
-            return keys, [*map(mapping.__getitem__, keys)]
-        return children(state)
-
     def flatten(state: State) -> Any:
-        keys, values = parts(state)
+        keys, values = tree_entries(state)
         return values, tuple(keys)
 
     def flatten_with_keys(state: State) -> Any:
-        keys, values = parts(state)
+        keys, values = tree_entries(state)
         return [*zip(map(DictKey, keys), values, strict=True)], tuple(keys)
 
     def unflatten(keys: tuple[Any, ...], values: Iterable[Any]) -> State:
-        mapping = dict(zip(keys, values, strict=True))
-        for key, value in mapping.items():
-            if isinstance(value, State):
-                mapping[key] = value.raw_mapping
-        return _around(cls, mapping, None)
+        return tree_state(cls, keys, values)
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
     def graph_flatten(state: State) -> Any:
-        keys, values = children(state)
+        keys, values = _children(state)
         return list(zip(keys, values, strict=True)), None
 
     register_pytree_node_type(

@@ -235,7 +235,7 @@ def same_static(first: Any, second: Any) -> bool:
 
 @register_static
 class HashableMapping(Mapping[K, V], Generic[K, V]):
-    """An immutable mapping that compares by content and hashes independently of order.
+    """An immutable mapping that compares with its like by content and hashes independently of order.
 
     Values count as the same by the rules of this file. Hashing a mapping that holds a value that cannot be hashed
     raises ``StaticValueError``, which names the key.
@@ -291,7 +291,7 @@ class HashableMapping(Mapping[K, V], Generic[K, V]):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if not isinstance(other, Mapping):
+        if not isinstance(other, HashableMapping):  # a dict has no hash that could agree with this one's
             return NotImplemented
         if self._items.keys() != other.keys():
             return False

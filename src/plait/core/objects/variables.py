@@ -34,7 +34,8 @@ from .cells import (
     storable,
     store_part,
 )
-from .clock import mark_changed
+from .clock import DETACHED, mark_changed
+from .detached_cells import note_write
 from .lent_cells import LentCell, latest_flatten
 from .metadata_methods import MetadataMethods, joined_with_box, refuse_hijax, tidied
 from .operators import VariableOperators
@@ -114,13 +115,13 @@ def make_variable(cls: type[Any], raw: Any, metadata: dict[str, Any], trace: Any
     return variable
 
 
-def copied_cells(kinds: Iterable[type[Any]], cells: Iterable[Cell]) -> list[Any]:
+def copied_cells(kinds: Iterable[type[Any]], cells: Iterable[Cell], version: int = 0) -> list[Any]:
     """What ``Variable.copy`` makes, for many at once: new variables of these classes around what the cells hold."""
     trace, plain = trace_state.value, PLAIN_METADATA
     variables = [*map(_new, kinds)]
     for variable, source in zip(variables, cells, strict=True):
         cell = Cell()
-        cell.version = 0
+        cell.version = version
         raw = source.raw
         cell.metadata = metadata = source.metadata
         if metadata is not plain and (type(raw) is not ArrayImpl or metadata["ref"]):
@@ -172,6 +173,9 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
     ) -> None:
         given = {"hijax": hijax, "ref": ref, "eager_sharding": eager_sharding}
         entries = metadata
+        if type(self).__dictoffset__:  # what the constructor of a subclass assigned before it came here
+            entries.update(vars(self))
+            vars(self).clear()
         if isinstance(value, VariableMetadata):
             entries = joined_with_box(type(self), value, given, metadata)
             value = value.raw_value
@@ -277,6 +281,8 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
             cell.raw = value  # type: ignore[assignment]
         else:
             cell.raw = copy_containers(value)
+        if cell.version == DETACHED:
+            note_write(cell, type(self))
 
     @property
     def value(self) -> Any:
@@ -344,12 +350,23 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         if (isinstance(descriptor, property) and descriptor.fset) or name == "_walks":
             object.__setattr__(self, name, value)
             return
+        if type(self).__dictoffset__ and not hasattr(type(self), name):
+            self._set_own(name, value)
+            return
         raise VariableAttributeError(
             f"cannot assign the attribute {name!r} of {describe_type(self)}",
             found="an assignment to an attribute",
             expected="`.value` and `[...]` are the only things that can be assigned",
             do=f"for the value write variable.value = value, for metadata variable.set_metadata({name}=value)",
         )
+
+    def _set_own(self, name: str, value: Any) -> None:
+        """What a class with a mixin that has attributes assigns is metadata, or no copy of the variable had it."""
+        in_constructor = not hasattr(self, "_cell")  # of a class that has not called ours yet
+        if in_constructor or name.startswith("__"):  # as Python's own ``__orig_class__``
+            object.__setattr__(self, name, value)
+        else:
+            self.set_metadata(**{name: value})
 
     def __delattr__(self, name: str) -> None:
         raise VariableAttributeError(

@@ -45,7 +45,8 @@ def capture(
             ``capture`` is a decorator for such a function.
         *kinds: classes of variables; one state is returned for each. Only values of exactly these kinds are kept. A
             variable goes to the first that it is an instance of, so list subclasses first.
-        init: a state of sown values to start from, such as perturbations, in the form that a call returns.
+        init: a state of sown values to start from, such as perturbations, in the form that a call returns. They are
+            returned only if their kind is among ``kinds``.
         method_outputs: sow the output of every public method, and of ``__call__``, as this kind under its name. If it
             is ``plait.Perturbation`` or a subclass, the outputs are perturbed instead, see ``capture_gradients``.
         only: of which modules; a filter, or a path pattern such as ``"layers[*].attention"``.
@@ -106,7 +107,9 @@ def _capturing(fn: Any, *, kinds: tuple[Any, ...], init: Any, method_outputs: An
             sown = _gathered(root, modules)
         if not kinds:
             return result
-        groups = group_leaves(FlatState(sown, sort=True), kinds, exhaustive=False)
+        # Of exactly these kinds: a value of ``init`` may be of a subclass that nobody asked for.
+        asked = [(path, variable) for path, variable in sown if type(variable) in kinds]
+        groups = group_leaves(FlatState(asked, sort=True), kinds, exhaustive=False)
         return result, *(group.to_nested_state() for group in groups)
 
     return wrapper

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,16 +16,18 @@ from ...paths import Path, describe_path
 from ...typing import FilterLiteral
 from ...words import describe_type
 from ..functional.merge import clone, merge
-from ..functional.split import split
 from ..functional.traversal import find_duplicates, iter_graph
+from ..graph.flatten import Walk, path_of
 from ..objects.filters import to_predicate
 from ..objects.module import set_attributes
 from ..objects.nodes import Kind, PytreeNodeImpl, get_node_impl, kind_of
-from ..objects.state_functions import map_state
 from ..objects.variables import Variable
 from ..objects.visit import Place, children_first, visit
 
 N = TypeVar("N")
+
+# An entry of the section Args: ``name: text``, ``a, b: text``, ``*names: text`` or ``name (type): text``.
+_ENTRY = re.compile(r"(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: \([^)]*\))?: ?(.*)")
 
 
 def with_attributes(
@@ -104,7 +107,14 @@ def _view_parameters(method: Callable[..., Any]) -> set[str] | None:
 
 
 def view_info(node: Any, /, *, only: FilterLiteral = ...) -> str:
-    """The settings that ``view`` can make on a graph: per class its arguments, defaults and documentation."""
+    """The settings that ``view`` can make on a graph: per class its arguments, their defaults and what they do.
+
+    Example:
+        >>> print(plait.view_info(plait.Dropout(0.5, rngs=plait.Rngs(0))))
+        Dropout:
+          deterministic: bool | None = None
+            whether to return the input as it is.
+    """
     predicate = to_predicate(only)
     sections: dict[str, str] = {}
     for path, value in iter_graph(node):
@@ -112,27 +122,62 @@ def view_info(node: Any, /, *, only: FilterLiteral = ...) -> str:
             continue
         method = type(value).set_view
         parameters = list(inspect.signature(method).parameters.values())[1:]
+        texts = _argument_texts(inspect.getdoc(method) or "")
         lines = [f"{type(value).__name__}:"]
-        lines += [f"  {parameter}" for parameter in parameters]
-        doc = inspect.getdoc(method)
-        if doc:
-            lines += [f"    {line}" for line in doc.splitlines()]
+        for parameter in parameters:
+            if isinstance(parameter.annotation, str):
+                parameter = parameter.replace(annotation=_Text(parameter.annotation))
+            lines += [f"  {parameter}", *(f"    {line}" for line in texts.get(parameter.name, ()))]
         sections[type(value).__name__] = "\n".join(lines)
     return "\n".join(sections[name] for name in sorted(sections))
 
 
+class _Text(str):
+    """Prints without quotes, as an annotation is written."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _argument_texts(doc: str) -> dict[str, list[str]]:
+    """The lines about each argument in the section ``Args`` of a docstring."""
+    lines = doc.splitlines()
+    texts: dict[str, list[str]] = {}
+    if "Args:" not in lines:
+        return texts
+    names: list[str] = []
+    for line in lines[lines.index("Args:") + 1 :]:
+        if not line.strip():
+            break
+        depth = len(line) - len(line.lstrip())
+        entry = _ENTRY.match(line.strip())
+        if entry and depth <= 4:
+            names = [name.lstrip("*") for name in entry[1].split(", ")]
+            for name in names:
+                texts[name] = [entry[2]]
+        else:
+            for name in names:
+                texts[name].append(line.strip())
+    return texts
+
+
 def map(f: Callable[[Path, Any], Any], node: N, /, *, recreate_variables: bool = True) -> N:
-    """A new graph with ``f(path, leaf)`` at each leaf of the state.
+    """A new graph with ``f(path, leaf)`` at each leaf.
+
+    The leaves are those of ``node`` itself: what ``f`` writes into a variable changes ``node``. The new graph shares no
+    variable with it: where ``f`` returns a variable that it was given, the new graph has a copy.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
         >>> plait.map(lambda path, leaf: leaf.replace(leaf * 0), model).kernel.sum().item()
         0.0
     """
-    graphdef, state = split(node)
-    if not isinstance(state, Variable) and hasattr(state, "raw_mapping"):
-        return merge(graphdef, map_state(f, state), copy=False, recreate_variables=recreate_variables)
-    return merge(graphdef, f((), state), copy=False, recreate_variables=recreate_variables)
+    walk = Walk()
+    graphdef = walk.add(node)
+    live = {id(leaf) for leaf in walk.leaves}
+    mapped = [f(path_of(link), leaf) for link, leaf in zip(walk.links, walk.leaves, strict=True)]
+    leaves = [leaf.copy() if isinstance(leaf, Variable) and id(leaf) in live else leaf for leaf in mapped]
+    return merge(graphdef, leaves, copy=False, recreate_variables=recreate_variables)
 
 
 def recursive_map(f: Callable[[Path, Any], Any], node: Any, /) -> Any:
