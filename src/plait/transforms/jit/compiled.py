@@ -130,10 +130,11 @@ class Compiled:
         layout: how calls pass their objects; ``None`` where they are inside containers, so that plain leaves are
             passed flat, for one structure of all arguments.
         first: what its first trace did; ``None`` before it.
+        shardings: of the arguments, where something was said about them.
         donated: positions of the values whose buffers it takes over; ``None`` where nothing is donated.
     """
 
-    __slots__ = ("donated", "first", "jitted", "layout")
+    __slots__ = ("donated", "first", "jitted", "layout", "shardings")
 
     def __init__(
         self,
@@ -148,6 +149,7 @@ class Compiled:
     ) -> None:
         self.first: Outcome | None = None
         self.layout = layout
+        self.shardings = shardings
         self.donated: tuple[int, ...] | None = None
         structure = gathered.structure
         graphdefs = [graphdef for graphdef in structure.graphdefs if graphdef is not None]

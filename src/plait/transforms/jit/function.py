@@ -258,8 +258,8 @@ class JittedFunction:
             raise
         outcome, outputs, plain = compiled.outcome_of(returned)
         result = write_back(outcome, gathered, outputs, plain)
-        if self.shardings is not None:
-            leave_in_layout(gathered, self.shardings.of_call(gathered, args, kwargs).values, outcome)
+        if compiled.shardings is not None:
+            leave_in_layout(gathered, compiled.shardings.values, outcome)
         if compiled.layout is not None and compiled.first.is_plain and self.crossing.is_usual:  # type: ignore[union-attr]
             self.remember(compiled.layout, gathered, compiled)
         return result
