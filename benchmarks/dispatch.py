@@ -17,6 +17,7 @@ TITLES = {
     "donated": "the same, donated",
     "block": "a step that rewrites one block and reads the rest",
     "forward": "forward only",
+    "state": "a function that returns a new state, as gradients are returned",
     "sgd": "a training step with SGD",
     "adam": "a training step with Adam",
 }

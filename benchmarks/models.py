@@ -18,7 +18,7 @@ from .measure import Loop
 
 SHAPE = (2,)
 DECAY = 0.999
-STEPS = ("rewrite", "block", "forward", "sgd", "adam", "donated")
+STEPS = ("rewrite", "block", "forward", "state", "sgd", "adam", "donated")
 
 
 def tiny() -> jax.Array:
@@ -52,8 +52,8 @@ def floor_loop(step: str, count: int) -> Loop:
     def forward(values: list[Any], x: Any) -> Any:
         return sum(values, x)
 
-    if step == "forward":
-        compiled = jax.jit(forward)
+    if step in ("forward", "state"):
+        compiled = jax.jit(forward if step == "forward" else lambda values, x: [value * x for value in values])
 
         def loop(calls: int) -> Any:
             out = None
@@ -172,6 +172,9 @@ def object_functions(nnx: types.ModuleType) -> dict[str, Any]:
     def forward(model: Any, x: Any) -> Any:
         return sum((variable.value for variable in model.variables()), x)
 
+    def state(model: Any, x: Any) -> Any:
+        return jax.tree.map(lambda value: value * x, nnx.state(model))
+
     def train(model: Any, optimizer: Any, x: Any) -> Any:
         def loss_of(model: Any) -> Any:
             return jnp.mean(sum((v.value * v.value for b in model.blocks for v in b.variables()), x))
@@ -181,7 +184,15 @@ def object_functions(nnx: types.ModuleType) -> dict[str, Any]:
         model.statistic.value = model.statistic.value * DECAY
         return loss
 
-    return {"rewrite": rewrite, "donated": rewrite, "block": block, "forward": forward, "sgd": train, "adam": train}
+    return {
+        "rewrite": rewrite,
+        "donated": rewrite,
+        "block": block,
+        "forward": forward,
+        "state": state,
+        "sgd": train,
+        "adam": train,
+    }
 
 
 def object_loop(nnx: types.ModuleType, step: str, count: int) -> Loop:
@@ -270,8 +281,12 @@ def equinox_loop(step: str, count: int) -> Loop:
             model = current
             return out
 
-    elif step == "forward":
-        forward = eqx.filter_jit(lambda model, x: sum(jax.tree.leaves(model), x))
+    elif step in ("forward", "state"):
+        forward = eqx.filter_jit(
+            (lambda model, x: sum(jax.tree.leaves(model), x))
+            if step == "forward"
+            else lambda model, x: jax.tree.map(lambda value: value * x, model)
+        )
 
         def loop(calls: int) -> Any:
             out = None

@@ -115,6 +115,20 @@ def make_variable(cls: type[Any], raw: Any, metadata: dict[str, Any], trace: Any
     return variable
 
 
+def make_variables(kinds: Iterable[type[Any]], raws: Iterable[Any], metadata: Iterable[dict[str, Any]]) -> list[Any]:
+    """What ``make_variable`` makes in the current trace, for many at once; each gets metadata of its own."""
+    trace, plain = trace_state.value, PLAIN_METADATA
+    variables = [*map(_new, kinds)]
+    for variable, raw, given in zip(variables, raws, metadata, strict=True):
+        cell = Cell()
+        cell.version = 0
+        cell.raw = raw
+        cell.metadata = given if given is plain else {**given}
+        cell.trace = trace
+        _set_cell(variable, cell)
+    return variables
+
+
 def copied_cells(kinds: Iterable[type[Any]], cells: Iterable[Cell], version: int = 0) -> list[Any]:
     """What ``Variable.copy`` makes, for many at once: new variables of these classes around what the cells hold."""
     trace, plain = trace_state.value, PLAIN_METADATA

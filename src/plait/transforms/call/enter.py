@@ -5,13 +5,14 @@ The caller's own objects are never touched while a function is traced.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 
 from ...core.graph.graphdef import LeafDef, VariableDef, iter_parts
 from ...core.graph.unflatten import Builder
+from ...core.objects.variables import make_variables
 from .gather import Structure
 
 
@@ -27,10 +28,12 @@ class Entered:
 
     __slots__ = ("index_ref", "roots", "structure", "tree", "values")
 
-    def __init__(self, structure: Structure, values: Sequence[Any], plain: Sequence[Any]) -> None:
+    def __init__(
+        self, structure: Structure, values: Sequence[Any], plain: Sequence[Any], known: Mapping[int, Any] | None = None
+    ) -> None:
         self.structure = structure
         self.values = list(values)
-        self.index_ref: dict[int, Any] = {}
+        self.index_ref: dict[int, Any] = dict(known or {})
         builder = Builder(self.index_ref)
         supply = iter(plain)
         position = 0
@@ -57,6 +60,20 @@ class Entered:
         ]
 
 
-def rebuild(structure: Structure, values: Sequence[Any], plain: Sequence[Any]) -> Any:
-    """The tree of a structure around other leaves, such as gradients."""
-    return Entered(structure, values, plain).tree
+def rebuild(
+    structure: Structure, values: Sequence[Any], plain: Sequence[Any], known: Mapping[int, Any] | None = None
+) -> Any:
+    """The tree of a structure around other leaves, such as gradients.
+
+    Args:
+        known: index → object, of objects that it refers to and that are there.
+    """
+    loose = structure.loose
+    if loose is None:
+        return Entered(structure, values, plain, known).tree
+    leaves = make_variables(loose.kinds, values, loose.metadata)
+    if len(leaves) < len(structure.graphdefs):
+        objects = {**(known or {}), **dict(zip(loose.indices, leaves, strict=True))}
+        supply = iter(plain)
+        leaves = [next(supply) if g is None else objects[g.index] for g in structure.graphdefs]  # type: ignore[union-attr]
+    return jax.tree_util.tree_unflatten(structure.treedef, leaves)

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.tree_util import register_static
 
 from ...core.functional.traversal import find_duplicates
 from ...core.graph.flatten import Walk
-from ...core.graph.graphdef import GraphDef, LeafDef, NodeDef, VariableDef
+from ...core.graph.graphdef import GraphDef, LeafDef, NodeDef, NodeRef, VariableDef
 from ...core.graph.walks import CachedWalk, find_walk
+from ...core.objects.cells import dict_of
 from ...core.objects.variables import Variable, make_variable
 from ...errors import ArgumentError
 from ...paths import Path
 from .names import argument_name, joined, parameter_names
 from .prefixes import is_graph_leaf
+
+
+class Loose(NamedTuple):
+    """The variables of a structure that belong to no module, such as those of a ``State``."""
+
+    kinds: tuple[Any, ...]
+    metadata: tuple[dict[str, Any], ...]
+    indices: tuple[int | None, ...]
 
 
 @register_static
@@ -32,6 +42,18 @@ class Structure:
     def roots(self) -> tuple[GraphDef, ...]:
         """The graphdefs of the objects."""
         return tuple(graphdef for graphdef in self.graphdefs if graphdef is not None)
+
+    @functools.cached_property
+    def loose(self) -> Loose | None:
+        """Its variables, if all its objects are variables or references; modules are built by the graph's own plan."""
+        variables = [root for root in self.roots if isinstance(root, VariableDef)]
+        if any(type(root) not in (VariableDef, NodeRef) for root in self.roots):
+            return None
+        return Loose(
+            tuple(variable.type for variable in variables),
+            tuple(dict_of(variable.metadata) for variable in variables),
+            tuple(variable.index for variable in variables),
+        )
 
     def leaf_paths(self) -> list[tuple[int, Path]]:
         """For each value: the number of the object that it belongs to, and its path in there."""

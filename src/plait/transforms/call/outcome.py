@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from jax.tree_util import register_static
 
-from ...core.graph.graphdef import GraphDef
+from ...core.graph.graphdef import GraphDef, NodeRef, iter_parts
 from ...core.objects.statics import HashableMapping
 from .gather import Structure
 
@@ -60,6 +60,28 @@ class Outcome:
     def is_plain(self) -> bool:
         """Whether only values of existing variables were written and the output holds no objects."""
         return self.arguments is None and not self.returns_objects
+
+    def returned_arguments(self, arguments: Structure) -> dict[int, int] | None:
+        """Which arguments are returned as such: index in the output → number of the object among the arguments.
+
+        ``None`` where the output cannot be made of these and new objects alone, and where the structure changed.
+        """
+        if self.arguments is not None or self.output is None:
+            return None
+        numbers = {root.index: number for number, root in enumerate(arguments.roots)}
+        found: dict[int, int] = {}
+        for root in self.output.roots:
+            assert self.mapping is not None
+            if type(root) is NodeRef:
+                index: int = root.index  # type: ignore[assignment]
+                if index in self.mapping:
+                    number = numbers.get(self.mapping[index])
+                    if number is None:
+                        return None
+                    found[index] = number
+            elif any(part.index in self.mapping for part in iter_parts(root)):
+                return None
+        return found
 
     def like(self) -> Outcome:
         """The outcome without what two functions may do differently: which of the returned values they wrote."""

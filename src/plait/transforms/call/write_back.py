@@ -15,6 +15,7 @@ from ...core.graph.flatten import Walk
 from ...core.graph.graphdef import GraphDef, LeafDef, VariableDef, iter_parts
 from ...core.graph.unflatten import UNTOUCHED, Builder
 from ...core.objects.variables import Variable
+from .enter import rebuild
 from .gather import Gathered
 from .guards import check_writable
 from .outcome import INPUT, Address, Outcome, at
@@ -32,13 +33,17 @@ def write_back(outcome: Outcome, gathered: Gathered, outputs: Any, plain: Any = 
     """
     check_writable(outcome, gathered)
     cells = [] if gathered.walk is None else gathered.walk.cells
-    if not outcome.is_plain:
+    returned = {} if outcome.output is None else outcome.returned_arguments(gathered.structure)
+    if returned is None:
         return _Rebuilding(outcome, gathered, outputs).output()
+    inputs = gathered.values() if outcome.output_sources else []
     for position, (port, place) in outcome.written:
         cells[position].raw = outputs[port][place]
     if outcome.output is None:
         return plain
-    return jax.tree_util.tree_unflatten(outcome.output.treedef, [at(outputs, address) for address in outcome.plain])
+    values = [inputs[place] if port == INPUT else outputs[port][place] for port, place in outcome.output_sources]
+    known = {index: gathered.roots[number] for index, number in returned.items()}
+    return rebuild(outcome.output, values, [at(outputs, address) for address in outcome.plain], known)
 
 
 class _Rebuilding:

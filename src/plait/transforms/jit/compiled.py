@@ -2,8 +2,10 @@
 
 A compiled function takes the raw values, each as an argument, then plain arguments, and returns what it wrote. What a
 trace wrote is known only to that trace, and another trace (other shapes) may write other variables: the first outcome
-of a compiled function, if it is plain, returns one flat list, its values and then the output, or the bare output where
-it wrote nothing; any other returns an ``Other``, which has it.
+of a compiled function, if it wrote no more than values, returns one flat list, its values and then the output, or the
+bare output where it wrote nothing; any other returns an ``Other``, which has it. An output of arrays is the pytree that
+it is. One of new objects, such as gradients, is a list of their values, and is built anew around those at each call;
+arguments that are returned are the caller's own.
 
 Where each object is an argument of its own (a ``Layout``), plain arguments go to JAX as the pytrees that they are. Its
 cache compares their structure, in C++, and the trace sees what it is. Where a container holds objects, all leaves are
@@ -30,6 +32,7 @@ from ...errors import ArgumentError
 from ...paths import describe_path
 from ..call.body import Body
 from ..call.call import ALL, Strong
+from ..call.enter import rebuild
 from ..call.gather import Gathered, Structure
 from ..call.outcome import INPUT, Address, Outcome, at
 from ..call.prefixes import Prefix
@@ -130,11 +133,13 @@ class Compiled:
         layout: how calls pass their objects; ``None`` where they are inside containers, so that plain leaves are
             passed flat, for one structure of all arguments.
         first: what its first trace did; ``None`` before it.
+        returned: the arguments that are returned: index in the output → number of the object.
+        is_quick: whether its first trace did no more than write values, and return what ``built`` can make.
         shardings: of the arguments, where something was said about them.
         donated: positions of the values whose buffers it takes over; ``None`` where nothing is donated.
     """
 
-    __slots__ = ("donated", "first", "jitted", "layout", "shardings")
+    __slots__ = ("donated", "first", "is_quick", "jitted", "layout", "returned", "shardings")
 
     def __init__(
         self,
@@ -148,6 +153,8 @@ class Compiled:
         shardings: CallShardings | None = None,
     ) -> None:
         self.first: Outcome | None = None
+        self.is_quick = False
+        self.returned: dict[int, int] = {}
         self.layout = layout
         self.shardings = shardings
         self.donated: tuple[int, ...] | None = None
@@ -181,7 +188,7 @@ class Compiled:
                 listener(f, signature, history)
             outputs, outcome = _run(f, whole, values, leaves, returned, updates, shardings)
             history.append(signature)
-            return self._returned(outputs, outcome)
+            return self._returned(outputs, outcome, values, outcome.returned_arguments(structure))
 
         pure.__name__ = pure.__qualname__ = getattr(f, "__name__", type(f).__name__)
         self.jitted: Any = jax.jit(pure, **options)
@@ -200,31 +207,53 @@ class Compiled:
         plain, named = (gathered.plain, {}) if self.layout is None else self.layout.split(args, kwargs)
         return [*values, *plain], named
 
-    def _returned(self, outputs: Sequence[list[Any]], outcome: Outcome) -> Any:
+    def _returned(
+        self, outputs: Sequence[list[Any]], outcome: Outcome, inputs: Sequence[Any], arguments: dict[int, int] | None
+    ) -> Any:
         """What JAX gets: a flat list, where the first trace did no more than write values, and this one the same."""
-        if outcome.is_plain:
-            assert outcome.output is not None
-            plain = jax.tree_util.tree_unflatten(
-                outcome.output.treedef, [at(outputs, where) for where in outcome.plain]
-            )
-            values = [at(outputs, where) for _, where in outcome.written]
-            written = tuple((position, Address(0, i)) for i, (position, _) in enumerate(outcome.written))
-            flat = Outcome(written)
+        if arguments is None:
             if self.first is None:
-                self.first = flat
-            if self.first == flat:
-                return [*values, plain] if written else plain
-            return Other(flat, (values,), plain)
+                self.first = outcome
+            return Other(outcome, outputs, None)
+        assert outcome.output is not None
+        plain = [at(outputs, where) for where in outcome.plain]
+        values = [at(outputs, where) for _, where in outcome.written]
+        flat = Outcome(tuple((position, Address(0, i)) for i, (position, _) in enumerate(outcome.written)))
+        if not outcome.returns_objects:
+            output: Any = jax.tree_util.tree_unflatten(outcome.output.treedef, plain)
+        else:
+            output = [
+                inputs[place] if port == INPUT else outputs[port][place] for port, place in outcome.output_sources
+            ]
+            flat = dataclasses.replace(
+                flat,
+                output=outcome.output,
+                output_sources=tuple(Address(1, i) for i in range(len(output))),
+                plain=tuple(Address(1, len(output) + i) for i in range(len(plain))),
+                mapping=outcome.mapping,
+            )
+            output += plain
         if self.first is None:
-            self.first = outcome
-        return Other(outcome, outputs, None)
+            self.first, self.returned, self.is_quick = flat, arguments, True
+        if self.first == flat:
+            return [*values, output] if values else output
+        return Other(flat, (values, output), output)
 
     def outcome_of(self, returned: Any) -> tuple[Outcome, Any, Any]:
         """What a call returned, taken apart: its outcome, the ports, and a plain output."""
         if type(returned) is Other:
             return returned.outcome, returned.outputs, returned.plain
         assert self.first is not None
-        return (self.first, (returned[:-1],), returned[-1]) if self.first.written else (self.first, ((),), returned)
+        values, output = (returned[:-1], returned[-1]) if self.first.written else ((), returned)
+        return self.first, (values, output), output
+
+    def built(self, output: Sequence[Any], objects: Sequence[Any]) -> Any:
+        """The output of a quick call that returns objects; ``objects`` are those of the arguments."""
+        assert self.first is not None
+        assert self.first.output is not None
+        count = len(self.first.output_sources)
+        known = {index: objects[number] for index, number in self.returned.items()} if self.returned else None
+        return rebuild(self.first.output, output[:count], output[count:], known)
 
 
 class Other:

@@ -253,6 +253,7 @@ def make_run(
         bool(walk.containers),
         check is not None,
         refuses_shared_donation(),
+        compiled.first.output is not None,  # type: ignore[union-attr]
     )
     return make(
         compiled=compiled,
@@ -284,6 +285,7 @@ def _run_factory(
     containers: bool,
     checked: bool,
     refused: bool,
+    builds: bool,
 ) -> Callable[..., Any]:
     """What makes runs for one shape of call.
 
@@ -296,6 +298,7 @@ def _run_factory(
         containers: whether there are other plain containers.
         checked: whether each call is compared with a fresh walk.
         refused: whether the runtime itself refuses to donate a buffer that is used twice.
+        builds: whether the output holds objects, which are built around what the compiled function returns.
     """
     names = [f"a{i}" for i in range(layout.count + len(layout.names))]
     objects = [names[i] for i in layout.objects]
@@ -314,9 +317,10 @@ def _run_factory(
         *["not containers_stand(containers)"] * containers,
     ]
     setup = [f"i{i} = identities[{i}]" for i in range(len(kinds))]
-    write = [f"{''.join(f'c{i}.raw, ' for i in written)}out = returned", "return out"]
+    result = f"build({{}}, ({''.join(f'{a}, ' for a in objects)}))" if builds else "{}"
+    write = [f"{''.join(f'c{i}.raw, ' for i in written)}out = returned", f"return {result.format('out')}"]
     if not written:
-        write = ["return returned"]
+        write = [f"return {result.format('returned')}"]
     if count <= UNROLL:
         setup += [f"c{i} = cells[{i}]" for i in range(count)]
         reads = [f"c{i}.raw" for i in range(count)]
@@ -325,7 +329,7 @@ def _run_factory(
         setup += [f"c{i} = cells[{i}]" for i in written] if len(written) <= UNROLL else []
     if len(written) > UNROLL:
         setup += [f"written = [cells[i] for i in {written!r}]"]
-        write = ["return write_all(written, returned)"]
+        write = [f"return {result.format('write_all(written, returned)')}"]
 
     call = f"returned = call({', '.join([*reads, *passed])})"
     body = ["try:", f"    {call}", "except (ValueError, RuntimeError):"]
@@ -338,7 +342,7 @@ def _run_factory(
     source = f"""\
 def make(*, compiled, cells, stamp, stamps, versions, identities, lists, saved, containers, graphdefs, crossing,
          touched, finish, check, explain):
-    call = compiled.jitted
+    call, build = compiled.jitted, compiled.built
     {between.join(setup)}
     def stamps_stand():
         nonlocal stamp

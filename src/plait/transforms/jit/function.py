@@ -4,9 +4,10 @@ A call takes one of two ways, with the same answers by construction and by test:
 
 * **the general way** gathers the arguments (``call/gather.py``), finds the compiled function for their structure, runs
   it and writes the outcome back;
-* **the fast way** is taken when a call looks like an earlier one whose outcome was plain. A run that belongs to the
-  walk of these objects checks it against the structure clock, reads each variable's cell into one list, calls the same
-  compiled function, and writes the returned values into the cells that were written (``dispatch.py``).
+* **the fast way** is taken when a call looks like an earlier one that wrote values alone and returned arrays, new
+  objects or its own arguments. A run that belongs to the walk of these objects checks it against the structure clock,
+  reads each variable's cell into one list, calls the same compiled function, and writes the returned values into the
+  cells that were written (``dispatch.py``).
 
 Compiled functions are kept per structure (interned graphdefs, and how the objects are passed), not per object, so
 equal models share one (``compiled.py``). (rules U33, U34, X10)
@@ -260,7 +261,7 @@ class JittedFunction:
         result = write_back(outcome, gathered, outputs, plain)
         if compiled.shardings is not None:
             leave_in_layout(gathered, compiled.shardings.values, outcome)
-        if compiled.layout is not None and compiled.first.is_plain and self.crossing.is_usual:  # type: ignore[union-attr]
+        if compiled.layout is not None and compiled.is_quick and self.crossing.is_usual:
             self.remember(compiled.layout, gathered, compiled)
         return result
 
