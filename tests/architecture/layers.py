@@ -15,7 +15,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "sowing", "pytree", "module", "containers", "rngs",
     ),
     "core/graph": (
-        "graphdef", "diff", "flatten", "axes", "plan", "state_leaves", "unflatten", "walks", "locate",
+        "graphdef", "diff", "flatten", "identities", "axes", "plan", "state_leaves", "unflatten", "walks", "locate",
     ),
     "core/functional": (
         "graph_state", "split", "merge", "update", "pop", "traversal", "update_context", "proxy_caller",

@@ -4,7 +4,7 @@ One context serves one round of four steps: split outside, merge inside, split i
 numbers the caller's objects; the first merge makes private ones under the same numbers; the second split records in the
 graphdef, which is static, which old number became which new one; the second merge uses that to refill the caller's
 own objects. Numbering is a pure function of structure, so step 4 works from the recorded graphdef alone when a compiled
-function is called again. plait's own transforms do the same in ``transforms/call/``. (U1 to U14, U37 to U40)
+function is called again. The numbers are kept as plait's own transforms keep them (``graph/identities.py``). (U1 to U14, U37 to U40)
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ...typing import FilterLiteral
 from ...words import describe_type
 from ..graph.flatten import IndexMap, RefMap, Walk, path_of
 from ..graph.graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with_index_mapping
+from ..graph.identities import moved_indices, own_objects
 from ..graph.unflatten import Builder
 from ..objects.state import FlatState, State, group_leaves
 from ..objects.state_functions import merge_state
@@ -137,11 +138,7 @@ class UpdateContext:
 
     def mapping_to(self, new: RefMap) -> dict[int, int] | None:
         """Outer index → new index of the objects that are still reachable; ``None`` in step 1."""
-        if self.ref_index is None:
-            return None
-        return {
-            outer: number for outer, inner in (self.index_ref or {}).items() if (number := new.get(inner)) is not None
-        }
+        return None if self.ref_index is None else moved_indices(self.index_ref or {}, new)
 
     def clear(self) -> None:
         """Drop all references."""
@@ -332,8 +329,8 @@ class MergeContext:
         cache = None
         if not inner and self.context is not None and mapping is not None:
             assert self.context.ref_index is not None
-            outer = IndexMap.from_refmap(self.context.ref_index)
-            cache = {new: outer[old] for old, new in mapping.items() if new not in self._index_ref}
+            own = own_objects(self.context.ref_index, mapping)
+            cache = {new: item for new, item in own.items() if new not in self._index_ref}
         return Builder(self._index_ref, cache).build(graphdef, leaves)
 
 

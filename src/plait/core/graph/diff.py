@@ -119,17 +119,18 @@ def _layout(root: GraphDef) -> dict[Path, Any]:
 
 
 def reference_changes(
-    before: Sequence[GraphDef], after: Sequence[GraphDef], mapping: Mapping[int, int]
+    before: Sequence[GraphDef], after: Sequence[GraphDef], moved: Mapping[int, int]
 ) -> Iterator[tuple[int, Path, str, bool]]:
     """How the roots of a crossing changed, by path, including objects that changed places.
 
     Args:
         before, after: the graphdefs of the same roots.
-        mapping: index after → index before, of the objects that were there before.
+        moved: index before → index after, of the objects that were there before.
 
     Yields:
         (number of the root, path, what changed, whether that is only a new variable).
     """
+    before_of = {new: old for old, new in moved.items()}
     for number, (old_root, new_root) in enumerate(zip(before, after, strict=True)):
         old_places, new_places = _places(old_root), _places(new_root)
         for path, part in new_places.items():
@@ -137,7 +138,7 @@ def reference_changes(
             is_object = getattr(part, "index", None) is not None
             if old is _NOTHING:
                 yield number, path, f"a new {_name(part)}", isinstance(part, VariableDef)
-            elif is_object and mapping.get(part.index) != getattr(old, "index", None):
+            elif is_object and before_of.get(part.index) != getattr(old, "index", None):
                 yield number, path, f"another {part.type.__name__} than before", False
             elif not is_object or isinstance(part, VariableDef):
                 for text in _compare(format_path(path) or "the root", old, part):

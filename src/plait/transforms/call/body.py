@@ -231,7 +231,7 @@ class _Sorting:
             left.output,
             tuple(returned),
             tuple(plain),
-            left.mapping() if needs_mapping else None,
+            left.moved() if needs_mapping else None,
         )
         return self.outputs, outcome
 

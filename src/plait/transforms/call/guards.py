@@ -63,9 +63,9 @@ def check_writable(outcome: Outcome, gathered: Gathered) -> None:
             for root in gathered.roots:
                 variables.add(root)
             raise_foreign_trace(cell.trace, variables.leaves[position], "change the value of")
-    if outcome.arguments is None or outcome.mapping is None:
+    if outcome.arguments is None or outcome.moved is None:
         return
-    for root, path, *_ in reference_changes(gathered.structure.roots, outcome.arguments, outcome.mapping):
+    for root, path, *_ in reference_changes(gathered.structure.roots, outcome.arguments, outcome.moved):
         owner = _owner(gathered.roots[root], path)
         trace = _trace_of(owner, here)
         if trace is not here:

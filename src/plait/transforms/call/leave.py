@@ -9,6 +9,7 @@ import jax
 
 from ...core.graph.flatten import Walk, path_of
 from ...core.graph.graphdef import GraphDef
+from ...core.graph.identities import moved_indices
 from ...core.graph.locate import describe_place
 from ...core.objects.statics import HashableMapping
 from ...core.objects.variables import Variable
@@ -92,10 +93,9 @@ class Left:
         """The prefix of a leaf of the walk, by that of the root that it belongs to: arguments, then output."""
         return choose(prefixes[self.root(leaf)], path_of(self.walk.links[leaf]), self.walk.leaves[leaf])
 
-    def mapping(self) -> HashableMapping[int, int]:
-        """New index → outer index, for the objects that were there before."""
-        found = {outer: self.walk.refs.get(inner) for outer, inner in self.entered.index_ref.items()}
-        return HashableMapping({new: outer for outer, new in found.items() if new is not None})
+    def moved(self) -> HashableMapping[int, int]:
+        """Outer index → new index, for the objects that were there before."""
+        return HashableMapping(moved_indices(self.entered.index_ref, self.walk.refs))
 
 
 def _check_no_inputs(name: str, walk: Walk, variables: Sequence[Any]) -> None:

@@ -126,7 +126,7 @@ class Loop:
                 do="use graph_updates=True",
             )
         before = left.entered.structure.roots
-        for root, path, text, is_new_variable in reference_changes(before, left.arguments, left.mapping()):
+        for root, path, text, is_new_variable in reference_changes(before, left.arguments, left.moved()):
             if not isinstance(prefixes[root], int) and not is_new_variable:
                 raise ArgumentError(
                     f"{self.name}: the structure of what iterations hand on or share changed in an iteration",

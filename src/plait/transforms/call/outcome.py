@@ -40,7 +40,7 @@ class Outcome:
         output: the structure of the output, or ``None`` for a plain one that is carried as it is.
         output_sources: where the value of each leaf of its objects is.
         plain: where each plain leaf of the output is.
-        mapping: new index → outer index, for the objects that were there before.
+        moved: outer index → new index, for the objects that were there before.
     """
 
     written: tuple[tuple[int, Address], ...] = ()
@@ -50,7 +50,7 @@ class Outcome:
     output: Structure | None = None
     output_sources: tuple[Address, ...] = ()
     plain: tuple[Address, ...] = ()
-    mapping: HashableMapping[int, int] | None = None
+    moved: HashableMapping[int, int] | None = None
 
     @property
     def returns_objects(self) -> bool:
@@ -68,18 +68,15 @@ class Outcome:
         """
         if self.arguments is not None or self.output is None:
             return None
-        numbers = {root.index: number for number, root in enumerate(arguments.roots)}
-        found: dict[int, int] = {}
+        if self.moved is None:
+            return {}
+        arguments_by_index = {self.moved.get(root.index): number for number, root in enumerate(arguments.roots)}
+        before = set(self.moved.values())
+        found: dict[Any, int] = {}
         for root in self.output.roots:
-            assert self.mapping is not None
-            if type(root) is NodeRef:
-                index: int = root.index  # type: ignore[assignment]
-                if index in self.mapping:
-                    number = numbers.get(self.mapping[index])
-                    if number is None:
-                        return None
-                    found[index] = number
-            elif any(part.index in self.mapping for part in iter_parts(root)):
+            if type(root) is NodeRef and root.index in arguments_by_index:
+                found[root.index] = arguments_by_index[root.index]
+            elif any(part.index in before for part in iter_parts(root)):
                 return None
         return found
 

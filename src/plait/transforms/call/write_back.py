@@ -13,6 +13,7 @@ import jax
 
 from ...core.graph.flatten import Walk
 from ...core.graph.graphdef import GraphDef, LeafDef, VariableDef, iter_parts
+from ...core.graph.identities import own_objects
 from ...core.graph.unflatten import UNTOUCHED, Builder
 from ...core.objects.variables import Variable
 from .enter import rebuild
@@ -56,9 +57,8 @@ class _Rebuilding:
         outer = Walk()
         for root in gathered.roots:
             outer.add(root)
-        objects = {index: item for item, index in outer.refs.items()}
-        assert outcome.mapping is not None
-        self.cache = {new: objects[old] for new, old in outcome.mapping.items()}
+        assert outcome.moved is not None
+        self.cache = own_objects(outer.refs, outcome.moved)
         self.own = {id(leaf): position for position, leaf in enumerate(outer.leaves) if isinstance(leaf, Variable)}
         for position, address in outcome.written:
             cells[position].raw = at(outputs, address)

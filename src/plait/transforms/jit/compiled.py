@@ -230,7 +230,7 @@ class Compiled:
                 output=outcome.output,
                 output_sources=tuple(Address(1, i) for i in range(len(output))),
                 plain=tuple(Address(1, len(output) + i) for i in range(len(plain))),
-                mapping=outcome.mapping,
+                moved=outcome.moved,
             )
             output += plain
         if self.first is None:
