@@ -4,7 +4,8 @@ One context serves one round of four steps: split outside, merge inside, split i
 numbers the caller's objects; the first merge makes private ones under the same numbers; the second split records in the
 graphdef, which is static, which old number became which new one; the second merge uses that to refill the caller's
 own objects. Numbering is a pure function of structure, so step 4 works from the recorded graphdef alone when a compiled
-function is called again. The numbers are kept as plait's own transforms keep them (``graph/identities.py``). (U1 to U14, U37 to U40)
+function is called again. plait's own transforms keep the numbers in the same way (``graph/identities.py``).
+(U1 to U14, U37 to U40)
 """
 
 from __future__ import annotations
