@@ -30,9 +30,11 @@ def scratch_folder(target: Path) -> Iterator[Path]:
     Raises:
         OSError: none can be made there.
     """
-    _clear_abandoned(target)
+    remove_abandoned(target.parent, target.name)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_SUFFIX, dir=target.parent))
-    lock = _locked(scratch / _LOCK, create=True)
+    lock = hold(scratch / _LOCK, create=True)
+    if lock is None:  # a folder that nobody can be seen to hold is nobody's to remove
+        (scratch / _LOCK).unlink(missing_ok=True)
     try:
         yield scratch
     finally:
@@ -41,10 +43,15 @@ def scratch_folder(target: Path) -> Iterator[Path]:
             os.close(lock)
 
 
-def _clear_abandoned(target: Path) -> None:
-    """Remove folders for ``target`` whose writer has ended. Those without a lock are left: they may be somebody's."""
-    for folder in target.parent.glob(f".{_escaped(target.name)}.*{_SUFFIX}"):
-        lock = _locked(folder / _LOCK, create=False)
+def remove_abandoned(parent: Path, name: str | None = None) -> None:
+    """Remove the folders for places in ``parent`` (for the one of that name) whose writer has ended.
+
+    Those without a lock are left: they may be somebody's.
+    """
+    for folder in parent.glob(f".{'*' if name is None else _escaped(name)}.*{_SUFFIX}"):
+        lock = None
+        with contextlib.suppress(OSError):
+            lock = hold(folder / _LOCK, create=False)
         if lock is not None:
             if not (folder / "replaced").exists():  # what was there before, which its writer could not put back
                 shutil.rmtree(folder, ignore_errors=True)
@@ -55,19 +62,26 @@ def _escaped(name: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
-def _locked(path: Path, *, create: bool) -> int | None:
-    """The open file with its lock; ``None`` if it is not there, somebody has it, or the disk knows no locks."""
+def hold(path: Path, *, create: bool) -> int | None:
+    """Lock a file until what is returned is closed, or the process ends.
+
+    Returns:
+        The open file; ``None`` if it is not there, or the disk knows no locks.
+
+    Raises:
+        BlockingIOError: somebody else holds it.
+    """
     if fcntl is None:
         return None
     try:
         file = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
-    except OSError:
+    except FileNotFoundError:
         return None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
         os.close(file)
-        if create:
-            path.unlink(missing_ok=True)
+        if isinstance(error, BlockingIOError):
+            raise
         return None
     return file

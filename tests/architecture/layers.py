@@ -50,7 +50,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "kv_cache", "attention", "cells", "recurrent", "pooling", "lora", "sequential",
     ),
     "checkpoint": (
-        "layout", "leaves", "together", "orbax", "stored", "safetensors", "orbax_trees",
+        "layout", "keep", "leaves", "together", "positions", "orbax", "checkpoints", "stored", "safetensors",
+        "orbax_trees",
     ),
     "bridge": (
         "linen", "kinds", "nnx_meta", "leaves", "collections", "variables", "rngs", "lazy", "init_apply", "filling",
@@ -69,7 +70,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "inspect": ("display", "sharding", "retrace"),
     "training": (
         "optimizer", "learning_rates", "loss_scaling", "train_state", "metric", "classification", "metrics",
-        "ema", "progress",
+        "ema", "progress", "batches",
     ),
     "demo": ("images", "figures", "exports", "runs", "table", "digits"),
     "migrate": ("known", "uses", "rewrite", "files"),

@@ -9,13 +9,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .layout import Manifest as Manifest, latest as latest
+    from .checkpoints import Checkpoints as Checkpoints
+    from .keep import Keep as Keep
+    from .layout import Manifest as Manifest, Saved as Saved, latest as latest
     from .orbax import restore as restore, save as save
     from .safetensors import load_safetensors as load_safetensors, save_safetensors as save_safetensors
     from .stored import StoredArray as StoredArray
 
 _PLACES = {
+    "Checkpoints": "checkpoints",
+    "Keep": "keep",
     "Manifest": "layout",
+    "Saved": "layout",
     "StoredArray": "stored",
     "latest": "layout",
     "load_safetensors": "safetensors",
@@ -24,7 +29,18 @@ _PLACES = {
     "save_safetensors": "safetensors",
 }
 
-__all__ = ["Manifest", "StoredArray", "latest", "load_safetensors", "restore", "save", "save_safetensors"]
+__all__ = [
+    "Checkpoints",
+    "Keep",
+    "Manifest",
+    "Saved",
+    "StoredArray",
+    "latest",
+    "load_safetensors",
+    "restore",
+    "save",
+    "save_safetensors",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,13 +2,14 @@
 
     epoch-0003/
         arrays/       the arrays as Orbax writes them: one flat tree, keyed by the names of the leaves
+        positions/    where the iterators over data were (``positions.py``)
         plait.json    the manifest, written last
 
-The manifest has the format and its version, the step and metrics that the user gave, a description of every leaf, and
-the size and SHA-256 of every other file, of itself too. A folder is whole when all of that agrees. It is made under a
-hidden name beside its place and renamed when it is complete, so a crash leaves a hidden folder, which the next save to
-that name removes, and never half a checkpoint under the name that was asked for. Any tool that reads Orbax reads
-``arrays/``.
+The manifest has the format and its version, the time, the step, metrics and notes that the user gave, a description of
+every leaf, and the size and SHA-256 of every other file, of itself too. A folder is whole when all of that agrees. It
+is made under a hidden name beside its place and renamed when it is complete, so a crash leaves a hidden folder, which
+the next save to that name removes, and never half a checkpoint under the name that was asked for. Any tool that reads
+Orbax reads ``arrays/``.
 """
 
 from __future__ import annotations
@@ -40,11 +41,41 @@ class Manifest:
         step: the step that was given to ``save``, or ``None``.
         metrics: the metrics that were given to ``save``.
         leaves: a description of each leaf, by name: its kind, dtype, shape, or its value if that is a plain number.
+        extra: what was given to ``save`` as ``extra``.
+        time: when it was saved, in seconds since 1970; 0 for those written by plait before 0.3.
     """
 
     step: int | None
     metrics: Mapping[str, Any]
     leaves: Mapping[str, Mapping[str, Any]]
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    time: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Saved:
+    """A checkpoint that has a step.
+
+    Attributes:
+        path: its folder.
+        step, metrics, time: as in its ``Manifest``.
+    """
+
+    path: Path
+    step: int
+    metrics: Mapping[str, Any]
+    time: float
+
+
+def saved_in(folder: Path) -> list[Saved]:
+    """The checkpoints in a folder that have a step, the newest last. Their arrays are not looked at."""
+    found = []
+    for place in _iter_folders(folder):
+        with contextlib.suppress(CheckpointError):
+            manifest = manifest_of(read_manifest_text(place))
+            if manifest.step is not None:
+                found.append(Saved(place, manifest.step, manifest.metrics, manifest.time))
+    return sorted(found, key=lambda each: (each.step, each.time))
 
 
 def latest(folder: str | os.PathLike[str]) -> Path | None:
@@ -63,6 +94,18 @@ def latest(folder: str | os.PathLike[str]) -> Path | None:
             check_whole(place)
             return place
     return None
+
+
+def damaged_in(folder: Path) -> list[str]:
+    """The names of the folders that look like checkpoints, and whose manifest cannot be read."""
+    found = []
+    for place in _iter_folders(folder):
+        try:
+            read_manifest_text(place)
+        except CheckpointError:
+            if (place / ARRAYS).is_dir() or (place / MANIFEST).exists():
+                found.append(place.name)
+    return sorted(found)
 
 
 def _iter_folders(folder: Path) -> Iterator[Path]:
@@ -105,7 +148,7 @@ def check_whole(path: Path) -> Manifest:
 
 def manifest_of(text: Mapping[str, Any]) -> Manifest:
     """The manifest that was stored."""
-    return Manifest(text["step"], text["metrics"], text["leaves"])
+    return Manifest(text["step"], text["metrics"], text["leaves"], text.get("extra", {}), text.get("time", 0.0))
 
 
 def read_manifest_text(path: Path) -> dict[str, Any]:
@@ -154,6 +197,8 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
         "step": manifest.step,
         "metrics": dict(manifest.metrics),
         "leaves": {name: dict(leaf) for name, leaf in manifest.leaves.items()},
+        "extra": dict(manifest.extra),
+        "time": manifest.time,
         "files": files,
     }
     stored["sha256"] = _digest_of_manifest(stored)

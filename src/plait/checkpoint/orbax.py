@@ -8,7 +8,9 @@ process 0 does the rest for all.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,8 @@ from .leaves import (
     to_array,
     to_target,
 )
-from .together import on_first
+from .positions import encoded, read_positions, separated, write_positions
+from .together import on_first, wait_for_all
 
 
 def save(
@@ -37,6 +40,7 @@ def save(
     *,
     step: int | None = None,
     metrics: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write the values of a graph to the folder ``path``, whole or not at all.
@@ -46,9 +50,11 @@ def save(
 
     Args:
         path: the folder to be made; its parents are made too.
-        node: a module, variable or state, or a dict of several: ``{"model": model, "optimizer": optimizer}``.
+        node: a module, variable or state, or a dict of several: ``{"model": model, "optimizer": optimizer}``. Iterators
+            over data that have ``get_state`` and ``set_state`` may be among them: their position is saved.
         step: a number that orders checkpoints; ``latest`` finds the highest.
         metrics: numbers and strings to be kept with it, by name.
+        extra: anything that JSON can hold, by name; ``restore`` returns it in the manifest.
         overwrite: whether a checkpoint at ``path`` is replaced.
 
     Returns:
@@ -67,27 +73,90 @@ def save(
         >>> bool((other.kernel[...] == model.kernel[...]).all())
         True
     """
-    target = Path(path).absolute()
-    values, _ = named_leaves(node)
-    leaves = {name: describe(value, name) for name, value in values.items()}
-    manifest = Manifest(_whole_number(step), _plain_metrics(metrics or {}), leaves)
-    arrays = {name: to_array(values[name], name) for name, leaf in leaves.items() if is_in_arrays(leaf)}
-    with contextlib.ExitStack() as held:
+    saving = Saving(path, node, step=step, metrics=metrics, extra=extra, overwrite=overwrite)
+    with saving:
+        saving.arrive()
+        on_first(saving.finish)
+    return saving.target
+
+
+class Saving:
+    """A checkpoint that is being written.
+
+    When it is made, everything has been taken from the objects: they may change, and be donated, while the rest is
+    written. Then ``arrive`` waits for the arrays, and ``finish``, which is for process 0 alone, makes the checkpoint
+    whole and moves it to its place. Used as a context manager it leaves nothing behind.
+
+    Args:
+        path, node, step, metrics, extra, overwrite: as for ``save``.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        node: Any,
+        *,
+        step: Any,
+        metrics: Mapping[str, Any] | None,
+        extra: Mapping[str, Any] | None,
+        overwrite: bool,
+    ) -> None:
+        self.target = Path(path).absolute()
+        node, iterators = separated(node)
+        values, _ = named_leaves(node)
+        leaves = {name: describe(value, name) for name, value in values.items()}
+        self.manifest = Manifest(
+            _whole_number(step), _plain_metrics(metrics or {}), leaves, plain_extra(extra or {}), time.time()
+        )
+        arrays = {name: to_array(values[name], name) for name, leaf in leaves.items() if is_in_arrays(leaf)}
+        positions = encoded(iterators)
+        self._held = contextlib.ExitStack()
+        self._checkpointer: Any = None
 
         def begin() -> str:
-            return str(held.enter_context(new_folder(target, overwrite=overwrite)))
+            return str(self._held.enter_context(new_folder(self.target, overwrite=overwrite)))
 
-        def finish() -> str:
-            write_manifest(draft, manifest)
-            held.close()  # moves the folder to its place
-            return ""
+        try:
+            self._draft = Path(on_first(begin))
+            if positions:
+                write_positions(self._draft, positions)
+            if arrays:
+                self._checkpointer = _checkpointer()
+                self._checkpointer.save(self._draft / ARRAYS, arrays)
+            if positions and not arrays:
+                wait_for_all("positions")  # Orbax waits for all processes where it has anything to write
+        except BaseException:
+            self.close()
+            raise
 
-        draft = Path(on_first(begin))
-        if arrays:
-            with _checkpointer() as checkpointer:
-                checkpointer.save(draft / ARRAYS, arrays)
-        on_first(finish)
-    return target
+    def arrive(self) -> None:
+        """Wait until the arrays of all processes are written."""
+        if self._checkpointer is not None:
+            self._checkpointer.wait_until_finished()
+
+    def finish(self) -> str:
+        """Write the manifest and move the folder to its place."""
+        write_manifest(self._draft, self.manifest)
+        self._held.close()
+        return ""
+
+    def close(self) -> None:
+        """Remove what was written, if it is not whole."""
+        checkpointer, self._checkpointer = self._checkpointer, None
+        with contextlib.ExitStack() as last:
+            last.callback(self._held.pop_all().__exit__, NotWhole, NotWhole(), None)
+            if checkpointer is not None:
+                checkpointer.close()
+
+    def __enter__(self) -> Saving:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class NotWhole(Exception):
+    """Ends the making of a folder that is to be dropped."""
 
 
 def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, cast: bool = False) -> Manifest:
@@ -102,11 +171,12 @@ def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, c
         node: what was saved, or something of the same structure; shapes without values get values. A state, such as
             ``plait.state(model)``, is detached: then it has the values, and the model does not. To restore a part of a
             model in place, give ``plait.variables(model, filter)`` and ``partial=True``.
-        partial: whether to pass over leaves of the checkpoint that ``node`` lacks, such as those of the optimizer.
+            Iterators that were saved go to their positions, once all values are there.
+        partial: whether to pass over what of the checkpoint ``node`` lacks, such as the leaves of the optimizer.
         cast: whether floats and complex numbers may be stored with another dtype; they get that of ``node``.
 
     Returns:
-        The manifest, with the ``step`` and ``metrics`` that were saved.
+        The manifest, with the ``step``, ``metrics`` and ``extra`` that were saved.
 
     Raises:
         CheckpointError: the folder is no whole checkpoint, or does not fit; the message names the paths that differ.
@@ -128,8 +198,8 @@ def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, c
         check_whole(source)
         return ""
 
-    on_first(check)  # it is enough that one process reads every file once more
     manifest = manifest_of(read_manifest_text(source))
+    node, iterators = separated(node)
     values, state_of = named_leaves(node)
     stored_as = stored_names(node, values, manifest.leaves)
     leaves = {name: manifest.leaves[stored] for name, stored in stored_as.items()}
@@ -137,7 +207,9 @@ def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, c
         used = set(stored_as.values())
         leaves |= {name: leaf for name, leaf in manifest.leaves.items() if name not in used}
     own = {name: describe(value, name) for name, value in values.items()}
-    check_same_leaves(leaves, own, at=str(source), cast=cast)
+    check_same_leaves(leaves, own, at=str(source), cast=cast)  # before any array is read
+    on_first(check)  # it is enough that one process reads every file once more
+    positions = read_positions(source, iterators, partial=partial)
     in_arrays = [name for name, leaf in leaves.items() if is_in_arrays(leaf)]
     targets = {stored_as[name]: to_target(values[name], name) for name in in_arrays}
     arrays = {}
@@ -145,6 +217,8 @@ def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, c
         arrays = _read(source / ARRAYS, targets)
     restored = {name: from_array(arrays.get(stored_as[name]), leaf, values[name]) for name, leaf in leaves.items()}
     update(node, state_of(restored))
+    for name, position in positions.items():
+        iterators[name].set_state(position)
     return manifest
 
 
@@ -175,6 +249,28 @@ def _whole_number(step: Any) -> int | None:
         expected="an int, or None",
         do="save(path, model, step=epoch)",
     )
+
+
+def plain_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """What a user keeps beside the values, as JSON has it.
+
+    Raises:
+        ArgumentTypeError: JSON would not give it back.
+    """
+    for name, value in extra.items():
+        try:
+            same = isinstance(name, str) and json.loads(json.dumps(value)) == value
+        except (TypeError, ValueError):
+            same = False
+        if not same:
+            raise ArgumentTypeError(
+                "a checkpoint cannot hold this beside the values",
+                at=f"extra[{name!r}]",
+                found=f"{value!r:.80} of type {type(value).__name__}",
+                expected="what JSON gives back: numbers, strings, None, and lists and dicts with strings as keys",
+                do="turn it into such data; arrays belong into the objects: plait.Variable(array)",
+            )
+    return dict(extra)
 
 
 def _plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,14 @@ def on_first(act: Callable[[], str]) -> str:
     raise kind(heard["message"], **heard["parts"])
 
 
+def wait_for_all(what: str) -> None:
+    """Wait until all processes have come here."""
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices(f"plait {what}")
+
+
 def _told(error: Exception) -> dict[str, object]:
     if isinstance(error, PlaitError):
         parts = {name: text[:_LONGEST] for name, text in error.parts.items()}

@@ -1,0 +1,84 @@
+"""Which checkpoints of a run are kept: a rule, and what it leaves of a list of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from ..errors import ArgumentError
+from .layout import Saved
+
+
+@dataclasses.dataclass(frozen=True)
+class Keep:
+    """Which checkpoints stay when a new one is there. One stays if any of the rules names it.
+
+    Args:
+        last: the newest ones; ``None`` for all. The newest always stays.
+        best: how many of the best by ``metric``.
+        metric: a name in the ``metrics`` that are saved. Checkpoints without it, or with NaN, are no candidates.
+        mode: ``"min"`` where less is better, ``"max"`` where more is.
+        every: those whose step is a multiple of it.
+        hours: one for each time span of this length: the first that was saved in it.
+
+    Raises:
+        ArgumentError: a number below 1 (of hours: not above 0), ``best`` without ``metric``, or another mode.
+
+    Example:
+        >>> plait.checkpoint.Keep(last=2, best=1, metric="loss", every=1_000)
+        Keep(last=2, best=1, metric='loss', mode='min', every=1000, hours=None)
+    """
+
+    last: int | None = 3
+    best: int = 0
+    metric: str | None = None
+    mode: str = "min"
+    every: int | None = None
+    hours: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, low in (("last", 1), ("best", 0), ("every", 1)):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < low):
+                raise _wrong(name, value, f"a whole number from {low}", f"{name}={max(low, 1)}, metric='loss'")
+        if self.hours is not None and not self.hours > 0:
+            raise _wrong("hours", self.hours, "a number above 0", "hours=1")
+        if self.mode not in ("min", "max"):
+            raise _wrong("mode", self.mode, "'min' or 'max'", "mode='min'")
+        if self.best and self.metric is None:
+            raise _wrong("metric", None, "the name of a metric, since best is given", "best=1, metric='loss'")
+
+    def chosen(self, saved: Sequence[Saved]) -> set[Saved]:
+        """Those that stay."""
+        ordered = sorted(saved, key=lambda each: (each.step, each.time))
+        stay = set(ordered if self.last is None else ordered[-self.last :])
+        stay |= set(self.ranked(ordered)[: self.best])
+        if self.every is not None:
+            stay |= {each for each in ordered if each.step % self.every == 0}
+        if self.hours is not None:
+            spans: dict[int, Saved] = {}
+            for each in ordered:
+                spans.setdefault(math.floor(each.time / (3600 * self.hours)), each)
+            stay |= set(spans.values())
+        return stay
+
+    def ranked(self, saved: Sequence[Saved]) -> list[Saved]:
+        """Those that have the metric, the best first; of equal ones the earlier, which took less training."""
+        sign = 1 if self.mode == "min" else -1
+        scored = [each for each in saved if self.metric is not None and _is_number(each.metrics.get(self.metric))]
+        return sorted(scored, key=lambda each: (sign * each.metrics[self.metric or ""], each.step))
+
+
+def _is_number(score: object) -> bool:
+    return isinstance(score, (int, float)) and not math.isnan(score)
+
+
+def _wrong(name: str, value: object, expected: str, do: str) -> ArgumentError:
+    return ArgumentError(
+        "this is no rule for checkpoints to keep",
+        at=name,
+        found=repr(value),
+        expected=expected,
+        do=f"for example plait.checkpoint.Keep({do})",
+    )

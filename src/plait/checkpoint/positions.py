@@ -1,0 +1,134 @@
+"""Positions in the data: what a checkpoint keeps of an iterator, so that a restored run goes on with the next batch.
+
+An iterator has a position if it has ``get_state()`` and ``set_state(state)``, as those of Grain have, and
+``plait.training.Batches`` around any other source. Its state is plain data or bytes. In a run of several processes each
+has an iterator of its own, and a file of its own:
+
+    positions/0-of-2.json    {"data": {"plain": {"epoch": 3, "index": 17}}}
+    positions/1-of-2.json    {"data": {"bytes": "eyJ..."}}
+
+A run that goes on with another number of processes has its positions only where they were the same in all.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import operator
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeGuard
+
+import jax
+
+from ..core.objects.nodes import Kind, kind_of
+from ..errors import ArgumentTypeError, CheckpointError
+
+POSITIONS = "positions"
+
+
+class Positioned(Protocol):
+    """An iterator that can say where it is, and go there."""
+
+    def get_state(self) -> Any:
+        """Where it is: bytes, or numbers, strings, lists and dicts of them."""
+        ...
+
+    def set_state(self, state: Any, /) -> Any:
+        """Go to where ``get_state`` was called."""
+        ...
+
+
+def has_position(value: Any) -> TypeGuard[Positioned]:
+    """Whether a value is an iterator with a position, and no part of a model."""
+    return (
+        callable(getattr(value, "get_state", None))
+        and callable(getattr(value, "set_state", None))
+        and kind_of(value) is Kind.STATIC
+    )
+
+
+def separated(node: Any) -> tuple[Any, dict[str, Positioned]]:
+    """What has leaves, and the iterators beside it, by name."""
+    if type(node) is not dict:
+        return node, {}
+    iterators = {str(name): value for name, value in node.items() if has_position(value)}
+    return (
+        {name: value for name, value in node.items() if str(name) not in iterators} if iterators else node
+    ), iterators
+
+
+def encoded(iterators: Mapping[str, Positioned]) -> dict[str, Any]:
+    """The positions as they are stored.
+
+    Raises:
+        ArgumentTypeError: an iterator gives something that cannot be stored.
+    """
+    return {name: _encode(iterator.get_state(), name) for name, iterator in iterators.items()}
+
+
+def _encode(state: Any, name: str) -> dict[str, Any]:
+    if isinstance(state, (bytes, bytearray)):
+        return {"bytes": base64.b64encode(state).decode()}
+    try:
+        stored = json.loads(json.dumps(state, allow_nan=False, default=operator.index))
+        if stored == state:
+            return {"plain": stored}
+    except (TypeError, ValueError):
+        pass
+    raise ArgumentTypeError(
+        "a checkpoint cannot hold the position of this iterator",
+        at=name,
+        found=f"get_state() gave {state!r:.80} of type {type(state).__name__}",
+        expected="bytes, or numbers, strings, and lists and dicts of them with strings as keys",
+        do="give the iterator a get_state that returns such data, or save what finds the place again in extra={...}",
+    )
+
+
+def write_positions(draft: Path, positions: Mapping[str, Any]) -> None:
+    """Store the positions of this process."""
+    folder = draft / POSITIONS
+    folder.mkdir(exist_ok=True)
+    (folder / _name(jax.process_index(), jax.process_count())).write_text(json.dumps(positions))
+
+
+def read_positions(path: Path, wanted: Mapping[str, Positioned], *, partial: bool) -> dict[str, Any]:
+    """The positions of these iterators, for this process; nothing is moved.
+
+    Raises:
+        CheckpointError: the checkpoint has positions for others, or of other processes that were at different places.
+    """
+    folder = path / POSITIONS
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    own = folder / _name(jax.process_index(), jax.process_count())
+    stored = [json.loads(file.read_text()) for file in ([own] if own in files else files)]
+    names = set(stored[0]) if stored else set()
+    missing, extra = sorted(wanted.keys() - names), [] if partial else sorted(names - wanted.keys())
+    if missing or extra:
+        raise CheckpointError(
+            "the checkpoint does not fit: it has positions of other iterators",
+            at=f"{', '.join((*missing, *extra))} (in {path})",
+            found=f"positions of {', '.join(sorted(names)) or 'no iterator'}",
+            expected=f"of {', '.join(sorted(wanted)) or 'none'}",
+            do="give restore the iterators under the names that save had"
+            + ("; partial=True passes over those that are not given" if extra and not missing else ""),
+        )
+    for name in wanted:
+        if any(each[name] != stored[0][name] for each in stored):
+            raise CheckpointError(
+                "the positions in the data were different in each process, and there are other processes now",
+                at=f"{name} (in {path})",
+                found=f"positions of {len(stored)} processes",
+                expected=f"of {jax.process_count()}, or the same in all",
+                do="restore without the iterator (partial=True) and start the epoch again, or use data that all "
+                "processes read in one order",
+            )
+    return {name: _decode(stored[0][name]) for name in wanted}
+
+
+def _decode(stored: Mapping[str, Any]) -> Any:
+    return base64.b64decode(stored["bytes"]) if "bytes" in stored else stored["plain"]
+
+
+def _name(index: int, count: int) -> str:
+    return f"{index}-of-{count}.json"

@@ -1,0 +1,184 @@
+"""The checkpoints of a run: in the background, kept by a rule, one run to a folder."""
+
+import errno
+import signal
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import plait
+from plait.checkpoint import Checkpoints, Keep, orbax, save
+from plait.errors import CheckpointError
+from tests.compare import assert_same, readable
+
+
+def values(node):
+    """A copy of all values on the host, keys as their bits."""
+    return jax.tree.map(lambda leaf: np.array(readable(leaf)), plait.to_pure_dict(plait.state(node)))
+
+
+class Net(plait.Module):
+    def __init__(self, size=2_000, seed=0):
+        rngs = plait.Rngs(seed)
+        self.layers = plait.List([plait.Linear(size, 8, rngs=rngs) for _ in range(3)])
+        self.count = plait.Variable(jnp.zeros((), jnp.int32))
+        self.rngs = rngs
+
+
+@plait.jit(donate=True)
+def grow(model):
+    for layer in model.layers:
+        layer.kernel.value = layer.kernel.value + 1
+    model.count.value += 1
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_what_is_saved_is_what_the_objects_were_when_save_was_called(tmp_path, background):
+    model, expected = Net(), {}
+    with Checkpoints(tmp_path, keep=Keep(last=None), background=background) as checkpoints:
+        for step in range(6):
+            expected[step] = values(model)
+            checkpoints.save(step, {"model": model})
+            for _ in range(3):
+                grow(model)  # gives away the buffers that are being written
+        for step, wanted in expected.items():
+            fresh = Net(seed=1)
+            checkpoints.restore({"model": fresh}, step=step)
+            assert_same(values(fresh), wanted)
+
+
+def test_the_rule_is_applied_after_each_save(tmp_path):
+    model = Net(2)
+    with Checkpoints(tmp_path, keep=Keep(last=2, best=1, metric="loss", every=4)) as checkpoints:
+        for step, loss in enumerate([5.0, 1.0, 4.0, 3.0, 2.0, 6.0, 7.0]):
+            checkpoints.save(step, model, metrics={"loss": loss})
+        assert [saved.step for saved in checkpoints.all()] == [0, 1, 4, 5, 6]
+        assert checkpoints.best().step == 1
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.is_dir()) == ["run.lock"]
+
+
+def test_the_error_of_a_failed_save_is_raised_by_the_next_call_and_once(tmp_path, monkeypatch):
+    model = Net(2)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, model)
+    checkpoints.wait()
+    with monkeypatch.context() as broken:
+
+        def full(*_):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        broken.setattr(orbax, "write_manifest", full)
+        checkpoints.save(2, model)
+        with pytest.raises(CheckpointError, match="could not be written") as caught:
+            checkpoints.save(3, model)
+    assert "No space left" in caught.value.parts["found"]
+    checkpoints.save(4, model)
+    assert [saved.step for saved in checkpoints.all()] == [1, 4]
+    assert not list(tmp_path.glob(".*"))
+    checkpoints.close()
+
+
+def test_the_newest_whole_one_is_restored(tmp_path):
+    model = Net(2)
+    with Checkpoints(tmp_path) as checkpoints:
+        assert checkpoints.restore(model) is None
+        for step in (1, 2, 3):
+            checkpoints.save(step, model, extra={"note": [step, None, {"x": 0.5}]})
+        checkpoints.wait()
+        (tmp_path / "step-00000003" / "plait.json").unlink()
+        manifest = checkpoints.restore(model)
+        assert manifest.step == 2
+        assert manifest.extra == {"note": [2, None, {"x": 0.5}]}
+        for step in (1, 2):
+            (tmp_path / f"step-{step:08}" / "arrays" / "_METADATA").write_text("{}")
+        before = values(model)
+        with pytest.raises(CheckpointError, match="no whole checkpoint") as caught:
+            checkpoints.restore(model)
+        assert "_METADATA" in caught.value.parts["found"]
+        assert_same(values(model), before)
+        with pytest.raises(CheckpointError, match="of step 7") as caught:
+            checkpoints.restore(model, step=7)
+        assert "1, 2" in caught.value.parts["found"]
+
+
+def test_a_structure_that_does_not_fit_is_told_before_any_array_is_read(tmp_path, monkeypatch):
+    path = save(tmp_path / "one", Net(2))
+
+    def read(*_):
+        raise AssertionError("a file was read")
+
+    monkeypatch.setattr(orbax, "_read", read)
+    monkeypatch.setattr(orbax, "check_whole", read)
+    with pytest.raises(CheckpointError, match="does not fit"):
+        plait.checkpoint.restore(path, Net(3))
+
+
+HOLDER = """
+    import os, sys, time
+    from plait.checkpoint import Checkpoints
+    checkpoints = Checkpoints(sys.argv[1])
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_second_run_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(HOLDER), str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        number = process.stdout.readline().strip()
+        with pytest.raises(CheckpointError, match="another run") as caught:
+            Checkpoints(tmp_path)
+        assert number in caught.value.parts["found"]
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    finally:
+        process.kill()
+        process.communicate()
+    with Checkpoints(tmp_path), pytest.raises(CheckpointError, match="another run"):
+        Checkpoints(tmp_path)
+    Checkpoints(tmp_path).close()
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_at_once(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        Checkpoints(tmp_path / "file")
+
+
+def test_one_of_the_same_step_is_replaced(tmp_path):
+    model = Net(2)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, model)
+        model.count.value += 5
+        checkpoints.save(1, model)
+        fresh = Net(2)
+        checkpoints.restore(fresh)
+        assert fresh.count.value == 5
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path):
+    program = """
+        import os, sys, signal
+        import plait
+        from plait.checkpoint import Checkpoints, orbax
+        model = plait.Linear(2, 2, rngs=plait.Rngs(0))
+        checkpoints = Checkpoints(sys.argv[1])
+        checkpoints.save(1, model)
+        checkpoints.wait()
+        orbax.write_manifest = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        checkpoints.save(2, model)
+        checkpoints.wait()
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program), str(tmp_path)], check=False)
+    assert list(tmp_path.glob(".*.partial"))
+    model = plait.Linear(2, 2, rngs=plait.Rngs(1))
+    with Checkpoints(tmp_path) as checkpoints:
+        assert not list(tmp_path.glob(".*.partial"))
+        assert checkpoints.restore(model).step == 1

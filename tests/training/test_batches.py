@@ -1,0 +1,68 @@
+"""Batches: epoch after epoch, from any position."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from plait.errors import ArgumentError, ArgumentTypeError
+from plait.training import Batches
+
+
+@given(
+    lengths=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    epochs=st.integers(1, 4),
+    stop=st.integers(0, 25),
+)
+def test_from_any_position_the_rest_is_what_would_have_come(lengths, epochs, stop):
+    def source(epoch):
+        return ((epoch, i) for i in range(lengths[epoch % len(lengths)]))
+
+    whole = list(Batches(source, epochs=epochs))
+    assert whole == [(e, i) for e in range(epochs) for i in range(lengths[e % len(lengths)])]
+    begun = Batches(source, epochs=epochs)
+    first = list(itertools.islice(begun, stop))
+    again = Batches(source, epochs=epochs)
+    again.set_state(begun.get_state())
+    assert first + list(again) == whole
+    assert list(again) == []
+
+
+def test_a_position_can_be_taken_back():
+    batches = Batches([1, 2, 3])
+    states = [(batches.get_state(), next(batches)) for _ in range(5)]
+    for state, expected in reversed(states):
+        batches.set_state(state)
+        assert next(batches) == expected
+
+
+def test_a_dataset_with_items_alone_is_a_source():
+    class Items:
+        def __getitem__(self, index):
+            if index >= 2:
+                raise IndexError
+            return index
+
+    assert list(Batches(Items(), epochs=2)) == [0, 1, 0, 1]
+
+
+def test_what_can_be_gone_through_once_is_refused():
+    for source in (iter([1]), (x for x in [1]), map(str, [1]), 3):
+        with pytest.raises(ArgumentTypeError, match="each epoch"):
+            Batches(source)
+
+
+def test_an_epoch_without_batches_is_told():
+    for source in ([], lambda epoch: [1][epoch:]):
+        batches = Batches(source)
+        with pytest.raises(ArgumentError, match="no batches"):
+            list(itertools.islice(batches, 5))
+
+
+def test_data_that_has_become_shorter_is_told():
+    batches = Batches(np.arange(3))
+    batches.set_state({"epoch": 2, "index": 4})
+    with pytest.raises(ArgumentError, match="fewer batches") as caught:
+        next(batches)
+    assert caught.value.parts["found"] == "3 batches"
