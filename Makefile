@@ -18,7 +18,7 @@ NEWEST := .venv-newest
 DOWNSTREAM := .venv-downstream
 ON_NEWEST := saved_model saving portable readers stablehlo conversion
 
-.PHONY: help demo test slow long torch older newest downstream laws optimized nightly lint types lock bench fuzz reference check clean
+.PHONY: help demo test slow long torch older newest downstream laws faults optimized nightly lint types lock bench fuzz reference check clean
 .NOTPARALLEL:
 
 help:
@@ -34,8 +34,9 @@ help:
 	@echo 'make types      pyright on the library'
 	@echo 'make check      lint, types, and the tests of make test and make slow'
 	@echo 'make laws       the laws, with 5,000 examples each'
+	@echo 'make faults     runs that are killed 100 times'
 	@echo 'make optimized  the tests of make test and make slow, as XLA compiles for users'
-	@echo 'make nightly    what make check leaves out: long, older, newest, laws, optimized'
+	@echo 'make nightly    what make check leaves out: long, older, newest, laws, faults, optimized'
 	@echo 'make fuzz       the laws, with many more examples'
 	@echo 'make bench      the benchmarks'
 	@echo 'make reference  write docs/reference again from the docstrings'
@@ -84,7 +85,10 @@ laws: $(VENV)/dev.stamp
 optimized: $(VENV)/dev.stamp
 	PLAIT_TESTS_OPTIMIZE=1 $(BIN)/python -m pytest -q -m "not long"
 
-nightly: long older newest laws optimized
+faults: $(VENV)/dev.stamp
+	PLAIT_FAULTS=100 $(BIN)/python -m pytest -q -n 2 --timeout=0 tests/faults
+
+nightly: long older newest laws faults optimized
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks

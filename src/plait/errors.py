@@ -29,6 +29,7 @@ builtin exception that a user would catch::
     ├── CheckpointError              (ValueError)     a folder that is no whole checkpoint, or one of another model
     │   └── ConversionError                           a foreign checkpoint whose leaves are not those of the model
     ├── ProcessError                 (RuntimeError)   processes that cannot be connected, or one that was lost
+    ├── DataError                    (RuntimeError)   data of a training run that did not come in time
     ├── ExportError                  (RuntimeError)   an export that cannot be written, loaded or validated
     ├── MissingDependencyError       (ImportError)    an optional package that is not installed
     ├── AlreadyImportedError         (ImportError)    ``flax.nnx`` was imported before ``plait.as_flax``
@@ -42,8 +43,8 @@ builtin exception that a user would catch::
 
 Warnings stand beside them: ``CapturedModelWarning``, for a model that a jitted function captures,
 ``LostUpdateWarning``, for a change that reaches no one, ``SingleValueWarning``,
-for statistics of one value, ``NothingSelectedWarning``, for a filter or a tag that matches nothing, and
-``UnevenLayoutWarning``, for a dimension that a mesh cannot divide.
+for statistics of one value, ``NothingSelectedWarning``, for a filter or a tag that matches nothing,
+``UnevenLayoutWarning``, for a dimension that a mesh cannot divide, and ``LoggerWarning``, for a logger that failed.
 """
 
 from __future__ import annotations
@@ -190,6 +191,10 @@ class ProcessError(PlaitError, RuntimeError):
     """The processes of a run cannot be connected, or one of them was lost."""
 
 
+class DataError(PlaitError, RuntimeError):
+    """The data of a training run did not come in time."""
+
+
 class ExportError(PlaitError, RuntimeError):
     """An artifact cannot be written, loaded or validated."""
 
@@ -244,6 +249,10 @@ class SingleValueWarning(UserWarning):
 
 class NothingSelectedWarning(UserWarning):
     """What was to be differentiated, updated or reseeded is not there: a filter or a tag matches nothing."""
+
+
+class LoggerWarning(UserWarning):
+    """A logger of a training run raised an error, and gets no more numbers. Training goes on."""
 
 
 class UnevenLayoutWarning(UserWarning):

@@ -70,7 +70,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "inspect": ("display", "sharding", "retrace"),
     "training": (
         "optimizer", "learning_rates", "loss_scaling", "train_state", "metric", "classification", "metrics",
-        "ema", "progress", "batches",
+        "ema", "progress", "batches", "loggers", "accumulation", "loop",
     ),
     "demo": ("images", "figures", "exports", "runs", "table", "digits"),
     "migrate": ("known", "uses", "rewrite", "files"),
@@ -127,6 +127,7 @@ OWNERS: dict[str, frozenset[str]] = {
     "treescope": frozenset({"inspect"}),
     "rich": frozenset({"inspect", "training", "demo", "program"}),
     "sklearn": frozenset({"demo"}),
+    "tensorboardX": frozenset({"training"}),
     "matplotlib": frozenset({"demo", "inspect"}),
 }
 

@@ -6,11 +6,34 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .accumulation import accumulated_value_and_grad as accumulated_value_and_grad
     from .batches import Batches as Batches
+    from .loggers import JsonLines as JsonLines, Logger as Logger, TensorBoard as TensorBoard
+    from .loop import EarlyStop as EarlyStop, Fitted as Fitted, Moment as Moment, fit as fit
 
-_PLACES = {"Batches": "batches"}
+_PLACES = {
+    "Batches": "batches",
+    "EarlyStop": "loop",
+    "Fitted": "loop",
+    "JsonLines": "loggers",
+    "Logger": "loggers",
+    "Moment": "loop",
+    "TensorBoard": "loggers",
+    "accumulated_value_and_grad": "accumulation",
+    "fit": "loop",
+}
 
-__all__ = ["Batches"]
+__all__ = [
+    "Batches",
+    "EarlyStop",
+    "Fitted",
+    "JsonLines",
+    "Logger",
+    "Moment",
+    "TensorBoard",
+    "accumulated_value_and_grad",
+    "fit",
+]
 
 
 def __getattr__(name: str) -> Any:

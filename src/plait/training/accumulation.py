@@ -1,0 +1,92 @@
+"""Gradients of a batch that does not fit at once: summed over parts, and divided once.
+
+A loss that is a mean over tokens is not the mean of the losses of its parts, where these have different numbers of
+tokens. So each part gives a sum and what it counts, and the sums are divided at the end:
+
+    loss = Σ totalᵢ / Σ weightᵢ        ∇loss = Σ ∇totalᵢ / Σ weightᵢ
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..core.functional.split import state
+from ..core.objects.variable_kinds import Param
+from ..errors import ArgumentError
+from ..transforms.autodiff import value_and_grad
+from ..transforms.call.prefixes import Carry
+from ..transforms.loops import scan
+from ..transforms.selections import DiffState
+from ..typing import FilterLiteral
+
+
+def accumulated_value_and_grad(
+    loss: Callable[[Any, Any], Any], *, parts: int, wrt: FilterLiteral = Param
+) -> Callable[[Any, Any], tuple[jax.Array, Any]]:
+    """``value_and_grad`` of a mean over a batch that is gone through in parts, one after the other.
+
+    Args:
+        loss: ``loss(model, part)`` gives ``(total, weight)``, scalars: the sum of the losses of what it averages over,
+            and how many those are, such as the tokens that are no padding. What the model writes, statistics and random
+            streams, is handed on from part to part.
+        parts: into how many parts the first axis of each array of the batch is split.
+        wrt: which variables of the model the gradients are for.
+
+    Returns:
+        ``f(model, batch) -> (mean, gradients)``; the gradients are a ``State``, for ``optimizer.update``.
+
+    Raises:
+        ArgumentError: the first axis of an array of the batch cannot be split; names it. Raised by ``f``.
+
+    Example:
+        >>> model = plait.Linear(3, 1, rngs=plait.Rngs(0))
+        >>> def loss(model, batch):
+        ...     return (model(batch["x"]).sum(-1) ** 2 * batch["mask"]).sum(), batch["mask"].sum()
+        >>> batch = {"x": jnp.ones((4, 3)), "mask": jnp.array([1.0, 1.0, 1.0, 0.0])}
+        >>> mean, grads = plait.training.accumulated_value_and_grad(loss, parts=2)(model, batch)
+        >>> total, weight = loss(model, batch)
+        >>> bool(jnp.allclose(mean, total / weight)), grads["kernel"].shape
+        (True, (3, 1))
+    """
+    of_part = value_and_grad(loss, argnums=DiffState(0, wrt), has_aux=True)
+
+    def one(carry: Any, part: Any) -> Any:
+        model, total, weight, sums = carry
+        (value, count), grads = of_part(model, part)
+        sums = [each + leaf.astype(each.dtype) for each, leaf in zip(sums, jax.tree.leaves(grads), strict=True)]
+        return (model, total + value, weight + count, sums), None
+
+    def whole(model: Any, batch: Any) -> tuple[jax.Array, Any]:
+        leaves, treedef = jax.tree.flatten(state(model, wrt))
+        zero = jnp.zeros((), jnp.float32)
+        begin = (model, zero, zero, [jnp.zeros(leaf.shape, _wide(leaf.dtype)) for leaf in leaves])
+        (_, total, weight, sums), _ = scan(one, in_axes=(Carry, 0), out_axes=(Carry, 0))(begin, _split(batch, parts))
+        means = [(each / weight).astype(leaf.dtype) for each, leaf in zip(sums, leaves, strict=True)]
+        return total / weight, jax.tree.unflatten(treedef, means)
+
+    return whole
+
+
+def _wide(dtype: Any) -> Any:
+    """Sums of many small gradients lose their last bits in 16 of them."""
+    return jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype
+
+
+def _split(batch: Any, parts: int) -> Any:
+    def split_leaf(path: Any, leaf: Any) -> Any:
+        leaf = jnp.asarray(leaf)
+        if leaf.ndim == 0 or leaf.shape[0] % parts:
+            raise ArgumentError(
+                "the batch cannot be split into parts of one size",
+                at=f"batch{jax.tree_util.keystr(path)}",
+                found=f"an array of shape {leaf.shape}",
+                expected=f"a first axis of a multiple of {parts}",
+                do=f"pad the batch to a multiple of {parts}, with weight 0 for what is padding, or choose other parts",
+            )
+        return leaf.reshape(parts, leaf.shape[0] // parts, *leaf.shape[1:])
+
+    return jax.tree_util.tree_map_with_path(split_leaf, batch)

@@ -1,0 +1,117 @@
+"""Where the numbers of a run go: a protocol of two methods, JSON lines, and TensorBoard."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..errors import ArgumentError, MissingDependencyError
+
+
+class Logger(Protocol):
+    """What ``fit`` writes numbers to. Any object with these two methods is one."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Numbers by name, as they were after a step."""
+        ...
+
+    def close(self) -> None:
+        """The run has ended."""
+        ...
+
+
+class JsonLines:
+    """One line of JSON for each step that is logged: ``{"step": 100, "loss": 0.5}``.
+
+    Lines after the step that a run goes on from are dropped, so that each step stands there once. Every line is in the
+    file as soon as it is written. NaN and infinities are strings, since JSON has no numbers for them.
+
+    Args:
+        path: the file; its folder is made.
+
+    Raises:
+        ArgumentError: there is a file that is no such log. Raised by the first ``write``; the file stays as it is.
+
+    Example:
+        >>> log = plait.training.JsonLines("run/metrics.jsonl")
+        >>> log.write(100, {"loss": 0.5})
+        >>> log.close()
+        >>> log.path.read_text()
+        '{"step": 100, "loss": 0.5}\\n'
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._file: Any = None
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        file = self._file = self._file or self._open(step)
+        row = {"step": step, **{name: value if math.isfinite(value) else str(value) for name, value in values.items()}}
+        file.write(json.dumps(row) + "\n")
+        file.flush()
+
+    def _open(self, step: int) -> Any:
+        """Open the file behind the last line of an earlier step."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        kept = 0
+        if self.path.exists():
+            lines = self.path.read_bytes().splitlines(keepends=True)
+            whole = [line for line in lines if line.endswith(b"\n")]  # the last may have been cut off
+            steps = [self._step_of(line) for line in whole]
+            before = itertools.takewhile(lambda pair: pair[0] < step, zip(steps, whole, strict=True))
+            kept = sum(len(line) for _, line in before)
+        file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
+        file.truncate(kept)
+        return file
+
+    def _step_of(self, line: bytes) -> float:
+        try:
+            return float(json.loads(line)["step"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ArgumentError(
+                "there is a file of something else where the log would go",
+                at=str(self.path),
+                found=f"the line {line!r:.60}",
+                expected="lines of JSON with a step, or no file",
+                do="give the log another path",
+            ) from error
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class TensorBoard:
+    """Scalars for TensorBoard, written by tensorboardX.
+
+    Args:
+        folder: where the event files go.
+
+    Raises:
+        MissingDependencyError: tensorboardX is not installed.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        try:
+            import tensorboardX
+        except ImportError as error:
+            raise MissingDependencyError(
+                "TensorBoard's files are written by tensorboardX, which is not installed",
+                found="no module tensorboardX",
+                expected="the package tensorboardX",
+                do="pip install 'plait[tensorboard]'",
+            ) from error
+        self._writer = tensorboardX.SummaryWriter(os.fspath(folder))
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()

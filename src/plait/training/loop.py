@@ -1,0 +1,476 @@
+"""``fit``: a training loop that survives. It calls a step function, and nothing in it is hidden.
+
+What one writes by hand around a step: going on from a checkpoint, numbers to a log, evaluation now and then, saving,
+and stopping in order when asked to. The step itself, the model and the optimizer are the caller's; so is the data.
+
+Numbers that a step returns stay on the device until they are there. They are looked at when a later step has been
+handed to the device, so that no step waits for a log.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import math
+import queue
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..checkpoint.checkpoints import Checkpoints
+from ..checkpoint.positions import has_position
+from ..core.tools.nonfinite import find_nonfinite
+from ..errors import ArgumentError, ArgumentTypeError, DataError, LoggerWarning, NonFiniteError
+from .batches import Batches
+from .loggers import Logger
+from .progress import progress
+
+BEHIND = 2  # so many logs may wait for their numbers before the loop waits for the first of them
+
+
+@dataclasses.dataclass
+class Moment:
+    """What a callback of ``fit`` gets.
+
+    Attributes:
+        step: the number of steps that were done when the numbers were made.
+        values: numbers by name: those of the step, or those of the evaluation, with ``eval/`` before their names.
+        objects: those that were given to ``fit``. They may have gone on since.
+        stop: called with a reason, it ends training after the current step.
+    """
+
+    step: int
+    values: Mapping[str, float]
+    objects: Mapping[str, Any]
+    stop: Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """How a call of ``fit`` ended.
+
+    Attributes:
+        step: the number of steps that are done, those of earlier calls that it went on from among them.
+        values: the last numbers by name.
+        reason: ``"steps"``, ``"data"`` (it ended), the name of a signal, or what a callback gave.
+    """
+
+    step: int
+    values: Mapping[str, float]
+    reason: str
+
+
+class EarlyStop:
+    """A callback that ends training when a number has not become better for a while.
+
+    Args:
+        name: of the number, such as ``"eval/loss"``.
+        patience: how many times it may be no better than the best, in a row.
+        mode: ``"min"`` where less is better, ``"max"`` where more is.
+        by: what counts as better: a change of more than this.
+    """
+
+    def __init__(self, name: str, *, patience: int, mode: str = "min", by: float = 0.0) -> None:
+        self.name, self.patience, self.mode, self.by = name, patience, mode, by
+        self.best = math.inf
+        self.worse = 0
+
+    def __call__(self, moment: Moment) -> None:
+        if self.name not in moment.values:
+            return
+        value = moment.values[self.name] * (1 if self.mode == "min" else -1)
+        self.worse = 0 if value < self.best - self.by else self.worse + 1
+        self.best = min(self.best, value)
+        if self.worse >= self.patience:
+            moment.stop(f"no better {self.name} {self.patience} times")
+
+
+def fit(
+    step: Callable[..., Any],
+    objects: Mapping[str, Any],
+    data: Iterable[Any],
+    *,
+    steps: int,
+    checkpoints: Checkpoints | None = None,
+    save_every: int | None = None,
+    evaluate: Callable[[], Mapping[str, Any]] | None = None,
+    evaluate_every: int | None = None,
+    log_every: int = 100,
+    loggers: Sequence[Logger] = (),
+    callbacks: Sequence[Callable[[Moment], Any]] = (),
+    profile: tuple[range, str] | None = None,
+    data_timeout: float | None = None,
+    show: bool = True,
+) -> Fitted:
+    """Call a step function until a number of steps is done, and see that nothing is lost.
+
+    With ``checkpoints`` it goes on from the newest one, saves every ``save_every`` steps and at the end. SIGINT
+    (Ctrl-C) and SIGTERM end it after the current step, with a checkpoint; a second signal interrupts at once. In a run
+    of several processes a signal counts at the next checkpoint, where all agree. An iterator over data that raises, or
+    takes too long, ends it too: the state is saved, and the error raised. A step that raises ends it at once; the
+    newest checkpoint is the last one that was due. A logger that raises is closed with a ``LoggerWarning``, and
+    training goes on.
+
+    Args:
+        step: ``step(*objects.values(), batch)``, usually jitted. What it returns is logged: a scalar as ``loss``, or
+            scalars by name.
+        objects: what a checkpoint holds, by name: the model, the optimizer, metrics, random streams.
+        data: an iterator over batches, or a source to be gone through again and again, as by ``Batches``. To go on from
+            a checkpoint an iterator must know its position.
+        steps: how many steps are done at the end, those before a checkpoint among them.
+        checkpoints: where they are saved.
+        save_every, evaluate_every, log_every: after how many steps; ``None`` for never but at the end.
+        evaluate: returns numbers by name, for the objects as they are. They are logged as ``eval/name``, and saved as
+            metrics of the next checkpoint.
+        loggers: what numbers are written to.
+        callbacks: called with each ``Moment``, after the loggers.
+        profile: which steps JAX's profiler records, and the folder that it writes to.
+        data_timeout: seconds that a batch may take to come; ``None`` for no limit.
+        show: whether progress is shown on standard output.
+
+    Returns:
+        The step and the last numbers, and why it ended.
+
+    Raises:
+        ArgumentError: a number of steps below 1.
+        ArgumentTypeError: there are checkpoints, and the iterator over data does not know its position; or ``step``
+            returned something that is no number.
+        DataError: no batch came in time. The state is saved.
+        NonFiniteError: the loss is NaN or infinite; names the variables that are. Nothing is saved after it.
+        CheckpointError: a checkpoint could not be written, or the newest does not fit.
+
+    Example:
+        >>> model = plait.Linear(1, 1, rngs=plait.Rngs(0))
+        >>> optimizer = plait.Optimizer(model, optax.sgd(0.1), wrt=plait.Param)
+        >>> @plait.jit
+        ... def step(model, optimizer, batch):
+        ...     x, y = batch
+        ...     loss, grads = plait.value_and_grad(lambda model: ((model(x) - y) ** 2).mean())(model)
+        ...     optimizer.update(model, grads)
+        ...     return loss
+        >>> x = jnp.linspace(-1, 1, 8)[:, None]
+        >>> fitted = plait.training.fit(
+        ...     step, {"model": model, "optimizer": optimizer}, [(x, 3 * x)], steps=200, show=False
+        ... )
+        >>> fitted.step, fitted.reason, round(float(model.kernel[0, 0]), 2)
+        (200, 'steps', 3.0)
+    """
+    for name, value in (("steps", steps), ("save_every", save_every), ("evaluate_every", evaluate_every)):
+        _check_count(name, value)
+    _check_count("log_every", log_every)
+    loop = _Loop(step, dict(objects), data, checkpoints, evaluate, loggers, callbacks, data_timeout)
+    with loop.running(steps, show):
+        return loop.run(steps, save_every, evaluate_every, log_every, profile)
+
+
+class _Loop:
+    """One call of ``fit``."""
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        objects: dict[str, Any],
+        data: Any,
+        checkpoints: Checkpoints | None,
+        evaluate: Callable[[], Mapping[str, Any]] | None,
+        loggers: Sequence[Logger],
+        callbacks: Sequence[Callable[[Moment], Any]],
+        data_timeout: float | None,
+    ) -> None:
+        self.step, self.objects, self.checkpoints, self.evaluate = step, objects, checkpoints, evaluate
+        self.loggers, self.callbacks = list(loggers), callbacks
+        positioned = has_position(data)
+        if not isinstance(data, Iterator) and not positioned:
+            data, positioned = Batches(data), True
+        if checkpoints is not None and not positioned:
+            raise ArgumentTypeError(
+                "the iterator over data does not know its position, so no checkpoint could hold it",
+                at="data",
+                found=f"a {type(data).__name__} without get_state and set_state",
+                expected="an iterator with both, or a source that can be gone through again",
+                do="pass the source itself, or Batches(lambda epoch: make_iterator(epoch))",
+            )
+        self.data: Any = data if data_timeout is None else _Timed(data, data_timeout)
+        self.pending: collections.deque[tuple[int, Any]] = collections.deque()
+        self.values: dict[str, float] = {}
+        self.reason: str | None = None
+        self.done = self.saved = 0
+        self.last: Any = None  # what the last step returned
+        self.tracing = False
+        self.signalled: str | None = None
+        self.display: Any = None
+        self.clock = (time.perf_counter(), 0)
+
+    def run(
+        self,
+        steps: int,
+        save_every: int | None,
+        evaluate_every: int | None,
+        log_every: int,
+        profile: tuple[range, str] | None,
+    ) -> Fitted:
+        arguments = tuple(self.objects.values())
+        while self.done < steps and self.reason is None:
+            try:
+                batch = next(self.data)
+            except StopIteration:
+                self.reason = "data"
+                break
+            except Exception:
+                self.save()  # all that was done is kept, whatever happened to the data
+                self.wait()
+                raise
+            number = self.done + 1
+            if profile is not None and number == profile[0].start:
+                jax.profiler.start_trace(profile[1])
+                self.tracing = True
+            returned = self.last = self.step(*arguments, batch)
+            self.done = number
+            if profile is not None and number == profile[0].stop - 1:
+                self.end_trace()
+            if number % log_every == 0 or number == steps:
+                self.pending.append((number, returned))
+                self.look(at_least=len(self.pending) - BEHIND)
+            elif self.pending:
+                self.look(at_least=0)
+            if evaluate_every is not None and number % evaluate_every == 0:
+                self.evaluated()
+            if save_every is not None and number % save_every == 0:
+                self.save()
+            self.display.advance()
+        self.look(at_least=len(self.pending))
+        if self.evaluate is not None and (evaluate_every is None or self.done % evaluate_every):
+            self.evaluated()
+        self.save()
+        self.wait()
+        return Fitted(self.done, self.values, self.reason or "steps")
+
+    # Numbers ----------------------------------------------------------------------------------------------------------
+
+    def look(self, at_least: int) -> None:
+        """Write the numbers that are there, and wait for the first ``at_least`` of those that are not."""
+        while self.pending and (at_least > 0 or _is_there(self.pending[0][1])):
+            at_least -= 1
+            number, returned = self.pending.popleft()
+            values = _numbers(returned)
+            self.tell(number, values)
+            self.check_finite(number, values)
+
+    def evaluated(self) -> None:
+        """Evaluate, and write the numbers."""
+        assert self.evaluate is not None
+        self.look(at_least=len(self.pending))
+        self.tell(self.done, {f"eval/{name}": value for name, value in _numbers(self.evaluate()).items()})
+
+    def tell(self, number: int, values: dict[str, float]) -> None:
+        """Hand numbers to the loggers and callbacks."""
+        if not values:
+            return
+        self.values |= values
+        for logger in list(self.loggers):
+            try:
+                logger.write(number, values)
+            except Exception as error:
+                self.loggers.remove(logger)
+                warnings.warn(
+                    f"{type(logger).__name__} could not write step {number}, and is given up: {error!r}",
+                    LoggerWarning,
+                    stacklevel=2,
+                )
+        moment = Moment(number, values, self.objects, self.stop)
+        for callback in self.callbacks:
+            callback(moment)
+        self.display.say(self.line(number, values))
+
+    def line(self, number: int, values: Mapping[str, float]) -> str:
+        """What is shown: the step, the numbers, steps per second since the last line, memory of the first device."""
+        now, (then, before) = time.perf_counter(), self.clock
+        parts = [f"step {number}", *(f"{name} {value:.4g}" for name, value in values.items())]
+        if number > before:
+            parts.append(f"{(number - before) / max(now - then, 1e-9):.3g} steps/s")
+            self.clock = (now, number)
+        memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_in_use")
+        if memory is not None:
+            parts.append(f"{memory / 2**30:.2f} GiB")
+        return "  ".join(parts)
+
+    def check_finite(self, number: int, values: Mapping[str, float]) -> None:
+        odd = [name for name, value in values.items() if not math.isfinite(value)]
+        if odd and (odd[0] == "loss" or "loss" not in values):
+            places = list(find_nonfinite(self.objects))
+            raise NonFiniteError(
+                f"the {odd[0]} is {values[odd[0]]} at step {number}",
+                at=", ".join(places[:5]) + (f", and {len(places) - 5} more" if len(places) > 5 else "") or "the loss",
+                found="NaN or infinities in these variables" if places else "finite variables",
+                expected="finite numbers",
+                do="go on from the newest checkpoint under `with plait.debug_nans():`, which names the layer that made "
+                "the first one; a smaller learning rate or clipped gradients (optax.clip_by_global_norm) may cure it",
+            )
+
+    # Checkpoints and the end ------------------------------------------------------------------------------------------
+
+    def saved_objects(self) -> dict[str, Any]:
+        return {**self.objects, "data": self.data} if has_position(self.data) else self.objects
+
+    def save(self) -> None:
+        """Save, if there is something new to be saved, and it is sound."""
+        if self.checkpoints is None or self.saved == self.done:
+            return
+        self.look(at_least=len(self.pending))
+        self.check_finite(self.done, _numbers(self.last))
+        self.checkpoints.save(self.done, self.saved_objects(), metrics=self.values)
+        self.saved = self.done
+        if jax.process_count() > 1:
+            self.agree()
+
+    def agree(self) -> None:
+        """A signal that one process got counts for all of them."""
+        from jax.experimental import multihost_utils
+
+        flags = np.asarray(multihost_utils.process_allgather(np.asarray(self.signalled is not None)))
+        if flags.any():
+            self.reason = self.signalled or "a signal"
+
+    def wait(self) -> None:
+        """Wait until what was saved is on the disk."""
+        if self.checkpoints is not None:
+            self.checkpoints.wait()
+
+    def end_trace(self) -> None:
+        if self.tracing:
+            self.tracing = False
+            jax.block_until_ready(self.last)
+            jax.profiler.stop_trace()
+
+    def stop(self, reason: str) -> None:
+        """End after the current step."""
+        self.reason = reason
+
+    def on_signal(self, number: int, _: Any) -> None:
+        if self.signalled is not None:
+            raise KeyboardInterrupt
+        self.signalled = signal.Signals(number).name
+        if jax.process_count() == 1:
+            self.reason = self.signalled
+
+    @contextlib.contextmanager
+    def running(self, steps: int, show: bool) -> Iterator[None]:
+        """Go to the newest checkpoint, listen to signals, show progress, and close the loggers at the end."""
+        if self.checkpoints is not None:
+            manifest = self.checkpoints.restore(self.saved_objects())
+            if manifest is not None:
+                self.done = self.saved = manifest.step or 0
+                self.clock = (time.perf_counter(), self.done)
+        with contextlib.ExitStack() as held:
+            held.callback(self.end_trace)
+            for logger in self.loggers:
+                held.callback(self.close, logger)
+            if threading.current_thread() is threading.main_thread():
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    held.callback(signal.signal, number, signal.signal(number, self.on_signal))
+            self.display = held.enter_context(progress("training", steps, done=self.done)) if show else _Silent()
+            yield
+
+    def close(self, logger: Logger) -> None:
+        with contextlib.suppress(Exception):
+            logger.close()
+
+
+class _Silent:
+    def advance(self, steps: int = 1) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+
+class _Timed:
+    """An iterator whose next item comes in time, or not at all. It is asked by a thread that may be left waiting."""
+
+    def __init__(self, data: Any, seconds: float) -> None:
+        self.data: Any = data
+        self.seconds = seconds
+        self.knows: bool = has_position(data)
+        self.position = data.get_state() if self.knows else None
+        self.asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[tuple[str, Any, Any]] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, daemon=True, name="plait waits for data").start()
+        if self.knows:  # only then it has these, too
+            self.get_state = lambda: self.position
+            self.set_state = self._go
+
+    def _serve(self) -> None:
+        while True:
+            self.asked.get()
+            try:
+                item = next(self.data)
+                position = self.data.get_state() if self.knows else None
+                self.answers.put(("item", item, position))
+            except BaseException as error:
+                self.answers.put(("error", error, None))
+
+    def _go(self, position: Any) -> None:
+        self.data.set_state(position)
+        self.position = position
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        self.asked.put(None)
+        try:
+            kind, answer, position = self.answers.get(timeout=self.seconds)
+        except queue.Empty:
+            raise DataError(
+                "no batch came in time",
+                at="data",
+                found=f"nothing after {self.seconds:g} s",
+                expected="a batch",
+                do="see what the iterator waits for, or allow it more: data_timeout=...; the state of the run is saved",
+            ) from None
+        if kind == "error":
+            raise answer
+        self.position = position
+        return answer
+
+
+def _is_there(returned: Any) -> bool:
+    leaves: list[Any] = jax.tree.leaves(returned)
+    return all(leaf.is_ready() for leaf in leaves if hasattr(leaf, "is_ready"))
+
+
+def _numbers(returned: Any) -> dict[str, float]:
+    """Scalars by name, of whatever a step or an evaluation returned."""
+    if returned is None:
+        return {}
+    named = returned if isinstance(returned, Mapping) else {"loss": returned}
+    found = {}
+    for name, value in named.items():
+        if np.ndim(value) or not np.issubdtype(np.asarray(value).dtype, np.number):
+            raise ArgumentTypeError(
+                "what a step returns for the log is a number, or numbers by name",
+                at=str(name),
+                found=f"an array of shape {np.shape(value)}" if np.ndim(value) else f"a {type(value).__name__}",
+                expected="a scalar",
+                do="return the loss alone, or {'loss': loss, 'accuracy': accuracy}",
+            )
+        found[str(name)] = float(value)
+    return found
+
+
+def _check_count(name: str, value: Any) -> None:
+    if value is not None and (not isinstance(value, int) or value < 1):
+        raise ArgumentError(
+            "this is no number of steps",
+            at=name,
+            found=repr(value),
+            expected="a whole number from 1",
+            do=f"for example {name}=1_000",
+        )

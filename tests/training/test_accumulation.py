@@ -1,0 +1,85 @@
+"""Gradients over parts of a batch are those of the whole batch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import plait
+from plait.errors import ArgumentError
+from plait.training import accumulated_value_and_grad
+from tests.compare import assert_same
+
+LENGTHS = jnp.array([5, 1, 4, 2, 5, 3, 1, 5])
+
+
+def batch():
+    tokens = jax.random.normal(jax.random.key(0), (8, 5, 3))
+    return {"x": tokens, "mask": (jnp.arange(5)[None] < LENGTHS[:, None]).astype(jnp.float32)}
+
+
+def totals(model, batch):
+    losses = (model(batch["x"]) ** 2).sum(-1)
+    return (losses * batch["mask"]).sum(), batch["mask"].sum()
+
+
+def mean(model, batch):
+    total, weight = totals(model, batch)
+    return total / weight
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4, 8])
+@pytest.mark.parametrize("transform", [lambda f: f, plait.jit], ids=["eager", "jit"])
+def test_it_is_the_gradient_of_the_mean_over_tokens(parts, transform):
+    model = plait.Linear(3, 4, rngs=plait.Rngs(0))
+    value, grads = transform(accumulated_value_and_grad(totals, parts=parts))(model, batch())
+    expected, wanted = plait.value_and_grad(mean)(model, batch())
+    assert_same(value, expected, {"rtol": 1e-6, "atol": 1e-6})
+    assert_same(plait.to_pure_dict(grads), plait.to_pure_dict(wanted), {"rtol": 1e-5, "atol": 1e-6})
+
+
+def test_the_mean_of_the_means_of_the_parts_is_another_number():
+    """The known wrong answer: parts with few tokens would count as much as those with many."""
+    model, whole = plait.Linear(3, 4, rngs=plait.Rngs(0)), batch()
+    halves = [jax.tree.map(lambda leaf, i=i: leaf[4 * i : 4 * i + 4], whole) for i in range(2)]
+    wrong = sum(mean(model, half) for half in halves) / 2
+    right, _ = accumulated_value_and_grad(totals, parts=2)(model, whole)
+    assert abs(float(wrong) - float(mean(model, whole))) > 1e-3
+    assert abs(float(right) - float(mean(model, whole))) < 1e-6
+
+
+def test_what_the_model_writes_is_handed_on():
+    class Counting(plait.Linear):
+        def __init__(self):
+            super().__init__(3, 4, rngs=plait.Rngs(0))
+            self.seen = plait.BatchStat(jnp.zeros((), jnp.int32))
+
+        def __call__(self, x):
+            self.seen.value += x.shape[0]
+            return super().__call__(x)
+
+    model = Counting()
+    plait.jit(accumulated_value_and_grad(totals, parts=4))(model, batch())
+    assert model.seen.value == 8
+
+
+def test_small_dtypes_are_summed_in_wide_ones():
+    model = plait.Linear(3, 4, param_dtype=jnp.bfloat16, dtype=jnp.float32, rngs=plait.Rngs(0))
+    _, grads = accumulated_value_and_grad(totals, parts=8)(model, batch())
+    _, wanted = plait.value_and_grad(mean)(model, batch())
+    assert grads["kernel"].dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.float32(grads["kernel"].value), np.float32(wanted["kernel"].value), rtol=1e-2)
+
+
+def test_only_what_is_asked_for_is_differentiated():
+    model = plait.Linear(3, 4, rngs=plait.Rngs(0))
+    _, grads = accumulated_value_and_grad(totals, parts=2, wrt=plait.PathContains("bias"))(model, batch())
+    assert list(plait.to_pure_dict(grads)) == ["bias"]
+
+
+@pytest.mark.parametrize("bad", [jnp.ones((7, 3)), jnp.ones(())], ids=["seven rows", "no axis"])
+def test_a_batch_that_cannot_be_split_is_told(bad):
+    model = plait.Linear(3, 4, rngs=plait.Rngs(0))
+    with pytest.raises(ArgumentError, match="split") as caught:
+        accumulated_value_and_grad(totals, parts=2)(model, {**batch(), "y": bad})
+    assert "['y']" in caught.value.parts["at"]

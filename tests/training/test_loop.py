@@ -1,0 +1,314 @@
+"""``fit``: what it calls, what it writes, and how it goes on and ends."""
+
+import json
+import os
+import signal
+import time
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import plait
+from plait.checkpoint import Checkpoints, Keep
+from plait.errors import ArgumentError, ArgumentTypeError, DataError, LoggerWarning, NonFiniteError
+from plait.training import Batches, EarlyStop, JsonLines, fit
+from tests.compare import assert_same, readable
+
+pytestmark = pytest.mark.usefixtures("users_promotion")  # Optax multiplies numbers of several dtypes
+
+
+class Net(plait.Module):
+    def __init__(self):
+        rngs = plait.Rngs(0)
+        self.first = plait.Linear(3, 8, rngs=rngs)
+        self.norm = plait.BatchNorm(8, rngs=rngs)
+        self.dropout = plait.Dropout(0.5, rngs=rngs)
+        self.last = plait.Linear(8, 1, rngs=rngs)
+
+    def __call__(self, x):
+        return self.last(self.dropout(self.norm(self.first(x))))
+
+
+def start():
+    model = Net()
+    return {"model": model, "optimizer": plait.Optimizer(model, optax.adam(1e-2), wrt=plait.Param)}
+
+
+@plait.jit(donate=True)
+def train(model, optimizer, batch):
+    loss, grads = plait.value_and_grad(lambda model: (model(batch) ** 2).mean())(model)
+    optimizer.update(model, grads)
+    return loss
+
+
+def source(epoch):
+    return np.random.default_rng(epoch).normal(size=(5, 4, 3)).astype(np.float32)
+
+
+def values(objects):
+    state = plait.to_pure_dict(plait.state(list(objects.values())))
+    return jax.tree.map(lambda leaf: np.array(readable(leaf)), state)
+
+
+def test_it_is_the_loop_that_one_would_write():
+    objects, expected = start(), start()
+    fitted = fit(train, objects, source, steps=12, show=False)
+    data = Batches(source)
+    for _ in range(12):
+        loss = train(*expected.values(), next(data))
+    assert_same(values(objects), values(expected))
+    assert fitted.step == 12
+    assert fitted.reason == "steps"
+    assert fitted.values == {"loss": float(loss)}
+
+
+@pytest.mark.parametrize("stops", [[7], [1, 2, 11], [4, 4, 8]], ids=str)
+def test_a_run_that_was_interrupted_is_the_run_that_was_not(tmp_path, stops):
+    whole = start()
+    expected = fit(train, whole, source, steps=13, log_every=1, show=False)
+    for stop in (*stops, 13):
+        objects = start()
+        with Checkpoints(tmp_path / "checkpoints", keep=Keep(last=2)) as checkpoints:
+            fitted = fit(
+                train,
+                objects,
+                source,
+                steps=stop,
+                checkpoints=checkpoints,
+                save_every=3,
+                log_every=1,
+                loggers=[JsonLines(tmp_path / "log.jsonl")],
+                show=False,
+            )
+        assert fitted.step == stop
+    assert_same(values(objects), values(whole))
+    assert fitted.values == expected.values
+    rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [*range(1, 14)]
+
+
+def test_lines_of_steps_that_are_done_again_are_replaced(tmp_path):
+    log = tmp_path / "log.jsonl"
+    for first in (1, 3):
+        logger = JsonLines(log)
+        for step in range(first, first + 4):
+            logger.write(step, {"loss": first / 10, "odd": float("nan")})
+        logger.close()
+        log.write_text(log.read_text() + '{"step": 9, "lo')
+    rows = [json.loads(line) for line in log.read_text().splitlines()[:-1]]
+    assert [(row["step"], row["loss"], row["odd"]) for row in rows] == [
+        *[(step, 0.1, "nan") for step in (1, 2)],
+        *[(step, 0.3, "nan") for step in (3, 4, 5, 6)],
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_after_the_step_with_a_checkpoint(tmp_path, number):
+    objects = start()
+
+    def step(model, optimizer, batch):
+        if batch[1]:
+            os.kill(os.getpid(), number)
+        return train(model, optimizer, batch[0])
+
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    with Checkpoints(tmp_path) as checkpoints:
+        data = [(batch, i == 3) for i, batch in enumerate(source(0))]
+        fitted = fit(step, objects, data, steps=100, checkpoints=checkpoints, show=False)
+        assert (fitted.step, fitted.reason) == (4, number.name)
+        assert [saved.step for saved in checkpoints.all()] == [4]
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+def test_a_second_signal_interrupts_at_once():
+    def step(model, batch):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("not reached")
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(step, {"model": plait.Param(1.0)}, [1], steps=10, show=False)
+
+
+def broken(epoch):
+    yield from source(0)[:3]
+    raise OSError("the disk is gone")
+
+
+def slow(epoch):
+    yield from source(0)[:3]
+    time.sleep(30)
+
+
+@pytest.mark.parametrize(("data", "error"), [(broken, OSError), (slow, DataError)], ids=["raises", "hangs"])
+def test_when_the_data_fails_what_was_done_is_kept(tmp_path, data, error):
+    objects = start()
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(error):
+            fit(train, objects, data, steps=9, checkpoints=checkpoints, data_timeout=2.0, show=False)
+        again = start()
+        fitted = fit(train, again, source, steps=5, checkpoints=checkpoints, show=False)
+        assert fitted.step == 5
+    expected = start()
+    fit(train, expected, source, steps=5, show=False)
+    assert_same(values(again), values(expected))
+
+
+def test_when_the_data_ends_so_does_training(tmp_path):
+    fitted = fit(train, start(), Batches(source, epochs=2), steps=100, show=False)
+    assert (fitted.step, fitted.reason) == (10, "data")
+
+
+def test_a_logger_that_fails_is_given_up_and_training_goes_on():
+    class Broken:
+        closed = False
+
+        def write(self, step, values):
+            raise OSError("full")
+
+        def close(self):
+            self.closed = True
+
+    class Rows(list):
+        def write(self, step, values):
+            self.append((step, *values))
+
+        def close(self):
+            self.append("closed")
+
+    logger, rows = Broken(), Rows()
+    with pytest.warns(LoggerWarning, match="Broken.*full") as caught:
+        fitted = fit(train, start(), source, steps=6, log_every=2, loggers=[logger, rows], show=False)
+    assert len(caught) == 1
+    assert fitted.step == 6
+    assert logger.closed
+    assert rows == [(2, "loss"), (4, "loss"), (6, "loss"), "closed"]
+
+
+def test_a_loss_that_is_not_finite_names_the_variables_and_is_not_saved(tmp_path):
+    objects = start()
+
+    def step(model, optimizer, batch):
+        loss = train(model, optimizer, batch)
+        if optimizer.step.value == 5:
+            model.first.kernel.value = model.first.kernel.value * jnp.nan
+            return loss * jnp.nan
+        return loss
+
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(NonFiniteError, match="loss is nan at step 5") as caught:
+            fit(step, objects, source, steps=9, checkpoints=checkpoints, save_every=1, log_every=4, show=False)
+        assert caught.value.parts["at"] == "model.first.kernel"
+        assert [saved.step for saved in checkpoints.all()] == [2, 3, 4]
+
+
+def test_evaluation_is_logged_saved_and_can_end_it(tmp_path):
+    losses = iter([3.0, 2.0, 2.5, 2.2, 1.0])
+    moments = []
+    with Checkpoints(tmp_path, keep=Keep(last=1, best=1, metric="eval/loss")) as checkpoints:
+        fitted = fit(
+            train,
+            start(),
+            source,
+            steps=50,
+            checkpoints=checkpoints,
+            save_every=2,
+            evaluate=lambda: {"loss": next(losses)},
+            evaluate_every=2,
+            callbacks=[EarlyStop("eval/loss", patience=2), moments.append],
+            show=False,
+        )
+        assert fitted.step == 8
+        assert fitted.reason.startswith("no better eval/loss")
+        assert checkpoints.best().step == 4
+    assert [(m.step, m.values["eval/loss"]) for m in moments if "eval/loss" in m.values] == [
+        (2, 3.0),
+        (4, 2.0),
+        (6, 2.5),
+        (8, 2.2),
+    ]
+
+
+def test_no_step_waits_for_the_log():
+    """Numbers of a step that is not done are not asked for before later ones are on their way."""
+    asked = []
+
+    class Late:
+        """A scalar on a device that is far behind."""
+
+        shape, dtype = (), np.dtype("float32")
+
+        def __init__(self, number):
+            self.number = number
+
+        def is_ready(self):
+            return False
+
+        def __float__(self):
+            asked.append((self.number, done[0]))
+            return 0.0
+
+        def __array__(self, dtype=None, copy=None):
+            return np.zeros(())
+
+    done = [0]
+
+    def step(model, batch):
+        done[0] += 1
+        return Late(done[0])
+
+    fit(step, {"model": plait.Param(1.0)}, [1], steps=40, log_every=10, show=False)
+    assert [number for number, _ in asked] == [10, 20, 30, 40]
+    assert all(now >= min(number + 20, 40) for number, now in asked)
+
+
+def test_progress_is_lines_where_nobody_looks(capsys):
+    fit(train, start(), source, steps=4, log_every=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["step 2", "step 4"]
+    assert all("loss" in line and "steps/s" in line for line in lines)
+
+
+def test_the_profiler_records_the_steps_that_were_asked_for(tmp_path):
+    fit(train, start(), source, steps=6, profile=(range(2, 4), str(tmp_path)), show=False)
+    assert list(tmp_path.rglob("*.xplane.pb"))
+    fit(train, start(), source, steps=2, profile=(range(2, 9), str(tmp_path / "cut")), show=False)
+    assert list((tmp_path / "cut").rglob("*.xplane.pb"))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "place"),
+    [
+        ({"steps": 0}, ArgumentError, "steps"),
+        ({"steps": 5, "log_every": 0}, ArgumentError, "log_every"),
+        ({"steps": 5, "save_every": 0.5}, ArgumentError, "save_every"),
+        ({"steps": 5, "evaluate_every": -1}, ArgumentError, "evaluate_every"),
+    ],
+    ids=str,
+)
+def test_numbers_of_steps_are_checked_before_anything_is_done(options, error, place):
+    with pytest.raises(error) as caught:
+        fit(None, {}, [1], **options)
+    assert caught.value.parts["at"] == place
+
+
+def test_an_iterator_without_a_position_cannot_be_in_a_checkpoint(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints, pytest.raises(ArgumentTypeError, match="position"):
+        fit(train, start(), iter(source(0)), steps=2, checkpoints=checkpoints, show=False)
+    assert fit(train, start(), iter(source(0)), steps=2, show=False).step == 2
+
+
+def test_what_is_no_number_is_told():
+    for returned in (jnp.ones(2), "text", {"loss": object()}):
+        with pytest.raises(ArgumentTypeError, match="number"):
+            fit(lambda model, batch, out=returned: out, {"model": plait.Param(1.0)}, [1], steps=1, show=False)
+
+
+def test_warnings_of_the_loop_are_none():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(train, start(), source, steps=3, show=False)
