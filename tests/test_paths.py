@@ -5,7 +5,8 @@ import functools
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.paths import describe_path, format_path, sort_key, sorted_keys
+from plait.errors import GraphError
+from plait.paths import describe_path, format_path, parse_path, sort_key, sorted_keys
 
 keys = st.integers() | st.text(max_size=3)
 
@@ -25,6 +26,27 @@ def test_a_path_prints_as_the_access(path, text):
     """G2."""
     assert format_path(path) == text
     assert describe_path(path) == (text or "the root")
+
+
+entries = st.recursive(
+    st.integers() | st.text(max_size=4) | st.sampled_from(["layers", "lambda", "a]b", "['", "ü", ".x", "0"]),
+    lambda inner: st.lists(inner, max_size=3).map(tuple),
+    max_leaves=4,
+)
+
+
+@given(st.lists(entries, max_size=5).map(tuple))
+def test_what_was_printed_can_be_read(path):
+    assert parse_path(format_path(path)) == path
+
+
+@given(st.text(alphabet="ab.[]'0\\\"(,", max_size=8))
+def test_any_text_is_a_path_or_refused(text):
+    try:
+        path = parse_path(text)
+    except GraphError:
+        return
+    assert parse_path(format_path(path)) == path
 
 
 @given(st.lists(keys, unique_by=lambda key: (type(key), key)))

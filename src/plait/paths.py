@@ -6,6 +6,8 @@ then by value; errors print a path the way a user would write the access: ``enco
 
 from __future__ import annotations
 
+import ast
+import re
 from typing import Any
 
 from .errors import GraphError
@@ -59,6 +61,45 @@ def format_path(path: Path) -> str:
         else:
             text += f"[{key!r}]"
     return text
+
+
+def parse_path(text: str) -> Path:
+    """The path that ``format_path`` printed: ``layers[3].kernel`` gives ``('layers', 3, 'kernel')``.
+
+    Raises:
+        GraphError: the text is no such path.
+    """
+    keys: list[Any] = []
+    place = 0
+    while place < len(text):
+        name = _NAME.match(text, place)
+        if name is not None and (name[0].startswith(".") == bool(keys)) and name[1].isidentifier():
+            keys.append(name[1])
+            place = name.end()
+            continue
+        key, place = _bracketed(text, place)
+        keys.append(key)
+    return tuple(keys)
+
+
+_NAME = re.compile(r"\.?(\w+)")
+
+
+def _bracketed(text: str, place: int) -> tuple[Any, int]:
+    """The key in brackets at a place, and the place after it."""
+    end = text.find("]", place)
+    while text.startswith("[", place) and end >= 0:
+        try:
+            return ast.literal_eval(text[place + 1 : end]), end + 1
+        except (ValueError, SyntaxError):  # a bracket inside of a string
+            end = text.find("]", end + 1)
+    raise GraphError(
+        "this is no path",
+        at=f"character {place}",
+        found=repr(text),
+        expected="names with dots between them, and keys in brackets",
+        do="write it as errors print it: layers[3].kernel",
+    )
 
 
 def describe_path(path: Path) -> str:

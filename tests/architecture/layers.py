@@ -50,7 +50,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "kv_cache", "attention", "cells", "recurrent", "pooling", "lora", "sequential",
     ),
     "checkpoint": (
-        "layout", "keep", "leaves", "together", "positions", "orbax", "checkpoints", "stored", "safetensors",
+        "layout", "keep", "leaves", "together", "positions", "orbax", "plain", "checkpoints", "stored", "safetensors",
         "orbax_trees",
     ),
     "bridge": (

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .keep import Keep as Keep
     from .layout import Manifest as Manifest, Saved as Saved, latest as latest
     from .orbax import restore as restore, save as save
+    from .plain import load_state as load_state, read_manifest as read_manifest
     from .safetensors import load_safetensors as load_safetensors, save_safetensors as save_safetensors
     from .stored import StoredArray as StoredArray
 
@@ -24,6 +25,8 @@ _PLACES = {
     "StoredArray": "stored",
     "latest": "layout",
     "load_safetensors": "safetensors",
+    "load_state": "plain",
+    "read_manifest": "plain",
     "restore": "orbax",
     "save": "orbax",
     "save_safetensors": "safetensors",
@@ -37,6 +40,8 @@ __all__ = [
     "StoredArray",
     "latest",
     "load_safetensors",
+    "load_state",
+    "read_manifest",
     "restore",
     "save",
     "save_safetensors",

@@ -214,7 +214,7 @@ def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, c
     targets = {stored_as[name]: to_target(values[name], name) for name in in_arrays}
     arrays = {}
     if targets:
-        arrays = _read(source / ARRAYS, targets)
+        arrays = read_arrays(source / ARRAYS, targets)
     restored = {name: from_array(arrays.get(stored_as[name]), leaf, values[name]) for name, leaf in leaves.items()}
     update(node, state_of(restored))
     for name, position in positions.items():
@@ -228,7 +228,7 @@ def _checkpointer() -> Any:
     return orbax.checkpoint.StandardCheckpointer()
 
 
-def _read(path: Path, targets: Mapping[str, Any]) -> Mapping[str, Any]:
+def read_arrays(path: Path, targets: Mapping[str, Any]) -> Mapping[str, Any]:
     """These of the arrays that are stored, each with the sharding and dtype of its target."""
     import orbax.checkpoint as ocp
 

@@ -1,0 +1,118 @@
+"""A checkpoint without the program that wrote it: its values as a nested state, and what its manifest says."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..core.objects.filters import to_predicate
+from ..core.objects.state import from_flat_state
+from ..errors import CheckpointError, GraphError
+from ..paths import describe_path, parse_path
+from ..typing import FilterLiteral
+from .layout import ARRAYS, Manifest, check_whole, manifest_of, read_manifest_text
+from .leaves import from_array, is_in_arrays, to_target
+from .orbax import read_arrays
+from .together import on_first
+
+
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """What a checkpoint says about itself; its arrays are not looked at.
+
+    Raises:
+        CheckpointError: the folder is no checkpoint of plait.
+
+    Example:
+        >>> path = plait.checkpoint.save("run/step-1", plait.Param(jnp.ones(2)), step=1)
+        >>> plait.checkpoint.read_manifest(path).step
+        1
+    """
+    return manifest_of(read_manifest_text(Path(path).absolute()))
+
+
+def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, limit: int | None = None) -> Any:
+    """The values of a checkpoint, without the classes that they belong to.
+
+    Args:
+        path: a folder that ``save`` wrote.
+        filter: which leaves, by path: a function of path and leaf, or a literal, such as ``PathContains("model")``.
+        limit: refuse checkpoints that say they hold more bytes; ``None`` for as many as the machine has memory.
+
+    Returns:
+        A ``State`` of NumPy arrays, random keys and Python numbers, nested by the paths of the leaves; of a checkpoint
+        of one variable, its value. Dtypes that NumPy lacks, such as bfloat16, are those of ``ml_dtypes``.
+
+    Raises:
+        CheckpointError: the folder is no whole checkpoint, or its leaves would not fit into memory.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> path = plait.checkpoint.save("run/step-1", {"model": model}, step=1)
+        >>> plait.checkpoint.load_state(path)["model"]["bias"].tolist()
+        [0.0, 0.0, 0.0]
+    """
+    source = Path(path).absolute()
+    manifest = manifest_of(read_manifest_text(source))
+    predicate = to_predicate(filter)
+    paths = {name: _path(name) for name in manifest.leaves}
+    shapes = {name: _shape(leaf) for name, leaf in manifest.leaves.items()}
+    chosen = [name for name in manifest.leaves if predicate(paths[name], shapes[name])]
+    in_arrays = [name for name in chosen if is_in_arrays(manifest.leaves[name])]
+    _check_size(source, sum(math.prod(shapes[name].shape) * shapes[name].dtype.itemsize for name in in_arrays), limit)
+
+    def check() -> str:
+        check_whole(source)
+        return ""
+
+    on_first(check)
+    targets = {name: to_target(shapes[name], name) for name in in_arrays}
+    arrays = read_arrays(source / ARRAYS, targets) if targets else {}
+    values = {name: from_array(arrays.get(name), manifest.leaves[name], shapes[name]) for name in chosen}
+    if list(map(paths.get, values)) == [()]:
+        return next(iter(values.values()))
+    return from_flat_state({paths[name]: value for name, value in values.items()})
+
+
+def _path(name: str) -> Any:
+    if name == describe_path(()):
+        return ()
+    try:
+        return parse_path(name)
+    except GraphError:  # a key that is no literal, such as an enumeration
+        return (name,)
+
+
+def _shape(description: Mapping[str, Any]) -> Any:
+    """Shape and dtype of what is described, without memory for it."""
+    if description["kind"] == "key":
+        key = jax.eval_shape(lambda: jax.random.key(0, impl=description["impl"]))
+        return jax.ShapeDtypeStruct(description["shape"], key.dtype)
+    if description["kind"] == "array":
+        return np.broadcast_to(np.zeros((), description["dtype"]), description["shape"])
+    return np.zeros(())
+
+
+def _check_size(source: Path, size: int, limit: int | None) -> None:
+    room = _memory() if limit is None else limit
+    if room is not None and size > room:
+        raise CheckpointError(
+            "the values of the checkpoint are more than may be read",
+            at=str(source),
+            found=f"{size:,} bytes, as its manifest says",
+            expected=f"at most {room:,}",
+            do="read a part of it: load_state(path, filter); or, if you trust the file, load_state(path, limit=...)",
+        )
+
+
+def _memory() -> int | None:
+    """Bytes of memory that the machine has; ``None`` where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None

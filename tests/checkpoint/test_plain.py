@@ -1,0 +1,87 @@
+"""Checkpoints without the classes that they were made of."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import plait
+from plait.checkpoint import layout, load_state, orbax, read_manifest, save
+from plait.errors import CheckpointError
+from tests.compare import assert_same, readable
+
+
+class Model(plait.Module):
+    def __init__(self):
+        rngs = plait.Rngs(0, dropout=1)
+        self.layers = plait.List([plait.Linear(2, 3, rngs=rngs), plait.BatchNorm(3, rngs=rngs)])
+        self.half = plait.Param(jnp.ones((2, 0), jnp.bfloat16))
+        self.small = plait.Param(jnp.ones(3, jnp.float8_e4m3fn))
+        self.scales = plait.Dict({"a b": plait.Variable({"x": [1.5, jnp.arange(2)]})})
+        self.rngs = rngs
+
+
+def test_every_value_is_there_under_its_path(tmp_path):
+    model = Model()
+    objects = {"model": model, "optimizer": plait.Optimizer(model, optax.adam(1e-3), wrt=plait.Param)}
+    path = save(tmp_path / "one", objects, step=3, metrics={"loss": 0.5})
+    found = dict(plait.to_flat_state(load_state(path)))
+    assert read_manifest(path).step == 3
+    expected = {}
+    for place, leaf in plait.to_flat_state(plait.state(objects)):
+        for inner, value in jax.tree_util.tree_flatten_with_path(leaf.get_raw_value())[0]:
+            keys = [getattr(key, "key", getattr(key, "idx", None)) for key in inner]
+            expected[(*place, *keys)] = value
+    assert found.keys() == expected.keys()
+    for place, value in expected.items():
+        assert_same(readable(found[place]), readable(value), what=str(place))
+        assert getattr(found[place], "dtype", None) == getattr(value, "dtype", None)
+
+
+def test_a_part_of_it_is_read(tmp_path, monkeypatch):
+    path = save(tmp_path / "one", {"model": Model()})
+    asked = []
+    read = orbax.read_arrays
+    monkeypatch.setattr(
+        "plait.checkpoint.plain.read_arrays", lambda at, targets: asked.extend(targets) or read(at, targets)
+    )
+    state = load_state(path, plait.PathContains("layers"))
+    assert list(state["model"]) == ["layers"]
+    assert asked
+    assert all(name.startswith("model.layers") for name in asked)
+
+
+def test_a_single_variable_is_a_checkpoint_too(tmp_path):
+    path = save(tmp_path / "one", plait.Param(jnp.arange(3.0)))
+    np.testing.assert_array_equal(load_state(path), np.arange(3.0))
+
+
+def test_a_manifest_that_claims_more_than_there_is_memory_is_refused_before_any_is_taken(tmp_path, monkeypatch):
+    path = save(tmp_path / "one", {"w": plait.Param(jnp.ones(4))})
+    stored = json.loads((path / "plait.json").read_text())
+    stored.pop("sha256")
+    stored["leaves"]["w"]["shape"] = [1 << 50]
+    stored["sha256"] = layout._digest_of_manifest(stored)
+    (path / "plait.json").write_text(json.dumps(stored))
+
+    def nothing(*_):
+        raise AssertionError("an array was read")
+
+    monkeypatch.setattr("plait.checkpoint.plain.read_arrays", nothing)
+    with pytest.raises(CheckpointError, match="more than may be read"):
+        load_state(path)
+    with pytest.raises(CheckpointError, match="does not fit"):
+        plait.checkpoint.restore(path, {"w": plait.Param(jnp.ones(4))})
+    whole = save(tmp_path / "two", {"w": plait.Param(jnp.ones(4))})
+    with pytest.raises(CheckpointError, match="more than may be read"):
+        load_state(whole, limit=15)
+
+
+def test_a_damaged_one_is_refused(tmp_path):
+    path = save(tmp_path / "one", {"w": plait.Param(jnp.ones(4))})
+    next(file for file in (path / "arrays").rglob("*") if file.is_file()).write_bytes(b"")
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_state(path)
