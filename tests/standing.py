@@ -1,6 +1,6 @@
 """Runners of exported files that stand by: one process for each runtime, in place of one for each file.
 
-``plait.export.validate`` starts a fresh process for each file that it runs. Most of its seconds go to importing the
+``plait.export.proof`` starts a fresh process for each file that it runs. Most of its seconds go to importing the
 runtime. ``StandingProcesses.run`` takes the same command, and has it run by a process that it started the same way, by
 the same ``isolated.py`` with the same packages blocked, and that has imported the runtime already.
 """
@@ -60,7 +60,7 @@ class Standing:
 
 
 class StandingProcesses:
-    """What stands for ``subprocess`` in ``plait.export.validate``: a process for each script that it runs."""
+    """What stands for ``subprocess`` in ``plait.export.proof``: a process for each script that it runs."""
 
     TimeoutExpired = subprocess.TimeoutExpired
 

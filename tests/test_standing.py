@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from plait.export.validate import RUNNERS
+from plait.export.proof.report import RUNNERS
 from tests.standing import StandingProcesses
 
 SCRIPTS = {

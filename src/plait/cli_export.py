@@ -61,7 +61,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _input(text: str) -> Any:
-    from .export.input_spec import InputSpec
+    from .export.program.input_spec import InputSpec
 
     head, bracket, sizes = text.partition("[")
     name, colon, dtype = head.partition(":")
@@ -88,7 +88,7 @@ def _formats(text: str) -> list[str]:
 
 def _export(options: argparse.Namespace) -> int:
     from .core.objects.module import Module
-    from .export.saving import save
+    from .export.formats.saving import save
 
     model = _made(options.factory)
     if not isinstance(model, Module):
@@ -156,7 +156,7 @@ def _made(text: str) -> Any:
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    from .export.describe import describe_exports, to_json
+    from .export.proof.describe import describe_exports, to_json
 
     found = describe_exports(options.path)
     if options.json:
@@ -191,7 +191,7 @@ def _validate(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from .export.proof import prove
+    from .export.proof.prove import prove
 
     inputs = _read(options.inputs) if options.inputs is not None else None
     reports, times = prove(

@@ -6,7 +6,7 @@ folder inside an area belong to that folder's own area where it has one, and are
 """
 
 FILES: dict[str, tuple[str, ...]] = {
-    "row 0": ("errors", "words", "notices", "paths", "scratch", "typing", "_compat", "_public"),
+    "row 0": ("errors", "words", "notices", "paths", "scratch", "dependencies", "typing", "_compat", "_public"),
     "core/objects": (
         "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings", "variable_metadata",
         "cells", "lent_cells", "detached_cells", "metadata_methods", "variables", "variable_kinds", "variable_names",
@@ -59,13 +59,23 @@ FILES: dict[str, tuple[str, ...]] = {
         "linen_bytes", "sources", "name_map", "layouts", "torch_layouts", "linen_layouts", "wanted",
         "conversion_report", "convert", "torch_weights",
     ),
+    "export/program": (
+        "weights", "input_spec", "arguments", "program", "operations", "lowering", "rewriting", "unsupported",
+    ),
+    "export/tensorflow": ("names", "portable", "readers", "calling"),
+    "export/formats": (
+        "whole_write", "stablehlo_loader", "stablehlo", "saved_model", "onnx_pooling", "onnx", "litert", "saving",
+    ),
+    "export/proof": ("describe", "runners", "report", "prove"),
+    "export/orbax": (
+        "constants", "typing", "config", "obm_configs", "conversion", "size_variants", "dtensor_utils",
+        "variable_trees", "jax_module", "signatures", "data_processors", "pipeline", "serving", "warmup",
+        "export_manager", "exported_maps", "utils", "validation_report", "validation_job", "validation",
+    ),
+    # The modules of Orbax Export under their own paths.
     "export": (
-        "dependencies", "whole_write", "weights", "input_spec", "arguments", "program", "operations", "lowering",
-        "unsupported", "portable", "readers", "stablehlo_loader", "rewriting", "onnx_pooling", "runners", "constants",
-        "typing", "config", "obm_configs", "variable_names", "xla_call", "conversion", "size_variants",
-        "dtensor_utils", "variable_trees", "jax_module", "signatures", "data_processors", "pipeline", "serving",
-        "warmup", "export_manager", "exported_maps", "utils", "validation_report", "validation_job", "validation",
-        "saved_model", "stablehlo", "onnx", "litert", "saving", "describe", "validate", "proof",
+        "config", "constants", "data_processors", "dtensor_utils", "export_manager", "jax_module", "obm_configs",
+        "typing", "utils", "validate",
     ),
     "inspect": ("display", "sharding", "retrace"),
     "training": (
@@ -79,6 +89,7 @@ FILES: dict[str, tuple[str, ...]] = {
 
 CORE = frozenset({"row 0", "core/objects", "core/graph", "core/functional", "core/tools"})
 TRANSFORMS = frozenset({"transforms/call", "transforms/jit", "transforms"})
+EXPORT = frozenset({"export/program", "export/tensorflow", "export/formats", "export/proof", "export/orbax"})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "row 0": frozenset(),
@@ -96,7 +107,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "checkpoint": CORE | TRANSFORMS | {"partitioning"},
     # Conversion states layouts of the standard layers, and reads files in the formats of checkpoint/.
     "bridge": CORE | TRANSFORMS | {"partitioning", "nn", "checkpoint"},
-    "export": CORE | TRANSFORMS | {"partitioning"},
+    "export/program": CORE,
+    "export/tensorflow": frozenset({"row 0", "export/program"}),
+    "export/formats": CORE | {"export/program", "export/tensorflow"},
+    "export/proof": frozenset({"row 0", "export/program", "export/formats"}),
+    "export/orbax": frozenset({"row 0"}) | EXPORT - {"export/orbax"},
+    "export": EXPORT,
     "inspect": CORE | TRANSFORMS | {"partitioning"},
     "training": CORE | TRANSFORMS | {"partitioning", "checkpoint"},
     "demo": frozenset(FILES) - {"demo", "program"},
@@ -114,16 +130,18 @@ OWNERS: dict[str, frozenset[str]] = {
     "optax": frozenset({"training", "demo"}),
     "orbax": frozenset({"checkpoint"}),
     "tensorstore": frozenset({"checkpoint"}),
-    "safetensors": frozenset({"checkpoint", "export"}),
+    "safetensors": frozenset({"checkpoint", "export/formats"}),
     "flax": frozenset({"bridge"}),
     "libcst": frozenset({"migrate"}),
     "msgpack": frozenset({"bridge"}),
-    "tensorflow": frozenset({"export"}),
-    "jax2onnx": frozenset({"export"}),
-    "onnx": frozenset({"export"}),
-    "onnxruntime": frozenset({"export"}),
-    "ai_edge_litert": frozenset({"export"}),
-    "exchange": frozenset({"export"}),  # export/runners/exchange.py, as its neighbours see it in their own processes
+    "tensorflow": frozenset({"export/proof"}),
+    "jax2onnx": frozenset({"export/proof"}),
+    "onnx": frozenset({"export/proof"}),
+    "onnxruntime": frozenset({"export/proof"}),
+    "ai_edge_litert": frozenset({"export/proof"}),
+    "exchange": frozenset(
+        {"export/proof"}
+    ),  # export/proof/runners/exchange.py, as its neighbours see it in their own processes
     "treescope": frozenset({"inspect"}),
     "rich": frozenset({"inspect", "training", "demo", "program"}),
     "sklearn": frozenset({"demo"}),

@@ -202,13 +202,13 @@ def test_a_question_for_a_version_is_seen(text):
         ("transforms/jit/function.py", "from ...partitioning.specs import specs", "transforms/jit may import"),
         ("core/objects/named.py", "from .clock import names\nfrom ...paths import show", None),
         ("core/__init__.py", "from .clock import tick", None),
-        ("export/runners/page.py", "from .server import serve\nfrom ..readers import table", None),
+        ("export/proof/runners/page.py", "from .server import serve\nfrom ..describe import found", None),
     ],
 )
 def test_the_check_itself(tmp_path, file, text, reason):
     core = ("__init__.py", "core/__init__.py", "core/graph/axes.py", "core/objects/clock.py", "core/objects/named.py")
     middle = ("paths.py", "nn/linear.py", "partitioning/specs.py")
-    upper = ("export/runners/server.py", "export/readers.py")
+    upper = ("export/proof/runners/server.py", "export/proof/describe.py")
     for other in (*core, *middle, *upper, file):
         path = tmp_path / other
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from plait.export.input_spec import InputSpec
+from plait.export.program.input_spec import InputSpec
 
 IMAGES = InputSpec(("batch", 8, 8, 1))
 BATCH_SIZES = (1, 5)

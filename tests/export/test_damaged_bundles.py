@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from plait.errors import ExportError
-from plait.export import load, save, stablehlo_loader
+from plait.export import load, save
+from plait.export.formats import stablehlo_loader
 from tests.export.models import batch, trained
 
 RUNS = 10_000

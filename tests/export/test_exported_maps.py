@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plait.export.exported_maps import MANIFEST, load_jax_exported_map, save_jax_exported_map
+from plait.export.orbax.exported_maps import MANIFEST, load_jax_exported_map, save_jax_exported_map
 
 
 def programs():

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 from plait.errors import ArgumentError, ArgumentTypeError
-from plait.export.input_spec import InputSpec, resolve_input_specs, symbolic
+from plait.export.program.input_spec import InputSpec, resolve_input_specs, symbolic
 
 
 def test_sizes_with_names_are_free():

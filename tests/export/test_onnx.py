@@ -8,9 +8,9 @@ import pytest
 import plait
 from plait.errors import ExportError
 from plait.export import InputSpec, describe_exports, save_onnx, validate_export
-from plait.export.onnx import write_onnx
-from plait.export.program import program_of
-from plait.export.whole_write import ExportPathError
+from plait.export.formats.onnx import write_onnx
+from plait.export.formats.whole_write import ExportPathError
+from plait.export.program.program import program_of
 from tests.export.conv_net import IMAGES, inputs, log_probabilities, outputs, params
 
 onnx = pytest.importorskip("onnx")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from plait.export.onnx_pooling import narrow_pools
+from plait.export.formats.onnx_pooling import narrow_pools
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")

@@ -9,6 +9,7 @@ import pytest
 import plait
 from plait import export
 from plait.errors import MissingDependencyError
+from plait.export.proof.report import RUNNERS
 
 NAMES = (
     "JaxModule",
@@ -49,8 +50,8 @@ def test_e1_the_package_has_the_names_and_importing_it_loads_no_tensorflow():
 def test_e1_without_tensorflow_the_first_use_names_package_and_extra(monkeypatch):
     """E1, first row of section 8."""
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    monkeypatch.delitem(sys.modules, "plait.export.jax_module", raising=False)
-    monkeypatch.delitem(sys.modules, "plait.export.export_manager", raising=False)
+    monkeypatch.delitem(sys.modules, "plait.export.orbax.jax_module", raising=False)
+    monkeypatch.delitem(sys.modules, "plait.export.orbax.export_manager", raising=False)
     with pytest.raises(ImportError, match=r"tensorflow is needed (.*\n)*  do +pip install 'plait\[tensorflow\]'"):
         export.JaxModule
     with pytest.raises(MissingDependencyError):
@@ -61,7 +62,7 @@ def test_e1_without_tensorflow_the_first_use_names_package_and_extra(monkeypatch
 
 def test_e1_both_ways_of_validation_stand_in_one_module():
     """E1, E30: the manager joins ``validate_export``."""
-    assert export.validate.ValidationManager.__module__ == "plait.export.validation"
+    assert export.validate.ValidationManager.__module__ == "plait.export.orbax.validation"
     assert export.validate.validate_export is export.validate_export
 
 
@@ -110,7 +111,7 @@ def test_e20_the_example_of_the_chapter_runs_where_there_is_only_tensorflow(tmp_
     np.save(tmp_path / "kernel.npy", model.kernel[...])
     np.save(tmp_path / "bias.npy", model.bias[...])
     (tmp_path / "reader.py").write_text(READER)
-    isolated = export.validate.RUNNERS / "isolated.py"
+    isolated = RUNNERS / "isolated.py"
     files = [str(tmp_path / name) for name in ("reader.py", "linear_model", "kernel.npy", "bias.npy")]
     command = [sys.executable, "-I", str(isolated), "jax,jaxlib,flax,plait", *files]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.export.data_processors import DataProcessor
-from plait.export.pipeline import by_key, connected, named_outputs, run_in_a_row, run_steps
+from plait.export.orbax.pipeline import by_key, connected, named_outputs, run_in_a_row, run_steps
 from plait.export.typing import ApplyFnInfo
 
 

@@ -8,7 +8,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from plait.errors import ExportError
-from plait.export.portable import serialize_for
+from plait.export.tensorflow.portable import serialize_for
 
 
 def artifact(function, *shape, dtype=jnp.float32):

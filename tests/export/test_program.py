@@ -8,8 +8,8 @@ import pytest
 import plait
 from plait.errors import ArgumentError, ArgumentTypeError, ExportError
 from plait.export import InputSpec, program_of
-from plait.export.lowering import export_program, traced_program
-from plait.export.program import named_outputs
+from plait.export.program.lowering import export_program, traced_program
+from plait.export.program.program import named_outputs
 from tests.export.models import TOKEN, Decoder, Net, batch, decoded, expected_tokens, trained
 
 

@@ -11,8 +11,8 @@ import pytest
 import plait
 from plait.errors import ArgumentError
 from plait.export import save, validate_export
-from plait.export.portable import current_version, is_older
-from plait.export.readers import TENSORFLOW, Reader, installed_tensorflow, reader_of
+from plait.export.tensorflow.portable import current_version, is_older
+from plait.export.tensorflow.readers import TENSORFLOW, Reader, installed_tensorflow, reader_of
 
 OLDER = os.environ.get("PLAIT_OLDER_TENSORFLOW", "").split()  # interpreters of environments that `make older` makes
 

@@ -8,7 +8,7 @@ import pytest
 from jax import lax
 
 from plait.errors import ExportError
-from plait.export.rewriting import FOR_LITERT, FOR_ONNX, rewritten
+from plait.export.program.rewriting import FOR_LITERT, FOR_ONNX, rewritten
 
 X = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
 WITH_NAN = X.copy()

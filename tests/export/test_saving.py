@@ -11,8 +11,8 @@ import pytest
 import plait
 from plait.errors import ArgumentError, ArgumentTypeError, ExportError
 from plait.export import InputSpec, describe_exports, load, prove, save, validate_export
-from plait.export.program import named_outputs
-from plait.export.whole_write import ExportPathError
+from plait.export.formats.whole_write import ExportPathError
+from plait.export.program.program import named_outputs
 from tests.export.models import TOKEN, Decoder, Net, batch, decoded, expected_tokens, trained
 
 ALL = ["stablehlo", "saved_model", "onnx", "litert"]

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 tf = pytest.importorskip("tensorflow")
 
 from plait.export import ExportManager, JaxModule, ServingConfig  # noqa: E402
-from plait.export.size_variants import every_size, fitting  # noqa: E402
+from plait.export.orbax.size_variants import every_size, fitting  # noqa: E402
 
 pytestmark = pytest.mark.oracle
 

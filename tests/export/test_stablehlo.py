@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from plait.errors import ExportError
-from plait.export import InputSpec, load_stablehlo, save_stablehlo, stablehlo_loader, validate_export
-from plait.export.whole_write import ExportPathError
+from plait.export import InputSpec, load_stablehlo, save_stablehlo, validate_export
+from plait.export.formats import stablehlo_loader
+from plait.export.formats.whole_write import ExportPathError
 from tests.export.conv_net import IMAGES, inputs, log_probabilities, outputs, params
 
 

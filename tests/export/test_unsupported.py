@@ -7,8 +7,8 @@ import pytest
 import plait
 from plait.errors import ExportError
 from plait.export import JaxModule, save
-from plait.export.program import program_of
-from plait.export.unsupported import SHOWN, refusal, unsupported_operations
+from plait.export.program.program import program_of
+from plait.export.program.unsupported import SHOWN, refusal, unsupported_operations
 
 
 class Fourier(plait.Module):

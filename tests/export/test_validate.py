@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from plait.errors import ArgumentError, ExportError
-from plait.export import InputSpec, save_stablehlo, validate, validate_export
-from plait.export.validate import tolerance_of
+from plait.export import InputSpec, save_stablehlo, validate_export
+from plait.export.proof import report
+from plait.export.proof.report import tolerance_of
 
 pytestmark = pytest.mark.apart
 
@@ -24,16 +25,16 @@ def doubling(tmp_path_factory):
 
 def outcome(monkeypatch, result, expected):
     """The report on a file that returned ``result``."""
-    monkeypatch.setattr(validate, "run_apart", lambda *_, **__: [({"y": np.asarray(result)}, np.zeros(5))])
+    monkeypatch.setattr(report, "run_apart", lambda *_, **__: [({"y": np.asarray(result)}, np.zeros(5))])
     return validate_export("onnx", "model.onnx", np.zeros(1), np.asarray(expected), tolerance=1e-3)
 
 
 def test_the_report_tells_how_far_off_a_file_is(doubling):
     x = np.arange(4, dtype=np.float32)
-    report = validate_export("stablehlo", doubling, x, 2 * x + np.float32([0, 0, 0, 1]), tolerance=1e-4)
-    assert not report.passed
-    assert (report.max_abs_difference, report.mean_abs_difference) == (1.0, 0.25)
-    assert report.detail == "1 examples, 4 values, beyond 0.0001"
+    found = validate_export("stablehlo", doubling, x, 2 * x + np.float32([0, 0, 0, 1]), tolerance=1e-4)
+    assert not found.passed
+    assert (found.max_abs_difference, found.mean_abs_difference) == (1.0, 0.25)
+    assert found.detail == "1 examples, 4 values, beyond 0.0001"
 
 
 def test_a_file_that_cannot_be_loaded_is_an_error_with_the_last_lines(tmp_path):
@@ -73,9 +74,9 @@ def test_what_passes_follows_from_dtype_and_size(dtype, limit):
     [(np.zeros((1, 2)), r"example 0: float64[1, 2] instead of float64[2]"), (np.zeros(2, np.float32), "float32[2]")],
 )
 def test_another_shape_or_dtype_does_not_pass(monkeypatch, result, detail):
-    report = outcome(monkeypatch, result, np.zeros(2))
-    assert not report.passed
-    assert detail in report.detail
+    found = outcome(monkeypatch, result, np.zeros(2))
+    assert not found.passed
+    assert detail in found.detail
 
 
 def test_wrong_arguments_are_named():
@@ -91,6 +92,6 @@ def test_blocked_packages_look_as_if_they_were_not_installed(tmp_path):
         "import sys, numpy, importlib.util\n"
         "try:\n    import jax.numpy\nexcept ModuleNotFoundError as error:\n    print(error, '|', *sys.argv[1:])\n"
     )
-    command = [sys.executable, "-I", str(validate.RUNNERS / "isolated.py"), "jax,plait", str(script), "a", "b"]
+    command = [sys.executable, "-I", str(report.RUNNERS / "isolated.py"), "jax,plait", str(script), "a", "b"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "jax is blocked in this process | a b"

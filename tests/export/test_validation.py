@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from plait.export.orbax.validation import positional_inputs
+from plait.export.orbax.validation_report import ValidationSingleJobResult
 from plait.export.validate import (
     FloatingPointDiffReport,
     NonFloatingPointDiffReport,
@@ -15,8 +17,6 @@ from plait.export.validate import (
     ValidationReport,
     ValidationReportOption,
 )
-from plait.export.validation import positional_inputs
-from plait.export.validation_report import ValidationSingleJobResult
 
 NUMBERS = st.floats(-10, 10, width=32)
 

@@ -7,7 +7,7 @@ import pytest
 
 from plait.errors import ExportError
 from plait.export import save
-from plait.export.weights import by_name, named_weights
+from plait.export.program.weights import by_name, named_weights
 
 
 def test_names_are_key_paths():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plait.export.whole_write import ExportPathError, written_whole
+from plait.export.formats.whole_write import ExportPathError, written_whole
 
 
 def write(path, text="new", *, overwrite=False):

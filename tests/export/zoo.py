@@ -15,7 +15,7 @@ import numpy as np
 
 import plait
 from plait.export import InputSpec
-from plait.export.program import named_outputs
+from plait.export.program.program import named_outputs
 from tests.export import zoo_images as images, zoo_sequences as sequences, zoo_tables as tables
 
 FORMATS = ("stablehlo", "saved_model", "onnx", "litert")

@@ -14,13 +14,13 @@ import numpy as np
 
 from ..core.objects.module import Module
 from ..errors import ExportError
-from ..export.input_spec import InputSpec
-from ..export.litert import write_litert
-from ..export.onnx import write_onnx
-from ..export.program import Program, program_of
-from ..export.saved_model import SIGNATURE, write_saved_model
-from ..export.stablehlo import write_bundle
-from ..export.validate import validate_export
+from ..export.formats.litert import write_litert
+from ..export.formats.onnx import write_onnx
+from ..export.formats.saved_model import SIGNATURE, write_saved_model
+from ..export.formats.stablehlo import write_bundle
+from ..export.program.input_spec import InputSpec
+from ..export.program.program import Program, program_of
+from ..export.proof.report import validate_export
 
 TOLERANCE = 1e-4
 EXPORTS = "exports"

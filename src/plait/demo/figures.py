@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..export.dependencies import require
+from ..dependencies import require
 
 CURVES = "curves.png"
 CONFUSION = "confusion.png"

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..export.dependencies import require
+from ..dependencies import require
 
 CLASSES = 10
 SIZE = 8  # pixels along each side

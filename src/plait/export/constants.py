@@ -1,18 +1,3 @@
-"""Names that several classes of the SavedModel interface share."""
+"""``constants`` of Orbax Export, which stands in ``orbax/``."""
 
-from __future__ import annotations
-
-import enum
-
-DEFAULT_METHOD_KEY = "jax_module_default_method"
-
-# Keys of ``jax2tf_kwargs``.
-NATIVE_SERIALIZATION_PLATFORMS = "native_serialization_platforms"
-POLYMORPHIC_CONSTRAINTS = "polymorphic_constraints"
-
-
-class ExportModelType(enum.Enum):
-    """The kinds of model that ``JaxModule`` knows by name. Only ``TF_SAVEDMODEL`` can be made."""
-
-    TF_SAVEDMODEL = "TF_SAVEDMODEL"
-    ORBAX_MODEL = "ORBAX_MODEL"
+from .orbax.constants import *  # noqa: F403

@@ -1,5 +1,7 @@
-"""Steps of a pipeline before and after a method, for ``ServingConfig(preprocessors=..., postprocessors=...)``."""
+"""``data_processors`` of Orbax Export, which stands in ``orbax/``."""
 
-from .data_processor_base import DataProcessor as DataProcessor
-from .jax_data_processor import JaxDataProcessor as JaxDataProcessor
-from .tf_data_processor import TfDataProcessor as TfDataProcessor
+from ..orbax.data_processors import (
+    DataProcessor as DataProcessor,
+    JaxDataProcessor as JaxDataProcessor,
+    TfDataProcessor as TfDataProcessor,
+)

@@ -1,0 +1,1 @@
+"""One file for each format, the table of them, and the door that writes what is asked for."""

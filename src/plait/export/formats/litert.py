@@ -1,0 +1,87 @@
+"""LiteRT (TensorFlow Lite) files, written by TensorFlow's converter from a SavedModel."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ...dependencies import require
+from ...errors import ExportError, PlaitError
+from ..program.input_spec import InputSpec, has_free_sizes
+from ..program.program import Program, program_of
+from ..program.rewriting import FOR_LITERT, rewritten
+from ..program.unsupported import Operation, refusal, unsupported_operations
+from .saved_model import SIGNATURE, write_saved_model
+from .whole_write import written_whole
+
+MOST_BYTES = 2**31 - 2**20  # a flatbuffer's offsets end at 2 GiB
+
+
+def write_litert(programs: Mapping[str, Program], path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Write functions that share their weights as one LiteRT file, each as one signature.
+
+    Free sizes stay free. The operations are those that LiteRT has built in, so that the file needs no more than its
+    interpreter.
+
+    Args:
+        programs: by the name of the signature.
+        path: the file to be made.
+        overwrite: whether to replace what is at ``path``.
+
+    Raises:
+        MissingDependencyError: TensorFlow is not installed.
+        ExportPathError: the file cannot be written, or ``path`` exists.
+        ExportError: LiteRT has not got an operation of the model, or the weights do not fit into one file.
+    """
+    tf = require("tensorflow", extra="tensorflow", purpose="to write a LiteRT file")
+    weights = {name: array for program in programs.values() for name, array in program.weights.items()}
+    size = sum(array.nbytes for array in weights.values())
+    if size > MOST_BYTES:
+        raise ExportError(
+            "the weights do not fit into one LiteRT file",
+            found=f"{size:,} bytes of weights",
+            expected=f"at most {MOST_BYTES:,} bytes",
+            do="store them in a smaller dtype, or export as StableHLO, which has no limit",
+        )
+    with written_whole(path, overwrite=overwrite) as draft:
+        try:
+            draft.write_bytes(_converted(tf, {name: _in_known(program) for name, program in programs.items()}))
+        except (PlaitError, OSError):
+            raise
+        except Exception as error:  # the converter raises errors of its own kinds
+            operations = [each for program in programs.values() for each in _unsupported(tf, program)]
+            raise refusal(
+                "TensorFlow's converter cannot write the model for LiteRT", error, operations,
+                expected="operations that LiteRT has built in",
+                free=any(has_free_sizes(program.inputs) for program in programs.values()),
+            ) from error  # fmt: skip
+
+
+def _in_known(program: Program) -> Program:
+    """The program in operations that LiteRT has, as far as there are equal ones."""
+    return dataclasses.replace(program, call=rewritten(program.call, FOR_LITERT))
+
+
+def _converted(tf: Any, programs: Mapping[str, Program]) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="plait-") as scratch:
+        folder = Path(scratch, "saved_model")
+        write_saved_model(programs, folder, platforms=("cpu",))
+        converter = tf.lite.TFLiteConverter.from_saved_model(os.fspath(folder), signature_keys=list(programs))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return converter.convert()
+
+
+def _unsupported(tf: Any, program: Program) -> list[Operation]:
+    def convert(function: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> None:
+        specs = [InputSpec(each.shape, each.dtype, f"x{number}") for number, each in enumerate(shapes)]
+        _converted(tf, {SIGNATURE: program_of(({}, lambda _, *arrays: function(*arrays)), specs)})
+
+    return unsupported_operations(_in_known(program), convert)

@@ -1,0 +1,249 @@
+"""ONNX files, written through jax2onnx, with each weight once and under its own name.
+
+jax2onnx would store the weights that a function closes over as constants named by number. They are given to it as
+inputs instead, and turned into initializers afterwards: so each is stored once, keeps the name of its parameter, and
+can be replaced by any ONNX tool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+import numpy as np
+
+from ...core.tools.layer_scopes import layer_of
+from ...dependencies import require
+from ...errors import ExportError
+from ..program.input_spec import InputSpec, has_free_sizes, symbolic
+from ..program.lowering import traced_program
+from ..program.operations import operations
+from ..program.program import Program, program_of
+from ..program.rewriting import FOR_ONNX, rewritten
+from ..program.unsupported import refusal, unsupported_operations
+from ..program.weights import Function
+from .onnx_pooling import narrow_pools
+from .whole_write import written_whole
+
+NEXT = "_next"
+MOST_BYTES = 2**31 - 2**24  # a protobuf message ends at 2 GiB; 16 MiB are left for the graph
+DATA = ".data"  # the ending of the file beside a larger model
+ALIGNMENT = 4_096  # a page, so that runtimes can map a weight into memory
+
+
+def save_onnx(
+    function: Function,
+    params: Any,
+    path: str | os.PathLike[str],
+    *,
+    input_spec: InputSpec | tuple[int | str, ...] | Sequence[InputSpec],
+    overwrite: bool = False,
+) -> None:
+    """Write ``function(params, x)`` as one ONNX file with the input ``x`` and the output ``y``.
+
+    Args:
+        function: a pure JAX function of the parameters and the inputs.
+        params: a pytree of arrays. Each becomes an initializer, named by its key path.
+        path: the file to be made. More than 2 GB of weights go to a file beside it, ``PATH.data``.
+        input_spec: shape, dtype and name of the input, or of each; free sizes are names: ``("batch", 8, 8, 1)``.
+        overwrite: whether to replace what is at ``path``.
+
+    Raises:
+        MissingDependencyError: jax2onnx or onnx is not installed.
+        ExportPathError: the file cannot be written, or ``path`` exists.
+        ExportError: the function has an operation that jax2onnx cannot write.
+    """
+    write_onnx(program_of((params, function), input_spec), path, overwrite=overwrite)
+
+
+def write_onnx(
+    program: Program, path: str | os.PathLike[str], *, overwrite: bool = False, most_bytes: int = MOST_BYTES
+) -> None:
+    """Write one program as an ONNX file whose inputs and outputs have the program's names.
+
+    Args:
+        program, path, overwrite: as in ``save_onnx``.
+        most_bytes: of weights inside the file; more than that go to a file beside it, ``PATH.data``.
+    """
+    onnx = require("onnx", extra="onnx", purpose="to write an ONNX file")
+    jax2onnx = require("jax2onnx", extra="onnx", purpose="to write an ONNX file")
+    data = Path(f"{os.fspath(path)}{DATA}")
+    small = sum(array.nbytes for array in program.weights.values()) <= most_bytes
+    with written_whole(path, overwrite=overwrite) as draft:
+        program, outputs = traced_program(program)
+        _check_names(program, outputs)
+        _check_next(program, outputs)
+        model = _convert(jax2onnx, onnx, program, outputs)
+        narrow_pools(model, onnx)
+        onnx.checker.check_model(model)
+        if small:
+            _store_weights(model, program.weights, onnx)
+            onnx.save_model(model, os.fspath(draft))
+        else:
+            with written_whole(data, overwrite=overwrite) as data_draft:
+                _store_beside(model, program.weights, onnx, data_draft, data.name)
+                onnx.save_model(model, os.fspath(draft))
+    if small and overwrite:
+        data.unlink(missing_ok=True)  # of the larger model that was here
+
+
+def _check_names(program: Program, outputs: list[str]) -> None:
+    inputs = [spec.name for spec in program.inputs]
+    taken = {*inputs, *outputs} & set(program.weights)
+    if taken:
+        raise ExportError(
+            "a parameter has the name of the input or of the output",
+            at=min(taken),
+            found=f"inputs {', '.join(inputs)}, outputs {', '.join(outputs)}, and a parameter of that name",
+            expected="names that differ",
+            do="give the input another name: InputSpec(shape, name=...), or rename the parameter",
+        )
+    taken = {*inputs} & {*outputs} - {*program.state}
+    if taken:
+        raise ExportError(
+            "an input and an output have the same name, and ONNX has one name for one value",
+            at=min(taken),
+            found=f"inputs {', '.join(inputs)}, outputs {', '.join(outputs)}",
+            expected="names that differ",
+            do="give the input another name: InputSpec(shape, name=...)",
+        )
+
+
+def _check_next(program: Program, outputs: list[str]) -> None:
+    """Refuse outputs that have the name of the new value of a state."""
+    for name in program.state:
+        if f"{name}{NEXT}" in outputs:
+            raise ExportError(
+                "an output has the name of the new value of a state",
+                at=f"{name}{NEXT}",
+                found=f"the state {name}, and an output {name}{NEXT}",
+                expected="names that differ: in ONNX the new value of a state is its name with _next",
+                do="give the output another name",
+            )
+
+
+def _convert(jax2onnx: Any, onnx: Any, program: Program, outputs: list[str]) -> Any:
+    """The ``ModelProto`` of the program, with weights and inputs as its inputs.
+
+    ONNX wants names that differ, but a state has one name as an input and as an output: the new value of ``cache`` is
+    ``cache_next``.
+    """
+    names = [spec.name for spec in program.inputs]
+
+    def of_arrays(*arrays: jax.Array) -> list[jax.Array]:
+        weights = dict(zip(program.weights, arrays, strict=False))
+        found = program.call(weights, dict(zip(names, arrays[len(weights) :], strict=True)))
+        results = [found[name] for name in outputs]
+        for index, result in enumerate(results):  # ONNX has one name for one value
+            if any(result is other for other in (*arrays, *results[:index])):
+                results[index] = jnp.copy(result)
+        return results
+
+    arguments = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in program.weights.values()]
+    arguments += symbolic(program.inputs).values()
+    # jax2onnx replaces functions of JAX, Flax and others by its own while it traces, and its own take less. So it is
+    # given what was traced before, the operations alone.
+    closed = jax.make_jaxpr(rewritten(of_arrays, FOR_ONNX))(*arguments)
+    _check_runs(closed.jaxpr)
+    traced = jax.extend.core.jaxpr_as_fun(closed)
+    shown = [f"{name}{NEXT}" if name in program.state else name for name in outputs]
+    try:
+        return _checked(
+            jax2onnx, onnx, lambda *arrays: tuple(traced(*arrays)), arguments,
+            input_names=[*program.weights, *names], output_names=shown,
+        )  # fmt: skip
+    except Exception as error:  # jax2onnx raises whatever its converter of one operation happens to raise
+        known = dataclasses.replace(program, call=rewritten(program.call, FOR_ONNX))
+        operations = unsupported_operations(known, lambda function, shapes: _checked(jax2onnx, onnx, function, shapes))
+        raise refusal(
+            "jax2onnx cannot write the model as ONNX", error, operations, expected="operations that jax2onnx knows",
+            free=has_free_sizes(program.inputs),
+        ) from error  # fmt: skip
+
+
+def _checked(jax2onnx: Any, onnx: Any, function: Any, shapes: Sequence[Any], **names: Any) -> Any:
+    """The ``ModelProto`` of a function. jax2onnx also writes what no one loads: ``Cast`` to complex numbers, say."""
+    with _quiet_converter():
+        model = jax2onnx.to_onnx(function, shapes, **names)
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    del bare.graph.value_info[:]  # what jax2onnx notes of values in between may be wrong, and runtimes look past it
+    onnx.checker.check_model(bare, full_check=True)
+    return model
+
+
+HALVES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
+CASTS = ("convert_element_type", "copy")  # to and from what is stored in few bytes
+
+
+def _check_runs(jaxpr: Any) -> None:
+    """Refuse dtypes that end in a file that no one can load.
+
+    jax2onnx writes constants between numbers of 16 bits in float32, and ONNX Runtime only moves bfloat16 about.
+    """
+    for eqn, _ in operations(jaxpr):
+        inside = list(jax.extend.core.jaxprs_in_params(eqn.params))
+        for var in (*eqn.invars, *eqn.outvars):
+            if getattr(var.aval, "dtype", None) in HALVES and not inside and eqn.primitive.name not in CASTS:
+                raise ExportError(
+                    "an ONNX file is written for float32",
+                    at=layer_of(eqn),
+                    found=f"the operation {eqn.primitive.name} of {var.aval.dtype}",
+                    expected="16 bits in what is stored alone, and casts before it is used",
+                    do="compute in float32, dtype=jnp.float32 in the layers; or export with save_stablehlo",
+                )
+
+
+@contextlib.contextmanager
+def _quiet_converter() -> Iterator[None]:
+    """Silence warnings that nobody can act on.
+
+    jax2onnx reports converters of other libraries' operations that do not load with this JAX, and onnx_ir the scalars
+    of jax2onnx's own shape arithmetic.
+    """
+    loggers = [logging.getLogger("onnx_ir"), logging.getLogger("jax2onnx")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _store_weights(model: Any, weights: dict[str, np.ndarray], onnx: Any) -> None:
+    """Turn the inputs that are weights into initializers."""
+    _keep_inputs(model, weights)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
+
+
+def _store_beside(model: Any, weights: dict[str, np.ndarray], onnx: Any, data: Path, name: str) -> None:
+    """Turn the inputs that are weights into initializers whose numbers are in another file of the same folder."""
+    _keep_inputs(model, weights)
+    with open(data, "wb") as file:
+        for key, array in weights.items():
+            file.write(bytes(-file.tell() % ALIGNMENT))
+            tensor = onnx.TensorProto(name=key, dims=array.shape, data_location=onnx.TensorProto.EXTERNAL)
+            tensor.data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            for word, value in (("location", name), ("offset", file.tell()), ("length", array.nbytes)):
+                tensor.external_data.add(key=word, value=str(value))
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            model.graph.initializer.append(tensor)
+
+
+def _keep_inputs(model: Any, weights: dict[str, np.ndarray]) -> None:
+    inputs = [value for value in model.graph.input if value.name not in weights]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)

@@ -1,0 +1,161 @@
+"""TensorFlow SavedModels, which run where neither JAX nor plait is installed.
+
+The file holds the function as StableHLO inside one TensorFlow operation (``XlaCallModule``) and each weight as one
+``tf.Variable``, which the operation reads when it is called. ``jax2tf`` would build the same operation, but always with
+the StableHLO that JAX serialised; here it is first written for the version that its reader understands: the installed
+TensorFlow, or an older one that is named (``portable.py`` and ``readers.py`` say how). So the file runs on the
+TensorFlow it was written for and on newer ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+
+from ...dependencies import require
+from ...errors import ExportError
+from ..program.input_spec import InputSpec
+from ..program.lowering import PLATFORMS, export_program, known_platforms
+from ..program.program import Program, program_of, shared_weights
+from ..program.unsupported import refusal, unsupported_operations
+from ..program.weights import Function
+from ..tensorflow.calling import call_exported, foreign_calls
+from ..tensorflow.names import SAVABLE_IN_WORDS, is_savable
+from ..tensorflow.readers import Reader, reader_of
+from .whole_write import written_whole
+
+SIGNATURE = "serving_default"
+
+
+def save_saved_model(
+    function: Function,
+    params: Any,
+    path: str | os.PathLike[str],
+    *,
+    input_spec: InputSpec | tuple[int | str, ...] | Sequence[InputSpec],
+    platforms: Sequence[str] = PLATFORMS,
+    target: str | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write ``function(params, x)`` as a SavedModel with the signature ``serving_default(x) -> {"y": …}``.
+
+    Args:
+        function: a pure JAX function of the parameters and the inputs.
+        params: a pytree of arrays. Each becomes a variable, named by its key path (``~`` is replaced by ``_``).
+        path: the folder to be made.
+        input_spec: shape, dtype and name of the input, or of each; free sizes are names: ``("batch", 8, 8, 1)``.
+        platforms: where the file can run: some of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``.
+        target: what will read the file: ``"tensorflow==2.16"``, or a StableHLO version such as ``"1.9.0"``; by default
+            the installed TensorFlow. Newer readers understand what was written for older ones.
+        overwrite: whether to replace what is at ``path``.
+
+    Raises:
+        MissingDependencyError: TensorFlow is not installed.
+        ExportPathError: the folder cannot be written, or ``path`` exists.
+        ExportError: the function or a parameter's name cannot be expressed in a SavedModel.
+
+    Example:
+        >>> save_saved_model(f, params, "digits", input_spec=InputSpec(("batch", 8, 8, 1)))  # doctest: +SKIP
+        >>> tf.saved_model.load("digits").signatures["serving_default"](x=images)["y"]  # doctest: +SKIP
+    """
+    program = program_of((params, function), input_spec)
+    write_saved_model({SIGNATURE: program}, path, platforms=platforms, target=target, overwrite=overwrite)
+
+
+def write_saved_model(
+    programs: Mapping[str, Program],
+    path: str | os.PathLike[str],
+    *,
+    platforms: Sequence[str] = PLATFORMS,
+    target: str | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write several functions that share their weights, each as one signature.
+
+    Args:
+        programs: by the name of the signature.
+        path, platforms, target, overwrite: as in ``save_saved_model``.
+
+    Raises:
+        ArgumentError: two programs have different weights under one name, or ``target`` is no version.
+    """
+    tf = require("tensorflow", extra="tensorflow", purpose="to write a SavedModel")
+    reader, platforms = reader_of(target), known_platforms(platforms)
+    with written_whole(path, overwrite=overwrite) as draft:
+        _check_inputs(programs)
+        exported = {name: export_program(program, platforms) for name, program in programs.items()}
+        _check_calls(exported, platforms)
+        weights = shared_weights({name: program for name, (_, program) in exported.items()})
+        names = {name: _variable_name(name) for name in weights}
+        module = tf.Module()
+        with tf.device("CPU:0"):  # a copy of every weight on the accelerator would double its memory
+            variables = {name: tf.Variable(array, trainable=False, name=names[name]) for name, array in weights.items()}
+        module.weights = list(variables.values())  # a list keeps the variables' own names; a dict is rewrapped
+        signatures = {
+            name: _tf_function(tf, function, variables, program, reader)
+            for name, (function, program) in exported.items()
+        }
+        module.functions = list(signatures.values())
+        tf.saved_model.save(module, os.fspath(draft), signatures=signatures)
+
+
+def _check_inputs(programs: Mapping[str, Program]) -> None:
+    """Refuse the names of inputs that TensorFlow would refuse later, in words that name neither input nor reason."""
+    states = {name for program in programs.values() for name in program.state}
+    for spec in (spec for program in programs.values() for spec in program.inputs):
+        if not is_savable(spec.name) or spec.name == "self":
+            raise ExportError(
+                "TensorFlow has no input of this name",
+                at=spec.name,
+                found=f"the {'state' if spec.name in states else 'input'} {spec.name!r}",
+                expected="a letter of ASCII first, then those, digits and _; not self",
+                do="rename the variable of the model" if spec.name in states else "InputSpec(shape, name='x')",
+            )
+
+
+def _check_calls(exported: Mapping[str, tuple[jax.export.Exported, Program]], platforms: Sequence[str]) -> None:
+    """Refuse what could be written, and not be run."""
+
+    def convert(function: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> None:
+        foreign = foreign_calls(jax.export.export(jax.jit(function), platforms=tuple(platforms))(*shapes))
+        if foreign:
+            raise ExportError(f"calls {', '.join(foreign)}, which come with JAX alone")
+
+    for function, program in exported.values():
+        if foreign_calls(function):
+            operations = unsupported_operations(program, convert)
+            raise refusal("TensorFlow cannot run the model", None, operations, expected="operations of XLA")
+
+
+def _tf_function(
+    tf: Any, exported: jax.export.Exported, variables: dict[str, Any], program: Program, reader: Reader
+) -> Any:
+    """A TensorFlow function of the inputs that reads the variables at each call and runs the exported program."""
+    own = {name: variables[name] for name in program.weights}
+
+    def serve(**inputs: Any) -> dict[str, Any]:
+        # The exported function's own flattening says in which order its arguments come.
+        arguments = jax.tree_util.tree_leaves(((dict(own), inputs), {}))
+        return jax.tree_util.tree_unflatten(exported.out_tree, call_exported(tf, exported, arguments, reader))
+
+    specs = {spec.name: tf.TensorSpec(spec.open_shape, np.dtype(spec.dtype), name=spec.name) for spec in program.inputs}
+    return tf.function(serve, autograph=False).get_concrete_function(**specs)
+
+
+def _variable_name(name: str) -> str:
+    """The variable's name for a parameter's; TensorFlow would refuse some only after all the work is done."""
+    variable = name.replace("~", "_")
+    if not is_savable(variable):
+        raise ExportError(
+            "TensorFlow cannot save a variable of this name",
+            at=name,
+            found=f"the variable name {variable!r}",
+            expected=SAVABLE_IN_WORDS,
+            do="rename the parameter",
+        )
+    return variable

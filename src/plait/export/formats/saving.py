@@ -1,0 +1,162 @@
+"""The one door: a model in, files in the formats asked for out; and back in, for the format that plait runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import ArgumentError, ArgumentTypeError
+from ...typing import FilterLiteral
+from ..program.lowering import PLATFORMS, known_platforms
+from ..program.program import Program, program_of
+from .litert import write_litert
+from .onnx import write_onnx
+from .saved_model import SIGNATURE, write_saved_model
+from .stablehlo import load_stablehlo, write_bundle
+from .stablehlo_loader import MANIFEST
+from .whole_write import ExportPathError, is_file_name, written_whole
+
+PLACES = {"stablehlo": "stablehlo", "saved_model": "saved_model", "onnx": "model.onnx", "litert": "model.tflite"}
+
+
+def save(
+    model: Any,
+    path: str | os.PathLike[str],
+    *,
+    inputs: Any,
+    formats: Iterable[str] = ("stablehlo",),
+    methods: Mapping[str, str] | None = None,
+    state: FilterLiteral = (),
+    frozen: FilterLiteral = (),
+    platforms: Sequence[str] = PLATFORMS,
+    target: str | None = None,
+    overwrite: bool = False,
+) -> dict[str, Path]:
+    """Write a model into a folder, once for each format.
+
+    The model is exported in the mode in which it is: call ``model.eval()`` first where that matters.
+
+    Args:
+        model: a module, or ``(params, function)`` with a pure ``function(params, *inputs)``.
+        path: the folder to be made. In it: ``stablehlo/``, ``saved_model/``, ``model.onnx``, ``model.tflite``.
+        inputs: an ``InputSpec``, a shape such as ``("batch", 8)`` (float32) or an example array, or several of them in
+            a list, or by name in a dictionary. With several ``methods``, a dictionary of these by signature.
+        formats: some of ``"stablehlo"``, ``"saved_model"``, ``"onnx"``, ``"litert"``.
+        methods: ``{signature: name of a method}``; by default ``{"serving_default": "__call__"}``. ONNX files have one
+            function, the first.
+        state: variables that become inputs and outputs, such as ``plait.Cache``.
+        frozen: variables whose changes are dropped.
+        platforms: where StableHLO and SavedModel can run.
+        target: what will read the SavedModel: ``"tensorflow==2.16"``, or a StableHLO version; by default the installed
+            TensorFlow.
+        overwrite: whether to replace an export that is at ``path``.
+
+    Returns:
+        What was written, by format.
+
+    Raises:
+        ArgumentError: an unknown format or platform; a ``target`` without a SavedModel; a signature whose name is no
+            file name.
+        ExportError: the model changes variables that are neither ``state`` nor ``frozen``, or a format cannot express
+            it. Nothing is written then, in any format.
+        ExportPathError: the folder cannot be written, or ``path`` exists.
+        MissingDependencyError: the packages of a format are not installed.
+
+    Example:
+        >>> model = plait.Linear(4, 2, rngs=plait.Rngs(0))
+        >>> written = plait.export.save(model, "model", inputs=("batch", 4))  # doctest: +SKIP
+        >>> plait.export.load("model")(jnp.ones((3, 4))).shape  # doctest: +SKIP
+        (3, 2)
+    """
+    wanted = list(dict.fromkeys([formats] if isinstance(formats, str) else formats))
+    if not wanted or not set(wanted) <= set(PLACES):
+        raise ArgumentError(
+            "there is no export format of this name" if wanted else "an export needs a format",
+            found=f"formats={wanted!r}",
+            expected=f"some of {', '.join(map(repr, PLACES))}",
+            do="plait.export.save(model, path, formats=['stablehlo', 'onnx'], inputs=('batch', 8))",
+        )
+    if target is not None and "saved_model" not in wanted:
+        raise ArgumentError(
+            "a target is the reader of a SavedModel",
+            found=f"target={target!r}, formats={wanted!r}",
+            expected="the format 'saved_model', or no target",
+            do="add 'saved_model' to the formats, or leave target out",
+        )
+    platforms = known_platforms(platforms)
+    programs = _programs(model, inputs, methods, state, frozen)
+    _check_is_export(Path(path))
+    with written_whole(path, overwrite=overwrite) as draft:
+        draft.mkdir()
+        for name in wanted:
+            place = draft / PLACES[name]
+            if name == "stablehlo":
+                write_bundle(programs, place, platforms=platforms)
+            elif name == "saved_model":
+                write_saved_model(programs, place, platforms=platforms, target=target)
+            elif name == "onnx":
+                write_onnx(next(iter(programs.values())), place)
+            else:
+                write_litert(programs, place)
+    return {name: Path(path) / PLACES[name] for name in wanted}
+
+
+def _check_is_export(path: Path) -> None:
+    """Refuse to replace a folder that ``save`` did not make: it may be somebody's work."""
+    if path.is_dir() and any(path.iterdir()) and not any((path / place).exists() for place in PLACES.values()):
+        raise ExportPathError(
+            "there is a folder at the path of the export, and it is no export",
+            at=str(path.absolute()),
+            found=", ".join(sorted(each.name for each in path.iterdir())[:8]),
+            expected="a path that is free, or, with overwrite=True, a folder that plait.export.save made",
+            do="choose another path, or remove the folder yourself",
+        )
+
+
+def _programs(
+    model: Any, inputs: Any, methods: Mapping[str, str] | None, state: FilterLiteral, frozen: FilterLiteral
+) -> dict[str, Program]:
+    if methods is None:
+        return {SIGNATURE: program_of(model, inputs, state=state, frozen=frozen)}
+    if not isinstance(methods, Mapping):
+        raise ArgumentTypeError(
+            "methods are given by signature",
+            found=f"methods={methods!r}",
+            expected="a dictionary",
+            do="methods={'serving_default': '__call__'}",
+        )
+    for name in methods:
+        if not isinstance(name, str) or not name.strip() or name.startswith(".") or not is_file_name(name):
+            raise ArgumentError(
+                "the name of a signature is part of a file's name",
+                found=f"{name!r} in methods",
+                expected="text without / \\ : that does not start with a dot",
+                do="methods={'encode': 'encode'}",
+            )
+    if not methods or (len(methods) > 1 and not (isinstance(inputs, Mapping) and set(inputs) == set(methods))):
+        raise ArgumentError(
+            "each signature needs a method and its inputs",
+            found=f"methods {list(methods)}, inputs {list(inputs) if isinstance(inputs, Mapping) else inputs!r}",
+            expected="two dictionaries with the same signatures",
+            do="methods={'encode': 'encode', 'decode': 'decode'}, inputs={'encode': ..., 'decode': ...}",
+        )
+    return {
+        name: program_of(model, inputs[name] if len(methods) > 1 else inputs, method=method, state=state, frozen=frozen)
+        for name, method in methods.items()
+    }
+
+
+def load(path: str | os.PathLike[str], signature: str | None = None) -> Callable[..., Any]:
+    """A function of a StableHLO bundle, ready to be called: needs JAX, and no code of the model.
+
+    Args:
+        path: the bundle, or the folder that ``save`` made around it.
+        signature: which function; by default the first.
+
+    Raises:
+        ExportError: there is no bundle, or one of its files is missing or was changed.
+    """
+    inner = Path(path) / PLACES["stablehlo"]
+    return load_stablehlo(inner if (inner / MANIFEST).exists() else path, signature)

@@ -1,0 +1,186 @@
+"""A StableHLO bundle: functions, the weights that they share, and a manifest, for any program that has JAX.
+
+It needs neither TensorFlow nor plait where it is loaded. Functions take the weights as arguments, so these are stored
+once, in files that other tools read, and may be replaced without touching a function. Later versions of JAX read a
+function for at least six months (the promise of ``jax.export``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+
+from ...errors import ExportError
+from ..program.input_spec import InputSpec
+from ..program.lowering import PLATFORMS, export_program, known_platforms
+from ..program.program import Program, program_of, shared_weights
+from ..program.weights import Function
+from . import stablehlo_loader
+from .whole_write import written_whole
+
+LOADER = "load.py"
+SIGNATURE = "serving_default"
+SHARD_BYTES = 2**31  # the largest file of weights; some systems and tools take no larger one
+
+
+def save_stablehlo(
+    function: Function,
+    params: Any,
+    path: str | os.PathLike[str],
+    *,
+    input_spec: InputSpec | tuple[int | str, ...] | Sequence[InputSpec],
+    platforms: Sequence[str] = PLATFORMS,
+    overwrite: bool = False,
+) -> None:
+    """Write ``function(params, x)`` as a folder of StableHLO, weights and a manifest.
+
+    The folder also gets ``load.py``, which loads it without plait.
+
+    Args:
+        function: a pure JAX function of the parameters and the inputs.
+        params: a pytree of arrays, stored under the names of their key paths.
+        path: the folder to be made.
+        input_spec: shape, dtype and name of the input, or of each; free sizes are names: ``("batch", 8, 8, 1)``.
+        platforms: where the function can run: some of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``.
+        overwrite: whether to replace what is at ``path``.
+
+    Raises:
+        ExportPathError: the folder cannot be written, or ``path`` exists.
+        ExportError: a parameter cannot be stored.
+    """
+    program = program_of((params, function), input_spec)
+    write_bundle({SIGNATURE: program}, path, platforms=platforms, overwrite=overwrite)
+
+
+def write_bundle(
+    programs: Mapping[str, Program],
+    path: str | os.PathLike[str],
+    *,
+    platforms: Sequence[str] = PLATFORMS,
+    overwrite: bool = False,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Write several functions that share their weights; the first is the one that is loaded by default.
+
+    Args:
+        programs: by the name of the signature.
+        path, platforms, overwrite: as in ``save_stablehlo``.
+        shard_bytes: the most bytes of weights in one file; a larger array has a file of its own.
+
+    Raises:
+        ArgumentError: two programs have different weights under one name.
+    """
+    platforms = known_platforms(platforms)
+    with written_whole(path, overwrite=overwrite) as draft:
+        exported = {name: export_program(program, platforms) for name, program in programs.items()}
+        weights = shared_weights({name: program for name, (_, program) in exported.items()})
+        for _, program in exported.values():
+            weights |= {f"state:{name}": array for name, array in program.state.items()}
+        draft.mkdir()
+        for name, (function, _) in exported.items():
+            (draft / f"{name}.jax_export").write_bytes(function.serialize())
+        weight_files = _write_weights(weights, draft, shard_bytes)
+        (draft / LOADER).write_bytes(Path(stablehlo_loader.__file__).read_bytes())
+        manifest = {
+            "format": stablehlo_loader.FORMAT,
+            "format_version": stablehlo_loader.FORMAT_VERSION,
+            "versions": {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")},
+            "platforms": list(platforms),
+            "signatures": {name: _signature(name, *pair) for name, pair in exported.items()},
+            "weights": [_described(name, array.shape, array.dtype) for name, array in weights.items()],
+            "weight_files": weight_files,
+            "files": {file.name: _fingerprint(file) for file in sorted(draft.iterdir())},
+        }
+        (draft / stablehlo_loader.MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def load_stablehlo(path: str | os.PathLike[str], signature: str | None = None) -> Callable[..., Any]:
+    """A function in the bundle at ``path``, with its weights: ``load_stablehlo(path)(x)`` is ``y``.
+
+    Args:
+        path: the folder.
+        signature: which function; by default the first.
+
+    Returns:
+        A function of the inputs, in the order of the manifest or by name. It returns an array if the only output is
+        ``y``, otherwise a dictionary. Its attribute ``signature`` is the part of the manifest that describes it, and
+        ``state`` has the first values of the inputs that are state.
+
+    Raises:
+        ExportError: the folder is not a bundle, or one of its files is missing or was changed.
+    """
+    try:
+        return stablehlo_loader.load(path, signature)
+    except stablehlo_loader.ArtifactError as error:
+        message, *parts = str(error).split("\n")
+        named = dict(part.split(None, 1) for part in parts)
+        raise ExportError(message, **{"at": os.fspath(path), **named}) from error
+
+
+def _write_weights(weights: dict[str, np.ndarray], folder: Path, shard_bytes: int) -> list[str]:
+    from safetensors.numpy import save_file  # loaded here, so that naming these functions costs nothing
+
+    shards: list[dict[str, np.ndarray]] = [{}]
+    size = 0
+    for name, array in weights.items():
+        if array.dtype.name not in stablehlo_loader.DTYPES.values():
+            raise ExportError(
+                "safetensors files have no such dtype",
+                at=name,
+                found=array.dtype.name,
+                expected=f"one of {', '.join(sorted(stablehlo_loader.DTYPES.values()))}",
+                do="store it in another dtype, and convert it in the function",
+            )
+        if size and size + array.nbytes > shard_bytes:
+            shards.append({})
+            size = 0
+        shards[-1][name] = array
+        size += array.nbytes
+    count = len(shards)
+    if count == 1:
+        files = ["weights.safetensors"]
+    else:
+        files = [f"weights-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
+    for file, shard in zip(files, shards, strict=True):
+        save_file(shard, folder / file)
+    return files
+
+
+def _signature(name: str, exported: jax.export.Exported, program: Program) -> dict[str, Any]:
+    """What the manifest says of one function."""
+    outputs = jax.tree_util.tree_unflatten(exported.out_tree, exported.out_avals)
+    return {
+        "file": f"{name}.jax_export",
+        "calling_convention": exported.calling_convention_version,
+        "inputs": described_inputs(program),
+        "outputs": [_described(key, y.shape, y.dtype) for key, y in outputs.items()],
+        "state": list(program.state),  # inputs that are outputs too; the first value is the tensor "state:" + name
+        "weights": list(program.weights),
+    }
+
+
+def described_inputs(program: Program) -> list[dict[str, Any]]:
+    """Name, shape and dtype of each input, as the manifest has them."""
+    return [_described(spec.name, spec.shape, np.dtype(spec.dtype)) for spec in program.inputs]
+
+
+def _described(name: str, shape: Sequence[Any], dtype: np.dtype) -> dict[str, Any]:
+    return {
+        "name": name,
+        "shape": [size if isinstance(size, int) else str(size) for size in shape],
+        "dtype": dtype.name,
+    }
+
+
+def _fingerprint(file: Path) -> dict[str, Any]:
+    with open(file, "rb") as content:
+        return {"sha256": hashlib.file_digest(content, "sha256").hexdigest(), "bytes": file.stat().st_size}

@@ -1,0 +1,89 @@
+"""A file or folder appears whole or not at all.
+
+It is written under a temporary name beside its place and renamed when it is complete, so a crash leaves what was there
+before. A rename within one folder is atomic; replacing a folder takes two, with the old one kept until the second.
+What a killed process leaves under the temporary name is removed by the next one that writes to the same place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...errors import PlaitError
+from ...scratch import scratch_folder
+
+
+class ExportPathError(PlaitError, OSError):
+    """An export cannot be written at its path: the folder is missing or read-only, or something is there already."""
+
+
+def is_file_name(text: str) -> bool:
+    """Whether a text names a file of a folder, on any system, and nothing outside of it."""
+    return text not in ("", ".", "..") and not set(text) & set("/\\:\0")
+
+
+@contextlib.contextmanager
+def written_whole(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
+    """Yield a temporary path for the body to write to (a file or a folder); on success it becomes ``path``.
+
+    Raises:
+        ExportPathError: ``path`` exists, is no empty folder, and ``overwrite`` is false, or its folder cannot be
+            written to. Both are found out before the body runs.
+    """
+    target = Path(path).absolute()
+    _check_free(target, overwrite=overwrite)
+    try:
+        with _scratch_folder(target) as scratch:
+            draft = scratch / target.name
+            yield draft
+            _check_free(target, overwrite=overwrite)
+            if os.path.lexists(target):
+                os.rename(target, scratch / "replaced")
+            try:
+                os.rename(draft, target)
+            except OSError:
+                if os.path.lexists(scratch / "replaced"):
+                    os.rename(scratch / "replaced", target)
+                raise
+    except Exception as error:  # libraries have errors of their own for a full disk
+        if "No space left on device" in str(error) and not isinstance(error, ExportPathError):
+            raise ExportPathError(
+                "the disk is full",
+                at=str(target.parent),
+                found=str(error)[:300],
+                expected="room for the export",
+                do="make room, or choose a path on another disk; what was written is removed, what was there is kept",
+            ) from error
+        raise
+
+
+def _check_free(target: Path, *, overwrite: bool) -> None:
+    is_empty = target.is_dir() and not any(target.iterdir())  # nothing is lost
+    if os.path.lexists(target) and not is_empty and not overwrite:
+        raise ExportPathError(
+            "there is something at the path of the export already",
+            at=str(target),
+            found="a folder" if target.is_dir() else "a file",
+            expected="a path that is free, or an empty folder",
+            do="choose another path, or pass overwrite=True to replace it",
+        )
+
+
+@contextlib.contextmanager
+def _scratch_folder(target: Path) -> Iterator[Path]:
+    """A fresh folder on the same disk as ``target``; making it finds out whether one may write there."""
+    with contextlib.ExitStack() as held:
+        try:
+            scratch = held.enter_context(scratch_folder(target))
+        except OSError as error:
+            raise ExportPathError(
+                "the export cannot be written into this folder",
+                at=str(target.parent),
+                found=error.strerror or str(error),
+                expected="an existing folder in which files may be made",
+                do="make the folder, or choose a path in one that you may write to",
+            ) from error
+        yield scratch

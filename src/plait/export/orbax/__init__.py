@@ -1,0 +1,1 @@
+"""The interface of Orbax Export: its names and arguments, for the same programs."""

@@ -1,0 +1,94 @@
+"""Settings of the export: by call, by environment variable, or for the length of a ``with`` statement.
+
+There is one, ``obx_export_tf_preprocess_only``: signatures are those of the TensorFlow preprocessors alone, for servers
+that run the model elsewhere. Its environment variable is its name in capitals.
+
+    >>> with plait.export.config.obx_export_tf_preprocess_only(True):
+    ...     plait.export.config.config.obx_export_tf_preprocess_only
+    True
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import os
+from collections.abc import Iterator
+
+from ...errors import ArgumentError
+
+_TRUE, _FALSE = ("y", "yes", "t", "true", "on", "1"), ("n", "no", "f", "false", "off", "0")
+_NAME = "obx_export_tf_preprocess_only"
+
+
+def bool_env(varname: str, default: bool) -> bool:
+    """An environment variable as a bool.
+
+    Raises:
+        ArgumentError: it is set to something else than yes or no.
+    """
+    value = os.environ.get(varname)
+    if value is None or value.lower() in (*_TRUE, *_FALSE):
+        return default if value is None else value.lower() in _TRUE
+    raise ArgumentError(
+        "an environment variable is neither yes nor no",
+        found=f"{varname}={value!r}",
+        expected=f"one of {', '.join((*_TRUE, *_FALSE))}",
+        do=f"export {varname}=1",
+    )
+
+
+class Config:
+    """The settings that hold here: those of the ``with`` statement, of ``update``, or of the environment.
+
+    Example:
+        >>> plait.export.config.config.read("obx_export_tf_preprocess_only")
+        False
+    """
+
+    def __init__(self) -> None:
+        self._values = {_NAME: bool_env(_NAME.upper(), False)}
+        self._here: contextvars.ContextVar[bool | None] = contextvars.ContextVar(_NAME, default=None)
+
+    @property
+    def obx_export_tf_preprocess_only(self) -> bool:
+        """Whether signatures are those of the preprocessors alone."""
+        here = self._here.get()
+        return self._values[_NAME] if here is None else here
+
+    def read(self, name: str) -> bool:
+        """The value that was set for the whole process.
+
+        Raises:
+            AttributeError: there is no such setting.
+        """
+        return self._values[self._checked(name)]
+
+    def update(self, name: str, val: bool) -> None:
+        """Set a value for the whole process.
+
+        Raises:
+            AttributeError: there is no such setting.
+        """
+        self._values[self._checked(name)] = bool(val)
+
+    def _checked(self, name: str) -> str:
+        if name not in self._values:
+            raise AttributeError(f"there is no setting {name!r}; there is {', '.join(map(repr, self._values))}")
+        return name
+
+    @contextlib.contextmanager
+    def _for_a_while(self, value: bool) -> Iterator[None]:
+        token = self._here.set(bool(value))
+        try:
+            yield
+        finally:
+            self._here.reset(token)
+
+
+config = Config()
+
+
+def obx_export_tf_preprocess_only(new_val: bool) -> contextlib.AbstractContextManager[None]:
+    """Within ``with``, and in this thread, whether signatures are those of the preprocessors alone."""
+    return config._for_a_while(new_val)

@@ -1,0 +1,153 @@
+"""Steps of a pipeline before and after a method, for ``ServingConfig(preprocessors=..., postprocessors=...)``."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from ...dependencies import require
+from ...errors import ArgumentTypeError
+from ...words import describe_type
+from .conversion import call_from_tensorflow, resolve_conversion
+from .typing import checked_keys
+
+
+class DataProcessor(abc.ABC):
+    """One step before or after a method. Subclasses say what it does with tensors.
+
+    Args:
+        name: what errors call it.
+        input_keys: the values that it takes, one argument for each. Without keys it takes what the step before it
+            returned; the first one takes the inputs of the signature.
+        output_keys: the values that it gives: a mapping with these keys, a sequence in their order, or the value itself
+            for one key. Either both are given, or none.
+
+    Raises:
+        ArgumentError: keys that are no names, or only one of the two.
+    """
+
+    def __init__(self, name: str, input_keys: Sequence[str] = (), output_keys: Sequence[str] = ()) -> None:
+        self.name = name
+        self.input_keys = checked_keys("input_keys", input_keys, name)
+        self.output_keys = checked_keys("output_keys", output_keys, name)
+
+    @abc.abstractmethod
+    def __call__(self, *tensors: Any) -> Any:
+        """The step on tensors, while TensorFlow traces a signature."""
+
+    @property
+    def input_signature(self) -> Any:
+        """The signature of a step that knows its own, which then need not be given to ``ServingConfig``."""
+        return None
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether the step is connected by keys."""
+        return bool(self.input_keys or self.output_keys)
+
+    def __repr__(self) -> str:
+        keys = f", {list(self.input_keys)} -> {list(self.output_keys)}" if self.has_keys else ""
+        return f"{type(self).__name__}({self.name!r}{keys})"
+
+
+class JaxDataProcessor(DataProcessor):
+    """A JAX function without parameters before or after a method, converted as the method is.
+
+    Args:
+        jax_fn: a function of arrays.
+        name: what errors call it; by default the function's name.
+        input_keys, output_keys: as in ``DataProcessor``.
+        input_polymorphic_shape: the free sizes, as in ``JaxModule``: one for all arguments, or a sequence with one for
+            each.
+        jax2tf_kwargs: options of the conversion, as in ``JaxModule``. ``with_gradient=True`` lets gradients through.
+
+    Example:
+        >>> plait.export.data_processors.JaxDataProcessor(jax.nn.softmax, "softmax", ("logits",), ("p",), "b, ...")
+        JaxDataProcessor('softmax', ['logits'] -> ['p'])
+    """
+
+    def __init__(
+        self,
+        jax_fn: Callable[..., Any],
+        name: str | None = None,
+        input_keys: Sequence[str] = (),
+        output_keys: Sequence[str] = (),
+        input_polymorphic_shape: Any = None,
+        jax2tf_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._jax_fn = _checked_function(jax_fn, "JaxDataProcessor")
+        super().__init__(name or _name_of(jax_fn), input_keys, output_keys)
+        shape = input_polymorphic_shape
+        self._options = resolve_conversion(
+            jax2tf_kwargs,
+            input_shape=tuple(shape) if isinstance(shape, list) else shape,
+            trainable=bool((jax2tf_kwargs or {}).get("with_gradient", False)),
+        )
+
+    def __call__(self, *tensors: Any) -> Any:
+        return call_from_tensorflow(
+            lambda _, inputs: self._jax_fn(*inputs), [], jax.tree_util.tree_structure(()), tensors, self._options
+        )
+
+
+class TfDataProcessor(DataProcessor):
+    """A TensorFlow function before or after a method; it may work on text, and use tables.
+
+    Args:
+        tf_fn: a function of tensors.
+        name: what errors call it; by default the function's name.
+        input_keys, output_keys: as in ``DataProcessor``.
+
+    Example:
+        >>> plait.export.data_processors.TfDataProcessor(lambda x, k: x * k, "scale", ("x", "k"), ("scaled",))
+        TfDataProcessor('scale', ['x', 'k'] -> ['scaled'])
+    """
+
+    def __init__(
+        self,
+        tf_fn: Callable[..., Any],
+        name: str | None = None,
+        input_keys: Sequence[str] = (),
+        output_keys: Sequence[str] = (),
+    ) -> None:
+        self._tf_fn = _checked_function(tf_fn, "TfDataProcessor")
+        super().__init__(name or _name_of(tf_fn), input_keys, output_keys)
+
+    @property
+    def input_signature(self) -> Any:
+        """That of the ``tf.function``, if it is one and has it."""
+        return getattr(self._tf_fn, "input_signature", None)
+
+    def __call__(self, *tensors: Any) -> Any:
+        return self._traced(*tensors)
+
+    @functools.cached_property
+    def _traced(self) -> Any:
+        if hasattr(self._tf_fn, "get_concrete_function"):
+            return self._tf_fn
+        return require("tensorflow", extra="tensorflow", purpose="to run a processor").function(self._tf_fn)
+
+
+def _checked_function(function: Any, kind: str) -> Callable[..., Any]:
+    """The function as it is.
+
+    Raises:
+        ArgumentTypeError: it cannot be called.
+    """
+    if not callable(function):
+        raise ArgumentTypeError(
+            f"{kind} takes a function",
+            found=describe_type(function),
+            expected="a function of tensors",
+            do=f"{kind}(lambda x: x)",
+        )
+    return function
+
+
+def _name_of(function: Any) -> str:
+    """What a step is called that was given no name."""
+    return getattr(function, "__name__", type(function).__name__)

@@ -1,0 +1,284 @@
+"""Parameters laid out over devices as TensorFlow's DTensors, by the specs that JAX uses.
+
+A mesh that ``maybe_enable_dtensor_export_on`` makes current is what ``JaxModule(..., pspecs=...)`` lays its variables
+out on. It is a mesh of CPU devices, one for each device of the JAX mesh: a SavedModel is written from host memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ...dependencies import require
+from ...errors import ArgumentError, ArgumentTypeError, ExportError
+from ...words import describe_type
+
+CONTEXT = "initialize_dtensor() once, then with maybe_enable_dtensor_export_on(mesh): ..."
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+    """A JAX mesh and the DTensor mesh of the same shape and axis names."""
+
+    jax_mesh: jax.sharding.Mesh
+    dtensor_mesh: Any
+
+
+class DTensorStartError(ExportError, ValueError):
+    """TensorFlow has run something already, so that DTensor cannot be started any more."""
+
+
+class _Meshes(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Mesh] = []
+
+
+_meshes = _Meshes()
+_initialized = False
+_was_shut_down = False
+
+
+def _dtensor() -> Any:
+    return require("tensorflow", extra="tensorflow", purpose="to use DTensors").experimental.dtensor
+
+
+def initialize_dtensor(reset_context: bool = False) -> None:
+    """Start TensorFlow's DTensor system, with as many CPU devices as JAX has devices in this process.
+
+    Args:
+        reset_context: throw away TensorFlow's running context first. TensorFlow must not have run anything before, and
+            this is the way out where it has; tensors made before can then no longer be used.
+
+    Raises:
+        ExportError: it runs already, TensorFlow has run something before (also a ``ValueError`` then), or there are
+            not as many clients as JAX has processes; a ``RuntimeError``.
+    """
+    global _initialized
+    if _initialized and not reset_context:
+        raise ExportError(
+            "DTensor is initialized already",
+            expected="one call of initialize_dtensor",
+            do="ask dtensor_initialized() first, or call shutdown_dtensor()",
+        )
+    dtensor = _dtensor()
+    if dtensor.num_clients() != jax.process_count():
+        raise ExportError(
+            "DTensor has another number of clients than JAX has processes",
+            found=f"{dtensor.num_clients()} DTensor clients, {jax.process_count()} JAX processes",
+            expected="one client for each process",
+            do="start them alike: DTENSOR_JOBS and jax.distributed.initialize",
+        )
+    try:
+        dtensor.initialize_accelerator_system(
+            "CPU", num_logical_cpu_devices=jax.local_device_count(), experimental_reset_context=reset_context
+        )
+    except ValueError as error:
+        raise DTensorStartError(
+            "DTensor cannot be started any more",
+            found=str(error),
+            expected="a start before TensorFlow runs anything, since its devices are made only once",
+            do="call initialize_dtensor first in the program, or initialize_dtensor(reset_context=True)",
+        ) from error
+    if _was_shut_down:
+        # TensorFlow keeps the devices of the system that was shut down, and has no public way to make new ones.
+        dtensor._reset_dtensor_device(False)
+    _initialized = True
+
+
+def dtensor_initialized() -> bool:
+    """Whether ``initialize_dtensor`` was called and its devices are as many as JAX's."""
+    return _initialized and _dtensor().num_local_devices("CPU") == jax.local_device_count()
+
+
+def shutdown_dtensor() -> None:
+    """Stop what ``initialize_dtensor`` started.
+
+    Raises:
+        ExportError: DTensor is not initialized; a ``RuntimeError``.
+    """
+    global _initialized, _was_shut_down
+    if not _initialized:
+        raise ExportError(
+            "DTensor is not initialized",
+            found="0 systems to shut down",
+            expected="a call of initialize_dtensor before",
+            do="ask dtensor_initialized() first",
+        )
+    _dtensor().shutdown_accelerator_system()
+    _initialized, _was_shut_down = False, True
+
+
+@contextlib.contextmanager
+def maybe_enable_dtensor_export_on(mesh: jax.sharding.Mesh | None) -> Iterator[None]:
+    """Make ``mesh`` the one that ``JaxModule`` lays variables out on, in this thread.
+
+    Does nothing if ``mesh`` is ``None`` or DTensor is not initialized.
+    """
+    if mesh is None or not dtensor_initialized():
+        yield
+        return
+    _meshes.stack.append(Mesh(mesh, jax_mesh_to_dtensor_mesh(mesh)))
+    try:
+        yield
+    finally:
+        _meshes.stack.pop()
+
+
+def get_current_mesh() -> Mesh | None:
+    """The innermost mesh of this thread's contexts, or ``None``."""
+    return _meshes.stack[-1] if _meshes.stack else None
+
+
+def get_current_dtensor_mesh() -> Any:
+    """The DTensor mesh of ``get_current_mesh()``, or ``None``."""
+    current = get_current_mesh()
+    return None if current is None else current.dtensor_mesh
+
+
+def get_pspec_from_jax_arrays(tree: Any) -> Any:
+    """The partition spec of each array of ``tree``; arrays without a sharding have an empty one.
+
+    Raises:
+        ArgumentError: an array with another kind of sharding than a ``NamedSharding``, or arrays on different meshes.
+
+    Example:
+        >>> mesh = jax.sharding.Mesh(jax.devices()[:1], "d")
+        >>> x = jax.device_put(jnp.ones(2), jax.NamedSharding(mesh, jax.P("d")))
+        >>> specs = plait.export.get_pspec_from_jax_arrays({"x": x, "y": jax.ShapeDtypeStruct((2,), x.dtype)})
+        >>> specs == {"x": jax.P("d"), "y": jax.P()}
+        True
+    """
+    meshes: list[Any] = []
+
+    def spec(path: Any, leaf: Any) -> PartitionSpec:
+        sharding = getattr(leaf, "sharding", None)
+        if sharding is None:
+            return PartitionSpec()
+        if not isinstance(sharding, NamedSharding):
+            raise ArgumentError(
+                "an array is not laid out by a mesh",
+                at=jax.tree_util.keystr(path),
+                found=describe_type(sharding),
+                expected="a NamedSharding",
+                do="jax.device_put(array, jax.NamedSharding(mesh, jax.P()))",
+            )
+        meshes.append(sharding.mesh)
+        if sharding.mesh != meshes[0]:
+            raise ArgumentError(
+                "arrays are laid out by different meshes",
+                at=jax.tree_util.keystr(path),
+                found=f"{sharding.mesh}, and {meshes[0]} before",
+                expected="one mesh for all",
+                do="put them all on one mesh with jax.device_put",
+            )
+        return sharding.spec
+
+    return jax.tree_util.tree_map_with_path(spec, tree)
+
+
+def jax_mesh_to_dtensor_mesh(mesh: jax.sharding.Mesh) -> Any:
+    """The DTensor mesh of CPU devices with the shape and the axis names of ``mesh``."""
+    tf = require("tensorflow", extra="tensorflow", purpose="to use DTensors")
+    dtensor = _dtensor()
+    devices = list(mesh.devices.flat)
+    local = [index for index, device in enumerate(devices) if device.process_index == jax.process_index()]
+    cpus = dtensor.local_devices("CPU")
+    order = {device.id: index for index, device in enumerate(sorted(jax.local_devices(), key=lambda each: each.id))}
+    return dtensor.Mesh(
+        list(mesh.axis_names),
+        np.arange(len(devices)).reshape(mesh.devices.shape),
+        local,
+        [tf.DeviceSpec.from_string(cpus[order[devices[index].id]].to_string()) for index in local],
+    )
+
+
+def jax_array_to_dtensor(
+    arr: jax.Array,
+    pspec: PartitionSpec | None,
+    dmesh: Any,
+    jax_mesh: jax.sharding.Mesh,
+    allow_multi_axis_sharding_consolidation: bool = False,
+) -> Any:
+    """``arr`` as a DTensor on ``dmesh``, laid out by ``pspec``.
+
+    Raises:
+        ArgumentError: a dimension sharded over several axes, where that is not allowed, or one that the axis does not
+            divide, or an axis that the mesh does not have.
+        ArgumentTypeError: an entry of the spec that is neither ``None``, a name nor a tuple of names.
+    """
+    tf = require("tensorflow", extra="tensorflow", purpose="to use DTensors")
+    dtensor = _dtensor()
+    axes = spec_axes(arr.shape, pspec, jax_mesh, consolidate=allow_multi_axis_sharding_consolidation)
+    layout = dtensor.Layout([dtensor.UNSHARDED if axis is None else axis for axis in axes], dmesh)
+    laid_out = jax.device_put(arr, NamedSharding(jax_mesh, PartitionSpec(*axes)))
+    shards = {shard.device: np.asarray(shard.data) for shard in laid_out.addressable_shards}
+    local = [device for device in jax_mesh.devices.flat if device in shards]
+    return dtensor.pack([tf.constant(shards[device]) for device in local], layout)
+
+
+def spec_axes(
+    shape: Sequence[int], pspec: PartitionSpec | None, mesh: jax.sharding.Mesh, *, consolidate: bool
+) -> list[str | None]:
+    """The one axis that each dimension is sharded over, or ``None``."""
+    entries = tuple(pspec or ())
+    if len(entries) > len(shape):
+        raise ArgumentError(
+            "a partition spec has more entries than the array has dimensions",
+            found=f"{pspec} for the shape {tuple(shape)}",
+            expected=f"at most {len(shape)} entries",
+            do="give each array its own spec in pspecs",
+        )
+    padded = entries + (None,) * (len(shape) - len(entries))
+    return [
+        _axis(dimension, size, entry, mesh, consolidate=consolidate)
+        for dimension, (size, entry) in enumerate(zip(shape, padded, strict=True))
+    ]
+
+
+def _axis(dimension: int, size: int, entry: Any, mesh: jax.sharding.Mesh, *, consolidate: bool) -> str | None:
+    names = () if entry is None else (entry,) if isinstance(entry, str) else entry
+    if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
+        raise ArgumentTypeError(
+            "a partition spec has an entry that is no axis",
+            at=f"dimension {dimension}",
+            found=repr(entry),
+            expected="None, the name of a mesh axis, or a tuple of names",
+            do="jax.P('data', None)",
+        )
+    unknown = next((name for name in names if name not in mesh.shape), None)
+    if unknown is not None:
+        raise ArgumentError(
+            "a partition spec names an axis that the mesh does not have",
+            at=f"dimension {dimension}",
+            found=repr(unknown),
+            expected=f"one of {', '.join(map(repr, mesh.shape))}",
+            do="use the axis names of the mesh that the context was made for",
+        )
+    names = [name for name in names if mesh.shape[name] > 1]
+    if len(names) > 1 and not consolidate:
+        raise ArgumentError(
+            "a dimension is sharded over several axes, which DTensor cannot express",
+            at=f"dimension {dimension}",
+            found=" and ".join(f"the axis {name!r} of size {mesh.shape[name]}" for name in names),
+            expected="one axis, unless the others may be left out",
+            do="JaxModule(..., allow_multi_axis_sharding_consolidation=True) keeps the largest axis",
+        )
+    if not names:
+        return None
+    axis = max(names, key=lambda name: mesh.shape[name])
+    if size % mesh.shape[axis]:
+        raise ArgumentError(
+            "a dimension cannot be divided among the devices of its axis",
+            at=f"dimension {dimension}",
+            found=f"size {size}, and the axis {axis!r} of size {mesh.shape[axis]}",
+            expected="a multiple of the axis size",
+            do="leave the dimension unsharded: None in its place of the spec",
+        )
+    return axis

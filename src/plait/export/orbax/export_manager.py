@@ -1,0 +1,197 @@
+"""Serving signatures of a ``JaxModule``, written as one SavedModel."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from ...dependencies import require
+from ...errors import ArgumentError, ArgumentTypeError, ExportError, PlaitError
+from ...words import describe_type
+from ..formats.whole_write import written_whole
+from ..tensorflow.names import check_savable
+from .config import config as settings
+from .jax_module import JaxModule
+from .serving import ServingConfig
+from .signatures import with_default_args
+from .warmup import run_examples, write_requests
+
+
+class ExportManager:
+    """Traces the signatures of a module and saves them.
+
+    Args:
+        module: the module.
+        serving_configs: what to serve of it.
+
+    Raises:
+        ArgumentError: a name that two signatures have, or a signature that does not fit its method.
+
+    Example:
+        >>> manager = ExportManager(module, [ServingConfig("serving_default", signature)])  # doctest: +SKIP
+        >>> manager.save("model")  # doctest: +SKIP
+    """
+
+    def __init__(self, module: JaxModule, serving_configs: Sequence[ServingConfig]) -> None:
+        tf = require("tensorflow", extra="tensorflow", purpose="to export a module")
+        if not isinstance(module, JaxModule):
+            raise ArgumentTypeError(
+                "ExportManager takes a JaxModule",
+                found=describe_type(module),
+                expected="a JaxModule",
+                do="ExportManager(JaxModule(params, apply_fn), [config])",
+            )
+        self._module = module
+        self._tf_module = tf.Module()
+        self._tf_module.computation_module = module
+        self._tf_module.tf_trackable_resources = [config.extra_trackable_resources for config in serving_configs]
+        self._signatures: dict[str, Any] = {}
+        for config in serving_configs:
+            keys = config.get_signature_keys()
+            taken = next(
+                (key for index, key in enumerate(keys) if key in self._signatures or key in keys[:index]), None
+            )
+            if taken is not None:
+                raise ArgumentError(
+                    "two signatures have the same name",
+                    found=repr(taken),
+                    expected="a name of its own for each signature",
+                    do="change signature_key in one of the configs",
+                )
+            with errors_name_the_signature(keys[0]):
+                function = make_e2e_inference_fn(module.methods, config)
+            self._signatures |= dict.fromkeys(keys, function)
+        if len(serving_configs) == 1:
+            self._tf_module.__call__ = self._signatures[serving_configs[0].get_signature_keys()[0]]
+
+    @property
+    def tf_module(self) -> Any:
+        """What is saved: it holds the variables and the extra resources. With one config it loads as a callable."""
+        return self._tf_module
+
+    @property
+    def serving_signatures(self) -> Mapping[str, Any]:
+        """The ``tf.function`` of each signature."""
+        return dict(self._signatures)
+
+    def save(
+        self,
+        model_path: str | os.PathLike[str],
+        save_options: Any = None,
+        signature_overrides: Mapping[str, Any] | None = None,
+        *,
+        warmup_examples: Mapping[str, Sequence[Any]] | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        """Write the SavedModel, whole or not at all.
+
+        Args:
+            model_path: the folder to be made. An older SavedModel there is replaced.
+            save_options: ``tf.saved_model.SaveOptions``. Gradients are saved exactly if a parameter is trainable.
+            signature_overrides: signatures that replace or join those of the configs.
+            warmup_examples: for a signature's name, inputs to run it on before anything is written. They become the
+                requests by which TensorFlow Serving warms up, if its protos are installed.
+            overwrite: whether to replace whatever else is at ``model_path``.
+
+        Raises:
+            ArgumentError: options of another type, a parameter whose name cannot be saved, or examples for a signature
+                that there is not.
+            ExportPathError: the folder cannot be written, or ``model_path`` has something else in it.
+            ExportError: an example fails.
+        """
+        tf = require("tensorflow", extra="tensorflow", purpose="to write a SavedModel")
+        if save_options is not None and not isinstance(save_options, tf.saved_model.SaveOptions):
+            raise ArgumentError(
+                "save_options are not TensorFlow's",
+                found=f"save_options of the type {type(save_options).__name__}",
+                expected="tf.saved_model.SaveOptions or None",
+                do="ExportManager.save(path, tf.saved_model.SaveOptions())",
+            )
+        check_savable(jax.tree_util.tree_leaves(self._module.model_param_names), self._module.model_params)
+        options = copy.copy(save_options) if save_options is not None else tf.saved_model.SaveOptions()
+        options.experimental_custom_gradients = self._module.with_gradient
+        signatures = self._signatures | dict(signature_overrides or {})
+        older = os.path.isfile(os.path.join(model_path, "saved_model.pb"))
+        with written_whole(model_path, overwrite=overwrite or older) as draft:
+            requests = run_examples(signatures, warmup_examples or {})
+            with _untracked_is_named():
+                tf.saved_model.save(self._tf_module, os.fspath(draft), signatures=signatures, options=options)
+            write_requests(draft, requests)
+
+    def load(self, model_path: str | os.PathLike[str], **kwargs: Any) -> Any:
+        """``tf.saved_model.load(model_path, **kwargs)``."""
+        tf = require("tensorflow", extra="tensorflow", purpose="to load a SavedModel")
+        return tf.saved_model.load(os.fspath(model_path), **kwargs)
+
+
+@contextlib.contextmanager
+def _untracked_is_named() -> Iterator[None]:
+    try:
+        yield
+    except AssertionError as error:
+        if "untracked" not in str(error):
+            raise
+        raise ArgumentError(
+            "a resource that a processor uses is not saved with the model",
+            found=str(error),
+            expected="every table, variable and asset of the processors among the extra resources",
+            do="ServingConfig(..., extra_trackable_resources=[table])",
+        ) from error
+
+
+def make_e2e_inference_fn(model_fn: Callable[..., Any] | Mapping[str, Any], serving_config: ServingConfig) -> Any:
+    """The traced ``tf.function`` from a signature's inputs to its outputs.
+
+    Args:
+        model_fn: a TensorFlow function of one pytree, or such functions by method key.
+        serving_config: inputs and processors.
+    """
+    key = serving_config.get_signature_keys()[0]
+    signature = serving_config.get_traced_signature(model_fn)
+    if settings.obx_export_tf_preprocess_only:
+        infer = serving_config.bind_preprocessing(model_fn)
+    else:
+        infer = serving_config.bind(model_fn, require_numpy=False)[key]
+    function = with_default_args(infer, signature)
+    _check_outputs(function.get_concrete_function().structured_outputs)
+    return function
+
+
+def _check_outputs(outputs: Any) -> None:
+    """SavedModel signatures return a tensor, a sequence of tensors, or a flat dictionary of them."""
+    leaves = outputs.values() if isinstance(outputs, Mapping) else outputs
+    parts = list(leaves) if isinstance(outputs, (Mapping, list, tuple)) else [outputs]
+    names_are_text = not isinstance(outputs, Mapping) or all(isinstance(name, str) for name in outputs)
+    if not names_are_text or any(not hasattr(part, "dtype") for part in parts):
+        raise ArgumentError(
+            "a signature's outputs are nested",
+            found=str(jax.tree_util.tree_structure(outputs)),
+            expected="a tensor, a sequence of tensors, or a flat dictionary from names to tensors",
+            do="flatten them in tf_postprocessor: lambda y: {'logits': y['head']['logits']}",
+        )
+
+
+@contextlib.contextmanager
+def errors_name_the_signature(key: str) -> Iterator[None]:
+    """Errors of the body begin with the signature's name, and keep their type where that can be made from a text."""
+    try:
+        yield
+    except PlaitError as error:
+        raise type(error)(f"signature {key!r}: {error.message}", **error.parts) from error
+    except Exception as error:
+        raise _made_from_text(type(error), f"signature {key!r}: {error}") from error
+
+
+def _made_from_text(kind: type[Exception], text: str) -> Exception:
+    """An error of this class, or of its nearest base that can be made from a text alone; TensorFlow's cannot."""
+    for base in kind.__mro__:
+        if base is Exception or not issubclass(base, Exception):
+            break
+        with contextlib.suppress(TypeError):
+            return base(text)
+    return ExportError(text, found=kind.__name__)

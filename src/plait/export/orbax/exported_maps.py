@@ -1,0 +1,138 @@
+"""A folder of ``jax.export`` programs by name, with a manifest of their sums.
+
+Programs are files ``NAME.jax_exported``, as in folders of Orbax Export. Loading reads bytes and hands them to
+``jax.export.deserialize``, which runs nothing; but that parser trusts its input, so a file is only given to it if its
+SHA-256 is that of the manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.export
+
+from ...errors import ArgumentError, ExportError
+from ..formats.whole_write import is_file_name, written_whole
+
+FORMAT, FORMAT_VERSION, MANIFEST = "plait-jax-exported-map", 1, "manifest.json"
+SUFFIX = ".jax_exported"
+_DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+
+
+def save_jax_exported_map(
+    dir_path: str | os.PathLike[str],
+    jax_exported_map: Mapping[str, jax.export.Exported],
+    *,
+    vjp_order: int = 0,
+    overwrite: bool = False,
+) -> None:
+    """Write programs into a new folder, all of them or none.
+
+    Args:
+        dir_path: the folder to be made.
+        jax_exported_map: programs by name, as ``JaxModule.obm_module_to_jax_exported_map`` gives them.
+        vjp_order: how often the programs can be differentiated after loading.
+        overwrite: whether to replace what is at ``dir_path``.
+
+    Raises:
+        ArgumentError: no programs, or a name that cannot be that of a file.
+        ExportPathError: the folder cannot be written, or ``dir_path`` exists.
+        ExportError: a program cannot be serialised.
+
+    Example:
+        >>> double = jax.export.export(jax.jit(lambda x: 2 * x))(jnp.ones(3))
+        >>> plait.export.utils.save_jax_exported_map("doubling", {"double": double})
+        >>> plait.export.utils.load_jax_exported_map("doubling")["double"].call(jnp.ones(3))
+        Array([2., 2., 2.], dtype=float32)
+    """
+    if not jax_exported_map:
+        raise ArgumentError(
+            "there are no programs to be saved",
+            found="jax_exported_map={}",
+            expected="at least one program",
+            do="save_jax_exported_map(path, module.obm_module_to_jax_exported_map(x))",
+        )
+    for name in jax_exported_map:
+        if not isinstance(name, str) or not is_file_name(name + SUFFIX) or name.startswith("."):
+            raise ArgumentError(
+                "a program's name cannot be that of a file",
+                found=repr(name),
+                expected="a text without slashes that does not begin with a dot",
+                do="rename the program: {'predict': exported}",
+            )
+    with written_whole(dir_path, overwrite=overwrite) as draft:
+        programs = {name: _serialized(name, exported, vjp_order) for name, exported in jax_exported_map.items()}
+        draft.mkdir()
+        for name, content in programs.items():
+            (draft / (name + SUFFIX)).write_bytes(content)
+        manifest = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "programs": {
+                name: {"file": name + SUFFIX, "sha256": hashlib.sha256(content).hexdigest()}
+                for name, content in programs.items()
+            },
+        }
+        (draft / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def load_jax_exported_map(dir_path: str | os.PathLike[str]) -> dict[str, jax.export.Exported]:
+    """The programs of a folder by name. Nothing of the folder is run or unpickled.
+
+    Raises:
+        ExportError: the folder is no such folder, or one of its files is missing, was changed, or lies elsewhere.
+    """
+    folder = Path(dir_path)
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        found = manifest["format"], manifest["format_version"]
+        entries = [(name, entry["file"], entry["sha256"]) for name, entry in manifest["programs"].items()]
+    except _DAMAGED as error:
+        raise _refused(folder / MANIFEST, f"no whole manifest: {type(error).__name__}: {error}"[:300]) from error
+    if found != (FORMAT, FORMAT_VERSION):
+        raise _refused(folder / MANIFEST, f"format {found}, not {(FORMAT, FORMAT_VERSION)}")
+    return {name: _read(folder, file, checksum) for name, file, checksum in entries}
+
+
+def _serialized(name: str, exported: jax.export.Exported, vjp_order: int) -> bytes:
+    try:
+        return bytes(exported.serialize(vjp_order=vjp_order))
+    except ValueError as error:
+        raise ExportError(
+            "a program cannot be serialised",
+            at=name,
+            found=str(error).splitlines()[0][:300],
+            expected="parameters, inputs and outputs in dictionaries, lists, tuples and None",
+            do="export a function of such: plait.to_pure_dict(state); or jax.export.register_pytree_node_serialization",
+        ) from error
+
+
+def _read(folder: Path, file: Any, checksum: Any) -> jax.export.Exported:
+    if not isinstance(file, str) or not is_file_name(file):
+        raise _refused(folder / MANIFEST, f"{file!r} is no file of this folder")
+    place = folder / file
+    try:
+        content = place.read_bytes()
+    except (OSError, ValueError) as error:
+        raise _refused(place, f"it cannot be read: {error}") from error
+    if hashlib.sha256(content).hexdigest() != checksum:
+        raise _refused(place, f"{len(content)} bytes, with another SHA-256 than the manifest has")
+    try:
+        return jax.export.deserialize(bytearray(content))
+    except Exception as error:  # whatever the parser of this version of JAX raises
+        raise _refused(place, f"JAX cannot read it: {type(error).__name__}: {error}"[:300]) from error
+
+
+def _refused(place: Path, problem: str) -> ExportError:
+    return ExportError(
+        "this is no whole folder of programs",
+        at=str(place),
+        found=problem,
+        expected="the files that save_jax_exported_map wrote, unchanged",
+        do="copy the folder again, or write it again with save_jax_exported_map",
+    )

@@ -1,0 +1,397 @@
+"""A JAX function and its parameters as a ``tf.Module``: the parameters are variables, the function reads them.
+
+Importing this file imports TensorFlow, since the class is made from ``tf.Module``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+
+from ...dependencies import require
+from ...errors import ArgumentError, ArgumentTypeError
+from ...words import describe_type
+from ..tensorflow.names import variable_names
+from .constants import DEFAULT_METHOD_KEY, ExportModelType
+from .conversion import Conversion, call_from_tensorflow, export_method, resolve_conversion, specs_of
+from .size_variants import Variants, call_by_size, every_size, fitting
+from .typing import ApplyFn, ApplyFnInfo
+from .variable_trees import make_variables, resolve_placement, resolve_values
+
+tf: Any = require("tensorflow", extra="tensorflow", purpose="to make a JaxModule")
+
+
+@dataclasses.dataclass
+class _Inside:
+    """What TensorFlow must not look into: it would wrap dictionaries and lists, and track what it finds in them."""
+
+    params: Any
+    params_def: Any
+    apply_fns: dict[str, ApplyFn]
+    shapes: dict[str, Any]
+    kwargs: dict[str, dict[str, Any]]
+    conversions: dict[str, Conversion]
+    infos: dict[str, ApplyFnInfo]
+    variants: dict[str, Variants]  # of methods that have a program for each of some sizes
+    pspecs: Any
+    consolidate: bool
+    names: list[str]
+    methods: dict[str, Any] = dataclasses.field(default_factory=dict)
+    jitted: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class JaxModule(tf.Module):
+    """A JAX function and its parameters as a ``tf.Module``, to be saved by ``ExportManager``.
+
+    Names and arguments are those of Orbax Export. Each leaf of ``params`` becomes one variable, named by its key path;
+    the methods read the variables when they are called, so new parameters need no new trace.
+
+    Args:
+        params: a pytree of arrays; states and modules of plait are such.
+        apply_fn: a function ``(params, x) -> outputs``, or a mapping from method keys to such functions. Where this is
+            a mapping, so are the arguments below that say so, with the same keys. Instead of a function, an
+            ``ApplyFnInfo`` gives its input and outputs the keys by which processors are connected with it.
+        trainable: which parameters are trainable: ``None`` for none, one bool for all, or a pytree of bools.
+        input_polymorphic_shape: the sizes of the input that are free, as in ``"batch, 8, 8, 1"`` or ``"batch, ..."``; a
+            pytree of such for an input that is a pytree. ``None``: all are fixed. (Or a mapping.)
+        jax2tf_kwargs: ``polymorphic_constraints``, ``with_gradient``, ``native_serialization_platforms`` and
+            ``native_serialization_disabled_checks``, as ``jax2tf.convert`` has them. (Or a mapping.)
+        jit_compile: whether TensorFlow compiles the methods with XLA as a whole. (Or a mapping.)
+        name: name of the module.
+        pspecs: a pytree of partition specs, to make DTensor variables on the mesh of the current context.
+        allow_multi_axis_sharding_conslidation: whether a dimension that is sharded over several axes may be sharded
+            over the largest alone.
+        allow_multi_axis_sharding_consolidation: the same.
+        input_polymorphic_shape_symbol_values: for each name in ``input_polymorphic_shape`` the sizes that it may have:
+            ``{"batch": (1, 8)}``. The method is then one program for each combination, of fixed sizes, and an input of
+            another size is an error. (Or a mapping.)
+        export_version: only ``ExportModelType.TF_SAVEDMODEL``.
+        jax2obm_kwargs: not supported.
+
+    Raises:
+        ArgumentError: arguments that contradict each other; the message names them.
+        NotImplementedError: an argument of the other format.
+
+    Example:
+        >>> module = JaxModule({"w": w}, lambda p, x: x @ p["w"], input_polymorphic_shape="b, 2")  # doctest: +SKIP
+        >>> module.methods[JaxModule.DEFAULT_METHOD_KEY](tf.ones((3, 2)))  # doctest: +SKIP
+    """
+
+    DEFAULT_METHOD_KEY = DEFAULT_METHOD_KEY
+
+    def __init__(
+        self,
+        params: Any,
+        apply_fn: ApplyFn | ApplyFnInfo | Mapping[str, ApplyFn | ApplyFnInfo],
+        trainable: Any = None,
+        input_polymorphic_shape: Any = None,
+        jax2tf_kwargs: Mapping[str, Any] | None = None,
+        jit_compile: bool | Mapping[str, bool] = True,
+        name: str | None = None,
+        pspecs: Any = None,
+        allow_multi_axis_sharding_conslidation: bool | None = None,
+        *,
+        allow_multi_axis_sharding_consolidation: bool | None = None,
+        input_polymorphic_shape_symbol_values: Any = None,
+        export_version: ExportModelType = ExportModelType.TF_SAVEDMODEL,
+        jax2obm_kwargs: Any = None,
+    ) -> None:
+        _check_format(export_version, jax2obm_kwargs)
+        consolidate = _resolve_consolidation(
+            allow_multi_axis_sharding_conslidation, allow_multi_axis_sharding_consolidation
+        )
+        apply_fns, shapes, kwargs, compile_flags = _by_method(
+            apply_fn, input_polymorphic_shape, jax2tf_kwargs, jit_compile
+        )
+        infos = {key: function for key, function in apply_fns.items() if isinstance(function, ApplyFnInfo)}
+        apply_fns |= {key: info.apply_fn for key, info in infos.items()}
+        params_def = jax.tree_util.tree_structure(params)
+        flags = _resolve_trainable(trainable, params_def)
+        with_gradient = any(flags)
+        conversions = {
+            key: resolve_conversion(kwargs[key], input_shape=shapes[key], trainable=with_gradient) for key in apply_fns
+        }
+        for key, conversion in conversions.items():
+            kwargs[key] = {**kwargs[key], "with_gradient": conversion.with_gradient}
+        variants = _by_size(apply_fn, conversions, input_polymorphic_shape_symbol_values)
+        placement = resolve_placement(params, pspecs, consolidate=consolidate)
+        values = resolve_values(params)
+        names = variable_names(params)
+
+        super().__init__(name=name)
+        # The flat list is tracked, and keeps the variables' own names.
+        self.tf_var_leaves = make_variables(values, names, flags, placement)
+        self._inside = _Inside(
+            params=params,
+            params_def=params_def,
+            apply_fns=apply_fns,
+            shapes=shapes,
+            kwargs=kwargs,
+            conversions=conversions,
+            infos=infos,
+            variants=variants,
+            pspecs=pspecs,
+            consolidate=consolidate,
+            names=names,
+        )
+        self._inside.methods = {key: self._method(key, jit_compile=compile_flags[key]) for key in apply_fns}
+        self._inside.jitted = {key: jax.jit(function) for key, function in apply_fns.items()}
+
+    def _method(self, key: str, *, jit_compile: bool) -> Any:
+        inside, variables = self._inside, list(self.tf_var_leaves)
+
+        def traced(conversion: Conversion) -> Any:
+            def method(x: Any) -> Any:
+                return call_from_tensorflow(inside.apply_fns[key], variables, inside.params_def, x, conversion)
+
+            return tf.function(method, autograph=False, jit_compile=jit_compile)
+
+        if key not in inside.variants:
+            return self._with_keys(key, traced(inside.conversions[key]))
+        variants = inside.variants[key]
+        fixed = dataclasses.replace(inside.conversions[key], input_shape=None)
+        functions = [traced(fixed) for _ in variants.sizes]
+        # The choice among compiled programs is itself not compiled: a compiler would want to compile all for one size.
+        return self._with_keys(key, tf.function(lambda x: call_by_size(x, functions, variants), autograph=False))
+
+    def _with_keys(self, key: str, function: Any) -> Any:
+        if key in self._inside.infos:
+            function.apply_fn_info = self._inside.infos[key]
+        return function
+
+    @property
+    def methods(self) -> Mapping[str, Any]:
+        """The TensorFlow function of each method; it takes one pytree of tensors."""
+        return dict(self._inside.methods)
+
+    @property
+    def jax_methods(self) -> Mapping[str, Callable[[Any], Any]]:
+        """The JAX function of each method, of one argument, with the current parameters."""
+        inside = self._inside
+        return {
+            key: self._with_keys(key, functools.partial(function, inside.params))
+            for key, function in inside.jitted.items()
+        }
+
+    @property
+    def with_gradient(self) -> bool:
+        """Whether any parameter is trainable."""
+        return any(conversion.with_gradient for conversion in self._inside.conversions.values())
+
+    @property
+    def apply_fn_map(self) -> Mapping[str, ApplyFn]:
+        """The apply functions by method key."""
+        return dict(self._inside.apply_fns)
+
+    @property
+    def model_params(self) -> Any:
+        """The current parameters, as they were given."""
+        return self._inside.params
+
+    @property
+    def model_param_names(self) -> Any:
+        """The name of each parameter's variable, in a tree like the parameters."""
+        return jax.tree_util.tree_unflatten(self._inside.params_def, self._inside.names)
+
+    @property
+    def jax2tf_kwargs_map(self) -> Mapping[str, Mapping[str, Any]]:
+        """The options of the conversion by method key."""
+        return {key: dict(kwargs) for key, kwargs in self._inside.kwargs.items()}
+
+    @property
+    def input_polymorphic_shape_map(self) -> Mapping[str, Any]:
+        """The symbolic shape of the input by method key."""
+        return dict(self._inside.shapes)
+
+    @property
+    def export_version(self) -> ExportModelType:
+        """``ExportModelType.TF_SAVEDMODEL``."""
+        return ExportModelType.TF_SAVEDMODEL
+
+    def obm_module_to_jax_exported_map(self, model_inputs: Any) -> Mapping[str, jax.export.Exported]:
+        """The methods as ``jax.export`` programs of ``(params, x)``, to be called from JAX or to be saved.
+
+        Sizes that ``input_polymorphic_shape`` names are free in the programs. A method for a finite set of sizes
+        becomes the program for the sizes of ``model_inputs``.
+
+        Args:
+            model_inputs: the input of the methods, or a mapping from method keys to the input of each; arrays,
+                ``jax.ShapeDtypeStruct`` or ``tf.TensorSpec``.
+
+        Raises:
+            ArgumentError: an input that does not fit ``input_polymorphic_shape``.
+
+        Example:
+            >>> programs = module.obm_module_to_jax_exported_map(x)  # doctest: +SKIP
+            >>> plait.export.utils.save_jax_exported_map("programs", programs)  # doctest: +SKIP
+        """
+        inside = self._inside
+        by_method = isinstance(model_inputs, Mapping) and set(model_inputs) == set(inside.apply_fns)
+        programs = {}
+        for key, function in inside.apply_fns.items():
+            x, conversion = model_inputs[key] if by_method else model_inputs, inside.conversions[key]
+            if key in inside.variants:
+                fitting(specs_of(x), inside.variants[key])
+                conversion = dataclasses.replace(conversion, input_shape=None)
+            programs[key] = export_method(function, inside.params, x, conversion)
+        return programs
+
+    def update_variables(self, params: Any) -> None:
+        """Give every variable a new value. Traced and bound functions see it; if anything does not fit, none changes.
+
+        Raises:
+            ArgumentError: another structure, shape or dtype than the module's parameters have.
+        """
+        inside = self._inside
+        new_def = jax.tree_util.tree_structure(params)
+        if new_def != inside.params_def:
+            raise ArgumentError(
+                "the new parameters have another structure than the module's",
+                found=str(new_def),
+                expected=str(inside.params_def),
+                do="give update_variables a tree like the params of JaxModule",
+            )
+        values = resolve_values(params)
+        for name, variable, value in zip(inside.names, self.tf_var_leaves, values, strict=True):
+            old = (tuple(variable.shape), np.dtype(variable.dtype.as_numpy_dtype))
+            new = (tuple(value.shape), np.dtype(value.dtype))
+            if new != old:
+                raise ArgumentError(
+                    "a new parameter has another shape or dtype than its variable",
+                    at=name,
+                    found=f"{new[1].name}{list(new[0])}",
+                    expected=f"{old[1].name}{list(old[0])}",
+                    do="convert it first: array.astype(dtype).reshape(shape)",
+                )
+        placement = resolve_placement(params, inside.pspecs, consolidate=inside.consolidate)
+        tensors = [placement.tensor(index, value) for index, value in enumerate(values)]
+        for variable, tensor in zip(self.tf_var_leaves, tensors, strict=True):
+            variable.assign(tensor)
+        inside.params = params
+
+
+def _check_format(version: Any, jax2obm_kwargs: Any) -> None:
+    if version is not ExportModelType.TF_SAVEDMODEL:
+        raise NotImplementedError(f"export_version={version}: plait writes SavedModels only (TF_SAVEDMODEL)")
+    if jax2obm_kwargs:
+        raise NotImplementedError("jax2obm_kwargs belongs to another format than a SavedModel")
+
+
+def _by_size(apply_fn: Any, conversions: Mapping[str, Conversion], values: Any) -> dict[str, Variants]:
+    """The sizes of each method that has a finite set of them."""
+    if values is None:
+        return {}
+    if isinstance(apply_fn, Mapping):
+        _check_keys("input_polymorphic_shape_symbol_values", values, apply_fn)
+    else:
+        values = {DEFAULT_METHOD_KEY: values}
+    return {
+        key: every_size(conversions[key].input_shape, each, conversions[key].constraints)
+        for key, each in values.items()
+        if each is not None
+    }
+
+
+def _resolve_consolidation(old: bool | None, new: bool | None) -> bool:
+    if old is not None and new is not None and old != new:
+        raise ArgumentError(
+            "the two spellings of one argument contradict each other",
+            found=f"allow_multi_axis_sharding_conslidation={old}, allow_multi_axis_sharding_consolidation={new}",
+            expected="one of the two",
+            do="JaxModule(..., allow_multi_axis_sharding_consolidation=True)",
+        )
+    return bool(old or new)
+
+
+def _by_method(apply_fn: Any, shapes: Any, kwargs: Any, jit_compile: Any) -> tuple[dict, dict, dict, dict]:
+    """Each argument as a mapping from method keys."""
+    if not isinstance(apply_fn, Mapping):
+        if not isinstance(apply_fn, ApplyFnInfo) and not callable(apply_fn):
+            raise ArgumentTypeError(
+                "apply_fn is not a function",
+                found=describe_type(apply_fn),
+                expected="a function (params, x) -> outputs, or a mapping from method keys to such functions",
+                do="JaxModule(params, lambda params, x: ...)",
+            )
+        if isinstance(jit_compile, Mapping):
+            raise ArgumentError(
+                "jit_compile is given by method, but apply_fn is one function",
+                found=f"jit_compile with the keys {sorted(jit_compile)}",
+                expected="a bool",
+                do="JaxModule(..., jit_compile=True)",
+            )
+        key = DEFAULT_METHOD_KEY
+        return {key: apply_fn}, {key: shapes}, {key: dict(kwargs or {})}, {key: bool(jit_compile)}
+    if not apply_fn:
+        raise ArgumentError(
+            "apply_fn is an empty mapping",
+            found="apply_fn={}",
+            expected="at least one method",
+            do="JaxModule(params, {'predict': predict}, ...)",
+        )
+    wrong = next(
+        (key for key, function in apply_fn.items() if not isinstance(function, ApplyFnInfo) and not callable(function)),
+        None,
+    )
+    if wrong is not None:
+        raise ArgumentTypeError(
+            "apply_fn has an entry that is not a function",
+            at=f"apply_fn[{wrong!r}]",
+            found=describe_type(apply_fn[wrong]),
+            expected="a function (params, x) -> outputs",
+            do="JaxModule(params, {'predict': predict}, ...)",
+        )
+    _check_keys("input_polymorphic_shape", shapes, apply_fn)
+    if kwargs is None:
+        kwargs = dict.fromkeys(apply_fn)
+    _check_keys("jax2tf_kwargs", kwargs, apply_fn)
+    if isinstance(jit_compile, bool):
+        jit_compile = dict.fromkeys(apply_fn, jit_compile)
+    _check_keys("jit_compile", jit_compile, apply_fn)
+    return (
+        dict(apply_fn),
+        {key: shapes[key] for key in apply_fn},
+        {key: dict(kwargs[key] or {}) for key in apply_fn},
+        {key: bool(jit_compile[key]) for key in apply_fn},
+    )
+
+
+def _check_keys(argument: str, given: Any, apply_fns: Mapping[str, Any]) -> None:
+    keys = sorted(given) if isinstance(given, Mapping) else None
+    if keys is None or set(keys) != set(apply_fns):
+        shown = "{" + ", ".join(f"{key!r}: ..." for key in apply_fns) + "}"
+        raise ArgumentError(
+            f"{argument} does not have the methods of apply_fn",
+            found=f"{argument}={given!r}" if keys is None else f"{argument} with the keys {keys}",
+            expected=f"a mapping with the keys {sorted(apply_fns)}",
+            do=f"JaxModule(..., {argument}={shown})",
+        )
+
+
+def _resolve_trainable(trainable: Any, params_def: Any) -> list[bool]:
+    """Whether each leaf is trainable."""
+    if trainable is None or isinstance(trainable, (bool, np.bool_)):
+        return [bool(trainable)] * params_def.num_leaves
+    flags, structure = jax.tree_util.tree_flatten(trainable)
+    if structure != params_def:
+        raise ArgumentError(
+            "trainable has another structure than params",
+            found=f"trainable of structure {structure}",
+            expected=f"one bool, or bools in the structure {params_def}",
+            do="jax.tree.map(lambda leaf: True, params)",
+        )
+    wrong = next((flag for flag in flags if not isinstance(flag, (bool, np.bool_))), None)
+    if wrong is not None:
+        raise ArgumentTypeError(
+            "trainable has a leaf that is not a bool",
+            found=describe_type(wrong),
+            expected="True or False for each parameter",
+            do="jax.tree.map(lambda leaf: True, params)",
+        )
+    return [bool(flag) for flag in flags]

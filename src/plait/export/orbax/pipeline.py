@@ -1,0 +1,175 @@
+"""Steps that are connected by keys: their order, and what flows between them.
+
+A value has a key from the input of the signature, or from the one step that gives it, until the end. So the order of
+the steps follows from their keys, and a step after the method may also take an input of the signature.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from ...errors import ArgumentError
+from ...words import describe_type
+from .data_processors import DataProcessor
+from .signatures import TensorSpecWithDefault
+from .typing import ApplyFnInfo
+
+Values = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipeline:
+    """Steps in their order around a method; made by ``connected``."""
+
+    inputs: tuple[str, ...]
+    before: tuple[DataProcessor, ...]
+    method: ApplyFnInfo
+    after: tuple[DataProcessor, ...]
+    outputs: tuple[str, ...]
+
+
+def connected(
+    input_signature: Sequence[Any],
+    preprocessors: Sequence[DataProcessor],
+    method: ApplyFnInfo,
+    postprocessors: Sequence[DataProcessor],
+) -> Pipeline:
+    """The steps in the order that their keys ask for. Outputs are the values that no step after the method takes.
+
+    Raises:
+        ArgumentError: a key that no one gives or that two give, or steps that wait for each other.
+    """
+    inputs = _input_keys(input_signature)
+    givers = dict.fromkeys(inputs, "the input signature")
+    before = _in_order(preprocessors, givers)
+    _need(method.input_keys, "the method", givers)
+    _give(method.output_keys, "the method", givers)
+    after = _in_order(postprocessors, givers)
+    taken = {key for step in after for key in step.input_keys}
+    given = [*method.output_keys, *(key for step in after for key in step.output_keys)]
+    return Pipeline(inputs, before, method, after, tuple(key for key in given if key not in taken))
+
+
+def by_key(pipeline: Pipeline, inputs: Sequence[Any]) -> Values:
+    """The positional inputs of a signature under their keys."""
+    if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+        return {key: inputs[0][key] for key in pipeline.inputs}
+    return dict(zip(pipeline.inputs, inputs, strict=True))
+
+
+def run_steps(steps: Sequence[DataProcessor], values: Mapping[str, Any]) -> Values:
+    """What the steps add to the values."""
+    known = dict(values)
+    for step in steps:
+        known |= named_outputs(step.output_keys, step(*(known[key] for key in step.input_keys)), repr(step.name))
+    return {key: known[key] for step in steps for key in step.output_keys}
+
+
+def run_in_a_row(steps: Sequence[DataProcessor], *inputs: Any) -> Any:
+    """Steps without keys: each takes what the one before it returned."""
+    outputs = steps[0](*inputs)
+    for step in steps[1:]:
+        outputs = step(outputs)
+    return outputs
+
+
+def named_outputs(keys: Sequence[str], outputs: Any, who: str) -> Values:
+    """What a step or a method returned, by its keys.
+
+    Raises:
+        ArgumentError: it does not fit the keys.
+    """
+    if isinstance(outputs, Mapping) and set(outputs) == set(keys):
+        return {key: outputs[key] for key in keys}
+    if isinstance(outputs, (list, tuple)) and len(outputs) == len(keys):
+        return dict(zip(keys, outputs, strict=True))
+    if len(keys) == 1 and not isinstance(outputs, (Mapping, list, tuple)):
+        return {keys[0]: outputs}
+    raise ArgumentError(
+        f"{who} does not return the values of its output_keys",
+        found=f"a mapping with the keys {list(outputs)}" if isinstance(outputs, Mapping) else describe_type(outputs),
+        expected=f"a mapping with the keys {list(keys)}, or {len(keys)} values in this order",
+        do=f"return {{{', '.join(f'{key!r}: ...' for key in keys)}}}",
+    )
+
+
+def _input_keys(signature: Sequence[Any]) -> tuple[str, ...]:
+    """The keys of one mapping of specs, or the names of several specs."""
+    if len(signature) == 1 and isinstance(signature[0], Mapping):
+        names: list[Any] = list(signature[0])
+    else:
+        names = [getattr(getattr(entry, "tensor_spec", entry), "name", None) for entry in signature]
+    if len(set(names)) != len(names) or not all(isinstance(name, str) and name for name in names):
+        raise ArgumentError(
+            "the inputs of a pipeline need names",
+            found=f"input_signature={list(signature)!r}",
+            expected="one dictionary of specs, or specs with different names",
+            do="input_signature=[{'text': tf.TensorSpec((None,), tf.string)}]",
+        )
+    return tuple(names)
+
+
+def named_by_key(signature: Sequence[Any]) -> list[Any]:
+    """The signature with the key as the name of each spec that has none; TensorFlow would number them."""
+    if len(signature) != 1 or not isinstance(signature[0], Mapping):
+        return list(signature)
+    return [{key: _named(spec, key) for key, spec in signature[0].items()}]
+
+
+def _named(spec: Any, key: str) -> Any:
+    if isinstance(spec, TensorSpecWithDefault):
+        return dataclasses.replace(spec, tensor_spec=_named(spec.tensor_spec, key))
+    if getattr(spec, "name", None) or not (hasattr(spec, "shape") and hasattr(spec, "dtype")):
+        return spec
+    return type(spec)(spec.shape, spec.dtype, name=key)
+
+
+def _in_order(steps: Sequence[DataProcessor], givers: dict[str, str]) -> tuple[DataProcessor, ...]:
+    """The steps, each after those whose values it takes, and otherwise as given; ``givers`` learns of them."""
+    known = set(givers)
+    for step in steps:
+        _give(step.output_keys, repr(step.name), givers)
+    for step in steps:
+        _need(step.input_keys, repr(step.name), givers)
+    waiting, ordered = list(steps), []
+    while waiting:
+        ready = next((step for step in waiting if known.issuperset(step.input_keys)), None)
+        if ready is None:
+            raise ArgumentError(
+                "processors wait for each other",
+                found="; ".join(
+                    f"{step.name!r} needs {', '.join(repr(key) for key in step.input_keys if key not in known)}"
+                    for step in waiting
+                ),
+                expected="an order in which each comes after those whose values it takes",
+                do="break the cycle: give one of the values a key of its own",
+            )
+        waiting.remove(ready)
+        ordered.append(ready)
+        known.update(ready.output_keys)
+    return tuple(ordered)
+
+
+def _give(keys: Sequence[str], who: str, givers: dict[str, str]) -> None:
+    for key in keys:
+        if key in givers:
+            raise ArgumentError(
+                "two values of a pipeline have the same key",
+                found=f"{key!r}, of {givers[key]} and of {who}",
+                expected="one value for each key, for the whole way",
+                do=f"rename the output of {who}: output_keys=('{key}_2',)",
+            )
+        givers[key] = who
+
+
+def _need(keys: Sequence[str], who: str, givers: Collection[str]) -> None:
+    missing = [key for key in keys if key not in givers]
+    if missing:
+        raise ArgumentError(
+            f"{who} takes a value that there is not",
+            found=f"input_keys with {', '.join(map(repr, missing))}",
+            expected=f"some of {', '.join(map(repr, givers))}",
+            do="add it to the input signature, or to the output_keys of an earlier step",
+        )

@@ -1,0 +1,353 @@
+"""A serving signature: names, inputs, and what TensorFlow does before and after a method."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...dependencies import require
+from ...errors import ArgumentError, ArgumentTypeError
+from ...words import describe_type
+from .data_processors import DataProcessor
+from .pipeline import Pipeline, by_key, connected, named_by_key, named_outputs, run_in_a_row, run_steps
+from .signatures import remove_signature_defaults
+from .typing import info_of
+
+Method = Callable[[Any], Any]
+
+
+@dataclasses.dataclass
+class ServingConfig:
+    """How a method of a ``JaxModule`` is served: ``postprocess(method(preprocess(*inputs)))``.
+
+    Args:
+        signature_key: the signature's name, or several names for the same signature.
+        input_signature: for each positional input, a pytree of ``tf.TensorSpec`` or ``TensorSpecWithDefault``. These
+            are inputs of the preprocessor if there is one, of the method otherwise. ``None`` takes the signature of
+            the preprocessor, which is then a ``tf.function`` with an ``input_signature``.
+        tf_preprocessor: a TensorFlow function of the inputs that returns the method's one input, a pytree.
+        tf_postprocessor: a TensorFlow function of the method's outputs.
+        preprocessors: steps before the method, of ``plait.export.data_processors``, instead of ``tf_preprocessor``.
+            With keys they run in the order in which they need each other's values, and the method is an
+            ``ApplyFnInfo``; without keys each takes what the one before it returned.
+        postprocessors: steps after the method, instead of ``tf_postprocessor``.
+        extra_trackable_resources: a structure of TensorFlow resources (tables, variables, …) that the processors use.
+        method_key: which method; may be left out where there is one.
+        obm_kwargs: must be empty.
+
+    Raises:
+        ArgumentError: no name, arguments that exclude each other, or ``obm_kwargs``.
+
+    Example:
+        >>> ServingConfig("serving_default", [tf.TensorSpec((None, 2), tf.float32, name="x")])  # doctest: +SKIP
+    """
+
+    signature_key: str | Sequence[str]
+    input_signature: Sequence[Any] | None = None
+    tf_preprocessor: Callable[..., Any] | None = None
+    tf_postprocessor: Callable[..., Any] | None = None
+    preprocessors: Sequence[DataProcessor] = ()
+    postprocessors: Sequence[DataProcessor] = ()
+    extra_trackable_resources: Any = None
+    method_key: str | None = None
+    obm_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        keys = self.get_signature_keys()
+        if not keys or not all(isinstance(key, str) and key for key in keys):
+            raise ArgumentError(
+                "a signature needs a name",
+                found=f"signature_key={self.signature_key!r}",
+                expected="a name, or a sequence of names",
+                do="ServingConfig('serving_default', ...)",
+            )
+        if self.obm_kwargs:
+            raise ArgumentError(
+                "obm_kwargs belongs to another format than a SavedModel",
+                at=f"signature {keys[0]!r}",
+                found=f"obm_kwargs={self.obm_kwargs!r}",
+                expected="nothing",
+                do="leave it out",
+            )
+        _check_steps(self, keys[0])
+        signature = self.input_signature
+        if signature is not None and not isinstance(signature, (list, tuple)):
+            raise ArgumentTypeError(
+                "an input signature has one entry for each positional input",
+                at=f"signature {keys[0]!r}",
+                found=describe_type(signature),
+                expected="a list or tuple of pytrees of tf.TensorSpec",
+                do="input_signature=[tf.TensorSpec((None, 2), tf.float32, name='x')]",
+            )
+        if signature is not None:
+            _check_specs(signature, keys[0])
+
+    def get_signature_keys(self) -> list[str]:
+        """The signature's names."""
+        return [self.signature_key] if isinstance(self.signature_key, str) else list(self.signature_key)
+
+    def get_input_signature(self, required: bool = True) -> Any:
+        """The input signature given here, or else the preprocessor's own.
+
+        Raises:
+            ArgumentError: there is neither, and it is required.
+        """
+        signature = self.input_signature
+        if signature is None:
+            first = self.preprocessors[0] if self.preprocessors else self.tf_preprocessor
+            signature = getattr(first, "input_signature", None)
+        if signature is None and required:
+            raise ArgumentError(
+                "there is no input signature",
+                at=f"signature {self.get_signature_keys()[0]!r}",
+                found="input_signature=None, and "
+                + (
+                    "a preprocessor without input_signature"
+                    if self.tf_preprocessor or self.preprocessors
+                    else "no preprocessor"
+                ),
+                expected="a tf.TensorSpec for each input",
+                do="ServingConfig(..., input_signature=[tf.TensorSpec((None, 2), tf.float32, name='x')])",
+            )
+        return signature
+
+    def get_traced_signature(self, infer_step_fns: Method | Mapping[str, Method]) -> Any:
+        """The input signature with a name for each input of a pipeline that is connected by keys."""
+        signature = self.get_input_signature()
+        return signature if self._pipeline(self.get_infer_step(infer_step_fns)) is None else named_by_key(signature)
+
+    def get_infer_step(self, infer_step_fns: Method | Mapping[str, Method]) -> Method:
+        """The method that is served.
+
+        Raises:
+            ArgumentError: a ``method_key`` that there is not, or none where there are several methods.
+        """
+        if not isinstance(infer_step_fns, Mapping):
+            return infer_step_fns
+        keys = sorted(infer_step_fns)
+        if self.method_key is None and len(keys) == 1:
+            return infer_step_fns[keys[0]]
+        if self.method_key is None or self.method_key not in infer_step_fns:
+            raise ArgumentError(
+                "the signature does not say which method it serves"
+                if self.method_key is None
+                else "the signature serves a method that there is not",
+                at=f"signature {self.get_signature_keys()[0]!r}",
+                found=f"method_key={self.method_key!r}",
+                expected=f"one of {', '.join(map(repr, keys))}",
+                do=f"ServingConfig(..., method_key={keys[0] if keys else 'predict'!r})",
+            )
+        return infer_step_fns[self.method_key]
+
+    def bind(
+        self, infer_step_fns: Method | Mapping[str, Method], require_numpy: bool = True
+    ) -> dict[str, Callable[..., Any]]:
+        """The function from the signature's inputs to its outputs, by each of its names.
+
+        Args:
+            infer_step_fns: a method, or methods by key: ``module.jax_methods`` or ``module.methods``.
+            require_numpy: whether tensors become NumPy arrays after each processor. For JAX methods they must; for
+                TensorFlow's they need not.
+        """
+        method = self.get_infer_step(infer_step_fns)
+        pipeline = self._pipeline(method)
+        if pipeline is None:
+            infer = self._bound_in_a_row(method, require_numpy)
+        else:
+            infer = self._bound_by_keys(pipeline, method, require_numpy)
+        return dict.fromkeys(self.get_signature_keys(), infer)
+
+    def bind_preprocessing(self, infer_step_fns: Method | Mapping[str, Method]) -> Callable[..., list[Any]]:
+        """What comes before the method, alone: a TensorFlow function from the signature's inputs to a list of tensors.
+
+        Raises:
+            ArgumentError: nothing comes before the method.
+        """
+        if self.tf_preprocessor is None and not self.preprocessors:
+            raise ArgumentError(
+                "there is no preprocessor to be exported alone",
+                at=f"signature {self.get_signature_keys()[0]!r}",
+                found="neither tf_preprocessor nor preprocessors, with obx_export_tf_preprocess_only",
+                expected="a preprocessor",
+                do="ServingConfig(..., tf_preprocessor=...), or leave the signature out",
+            )
+        pipeline = self._pipeline(self.get_infer_step(infer_step_fns))
+        if pipeline is None:
+            before = self._before()
+            return lambda *inputs: jax.tree_util.tree_leaves(before(*inputs))
+
+        def prepare(*inputs: Any) -> list[Any]:
+            values = by_key(pipeline, inputs)
+            values |= run_steps(pipeline.before, values)
+            return [values[key] for key in pipeline.method.input_keys]
+
+        return prepare
+
+    def _pipeline(self, method: Method) -> Pipeline | None:
+        """The steps by their keys, if they have keys."""
+        steps, info = [*self.preprocessors, *self.postprocessors], info_of(method)
+        if not any(step.has_keys for step in steps):
+            is_bare = not (steps or self.tf_preprocessor or self.tf_postprocessor)
+            return connected(self.get_input_signature(), (), info, ()) if info and is_bare else None
+        if info is None:
+            raise ArgumentError(
+                "processors with keys need a method with keys",
+                at=f"signature {self.get_signature_keys()[0]!r}",
+                found=f"{', '.join(map(repr, steps))}, and a method without keys",
+                expected="an ApplyFnInfo as the apply_fn of the JaxModule",
+                do="ApplyFnInfo(apply_fn, input_keys=('x',), output_keys=('y',))",
+            )
+        return connected(self.get_input_signature(), self.preprocessors, info, self.postprocessors)
+
+    def _before(self) -> Any:
+        return _as_tf_function(self.tf_preprocessor) if self.tf_preprocessor else _in_a_row(self.preprocessors)
+
+    def _bound_in_a_row(self, method: Method, require_numpy: bool) -> Callable[..., Any]:
+        before = self._before()
+        after = _as_tf_function(self.tf_postprocessor) if self.tf_postprocessor else _in_a_row(self.postprocessors)
+
+        def infer(*inputs: Any) -> Any:
+            if before is not None:
+                x = before(*self._as_tensors(inputs))
+                x = _to_numpy(x) if require_numpy else x
+            else:
+                x = self._one_input(inputs)
+            outputs = method(x)
+            if after is not None:
+                outputs = after(_for_tensorflow(outputs, require_numpy))
+                outputs = _to_numpy(outputs) if require_numpy else outputs
+            return outputs
+
+        return infer
+
+    def _bound_by_keys(self, pipeline: Pipeline, method: Method, require_numpy: bool) -> Callable[..., Any]:
+        before, after = _by_keys(pipeline.before), _by_keys(pipeline.after)
+
+        def infer(*inputs: Any) -> Any:
+            values = by_key(pipeline, self._as_tensors(inputs))
+            values |= before(values) if before else {}
+            x = {key: values[key] for key in pipeline.method.input_keys}
+            outputs = named_outputs(
+                pipeline.method.output_keys, method(_to_numpy(x) if require_numpy else x), "the method"
+            )
+            values |= _for_tensorflow(outputs, require_numpy)
+            values |= after(values) if after else {}
+            found = {key: values[key] for key in pipeline.outputs}
+            return _to_numpy(found) if require_numpy else found
+
+        return infer
+
+    def _one_input(self, inputs: Sequence[Any]) -> Any:
+        if len(inputs) != 1:
+            raise ArgumentError(
+                "a method takes one input, and there is no preprocessor to make one of several",
+                at=f"signature {self.get_signature_keys()[0]!r}",
+                found=f"{len(inputs)} inputs",
+                expected="one input, which may be a pytree",
+                do="pack them: input_signature=[{'a': spec_a, 'b': spec_b}], or tf_preprocessor=lambda a, b: (a, b)",
+            )
+        return inputs[0]
+
+    def _as_tensors(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The inputs as the served signature would get them: lists, for example, as one tensor."""
+        tf = require("tensorflow", extra="tensorflow", purpose="to run a preprocessor")
+        signature = self.get_input_signature(required=False)
+        if signature is None or len(signature) != len(inputs):
+            return inputs
+        specs, structure = jax.tree_util.tree_flatten(tuple(remove_signature_defaults(signature)))
+        try:
+            values = structure.flatten_up_to(tuple(inputs))
+        except ValueError:
+            return inputs  # the preprocessor says what it wants
+        return jax.tree_util.tree_unflatten(
+            structure,
+            [
+                value if tf.is_tensor(value) else tf.convert_to_tensor(value, dtype=spec.dtype)
+                for value, spec in zip(values, specs, strict=True)
+            ],
+        )
+
+
+def _check_steps(config: ServingConfig, key: str) -> None:
+    for name in ("preprocessors", "postprocessors"):
+        steps = getattr(config, name)
+        wrong = (
+            [steps] if not isinstance(steps, (list, tuple)) else [s for s in steps if not isinstance(s, DataProcessor)]
+        )
+        if wrong:
+            raise ArgumentTypeError(
+                f"{name} are steps of a pipeline",
+                at=f"signature {key!r}",
+                found=describe_type(wrong[0]),
+                expected="a sequence of TfDataProcessor and JaxDataProcessor, of plait.export.data_processors",
+                do=f"{name}=[TfDataProcessor(function)]",
+            )
+    steps = [*config.preprocessors, *config.postprocessors]
+    if steps and (config.tf_preprocessor is not None or config.tf_postprocessor is not None):
+        raise ArgumentError(
+            "there are two ways to say what comes before and after the method",
+            at=f"signature {key!r}",
+            found="tf_preprocessor or tf_postprocessor, and preprocessors or postprocessors",
+            expected="one of the two ways",
+            do="preprocessors=[TfDataProcessor(tf_preprocessor)], postprocessors=[TfDataProcessor(tf_postprocessor)]",
+        )
+    if any(step.has_keys for step in steps):
+        lacking = next((step for step in steps if not (step.input_keys and step.output_keys)), None)
+        if lacking is not None:
+            raise ArgumentError(
+                "a step of a pipeline lacks keys that the others have",
+                at=f"signature {key!r}",
+                found=f"{lacking.name!r} with input_keys={lacking.input_keys}, output_keys={lacking.output_keys}",
+                expected="input_keys and output_keys for every step, or for none",
+                do="TfDataProcessor(function, name, input_keys=('x',), output_keys=('y',))",
+            )
+
+
+def _check_specs(signature: Sequence[Any], key: str) -> None:
+    tf = require("tensorflow", extra="tensorflow", purpose="to describe inputs")
+    for leaf in jax.tree_util.tree_leaves(remove_signature_defaults(list(signature))):
+        if not isinstance(leaf, tf.TypeSpec):
+            raise ArgumentTypeError(
+                "an input signature has an entry that is no spec",
+                at=f"signature {key!r}",
+                found=describe_type(leaf),
+                expected="tf.TensorSpec or TensorSpecWithDefault",
+                do="input_signature=[tf.TensorSpec((None, 2), tf.float32, name='x')]",
+            )
+
+
+def _as_tf_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Processors run as TensorFlow graphs, here as in the saved model."""
+    if hasattr(function, "get_concrete_function"):
+        return function
+    tf = require("tensorflow", extra="tensorflow", purpose="to run a processor")
+    return tf.function(function)
+
+
+def _in_a_row(steps: Sequence[DataProcessor]) -> Callable[..., Any] | None:
+    """Steps without keys as one function; each traces its own part, so this one needs no autograph."""
+    if not steps:
+        return None
+    tf = require("tensorflow", extra="tensorflow", purpose="to run a processor")
+    return tf.function(lambda *inputs: run_in_a_row(steps, *inputs), autograph=False)
+
+
+def _by_keys(steps: Sequence[DataProcessor]) -> Callable[..., Any] | None:
+    if not steps:
+        return None
+    tf = require("tensorflow", extra="tensorflow", purpose="to run a processor")
+    return tf.function(lambda values: run_steps(steps, values), autograph=False)
+
+
+def _for_tensorflow(outputs: Any, from_jax: bool) -> Any:
+    """TensorFlow takes NumPy arrays, and not all that JAX may return."""
+    return jax.tree_util.tree_map(np.asarray, outputs) if from_jax else outputs
+
+
+def _to_numpy(tree: Any) -> Any:
+    tf = require("tensorflow", extra="tensorflow", purpose="to run a processor")
+    return jax.tree_util.tree_map(lambda leaf: leaf.numpy() if tf.is_tensor(leaf) else leaf, tree)

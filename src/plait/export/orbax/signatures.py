@@ -1,0 +1,249 @@
+"""Input signatures with default values, and SavedModel signatures as functions.
+
+A signature is a sequence with one entry for each positional input; an entry is a pytree of ``tf.TensorSpec``, or of
+``TensorSpecWithDefault`` where the caller may leave the input out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from ...dependencies import require
+from ...errors import ArgumentError
+
+
+@dataclasses.dataclass
+class TensorSpecWithDefault:
+    """A ``tf.TensorSpec`` with the value that stands in for an input that is left out.
+
+    Args:
+        tensor_spec: shape, dtype and name of the input.
+        default_val: the value; it becomes a tensor of the spec's dtype.
+        is_primary: whether ``make_auto_batching_function`` takes the batch size from this input too.
+
+    Raises:
+        ArgumentError: the value is ``None`` or does not fit the spec.
+
+    Example:
+        >>> TensorSpecWithDefault(tf.TensorSpec((None,), tf.float32), [1.0])  # doctest: +SKIP
+    """
+
+    tensor_spec: Any
+    default_val: Any
+    is_primary: bool = False
+
+    def __post_init__(self) -> None:
+        tf = require("tensorflow", extra="tensorflow", purpose="to describe an input")
+        problem = "None" if self.default_val is None else ""
+        value: Any = None
+        if not problem:
+            try:
+                value = tf.convert_to_tensor(self.default_val, dtype=self.tensor_spec.dtype)
+            except (TypeError, ValueError) as error:
+                problem = f"{self.default_val!r}: {error}"
+        if not problem and not self.tensor_spec.shape.is_compatible_with(value.shape):
+            problem = f"a value of shape {tuple(value.shape)}: {self.default_val!r}"
+        if problem:
+            raise ArgumentError(
+                "a default value does not fit its spec",
+                at=str(self.tensor_spec),
+                found=f"default_val={problem}",
+                expected=f"a {self.tensor_spec.dtype.name} value of the shape {self.tensor_spec.shape}",
+                do="TensorSpecWithDefault(tf.TensorSpec((None,), tf.float32), [1.0])",
+            )
+        self.default_val = value
+
+
+def _is_default(spec: Any) -> bool:
+    return isinstance(spec, TensorSpecWithDefault)
+
+
+def remove_signature_defaults(input_signature: Any) -> Any:
+    """The signature with a plain ``tf.TensorSpec`` for each ``TensorSpecWithDefault``."""
+    return jax.tree_util.tree_map(lambda spec: spec.tensor_spec if _is_default(spec) else spec, input_signature)
+
+
+def with_default_args(tf_fn: Callable[..., Any], input_signature: Sequence[Any]) -> Any:
+    """``tf_fn`` as a ``tf.function`` of this signature, whose inputs have the defaults of the signature.
+
+    Raises:
+        ArgumentError: an input of which only a part has defaults, or one without default after one that has it.
+    """
+    tf = require("tensorflow", extra="tensorflow", purpose="to make a signature")
+
+    def inference(*inputs: Any) -> Any:
+        return tf_fn(*inputs)
+
+    parameters = _parameters(input_signature)
+
+    @functools.wraps(inference)
+    def named(*inputs: Any, **by_name: Any) -> Any:
+        bound = inspect.Signature(parameters).bind(*inputs, **by_name)
+        bound.apply_defaults()
+        return inference(*bound.args)
+
+    named.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]  # TensorFlow asks it
+    return tf.function(named, input_signature=tuple(remove_signature_defaults(input_signature)), autograph=False)
+
+
+def _parameters(input_signature: Sequence[Any]) -> list[inspect.Parameter]:
+    """A parameter for each positional input."""
+    parameters: list[inspect.Parameter] = []
+    for index, entry in enumerate(input_signature):
+        specs = jax.tree_util.tree_leaves(entry)
+        defaults = [_is_default(spec) for spec in specs]
+        if any(defaults) and not all(defaults):
+            raise ArgumentError(
+                "only a part of an input has defaults",
+                at=f"input {index}",
+                found=f"{sum(defaults)} of {len(defaults)} tensors with a default: {entry!r}",
+                expected="defaults for all tensors of one positional input, or for none",
+                do="give each tensor a TensorSpecWithDefault, or make them inputs of their own in tf_preprocessor",
+            )
+        default: Any = inspect.Parameter.empty
+        if defaults and all(defaults):
+            default = jax.tree_util.tree_map(lambda spec: spec.default_val, entry)
+        elif parameters and parameters[-1].default is not inspect.Parameter.empty:
+            raise ArgumentError(
+                "an input without default follows one with a default",
+                at=f"input {index}",
+                found=repr(entry),
+                expected="inputs with defaults last",
+                do="change the order of the inputs of tf_preprocessor",
+            )
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters.append(inspect.Parameter(f"inputs_{index}", kind, default=default))
+    return parameters
+
+
+def make_auto_batching_function(input_signature: Sequence[Any]) -> Callable[..., Any]:
+    """A function that gives every input the batch size of the primary ones, to be used in ``tf_preprocessor``.
+
+    Inputs whose spec is a plain ``tf.TensorSpec``, or has ``is_primary``, are primary. Another input may have the batch
+    size 1, and is then repeated.
+
+    Returns:
+        A function of the positional inputs that returns the tuple of them, or the one input if there is one.
+
+    Raises:
+        ArgumentError: the signature has no primary input.
+    """
+    tf = require("tensorflow", extra="tensorflow", purpose="to batch inputs")
+    specs = jax.tree_util.tree_leaves(tuple(input_signature))
+    primary = [not _is_default(spec) or spec.is_primary for spec in specs]
+    if not any(primary):
+        raise ArgumentError(
+            "no input of the signature is primary",
+            found=repr(input_signature),
+            expected="an input whose batch size the others take: a tf.TensorSpec, or a default with is_primary=True",
+            do="TensorSpecWithDefault(spec, value, is_primary=True)",
+        )
+    scalar = next((spec for spec in remove_signature_defaults(specs) if spec.shape.rank == 0), None)
+    if scalar is not None:
+        raise ArgumentError(
+            "an input has no batch axis",
+            found=repr(scalar),
+            expected="a leading axis of the batch in every input",
+            do="tf.TensorSpec((None,), tf.float32)",
+        )
+
+    def auto_batch(*inputs: Any) -> Any:
+        tensors, structure = jax.tree_util.tree_flatten(tuple(inputs))
+        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        sizes = [tf.shape(tensor)[0] for tensor, first in zip(tensors, primary, strict=True) if first]
+        same = [tf.debugging.assert_equal(size, sizes[0], "primary inputs differ in batch size") for size in sizes[1:]]
+        with tf.control_dependencies([check for check in same if check is not None]):
+            batch = tf.identity(sizes[0])
+        batched = [
+            tensor if first else _repeated(tf, tensor, batch) for tensor, first in zip(tensors, primary, strict=True)
+        ]
+        result = jax.tree_util.tree_unflatten(structure, batched)
+        return result[0] if len(result) == 1 else result
+
+    return auto_batch
+
+
+def _repeated(tf: Any, tensor: Any, batch: Any) -> Any:
+    """The tensor with ``batch`` as its first size, which is that or 1 before."""
+    size = tf.shape(tensor)[0]
+    message = "an input has neither the batch size 1 nor that of the primary inputs"
+    check = tf.debugging.assert_equal(tf.logical_or(size == 1, size == batch), True, message)
+    with tf.control_dependencies([] if check is None else [check]):
+        repeats = tf.where(size == batch, 1, batch)
+        many = tf.concat([[repeats], tf.ones([tf.rank(tensor) - 1], tf.int32)], 0)
+        result = tf.tile(tensor, many)
+    result.set_shape([None, *tensor.shape[1:]]) if not tf.executing_eagerly() else None
+    return result
+
+
+class CallableSignatures:
+    """The signatures of a SavedModel as functions of named inputs, which honour the defaults.
+
+    ``tf.saved_model.load`` gives signatures that want every input; TensorFlow Serving does not, and neither does this.
+
+    Args:
+        sess: a session of ``tf.compat.v1`` that holds the model.
+        signature_defs: ``SignatureDef`` protos by name.
+    """
+
+    def __init__(self, sess: Any, signature_defs: Mapping[str, Any]) -> None:
+        self._session = sess
+        self._signatures = {
+            name: functools.partial(self._call, name, definition)
+            for name, definition in signature_defs.items()
+            if definition.method_name  # what has none is the model's initialisation
+        }
+
+    @classmethod
+    def from_saved_model(
+        cls, model_dir: str | os.PathLike[str], tags: Sequence[str] = ("serve",), sess_config: Any = None
+    ) -> CallableSignatures:
+        """Load the model in a session.
+
+        Args:
+            model_dir: folder of the SavedModel.
+            tags: which of its graphs.
+            sess_config: configuration of the session.
+        """
+        tf = require("tensorflow", extra="tensorflow", purpose="to load a SavedModel")
+        level = tf.compat.v1.logging.get_verbosity()
+        tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)  # it says that this way of loading is old
+        try:
+            with tf.Graph().as_default():
+                session = tf.compat.v1.Session(config=sess_config)
+                graph = tf.compat.v1.saved_model.load(session, list(tags), os.fspath(model_dir))
+        finally:
+            tf.compat.v1.logging.set_verbosity(level)
+        return cls(session, graph.signature_def)
+
+    @property
+    def signatures(self) -> Mapping[str, Callable[..., dict[str, Any]]]:
+        """The functions by signature name; they take NumPy arrays by keyword, and return them by name."""
+        return dict(self._signatures)
+
+    def _call(self, name: str, definition: Any, /, **inputs: Any) -> dict[str, Any]:
+        tf = require("tensorflow", extra="tensorflow", purpose="to run a SavedModel")
+        strange, missing = set(inputs) - set(definition.inputs), set(definition.inputs) - set(inputs)
+        missing -= set(definition.defaults)
+        if strange or missing:
+            raise ArgumentError(
+                f"the inputs are not those of the signature {name!r}",
+                found=", ".join(
+                    [
+                        *(f"{each!r} too much" for each in sorted(strange)),
+                        *(f"{each!r} missing" for each in sorted(missing)),
+                    ]
+                ),
+                expected=f"inputs named {', '.join(sorted(definition.inputs))}",
+                do="give the inputs by keyword",
+            )
+        values = {key: tf.make_ndarray(proto) for key, proto in definition.defaults.items()} | inputs
+        feed = {definition.inputs[key].name: value for key, value in values.items()}
+        return self._session.run({key: info.name for key, info in definition.outputs.items()}, feed)

@@ -1,0 +1,151 @@
+"""A method for a finite set of sizes: one program for each, and TensorFlow takes the one that fits the input.
+
+For functions that cannot be traced with free sizes, since they decide by them, and for devices that want fixed ones.
+All programs read the same variables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.export
+
+from ...dependencies import require
+from ...errors import ArgumentError
+from .conversion import UNKNOWN, sizes_of, tensors_and_shapes
+
+_NAME = r"[A-Za-z]\w*"
+
+
+@dataclasses.dataclass(frozen=True)
+class Variants:
+    """The sizes that an input may have.
+
+    Args:
+        input_shape: a symbolic shape, or a pytree of such.
+        sizes: numbers for all names in it, for each combination.
+        constraints: what the names fulfil.
+    """
+
+    input_shape: Any
+    sizes: Sequence[Mapping[str, int]]
+    constraints: Sequence[str] = ()
+
+
+def every_size(input_shape: Any, values: Any, constraints: Sequence[str]) -> Variants:
+    """Each combination of the values that the names in ``input_polymorphic_shape`` may have.
+
+    Args:
+        input_shape: a symbolic shape, or a pytree of such.
+        values: ``{"batch": (1, 8)}``.
+        constraints: what the names fulfil.
+
+    Raises:
+        ArgumentError: a name without values, values without a name, or values that are no sizes.
+    """
+    texts = map(str, jax.tree_util.tree_leaves(input_shape))  # jax2tf.PolyShape, the older form, is a leaf too
+    words = {word for text in texts for word in re.findall(_NAME, text)}
+    names = sorted(words - {"max", "min"})
+    if words & {"mod", "floordiv"}:  # JAX keeps these as they are, also of numbers
+        raise ArgumentError(
+            "a size that is a quotient or a remainder has no numbers",
+            found=f"input_polymorphic_shape={input_shape!r}",
+            expected="names, and their sums, products, max and min",
+            do="give the size a name of its own, with its own values",
+        )
+    if not isinstance(values, Mapping) or set(values) != set(names) or not names:
+        raise ArgumentError(
+            "input_polymorphic_shape_symbol_values are not those of input_polymorphic_shape",
+            found=f"input_polymorphic_shape_symbol_values={values!r}",
+            expected=f"values for {', '.join(map(repr, names))}" if names else "names in input_polymorphic_shape",
+            do='input_polymorphic_shape="b, ...", input_polymorphic_shape_symbol_values={"b": (1, 8)}',
+        )
+    for name in names:
+        sizes = values[name]
+        is_sequence = isinstance(sizes, (list, tuple, range)) and len(set(sizes)) == len(sizes) > 0
+        if not is_sequence or not all(type(size) is int and size >= 0 for size in sizes):
+            raise ArgumentError(
+                "the values of a size are no sizes",
+                at=f"input_polymorphic_shape_symbol_values[{name!r}]",
+                found=repr(sizes),
+                expected="a sequence of different whole numbers",
+                do="input_polymorphic_shape_symbol_values={'b': (1, 8)}",
+            )
+    combinations = itertools.product(*(values[name] for name in names))
+    return Variants(input_shape, [dict(zip(names, each, strict=True)) for each in combinations], constraints)
+
+
+def fitting(x: Any, variants: Variants) -> dict[int, list[tuple[int, ...]]]:
+    """Which of the variants an input may be, as far as its sizes are known, with the fixed shapes of its tensors.
+
+    Raises:
+        ArgumentError: none of them.
+    """
+    scope = jax.export.SymbolicScope(variants.constraints)
+    tensors = tensors_and_shapes(x, variants.input_shape)
+    symbolic = [sizes_of(tensor, text, scope) for tensor, text in tensors]
+    if any(isinstance(size, int) and size == UNKNOWN for sizes in symbolic for size in sizes):
+        raise ArgumentError(
+            "a size of the input is neither fixed nor one of input_polymorphic_shape_symbol_values",
+            found=f"input_polymorphic_shape={variants.input_shape!r}, for an input with another free size",
+            expected="a name in input_polymorphic_shape for each size that is None in the input signature",
+            do='input_polymorphic_shape="b, n", input_polymorphic_shape_symbol_values={"b": (1, 8), "n": (16,)}',
+        )
+    found = {}
+    for index, numbers in enumerate(variants.sizes):
+        shapes = [tuple(_number(size, numbers) for size in sizes) for sizes in symbolic]
+        pairs = zip(tensors, shapes, strict=True)
+        if all(old in (None, new) for (t, _), shape in pairs for old, new in zip(t.shape, shape, strict=True)):
+            found[index] = shapes
+    if not found:
+        raise ArgumentError(
+            "an input has a size that is not among input_polymorphic_shape_symbol_values",
+            found=", ".join(str(tuple(tensor.shape)) for tensor, _ in tensors),
+            expected=f"input_polymorphic_shape={variants.input_shape!r} with one of {list(variants.sizes)}",
+            do="pad the input, or add the size to input_polymorphic_shape_symbol_values",
+        )
+    return found
+
+
+def _number(size: Any, numbers: Mapping[str, int]) -> int:
+    """A symbolic size, such as ``2*b``, for numbers in place of its names."""
+    text = re.sub(_NAME, lambda name: str(numbers.get(name[0], name[0])), str(size))
+    return int(jax.export.symbolic_shape(text)[0])
+
+
+def call_by_size(x: Any, functions: Sequence[Callable[[Any], Any]], variants: Variants) -> Any:
+    """The outputs of the function for the size that the input has; what is known of it is not asked again.
+
+    Args:
+        x: a pytree of tensors.
+        functions: a ``tf.function`` for each variant.
+        variants: the sizes.
+    """
+    tf = require("tensorflow", extra="tensorflow", purpose="to convert a function")
+    x = jax.tree_util.tree_map(tf.convert_to_tensor, x)
+    tensors, structure = jax.tree_util.tree_flatten(x)
+    left = fitting(x, variants)
+
+    def branch(index: int, shapes: list[tuple[int, ...]]) -> Callable[[], Any]:
+        def call() -> Any:
+            fixed = [tf.ensure_shape(tensor, shape) for tensor, shape in zip(tensors, shapes, strict=True)]
+            return functions[index](jax.tree_util.tree_unflatten(structure, fixed))
+
+        return call
+
+    branches = [branch(index, shapes) for index, shapes in left.items()]
+    if len(branches) == 1:
+        return branches[0]()
+    sizes = tf.concat([tf.shape(tensor) for tensor in tensors], 0)
+    known = tf.constant([[size for shape in shapes for size in shape] for shapes in left.values()], tf.int32)
+    hits = tf.reduce_all(tf.equal(known, sizes), 1)
+    message = "an input has a size that is not among input_polymorphic_shape_symbol_values; found, and expected:"
+    check = tf.debugging.Assert(tf.reduce_any(hits), [message, sizes, known])
+    with tf.control_dependencies([] if check is None else [check]):
+        chosen = tf.argmax(tf.cast(hits, tf.int32), output_type=tf.int32)
+    return tf.switch_case(chosen, branches)

@@ -1,0 +1,97 @@
+"""The helpers of the SavedModel interface, under the name that Orbax Export gives their module."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ...errors import ArgumentError
+from ...words import describe_type
+from ..tensorflow.names import variable_names
+from .exported_maps import (
+    load_jax_exported_map as load_jax_exported_map,
+    save_jax_exported_map as save_jax_exported_map,
+)
+from .signatures import (
+    CallableSignatures as CallableSignatures,
+    TensorSpecWithDefault as TensorSpecWithDefault,
+    make_auto_batching_function as make_auto_batching_function,
+    remove_signature_defaults as remove_signature_defaults,
+    with_default_args as with_default_args,
+)
+
+
+def get_param_names(params: Any) -> Any:
+    """The name of each parameter's variable, in a tree like the parameters.
+
+    Example:
+        >>> plait.export.utils.get_param_names({"layers": [{"w": 1.0}], "~": 2.0})
+        {'layers': [{'w': 'layers.0.w'}], '~': '_'}
+    """
+    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(params), variable_names(params))
+
+
+def get_variable_tree(var_treedef: Any, var_leaves: Sequence[Any]) -> Any:
+    """The variables in the structure of the parameters."""
+    return jax.tree_util.tree_unflatten(var_treedef, list(var_leaves))
+
+
+def get_key_name(key: Any) -> int | str:
+    """One step of a key path: the position in a sequence, or a name.
+
+    Raises:
+        ArgumentError: it is no step of a key path.
+
+    Example:
+        >>> path, _ = jax.tree_util.tree_leaves_with_path({"layers": [1.0]})[0]
+        >>> [plait.export.utils.get_key_name(key) for key in path]
+        ['layers', 0]
+    """
+    if isinstance(key, jax.tree_util.SequenceKey):
+        return key.idx
+    if isinstance(key, jax.tree_util.DictKey):
+        return str(key.key)
+    if isinstance(key, jax.tree_util.FlattenedIndexKey):
+        return key.key
+    if isinstance(key, jax.tree_util.GetAttrKey):
+        return key.name
+    raise ArgumentError(
+        "this is no step of a key path",
+        found=describe_type(key),
+        expected="an entry of a path of jax.tree_util.tree_leaves_with_path",
+        do="get_key_name(jax.tree_util.DictKey('w'))",
+    )
+
+
+def to_bfloat16(tree: Any) -> Any:
+    """The tree with every real floating-point array in bfloat16; shapes without values change their dtype too.
+
+    Example:
+        >>> tree = plait.export.utils.to_bfloat16({"w": jnp.ones(2), "steps": jnp.int32(3)})
+        >>> tree["w"].dtype, tree["steps"].dtype
+        (dtype(bfloat16), dtype('int32'))
+    """
+
+    def convert(leaf: Any) -> Any:
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            return leaf
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf.update(dtype=jnp.bfloat16)
+        return jnp.asarray(leaf, jnp.bfloat16)
+
+    return jax.tree_util.tree_map(convert, tree)
+
+
+def get_lowering_platforms(kwargs: Mapping[str, Any]) -> Sequence[str] | None:
+    """``native_serialization_platforms`` of some ``jax2tf_kwargs``, or ``None``."""
+    return kwargs.get("native_serialization_platforms")
+
+
+def make_e2e_inference_fn(model_fn: Any, serving_config: Any) -> Any:
+    """The traced ``tf.function`` of a signature; see ``plait.export.export_manager``."""
+    manager: Any = importlib.import_module(f"{__package__}.export_manager")
+    return manager.make_e2e_inference_fn(model_fn, serving_config)

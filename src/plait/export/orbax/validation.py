@@ -1,0 +1,163 @@
+"""A saved model beside its original: the same inputs through each signature, outputs and times compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ...dependencies import require
+from ...errors import ArgumentError, ArgumentTypeError
+from ...words import describe_type
+from .serving import ServingConfig
+from .signatures import remove_signature_defaults
+from .validation_job import ValidationJob
+from .validation_report import ValidationReport, ValidationReportOption
+
+
+class ValidationManager:
+    """Compares a loaded SavedModel with the JAX functions it was made from.
+
+    Args:
+        module: the ``JaxModule``, or a mapping from method keys to JAX functions of one argument.
+        serving_configs: what was exported of it.
+        model_inputs: batches for all signatures, or a mapping from signature names to batches. A batch is a mapping of
+            inputs by name, a sequence of positional inputs, or one input.
+
+    Raises:
+        ArgumentError: a signature without batches, or batches for one that there is not.
+
+    Example:
+        >>> manager = plait.export.validate.ValidationManager(module, configs, batches)  # doctest: +SKIP
+        >>> manager.validate(tf.saved_model.load("model"))["serving_default"].status  # doctest: +SKIP
+        <Status.Pass: 1>
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        serving_configs: Sequence[ServingConfig],
+        model_inputs: Sequence[Any] | Mapping[str, Sequence[Any]],
+    ) -> None:
+        methods = module if isinstance(module, Mapping) else getattr(module, "jax_methods", None)
+        if methods is None:
+            raise ArgumentTypeError(
+                "ValidationManager takes a JaxModule",
+                found=describe_type(module),
+                expected="a JaxModule, or a mapping from method keys to JAX functions",
+                do="ValidationManager(module, configs, batches)",
+            )
+        self._jobs: dict[str, tuple[ServingConfig, Callable[..., Any], list[Any]]] = {}
+        for config in serving_configs:
+            for key, function in config.bind(methods, require_numpy=True).items():
+                self._jobs[key] = (config, function, _batches(key, model_inputs))
+        if isinstance(model_inputs, Mapping) and set(model_inputs) - set(self._jobs):
+            raise ArgumentError(
+                "there are inputs for a signature that there is not",
+                found=", ".join(map(repr, sorted(set(model_inputs) - set(self._jobs)))),
+                expected=f"signatures {', '.join(map(repr, sorted(self._jobs)))}",
+                do="name the inputs after a signature_key",
+            )
+
+    def validate(
+        self, loaded_model: Any, with_xprof: bool = False, report_option: ValidationReportOption | None = None
+    ) -> dict[str, ValidationReport]:
+        """Run every batch through both, and compare.
+
+        Args:
+            loaded_model: what ``tf.saved_model.load`` returned, or a mapping from signature names to functions.
+            with_xprof: whether to record profiles, in folders that the reports name as ``xprof_url``.
+            report_option: what counts as agreement, and where reports go.
+
+        Returns:
+            The report of each signature.
+
+        Raises:
+            ArgumentError: a signature that the loaded model does not have, or outputs of different structures.
+        """
+        option = report_option or ValidationReportOption()
+        signatures = getattr(loaded_model, "signatures", loaded_model)
+        reports = {}
+        for key, (config, baseline, batches) in self._jobs.items():
+            if key not in signatures:
+                raise ArgumentError(
+                    "the loaded model lacks a signature",
+                    at=f"signature {key!r}",
+                    found=f"signatures {', '.join(map(repr, sorted(signatures)))}",
+                    expected=repr(key),
+                    do="load the model that was exported with these configs",
+                )
+            signature = config.get_input_signature(required=False)
+            job = ValidationJob(
+                lambda batch, f=baseline, s=signature: f(*positional_inputs(s, batch)),
+                lambda batch, f=signatures[key], s=signature: _call(f, batch, s),
+                batches,
+                with_xprof,
+            )
+            reports[key] = ValidationReport(job.calc_baseline_result(), job.calc_candidate_result(), option)
+        if option.print_debug_info:
+            for key, report in reports.items():
+                print(f"{key}: {report.to_json(indent=2)}")
+        if option.output_report_path is not None:
+            text = json.dumps({key: report.to_dict() for key, report in reports.items()}, indent=2)
+            Path(option.output_report_path).write_text(text + "\n", encoding="utf-8")
+        return reports
+
+
+def positional_inputs(signature: Sequence[Any] | None, batch: Any) -> Sequence[Any]:
+    """A batch as the positional inputs of a bound function; names are those of the input signature."""
+    if isinstance(batch, (list, tuple)):
+        return batch
+    if not isinstance(batch, Mapping) or signature is None:
+        return [batch]
+    specs, structure = jax.tree_util.tree_flatten(list(remove_signature_defaults(list(signature))))
+    names = [spec.name for spec in specs]
+    if len(signature) == 1 and isinstance(signature[0], Mapping) and set(signature[0]) == set(batch):
+        return [batch]
+    if set(names) == set(batch):
+        return jax.tree_util.tree_unflatten(structure, [batch[name] for name in names])
+    return [batch]
+
+
+def _batches(key: str, model_inputs: Any) -> list[Any]:
+    batches = model_inputs.get(key) if isinstance(model_inputs, Mapping) else model_inputs
+    if not isinstance(batches, (list, tuple)) or not batches:
+        raise ArgumentError(
+            "a signature has no inputs to be validated with",
+            at=f"signature {key!r}",
+            found="nothing" if batches is None else describe_type(batches),
+            expected="a list of at least one batch",
+            do="ValidationManager(module, configs, [batch])",
+        )
+    return list(batches)
+
+
+def _call(function: Callable[..., Any], batch: Any, signature: Sequence[Any] | None) -> Any:
+    """Call a candidate on a batch. A loaded signature takes several inputs by name only, and tensors."""
+    specs = dict(getattr(function, "structured_input_signature", ((), {}))[1])
+    inputs = batch if isinstance(batch, Mapping) else _by_name(batch, signature, list(specs))
+    if inputs is None:
+        return function(*batch) if isinstance(batch, (list, tuple)) else function(batch)
+    tf = require("tensorflow", extra="tensorflow", purpose="to run a SavedModel")
+    tensors = {
+        name: tf.convert_to_tensor(value, specs[name].dtype) if name in specs and not tf.is_tensor(value) else value
+        for name, value in inputs.items()
+    }
+    return function(**tensors)
+
+
+def _by_name(batch: Any, signature: Sequence[Any] | None, wanted: list[str]) -> dict[str, Any] | None:
+    """A batch of positional inputs under the names of a loaded signature, if they can be told."""
+    values = list(batch) if isinstance(batch, (list, tuple)) else [batch]
+    if len(wanted) == len(values) == 1:
+        return {wanted[0]: values[0]}
+    if signature is None or len(signature) != len(values):
+        return None
+    specs, structure = jax.tree_util.tree_flatten(remove_signature_defaults(list(signature)))
+    names = [spec.name or f"inputs_{index}" for index, spec in enumerate(specs)]
+    if set(names) != set(wanted):
+        return None
+    return dict(zip(names, structure.flatten_up_to(values), strict=True))

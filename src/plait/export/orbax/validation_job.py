@@ -1,0 +1,85 @@
+"""Batches through the two sides of a comparison, with the time that each takes."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...errors import ArgumentError
+from .validation_report import ValidationSingleJobResult
+
+
+class ValidationJob:
+    """The same batches through a function and through what is to replace it.
+
+    Args:
+        baseline_inference_fn: the original; it takes one batch.
+        candidate_inference_fn: what is compared with it.
+        batch_input: the batches.
+        with_xprof: whether to record a profile of each side; its folder is then in ``xprof_url``.
+
+    Raises:
+        ArgumentError: there are no batches.
+
+    Example:
+        >>> job = plait.export.validate.ValidationJob(jnp.sin, jax.jit(jnp.sin), [jnp.zeros(2), jnp.ones(2)])
+        >>> report = plait.export.validate.ValidationReport(job.calc_baseline_result(), job.calc_candidate_result())
+        >>> report.status
+        <Status.Pass: 1>
+    """
+
+    def __init__(
+        self,
+        baseline_inference_fn: Callable[[Any], Any],
+        candidate_inference_fn: Callable[[Any], Any],
+        batch_input: Sequence[Any],
+        with_xprof: bool = False,
+    ) -> None:
+        if not isinstance(batch_input, (list, tuple)) or not batch_input:
+            raise ArgumentError(
+                "a validation needs inputs",
+                found=f"batch_input={batch_input!r}"[:200],
+                expected="a list of at least one batch",
+                do="ValidationJob(baseline, candidate, [batch])",
+            )
+        self._baseline, self._candidate = baseline_inference_fn, candidate_inference_fn
+        self._batches = list(batch_input)
+        self._with_xprof = with_xprof
+
+    def calc_baseline_result(self) -> ValidationSingleJobResult:
+        """Outputs and times of the original."""
+        return self._run(self._baseline)
+
+    def calc_candidate_result(self) -> ValidationSingleJobResult:
+        """Outputs and times of what is compared with it."""
+        return self._run(self._candidate)
+
+    def _run(self, function: Callable[[Any], Any]) -> ValidationSingleJobResult:
+        def outputs_of(batch: Any) -> Any:
+            return jax.tree_util.tree_map(np.asarray, function(batch))
+
+        outputs_of(self._batches[0])  # not timed: it compiles
+        latencies, outputs = [], []
+        with _profile(self._with_xprof) as folder:
+            for batch in self._batches:
+                start = time.perf_counter()
+                outputs.append(outputs_of(batch))
+                latencies.append(time.perf_counter() - start)
+        return ValidationSingleJobResult(latencies, outputs, folder)
+
+
+@contextlib.contextmanager
+def _profile(wanted: bool) -> Iterator[str]:
+    """The folder that gets a profile of the body, or ``"N/A"``."""
+    if not wanted:
+        yield "N/A"
+        return
+    folder = tempfile.mkdtemp(prefix="plait-xprof-")
+    with jax.profiler.trace(folder):
+        yield folder

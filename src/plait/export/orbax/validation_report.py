@@ -1,0 +1,228 @@
+"""What a comparison of a saved model with its original found, as data and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...errors import ArgumentError
+
+
+class Status(enum.Enum):
+    """Whether a saved model agrees with its original."""
+
+    Pass = 1
+    Fail = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class ValidationReportOption:
+    """What counts as agreement.
+
+    Args:
+        floating_atol: absolute tolerance of floating-point values.
+        floating_rtol: relative tolerance, with respect to the original.
+        max_non_floating_mismatch_ratio: share of the other tensors that may differ.
+        output_report_path: a file to write the reports to, as JSON by signature name.
+        print_debug_info: whether to print the reports.
+
+    Raises:
+        OverflowError: a negative tolerance.
+
+    Example:
+        >>> plait.export.validate.ValidationReportOption(floating_atol=1e-5).floating_rtol
+        1e-07
+    """
+
+    floating_atol: float = 1e-7
+    floating_rtol: float = 1e-7
+    max_non_floating_mismatch_ratio: float = 0.01
+    output_report_path: str | os.PathLike[str] | None = None
+    print_debug_info: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("floating_atol", "floating_rtol"):
+            if getattr(self, name) < 0:
+                raise OverflowError(f"{name}={getattr(self, name)} is negative; a tolerance is 0 or more")
+
+
+@dataclasses.dataclass
+class ValidationSingleJobResult:
+    """One side of a comparison.
+
+    Args:
+        latencies: the seconds that each batch took.
+        outputs: the outputs of each batch.
+        xprof_url: the folder of a profile, or ``"N/A"``.
+        metadata: whatever is to be told of this side.
+
+    Example:
+        >>> result = plait.export.validate.ValidationSingleJobResult([0.5], [(1.0, 2.0)])
+        >>> result.maybe_convert_result_to_dict()
+        >>> result.outputs
+        [{'output_0': 1.0, 'output_1': 2.0}]
+    """
+
+    latencies: Sequence[float]
+    outputs: Sequence[Any]
+    xprof_url: str = "N/A"
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def maybe_convert_result_to_dict(self) -> None:
+        """Name outputs that are no mappings as a SavedModel does: ``output_0``, ``output_1``, …"""
+        self.outputs = [named_outputs(outputs) for outputs in self.outputs]
+
+
+def named_outputs(outputs: Any) -> Any:
+    """A sequence, or an array, as a dictionary with TensorFlow's names; anything else as it is."""
+    if isinstance(outputs, (list, tuple)):
+        return {f"output_{index}": value for index, value in enumerate(outputs)}
+    return {"output_0": outputs} if hasattr(outputs, "dtype") else outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class FloatingPointDiffReport:
+    """Differences of all floating-point values together."""
+
+    all_close: bool
+    max_diff: float
+    all_close_absolute_tolerance: float
+    max_rel_diff: float
+    all_close_relative_tolerance: float
+    total: int
+
+
+@dataclasses.dataclass(frozen=True)
+class NonFloatingPointDiffReport:
+    """How many of the other tensors differ in any element."""
+
+    total_flattened_tensors: int
+    mismatches: int
+    mismatch_ratio: float
+    max_non_floating_mismatch_ratio: float
+
+
+@dataclasses.dataclass(frozen=True)
+class LatencyStat:
+    """Milliseconds for one batch."""
+
+    num_batches: int
+    avg_in_ms: float
+    p90_in_ms: float
+    p99_in_ms: float
+
+
+class ValidationReport:
+    """The comparison of two results.
+
+    Args:
+        baseline: results of the original.
+        candidate: results of the saved model.
+        option: what counts as agreement.
+
+    Raises:
+        ArgumentError: outputs that differ in structure or shape.
+    """
+
+    def __init__(
+        self,
+        baseline: ValidationSingleJobResult,
+        candidate: ValidationSingleJobResult,
+        option: ValidationReportOption | None = None,
+    ) -> None:
+        option = option or ValidationReportOption()
+        pairs = _pairs(baseline.outputs, candidate.outputs)
+        is_floating = [jax.numpy.issubdtype(b.dtype, jax.numpy.inexact) for b, _ in pairs]
+        floating = _floating([pair for pair, yes in zip(pairs, is_floating, strict=True) if yes], option)
+        other = _other([pair for pair, yes in zip(pairs, is_floating, strict=True) if not yes], option)
+        within = other.mismatch_ratio <= option.max_non_floating_mismatch_ratio
+        sides = {"baseline": baseline, "candidate": candidate}
+        self.status = Status.Pass if floating.all_close and within else Status.Fail
+        self.outputs = {"FloatingPointDiffReport": floating, "NonFloatingPointDiffReport": other}
+        self.latency = {side: _latency(result.latencies) for side, result in sides.items()}
+        self.xprof_url = {side: result.xprof_url for side, result in sides.items()}
+        self.metadata = {side: dict(result.metadata) for side, result in sides.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as nested dictionaries of numbers and texts."""
+        return {
+            "outputs": {name: dataclasses.asdict(report) for name, report in self.outputs.items()},
+            "latency": {side: dataclasses.asdict(stat) for side, stat in self.latency.items()},
+            "xprof_url": dict(self.xprof_url),
+            "metadata": dict(self.metadata),
+            "status": self.status.name,
+        }
+
+    def to_json(self, indent: int | str | None = None) -> str:
+        """The report as JSON."""
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def __repr__(self) -> str:
+        return f"ValidationReport({self.to_dict()!r})"
+
+
+def _pairs(baseline: Sequence[Any], candidate: Sequence[Any]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The tensors of both sides, of all batches."""
+    pairs = []
+    for ours, theirs in zip(baseline, candidate, strict=True):
+        b, c = _flat(ours), _flat(theirs)
+        shapes = [{name: array.shape for name, array in sorted(side.items())} for side in (b, c)]
+        if shapes[0] != shapes[1]:
+            raise ArgumentError(
+                "the outputs of baseline and candidate differ in structure",
+                found=f"candidate {shapes[1]}",
+                expected=f"as in the baseline {shapes[0]}",
+                do="make them alike in tf_postprocessor",
+            )
+        pairs += [(b[name], c[name]) for name in sorted(b)]
+    return pairs
+
+
+def _flat(outputs: Any) -> dict[str, np.ndarray]:
+    """The leaves of one batch's outputs, by path."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(named_outputs(outputs))
+    return {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
+
+
+def _floating(pairs: list[tuple[np.ndarray, np.ndarray]], option: ValidationReportOption) -> FloatingPointDiffReport:
+    def wide(array: np.ndarray) -> np.ndarray:
+        return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64).ravel()
+
+    b = np.concatenate([np.zeros(0), *(wide(pair[0]) for pair in pairs)])
+    c = np.concatenate([np.zeros(0), *(wide(pair[1]) for pair in pairs)])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        difference = np.where(b == c, 0.0, np.abs(c - b))  # equal infinities differ by nothing
+        relative = np.where(difference == 0, 0.0, difference / np.abs(b))
+        # An infinite tolerance, that of an infinite original, allows nothing but the original itself.
+        close = np.isfinite(b) & (difference <= option.floating_atol + option.floating_rtol * np.abs(b))
+    return FloatingPointDiffReport(
+        total=b.size,
+        max_diff=float(difference.max(initial=0.0)),
+        max_rel_diff=float(relative.max(initial=0.0)),
+        all_close=bool(np.all(close | (b == c))),
+        all_close_absolute_tolerance=option.floating_atol,
+        all_close_relative_tolerance=option.floating_rtol,
+    )
+
+
+def _other(pairs: list[tuple[np.ndarray, np.ndarray]], option: ValidationReportOption) -> NonFloatingPointDiffReport:
+    mismatches = sum(not np.array_equal(b, c) for b, c in pairs)
+    return NonFloatingPointDiffReport(
+        total_flattened_tensors=len(pairs),
+        mismatches=mismatches,
+        mismatch_ratio=mismatches / len(pairs) if pairs else 0.0,
+        max_non_floating_mismatch_ratio=option.max_non_floating_mismatch_ratio,
+    )
+
+
+def _latency(seconds: Sequence[float]) -> LatencyStat:
+    times = 1000 * np.asarray(seconds, np.float64)
+    p90, p99 = np.percentile(times, [90, 99])
+    return LatencyStat(len(times), float(times.mean()), float(p90), float(p99))

@@ -1,0 +1,131 @@
+"""The parameters as TensorFlow variables: plain ones on the CPU, or DTensors on the mesh of the current context."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from ...dependencies import require
+from ...errors import ArgumentError, ArgumentTypeError
+from ...words import describe_type
+from .dtensor_utils import CONTEXT, Mesh, get_current_mesh, jax_array_to_dtensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where the variables of a module lie: on ``mesh`` by their specs, or on the CPU if there is none."""
+
+    mesh: Mesh | None
+    pspecs: list[PartitionSpec | None]
+    consolidate: bool
+
+    def tensor(self, index: int, value: Any) -> Any:
+        """The tensor of the parameter at this index of the leaves."""
+        if self.mesh is None:
+            tf = require("tensorflow", extra="tensorflow", purpose="to make variables")
+            with tf.device("CPU:0"):
+                return tf.constant(np.asarray(value))
+        return jax_array_to_dtensor(
+            value, self.pspecs[index], self.mesh.dtensor_mesh, self.mesh.jax_mesh, self.consolidate
+        )
+
+
+def resolve_placement(params: Any, pspecs: Any, *, consolidate: bool) -> Placement:
+    """Where the variables of ``params`` go in the current context.
+
+    Raises:
+        ArgumentError: specs without a mesh, a mesh without specs, or specs of another structure.
+    """
+    mesh = get_current_mesh()
+    leaves, structure = jax.tree_util.tree_flatten(params)
+    if mesh is not None and pspecs is not None and not all(isinstance(leaf, jax.Array) for leaf in leaves):
+        strange = next(leaf for leaf in leaves if not isinstance(leaf, jax.Array))
+        warnings.warn(
+            f"the parameters have a leaf that is {describe_type(strange)} and not a jax.Array, "
+            "so the DTensor mesh is left out",
+            stacklevel=3,
+        )
+        mesh = None
+    if mesh is None:
+        if pspecs is not None:
+            raise ArgumentError(
+                "pspecs is given where there is no DTensor context",
+                found="pspecs, and no mesh",
+                expected="pspecs=None, or a context made by initialize_dtensor and maybe_enable_dtensor_export_on",
+                do=CONTEXT,
+            )
+        return Placement(None, [], consolidate)
+    if pspecs is None:
+        raise ArgumentError(
+            "pspecs is not given, in a DTensor context",
+            found=f"pspecs=None, and a mesh of {dict(mesh.jax_mesh.shape)}",
+            expected="a partition spec for each parameter",
+            do="JaxModule(..., pspecs=get_pspec_from_jax_arrays(params))",
+        )
+
+    try:
+        specs = structure.flatten_up_to(pspecs)
+    except ValueError as error:
+        raise ArgumentError(
+            "pspecs has another structure than params",
+            found=str(error),
+            expected=str(structure),
+            do="get_pspec_from_jax_arrays(params)",
+        ) from error
+    wrong = next((spec for spec in specs if not (spec is None or isinstance(spec, PartitionSpec))), None)
+    if wrong is not None:
+        raise ArgumentTypeError(
+            "pspecs has a leaf that is no partition spec",
+            found=repr(wrong),
+            expected="a jax.sharding.PartitionSpec",
+            do="get_pspec_from_jax_arrays(params)",
+        )
+    return Placement(mesh, specs, consolidate)
+
+
+def resolve_values(params: Any) -> list[Any]:
+    """Each leaf as an array of numbers: JAX's own as they are, others as NumPy's.
+
+    Raises:
+        ArgumentTypeError: a leaf that is not an array of numbers.
+    """
+    return [_value(path, leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]]
+
+
+def _value(path: Any, leaf: Any) -> Any:
+    is_array = isinstance(leaf, (jax.Array, np.ndarray, np.generic))
+    if isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
+        found = f"a key of random numbers, of dtype {leaf.dtype}"
+    elif is_array and leaf.dtype.kind not in "OSUMm":
+        return leaf
+    elif isinstance(leaf, (bool, int, float, complex)):
+        return np.asarray(jax.numpy.asarray(leaf))
+    else:
+        found = describe_type(leaf)
+    raise ArgumentTypeError(
+        "a parameter is not an array of numbers",
+        at=f"params{jax.tree_util.keystr(path)}",
+        found=found,
+        expected="a pytree whose leaves are arrays of numbers",
+        do="leave out what is no array, keys of random numbers too: plait.split(model, plait.Param, ...)",
+    )
+
+
+def make_variables(values: list[Any], names: list[str], trainable: list[bool], placement: Placement) -> list[Any]:
+    """A variable for each value. Plain ones lie on the CPU, since on an accelerator they would double its memory."""
+    tf = require("tensorflow", extra="tensorflow", purpose="to make variables")
+    if placement.mesh is not None:
+        kind = tf.experimental.dtensor.DVariable
+    else:
+        kind = tf.Variable
+    with tf.device("CPU:0") if placement.mesh is None else contextlib.nullcontext():
+        return [
+            kind(placement.tensor(index, value), trainable=flag, name=name)
+            for index, (value, name, flag) in enumerate(zip(values, names, trainable, strict=True))
+        ]

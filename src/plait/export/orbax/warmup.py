@@ -1,0 +1,116 @@
+"""Examples that a signature is run on before it is written, and that TensorFlow Serving warms up with."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ...dependencies import require
+from ...errors import ArgumentError, ExportError
+
+REQUESTS = Path("assets.extra", "tf_serving_warmup_requests")
+
+Requests = list[tuple[str, dict[str, Any]]]
+
+
+def run_examples(signatures: Mapping[str, Any], examples: Mapping[str, Sequence[Any]]) -> Requests:
+    """Run each example through its signature, and return the examples by input name.
+
+    Raises:
+        ArgumentError: examples for a signature that there is not.
+        ExportError: an example that fails.
+    """
+    unknown = next((key for key in examples if key not in signatures), None)
+    if unknown is not None:
+        raise ArgumentError(
+            "warmup_examples has a signature that there is not",
+            found=repr(unknown),
+            expected=f"one of {', '.join(map(repr, sorted(signatures)))}",
+            do="name the examples after a signature_key",
+        )
+    return [
+        (key, _run(key, index, signatures[key], example))
+        for key, batches in examples.items()
+        for index, example in enumerate(batches)
+    ]
+
+
+def _run(key: str, index: int, function: Any, example: Any) -> dict[str, Any]:
+    """Run one example; its inputs by their names in the SavedModel."""
+    tf = require("tensorflow", extra="tensorflow", purpose="to run warm-up examples")
+    concrete = function.get_concrete_function() if hasattr(function, "get_concrete_function") else function
+    by_position, by_keyword = concrete.structured_input_signature
+    entries = dict(zip(concrete.function_type.parameters, by_position, strict=False)) | dict(by_keyword)
+    inputs: dict[str, Any] = {}
+    try:
+        arguments = {}
+        for parameter, leaves in _leaves(entries, example).items():
+            specs, structure = jax.tree_util.tree_flatten(entries[parameter])
+            tensors = [tf.convert_to_tensor(leaf, spec.dtype) for leaf, spec in zip(leaves, specs, strict=True)]
+            inputs |= {spec.name: tensor for spec, tensor in zip(specs, tensors, strict=True)}
+            arguments[parameter] = jax.tree_util.tree_unflatten(structure, tensors)
+        function(**arguments)
+    except Exception as error:
+        raise ExportError(
+            "a warm-up example fails",
+            at=f"signature {key!r}, example {index}",
+            found=f"{type(error).__name__}: {error}",
+            expected=f"inputs that the signature takes: {', '.join(map(str, jax.tree_util.tree_leaves(entries)))}",
+            do="correct the example; nothing was written",
+        ) from error
+    return inputs
+
+
+def _leaves(entries: Mapping[str, Any], example: Any) -> dict[str, list[Any]]:
+    """What the example gives for each parameter of the signature, as the leaves of its structure.
+
+    An example is a mapping from input names, a sequence of positional inputs, or one input.
+    """
+    if isinstance(example, Mapping) and set(example) <= {spec.name for spec in jax.tree_util.tree_leaves(entries)}:
+        names = {
+            parameter: [spec.name for spec in jax.tree_util.tree_leaves(entry)] for parameter, entry in entries.items()
+        }
+        return {
+            parameter: [example[name] for name in each]
+            for parameter, each in names.items()
+            if any(name in example for name in each)
+        }
+    values = example if isinstance(example, (list, tuple)) else [example]
+    if len(values) > len(entries):
+        raise TypeError(f"{len(values)} inputs instead of {len(entries)}")
+    return {
+        parameter: jax.tree_util.tree_structure(entry).flatten_up_to(value)
+        for value, (parameter, entry) in zip(values, entries.items(), strict=False)
+    }
+
+
+def write_requests(folder: Path, requests: Requests) -> None:
+    """Write the requests where TensorFlow Serving looks for them, if its protos can be imported."""
+    if not requests:
+        return
+    try:
+        model = importlib.import_module("tensorflow_serving.apis.model_pb2")
+        predict = importlib.import_module("tensorflow_serving.apis.predict_pb2")
+        log = importlib.import_module("tensorflow_serving.apis.prediction_log_pb2")
+    except ImportError as error:
+        warnings.warn(
+            f"{REQUESTS} was not written, since the protos of TensorFlow Serving cannot be imported ({error}); "
+            "pip install tensorflow-serving-api",
+            stacklevel=3,
+        )
+        return
+    tf = require("tensorflow", extra="tensorflow", purpose="to write warm-up requests")
+    (folder / REQUESTS).parent.mkdir()
+    with tf.io.TFRecordWriter(str(folder / REQUESTS)) as writer:
+        for key, inputs in requests:
+            request = predict.PredictRequest(
+                model_spec=model.ModelSpec(signature_name=key),
+                inputs={name: tf.make_tensor_proto(value) for name, value in inputs.items()},
+            )
+            record = log.PredictionLog(predict_log=log.PredictLog(request=request))
+            writer.write(record.SerializeToString())

@@ -1,0 +1,185 @@
+"""What goes into an exported function: a name, a dtype, and a shape in which some sizes are free.
+
+A size that is a string is free: the file takes any size there, and sizes with the same name must agree. A size that
+is a number is fixed in the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import keyword
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from ...errors import ArgumentError, ArgumentTypeError
+from ...words import describe_type
+
+UNNAMED = "x"
+
+
+@dataclasses.dataclass(frozen=True)
+class InputSpec:
+    """The one input of an exported function.
+
+    Args:
+        shape: sizes, fixed (``8``) or free (``"batch"``).
+        dtype: dtype of the input.
+        name: name of the input in the file's signature.
+
+    Raises:
+        ArgumentError: a size that is neither positive nor a name, a dtype that JAX has not got, or a name that is no
+            Python identifier.
+        ArgumentTypeError: the shape is a string, or has an entry that is neither ``int`` nor ``str``.
+
+    Example:
+        >>> spec = plait.export.InputSpec(("batch", 8, 8, 1))
+        >>> spec.open_shape
+        (None, 8, 8, 1)
+    """
+
+    shape: tuple[int | str, ...]
+    dtype: DTypeLike = jnp.float32
+    name: str = UNNAMED
+
+    def __post_init__(self) -> None:
+        if isinstance(self.shape, str) or not all(isinstance(size, (int, np.integer, str)) for size in self.shape):
+            raise ArgumentTypeError(
+                "an input shape is a tuple of sizes",
+                at=f"InputSpec {self.name!r}",
+                found=f"shape={self.shape!r}",
+                expected="integers for fixed sizes, names for free ones",
+                do='InputSpec(("batch", 8, 8, 1))',
+            )
+        object.__setattr__(self, "shape", tuple(self.shape))
+        for size in self.shape:
+            if not (size.isidentifier() if isinstance(size, str) else size > 0):
+                raise ArgumentError(
+                    "a size of an input shape is a positive number or a name",
+                    at=f"InputSpec {self.name!r}",
+                    found=f"{size!r} in shape={self.shape!r}",
+                    expected="positive integers for fixed sizes, identifiers such as 'batch' for free ones",
+                    do='InputSpec(("batch", 8, 8, 1))',
+                )
+        _check_dtype(self.dtype, self.name)
+        if not (isinstance(self.name, str) and self.name.isidentifier()) or keyword.iskeyword(self.name):
+            raise ArgumentError(
+                "an input's name becomes a keyword of the exported function",
+                found=f"name={self.name!r}",
+                expected="a Python identifier that is no keyword",
+                do='InputSpec(shape, name="x")',
+            )
+
+    @property
+    def open_shape(self) -> tuple[int | None, ...]:
+        """The shape with ``None`` for each free size."""
+        return tuple(None if isinstance(size, str) else int(size) for size in self.shape)
+
+
+def _check_dtype(dtype: Any, name: str) -> None:
+    try:
+        known = jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_)
+    except TypeError:  # no dtype at all
+        known = False
+    if not known:
+        raise ArgumentError(
+            "there is no such dtype of an input",
+            at=f"InputSpec {name!r}",
+            found=f"dtype={dtype!r}",
+            expected="a dtype of numbers or bool that JAX has",
+            do='InputSpec(("batch", 128), dtype="int32")',
+        )
+
+
+def resolve_input_specs(specs: Any) -> tuple[InputSpec, ...]:
+    """One input or several, in order; each an ``InputSpec``, a shape, or an example array.
+
+    Raises:
+        ArgumentTypeError: something else.
+        ArgumentError: two inputs have one name.
+
+    Example:
+        >>> from plait.export.input_spec import resolve_input_specs
+        >>> [spec.name for spec in resolve_input_specs({"x": ("batch", 4), "scale": (2,)})]
+        ['x', 'scale']
+    """
+    if isinstance(specs, Mapping):
+        found = tuple(_renamed(name, _named(name, spec)) for name, spec in specs.items())
+    elif isinstance(specs, InputSpec) or _is_shape(specs) or hasattr(specs, "dtype"):
+        found = (_named("x", specs),)
+    elif isinstance(specs, (list, tuple)):
+        found = tuple(_named("x" if len(specs) == 1 else f"x_{i}", spec) for i, spec in enumerate(specs))
+    else:
+        found = (_named("x", specs),)
+    names = [spec.name for spec in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ArgumentError(
+                "two inputs have the same name",
+                at=name,
+                found=f"inputs {', '.join(names)}",
+                expected="names that differ",
+                do="InputSpec(shape, name='tokens')",
+            )
+    return found
+
+
+def _renamed(name: str, spec: InputSpec) -> InputSpec:
+    """The input under its key in a dictionary, if it has no name of its own."""
+    return dataclasses.replace(spec, name=name) if spec.name == UNNAMED else spec
+
+
+def _named(name: str, spec: Any) -> InputSpec:
+    if isinstance(spec, InputSpec):
+        return _held(spec)
+    if _is_shape(spec):
+        return InputSpec(tuple(spec), name=name)
+    if hasattr(spec, "shape") and hasattr(spec, "dtype"):
+        dtype = jax.dtypes.canonicalize_dtype(spec.dtype)  # as JAX takes an array
+        return InputSpec(tuple(spec.shape), dtype, name)
+    raise ArgumentTypeError(
+        "an input of an export is described by its shape and dtype",
+        at=name,
+        found=describe_type(spec),
+        expected="an InputSpec, a tuple of sizes (float32), or an example array",
+        do='InputSpec(("batch", 128), dtype="int32", name="tokens")',
+    )
+
+
+def _held(spec: InputSpec) -> InputSpec:
+    """Refuse a dtype that JAX traces as a narrower one: the file would say the one, its function take the other."""
+    narrower = jax.dtypes.canonicalize_dtype(spec.dtype)
+    if narrower != np.dtype(spec.dtype):
+        raise ArgumentError(
+            "JAX has 64-bit values only where they are asked for",
+            at=f"InputSpec {spec.name!r}",
+            found=f"dtype={np.dtype(spec.dtype).name!r}",
+            expected=f"{narrower.name!r}, as the model gets it here",
+            do=f"InputSpec(..., dtype={narrower.name!r}), or jax.config.update('jax_enable_x64', True) first",
+        )
+    return spec
+
+
+def _is_shape(spec: Any) -> bool:
+    return isinstance(spec, tuple) and all(isinstance(size, (int, np.integer, str)) for size in spec)
+
+
+def has_free_sizes(specs: Sequence[InputSpec]) -> bool:
+    """Whether a size of an input is a name."""
+    return any(None in spec.open_shape for spec in specs)
+
+
+def symbolic(specs: Sequence[InputSpec]) -> dict[str, jax.ShapeDtypeStruct]:
+    """The inputs as JAX traces them, by name; a free size is the same in all of them."""
+    scope = jax.export.SymbolicScope()
+    return {
+        spec.name: jax.ShapeDtypeStruct(
+            jax.export.symbolic_shape(", ".join(map(str, spec.shape)), scope=scope), np.dtype(spec.dtype)
+        )
+        for spec in specs
+    }

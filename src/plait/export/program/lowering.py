@@ -1,0 +1,122 @@
+"""Lower a program once, for several platforms and with free sizes.
+
+The weights are arguments of the lowered function, not constants in it, so a file stores them once and beside the
+function. The result is a ``jax.export.Exported``: StableHLO plus its calling convention.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.export
+import jax.extend.core
+
+from ...core.graph.locate import place_of
+from ...errors import ArgumentError, ExportError, PlaitError
+from .input_spec import symbolic
+from .operations import operations
+from .program import Arrays, Program
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+KNOWN_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+
+def known_platforms(platforms: str | Sequence[str]) -> tuple[str, ...]:
+    """The platforms, each once; JAX itself writes a file for a platform that no one has.
+
+    Raises:
+        ArgumentError: there is none, or one has another name.
+    """
+    wanted = tuple(dict.fromkeys([platforms] if isinstance(platforms, str) else platforms))
+    if not wanted or not set(wanted) <= set(KNOWN_PLATFORMS):
+        raise ArgumentError(
+            "there is no platform of this name" if wanted else "an export needs a platform to run on",
+            found=f"platforms={platforms!r}",
+            expected=f"some of {', '.join(map(repr, KNOWN_PLATFORMS))}",
+            do="platforms=('cpu', 'cuda'), or leave it out",
+        )
+    return wanted
+
+
+def traced_program(program: Program) -> tuple[Program, list[str]]:
+    """The program without optional weights that it does not use, and the names of its outputs.
+
+    Raises:
+        ExportError: it cannot be traced, or calls back into Python; the message has JAX's reason, and the path of the
+            layer where that is known.
+    """
+    try:
+        traced = jax.jit(program.call).trace(_shapes(program), symbolic(program.inputs))
+    except PlaitError:
+        raise
+    except Exception as error:  # whatever the model raises
+        raise _explained(error) from error
+    names = {eqn.primitive.name for eqn, _ in operations(traced.jaxpr.jaxpr)}
+    callbacks = sorted(name for name in names if re.search("callback|debug_print", name))
+    if callbacks:  # jax.export takes them, and refuses to write them; a file for another program cannot hold them
+        raise ExportError(
+            "the model calls back into Python, which no file can hold",
+            found=", ".join(callbacks),
+            expected="operations of JAX alone",
+            do="leave jax.debug.print, io_callback and pure_callback out of the exported method",
+        )
+    unused = program.optional - _used(traced.jaxpr.jaxpr, sorted(program.weights))  # as JAX flattens a dictionary
+    kept = {name: array for name, array in program.weights.items() if name not in unused}
+    return dataclasses.replace(program, weights=kept), list(traced.out_info)
+
+
+def _shapes(program: Program) -> Arrays:
+    return {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in program.weights.items()}
+
+
+def _explained(error: Exception) -> ExportError:
+    """Why a model cannot be traced with the sizes and dtypes of its inputs, and where."""
+    what = str(error).strip().split("\n\n")[0]
+    return ExportError(
+        "the model cannot be exported with these inputs",
+        at=place_of(error.__traceback__),
+        found=f"{type(error).__name__}: {what[:600]}",
+        expected="shapes and decisions that follow from the shapes of the inputs, not from their values",
+        do="fix the sizes that the message names in InputSpec, or use jnp.where, plait.cond and masks",
+    )
+
+
+def export_program(program: Program, platforms: Sequence[str] = PLATFORMS) -> tuple[jax.export.Exported, Program]:
+    """The program as ``jax.export`` has it, and the program without optional weights that it does not use.
+
+    Raises:
+        ExportError: it cannot be traced or lowered, or is laid out over several devices.
+    """
+    program, _ = traced_program(program)
+    compiled = jax.jit(program.call)
+    exported = jax.export.export(compiled, platforms=tuple(platforms))(_shapes(program), symbolic(program.inputs))
+    return for_one_device(exported), program
+
+
+def for_one_device(exported: jax.export.Exported) -> jax.export.Exported:
+    """The function as it is, if it was traced for one device.
+
+    Raises:
+        ExportError: it was traced for several.
+    """
+    if exported.nr_devices != 1:
+        raise ExportError(
+            "the function was traced for several devices",
+            found=f"{exported.nr_devices} devices",
+            expected="a function for one device",
+            do="leave sharding constraints and meshes out of the exported function",
+        )
+    return exported
+
+
+def _used(jaxpr: Any, names: list[str]) -> set[str]:
+    """The first arguments of a program, which have these names, that its results depend on."""
+    needed = {var for var in jaxpr.outvars if not hasattr(var, "val")}
+    for eqn in reversed(jaxpr.eqns):
+        if eqn.effects or not needed.isdisjoint(eqn.outvars):
+            needed.update(var for var in eqn.invars if not hasattr(var, "val"))
+    return {name for name, var in zip(names, jaxpr.invars, strict=False) if var in needed}

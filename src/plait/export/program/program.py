@@ -1,0 +1,248 @@
+"""What is exported: a pure function of weights and inputs, all of them by name, that returns outputs by name.
+
+A module becomes one by its structure: each variable is a *weight*, stored beside the program; or a part of the
+*state*, which goes in and comes out with every call (a cache, running statistics, random streams); or *frozen*, a
+weight whose changes are dropped. A variable that the function changes must be one of the latter two.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.export
+import jax.extend.core
+import numpy as np
+
+from ...core.functional.merge import merge
+from ...core.functional.split import split
+from ...core.objects.filters import to_predicate
+from ...core.objects.pytree import Pytree
+from ...core.objects.state import FlatState, from_flat_state, to_flat_state
+from ...core.objects.variables import Variable
+from ...core.tools.layer_scopes import layer_scopes
+from ...errors import ArgumentError, ArgumentTypeError, ExportError
+from ...paths import Path, describe_path
+from ...typing import FilterLiteral
+from ...words import describe_type
+from .arguments import arguments
+from .input_spec import InputSpec, resolve_input_specs
+from .weights import by_name, check_concrete, check_distinct, key_name, named_weights
+
+Arrays = dict[str, Any]
+OUTPUT = "y"
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A pure function ``(weights, inputs) -> outputs`` of three dictionaries of arrays.
+
+    Attributes:
+        call: the function; traceable by JAX.
+        weights: arrays of numbers on the host, by name.
+        inputs: name, shape and dtype of each input, those of the state at the end.
+        state: the first values of the inputs that are state; each has an output of its name.
+        optional: weights that are left out of a file if the function does not use them.
+    """
+
+    call: Callable[[Arrays, Arrays], Arrays]
+    weights: dict[str, np.ndarray]
+    inputs: tuple[InputSpec, ...]
+    state: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    optional: frozenset[str] = frozenset()
+
+
+def program_of(
+    model: Any, inputs: Any, *, method: str = "__call__", state: FilterLiteral = (), frozen: FilterLiteral = ()
+) -> Program:
+    """The program of a module's method, or of a pair ``(params, function)``.
+
+    Args:
+        model: a module, or ``(params, function)`` where ``function(params, *inputs)`` is pure.
+        inputs: an ``InputSpec``, a shape, a sequence of ``InputSpec``s, one for each argument, or a dictionary: an
+            input goes to the argument of its name, or all of them in order if the function has other names.
+        method: which method of the module.
+        state: variables that are inputs and outputs of the program.
+        frozen: variables that stay as they are, whatever the method does to them.
+
+    Raises:
+        ArgumentTypeError: ``model`` is neither.
+        ArgumentError: there is no such method, or two inputs have one name.
+        ExportError: while tracing: the method changes a variable that is neither state nor frozen.
+    """
+    specs = resolve_input_specs(inputs)
+    if isinstance(model, Pytree):
+        return _program_of_module(model, specs, isinstance(inputs, Mapping), method, state, frozen)
+    if isinstance(model, tuple) and len(model) == 2 and callable(model[1]):
+        params, function = model
+        apply = by_name(function, params)
+        given = arguments(specs, function, 1, by_name=isinstance(inputs, Mapping))
+
+        def call(weights: Arrays, xs: Arrays) -> Arrays:
+            args, kwargs = given(xs)
+            return named_outputs(apply(weights, *args, **kwargs))
+
+        return Program(call, named_weights(params), specs)
+    raise ArgumentTypeError(
+        "an export takes a model",
+        found=describe_type(model),
+        expected="a module, or a pair (params, function) of a pure function(params, *inputs)",
+        do="plait.export.save(model, path, formats=['stablehlo'], inputs=plait.export.InputSpec(('batch', 8)))",
+    )
+
+
+def _program_of_module(
+    model: Any, specs: tuple[InputSpec, ...], named: bool, method: str, state: FilterLiteral, frozen: FilterLiteral
+) -> Program:
+    if not isinstance(method, str):
+        raise ArgumentTypeError(
+            "a method is given by its name",
+            at=type(model).__name__,
+            found=describe_type(method),
+            expected="the name of a method",
+            do="methods={'encode': 'encode'}",
+        )
+    if not callable(getattr(type(model), method, None)):
+        raise ArgumentError(
+            "the model has no such method",
+            at=type(model).__name__,
+            found=f"method={method!r}",
+            expected="the name of a method",
+            do=f"define {type(model).__name__}.{method}, or name another one",
+        )
+    graphdef, flat = split(model)
+    flat = to_flat_state(flat)
+    is_state, may_change = to_predicate(state), to_predicate((state, frozen))
+    leaves = dict(flat)
+    carried = {path: _state_name(path) for path, leaf in leaves.items() if is_state(path, leaf)}
+    keys = {path: jax.random.key_impl(_value(leaf)) for path, leaf in leaves.items() if _is_key(_value(leaf))}
+    for path, leaf in leaves.items():
+        check_concrete(_value(leaf), describe_path(path))
+    values = {path: _numbers(_value(leaf)) for path, leaf in leaves.items()}
+    first = {name: np.asarray(values[path]) for path, name in carried.items()}
+    tree = {path: value for path, value in values.items() if path not in carried}
+    names = {path: ".".join(map(str, path)) for path in tree}
+    check_distinct(names)
+    _check_names([*(spec.name for spec in specs), *carried.values()])
+    arguments_of = arguments(specs, getattr(type(model), method), 1, by_name=named)
+
+    def call(weights: Arrays, xs: Arrays) -> Arrays:
+        given = {}
+        for path in leaves:
+            raw: Any = xs[carried[path]] if path in carried else weights.get(names[path], tree.get(path))
+            given[path] = jax.random.wrap_key_data(raw, impl=keys[path]) if path in keys else raw
+        pairs = [(path, _with_value(leaf, given[path])) for path, leaf in leaves.items()]
+        inner = merge(graphdef, from_flat_state(FlatState(pairs, sort=False)))
+        with layer_scopes(inner):
+            args, kwargs = arguments_of(xs)
+            outputs = named_outputs(getattr(inner, method)(*args, **kwargs))
+        after = {path: _value(leaf) for path, leaf in to_flat_state(split(inner)[1])}
+        changed = [path for path in leaves if after.get(path) is not given[path]]
+        _check_changes([path for path in changed if not may_change(path, leaves[path])], leaves)
+        _check_names([*outputs, *first])
+        return {**outputs, **{name: _numbers(after[path]) for path, name in carried.items()}}
+
+    weights = named_weights({names[path]: value for path, value in tree.items()})
+    states = tuple(InputSpec(array.shape, array.dtype, name) for name, array in first.items())
+    return Program(call, weights, (*specs, *states), first, frozenset(weights))
+
+
+def _value(leaf: Any) -> Any:
+    value = leaf.get_raw_value() if isinstance(leaf, Variable) else leaf
+    return value[...] if isinstance(leaf, Variable) and leaf.get_metadata("ref") else value
+
+
+def _with_value(leaf: Any, value: Any) -> Any:
+    return leaf.replace(value) if isinstance(leaf, Variable) else value
+
+
+def _is_key(value: Any) -> bool:
+    return hasattr(value, "dtype") and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def _numbers(value: Any) -> Any:
+    """Random keys as the words they are made of; everything else as it is."""
+    return jax.random.key_data(value) if _is_key(value) else value
+
+
+def _state_name(path: Path) -> str:
+    """A path as an identifier, which all formats take as the name of an input."""
+    text = "_".join(map(str, path))
+    text = "".join(char if char.isalnum() or char == "_" else "_" for char in text)
+    return text if text.isidentifier() else f"state_{text}"
+
+
+def named_outputs(tree: Any) -> Arrays:
+    """What a function returns, by name: ``y`` for one array, keys of a dict, ``y_0`` and so on for positions."""
+    if jax.tree_util.all_leaves([tree]):
+        return {OUTPUT: tree}
+    found = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        words = [key_name(entry) for entry in path]
+        name = "_".join(words if not words[0].isdigit() else [OUTPUT, *words])
+        if name in found:
+            _refuse_twice(name)
+        found[name] = leaf
+    if not found:
+        raise ExportError(
+            "the exported function returns nothing",
+            found=f"{tree!r}",
+            expected="at least one array",
+            do="return the arrays that the file should give",
+        )
+    return found
+
+
+def _check_names(names: Sequence[str]) -> None:
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            _refuse_twice(name)
+
+
+def _refuse_twice(name: str) -> None:
+    raise ArgumentError(
+        "two inputs or outputs of an export have the same name",
+        at=name,
+        found=f"{name!r} twice",
+        expected="names that differ",
+        do="name the inputs: InputSpec(shape, name='tokens'), and return outputs in a dictionary",
+    )
+
+
+def _check_changes(paths: list[Path], leaves: Mapping[Path, Any]) -> None:
+    if not paths:
+        return
+    listed = ", ".join(describe_path(path) for path in paths[:8]) + (f" and {len(paths) - 8} more" * (len(paths) > 8))
+    kinds = sorted({type(leaves[path]).__name__ for path in paths})
+    chosen = f"plait.{kinds[0]}" if len(kinds) == 1 else f"({', '.join(f'plait.{kind}' for kind in kinds)})"
+    raise ExportError(
+        "the exported function changes variables of the model",
+        at=listed,
+        found=f"changes of {len(paths)} variables: {', '.join(kinds)}",
+        expected="a function that leaves the model as it is, or is told what to do with the changes",
+        do=f"export model.eval(); or state={chosen} makes them inputs and outputs, and "
+        f"frozen={chosen} drops the changes",
+    )
+
+
+def shared_weights(programs: Mapping[str, Program]) -> dict[str, np.ndarray]:
+    """The weights of all programs, each once."""
+    weights: dict[str, np.ndarray] = {}
+    for name, program in programs.items():
+        for key, array in program.weights.items():
+            known = weights.setdefault(key, array)
+            if known is not array and not _same(known, array):
+                raise ArgumentError(
+                    "two signatures have different weights under one name",
+                    at=key,
+                    found=f"other values in the signature {name!r} than in one before it",
+                    expected="functions of one model",
+                    do="export them into two folders",
+                )
+    return weights
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    return (a.shape, a.dtype) == (b.shape, b.dtype) and a.tobytes() == b.tobytes()

@@ -1,0 +1,291 @@
+"""The same program in operations that a converter knows.
+
+The converters of other formats lack a few operations of JAX, or have them only where all sizes are fixed. Each has an
+equal made of operations that they have. So a program is traced, and each such operation is replaced by what a *rule*
+makes of it, in loops and branches too; every other operation stays as it is, with its place in the source.
+
+A rule sees an operation, and which of its inputs are known; it returns a JAX function of the inputs, or ``None`` for
+an operation that stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ...core.tools.layer_scopes import layer_of
+from ...errors import ExportError
+
+Rule = Callable[[Any, list[Any]], Any]  # (eqn, values of the inputs that are known) -> a function, or None
+
+
+def rewritten(function: Callable[..., Any], rules: Mapping[str, Rule]) -> Callable[..., Any]:
+    """The function, in which the operations that ``rules`` names are replaced.
+
+    Args:
+        function: traceable by JAX; of arrays or pytrees of them, without static arguments.
+        rules: by the name of the operation.
+
+    Example:
+        >>> from plait.export.rewriting import FOR_ONNX, rewritten
+        >>> jax.make_jaxpr(rewritten(lambda x: jnp.stack([x, x]), FOR_ONNX))(jnp.ones(2)).eqns[-1].primitive
+        concatenate
+    """
+
+    def call(*arguments: Any) -> Any:
+        leaves, tree = jax.tree.flatten(arguments)
+        shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+        closed, out = jax.make_jaxpr(function, return_shape=True)(*jax.tree.unflatten(tree, shapes))
+        outputs = jex.jaxpr_as_fun(_closed(closed, rules))(*leaves)
+        return jax.tree.unflatten(jax.tree.structure(out), outputs)
+
+    return call
+
+
+def _closed(closed: Any, rules: Mapping[str, Rule]) -> Any:
+    constants = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    jaxpr, more = _jaxpr(closed.jaxpr, rules, constants)
+    return jex.ClosedJaxpr(jaxpr, [*closed.consts, *more])
+
+
+def _jaxpr(jaxpr: Any, rules: Mapping[str, Rule], constants: dict[Any, Any]) -> tuple[Any, list[Any]]:
+    """A program with its operations replaced, and the constants of the replacements, which it takes last."""
+    eqns: list[Any] = []
+    names: dict[Any, Any] = {}  # a variable of the old program, where the new one has another for it
+    constvars, consts = [], []
+    for eqn in jaxpr.eqns:
+        eqn = eqn.replace(
+            invars=[var if _is_literal(var) else names.get(var, var) for var in eqn.invars],
+            params={key: _inside(value, rules) for key, value in eqn.params.items()},
+        )
+        rule = rules.get(eqn.primitive.name)
+        known = [var.val if _is_literal(var) else constants.get(var) for var in eqn.invars]
+        replacement = rule(eqn, known) if rule else None
+        if replacement is None:
+            eqns.append(eqn)
+            _evaluate(eqn, known, constants)
+            continue
+        closed = jax.make_jaxpr(replacement)(*(_abstract(var) for var in eqn.invars))
+        inner = dict(zip(closed.jaxpr.invars, eqn.invars, strict=True))
+        constvars += closed.jaxpr.constvars
+        consts += closed.consts
+        for each in closed.jaxpr.eqns:
+            invars = [var if _is_literal(var) else inner.get(var, var) for var in each.invars]
+            eqns.append(each.replace(invars=invars, source_info=eqn.source_info))
+        outvars = [var if _is_literal(var) else inner.get(var, var) for var in closed.jaxpr.outvars]
+        names.update(zip(eqn.outvars, outvars, strict=True))
+    outvars = [var if _is_literal(var) else names.get(var, var) for var in jaxpr.outvars]
+    return jaxpr.replace(constvars=[*jaxpr.constvars, *constvars], eqns=eqns, outvars=outvars), consts
+
+
+def _inside(value: Any, rules: Mapping[str, Rule]) -> Any:
+    """A parameter of an operation; programs in it (of a loop, a branch, a call) rewritten."""
+    if isinstance(value, jex.ClosedJaxpr):
+        return _closed(value, rules)
+    if isinstance(value, (tuple, list)) and any(isinstance(each, jex.ClosedJaxpr) for each in value):
+        return type(value)(_inside(each, rules) for each in value)
+    return value
+
+
+def _is_literal(var: Any) -> bool:
+    return isinstance(var, jex.Literal)
+
+
+def _abstract(var: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=var.aval.weak_type)
+
+
+MOST_CONSTANT = 1_024  # numbers; indices are few, and nothing else is asked for
+
+
+def _evaluate(eqn: Any, known: list[Any], constants: dict[Any, Any]) -> None:
+    """Keep what a small operation on constants gives."""
+    sizes = [var.aval.size if all(isinstance(n, int) for n in var.aval.shape) else None for var in eqn.outvars]
+    if len(sizes) != 1 or sizes[0] is None or sizes[0] > MOST_CONSTANT or any(value is None for value in known):
+        return
+    if eqn.effects or "jaxpr" in eqn.params or eqn.primitive.name == "dim_as_value":
+        return
+    with jax.ensure_compile_time_eval():
+        constants[eqn.outvars[0]] = eqn.primitive.bind(*known, **eqn.params)
+
+
+# Rules ------------------------------------------------------------------------------------------------------------
+
+
+def _stack(eqn: Any, known: list[Any]) -> Any:
+    axis = eqn.params["axis"]
+    return lambda *xs: lax.concatenate([lax.expand_dims(x, (axis,)) for x in xs], axis)
+
+
+def _select_bools(eqn: Any, known: list[Any]) -> Any:
+    """A choice between truth values, which ONNX Runtime has not got, is logic."""
+    which, *cases = (var.aval for var in eqn.invars)
+    if which.dtype != np.bool_ or len(cases) != 2 or cases[0].dtype != np.bool_ or which.shape != cases[0].shape:
+        return None
+    return lambda which, no, yes: (which & yes) | (~which & no)
+
+
+def _pad(eqn: Any, known: list[Any]) -> Any:
+    """Padding on the outside is put there by concatenation."""
+    config = eqn.params["padding_config"]
+    if any(interior or _is_negative(low) or _is_negative(high) for low, high, interior in config):
+        return None
+
+    def pad(x: jax.Array, value: jax.Array) -> jax.Array:
+        for axis, (low, high, _) in enumerate(config):
+            rims = [lax.broadcast(value, (*x.shape[:axis], size, *x.shape[axis + 1 :])) for size in (low, high)]
+            parts = [part for part, size in ((rims[0], low), (x, 1), (rims[1], high)) if size]
+            x = lax.concatenate(parts, axis) if len(parts) > 1 else x
+        return x
+
+    return pad
+
+
+def _is_negative(size: Any) -> bool:
+    return not isinstance(size, (int, np.integer)) or int(size) < 0
+
+
+def _remainder(eqn: Any, known: list[Any]) -> Any:
+    if not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.integer):
+        return None
+    return lambda x, y: lax.sub(x, lax.mul(lax.div(x, y), y))
+
+
+def _dilated_convolution(eqn: Any, known: list[Any]) -> Any:
+    """A transposed convolution is one over an image with zeros between its pixels, put there by hand."""
+    params = dict(eqn.params)
+    dilation = params["lhs_dilation"]
+    if all(step == 1 for step in dilation):
+        return None
+    axes = params["dimension_numbers"].lhs_spec[2:]
+
+    def convolve(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        for axis, step in zip(axes, dilation, strict=True):
+            x = _with_zeros_between(x, axis, step)
+        return eqn.primitive.bind(x, kernel, **{**params, "lhs_dilation": (1,) * len(dilation)})
+
+    return convolve
+
+
+def _with_zeros_between(x: jax.Array, axis: int, step: int) -> jax.Array:
+    if step == 1:
+        return x
+    before, size, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    zeros = lax.broadcast(jnp.zeros((), x.dtype), (*before, size, step - 1, *after))
+    wide = lax.concatenate([lax.expand_dims(x, (axis + 1,)), zeros], axis + 1)
+    return lax.slice_in_dim(lax.reshape(wide, (*before, size * step, *after)), 0, size * step - (step - 1), axis=axis)
+
+
+def _largest(eqn: Any, known: list[Any]) -> Any:
+    """The first index of the largest number: that of the largest, or of what is not a number, by comparison."""
+    (axis,), dtype = eqn.params["axes"], eqn.params["index_dtype"]
+    reduce = jnp.max if eqn.primitive.name == "argmax" else jnp.min
+
+    def first(x: jax.Array) -> jax.Array:
+        found = x == reduce(x, axis=axis, keepdims=True)
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            found |= x != x
+        last = jnp.asarray(x.shape[axis] - 1, dtype)
+        index = lax.broadcast_in_dim(lax.iota(dtype, x.shape[axis]), x.shape, (axis,))
+        return jnp.where(found, index, last).min(axis)
+
+    return first
+
+
+MOST_TURNS = 64
+
+
+def _top(eqn: Any, known: list[Any]) -> Any:
+    """The largest few, one after the other."""
+    k, aval = eqn.params["k"], eqn.invars[0].aval
+    if k > MOST_TURNS or eqn.params.get("axis", -1) not in (-1, aval.ndim - 1) or not isinstance(aval.shape[-1], int):
+        return None
+    low = -jnp.inf if jnp.issubdtype(aval.dtype, jnp.inexact) else jnp.iinfo(aval.dtype).min
+    index = jnp.arange(aval.shape[-1], dtype=jnp.int32)
+
+    def turns(x: jax.Array) -> list[jax.Array]:
+        each = lax.broadcast_in_dim(index, x.shape, (x.ndim - 1,))
+        free, values, places = jnp.ones_like(x, dtype=bool), [], []
+        for _ in range(k):
+            largest = jnp.where(free, x, jnp.asarray(low, x.dtype)).max(-1, keepdims=True)
+            found = free & ((x == largest) | (x != x))
+            place = jnp.where(found, each, aval.shape[-1] - 1).min(-1, keepdims=True)
+            free = free & (each != place)
+            values.append(largest)
+            places.append(place)
+        return [lax.concatenate(values, x.ndim - 1), lax.concatenate(places, x.ndim - 1)]
+
+    return turns
+
+
+def _grid_of_indices(eqn: Any, known: list[Any]) -> Any:
+    """Indices along one axis of an array of free sizes, from a row of them."""
+    shape, axis, dtype = (eqn.params[key] for key in ("shape", "dimension", "dtype"))
+    if len(shape) == 1 or all(isinstance(size, int) for size in shape):
+        return None
+    return lambda *_: lax.broadcast_in_dim(lax.iota(dtype, shape[axis]), shape, (axis,))
+
+
+def _constant_gather(eqn: Any, known: list[Any]) -> Any:
+    """What is taken from places that are known when the file is written is a slice, or rows joined."""
+    numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
+    shape, axes = eqn.invars[0].aval.shape, numbers.start_index_map
+    if known[1] is None or numbers.operand_batching_dims:
+        return None
+    starts = np.asarray(known[1]).astype(np.int64)
+    if any(sizes[axis] != shape[axis] for axis in range(len(shape)) if axis not in axes):
+        return None
+    for axis, places in zip(axes, np.moveaxis(starts, -1, 0), strict=True):
+        length = shape[axis] if isinstance(shape[axis], int) else 1  # a free size is at least that
+        if not isinstance(sizes[axis], int) or places.min() < 0 or places.max() + sizes[axis] > length:
+            return None
+    if starts.ndim == 1:
+        return lambda x, _: lax.squeeze(_slices(x, axes, starts, sizes), numbers.collapsed_slice_dims)
+    if starts.ndim > 2 or numbers.collapsed_slice_dims != axes or len(axes) != 1 or sizes[axes[0]] != 1:
+        return None
+    place = next(n for n in range(len(shape)) if n not in numbers.offset_dims)  # where the rows are, in the result
+
+    def rows(x: jax.Array, _: jax.Array) -> jax.Array:
+        return jnp.moveaxis(lax.concatenate([_slices(x, axes, row, sizes) for row in starts], axes[0]), axes[0], place)
+
+    return rows
+
+
+def _slices(x: jax.Array, axes: tuple[int, ...], starts: np.ndarray, sizes: tuple[Any, ...]) -> jax.Array:
+    for axis, start in zip(axes, starts, strict=True):
+        x = lax.slice_in_dim(x, int(start), int(start) + sizes[axis], axis=axis)
+    return x
+
+
+def _refused(eqn: Any, known: list[Any]) -> None:
+    raise ExportError(
+        "LiteRT's interpreter does not run what its converter makes of an operation",
+        at=layer_of(eqn),
+        found=f"the operation {eqn.primitive.name}",
+        expected="operations that LiteRT has built in",
+        do="write the sum as a product with a matrix of zeros and ones, or export to another format",
+    )
+
+
+FOR_ONNX: dict[str, Rule] = {
+    "stack": _stack,
+    "select_n": _select_bools,
+    "pad": _pad,
+    "rem": _remainder,
+    "conv_general_dilated": _dilated_convolution,
+}
+FOR_LITERT: dict[str, Rule] = {
+    "argmax": _largest,
+    "argmin": _largest,
+    "iota": _grid_of_indices,
+    "gather": _constant_gather,
+    "top_k": _top,
+    "scatter-add": _refused,
+    "conv_general_dilated": _dilated_convolution,
+}

@@ -1,0 +1,206 @@
+"""Which operations of a program a format cannot express, by the path of their layer.
+
+Converters stop at the first operation they do not know, and few say where it stands. So once a conversion has failed,
+the program is taken apart: it is traced with its free sizes fixed, and each of its operations is given to the converter
+apart from the others, many at a time, then fewer where that fails. What remains is exactly what the converter refuses,
+whatever its reasons and its version. If each alone is taken, the first is looked for that is refused with those before
+it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core
+
+from ...core.tools.layer_scopes import layer_of
+from ...errors import ExportError
+from .operations import operations
+from .program import Program
+
+# Operations that only call the program inside them. Loops and branches are not among them: a converter may know all
+# that happens in a loop, and not the loop.
+CALLS = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat", "checkpoint"}
+SIZES = (2, 8, 32, 128)  # what free sizes are; the first that the model takes
+SHOWN = 12
+NO_LAYER = "the function itself"
+
+Convert = Callable[[Callable[..., Any], Sequence[jax.ShapeDtypeStruct]], None]
+"""Converts a function of arrays with these shapes, or raises."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One operation that cannot be converted.
+
+    Attributes:
+        name: JAX's name of it.
+        layers: the paths of the layers it stands in.
+        reason: what the converter said, in one line.
+    """
+
+    name: str
+    layers: tuple[str, ...]
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name} in {', '.join(self.layers)}: {self.reason}"
+
+
+def unsupported_operations(program: Program, convert: Convert) -> list[Operation]:
+    """The operations of a program that ``convert`` raises for, in the order of the program."""
+    closed = _with_fixed_sizes(program)
+    if closed is None:
+        return []
+    kinds: dict[Any, tuple[Any, list[str]]] = {}
+    for eqn, layer in operations(closed.jaxpr):
+        if _can_stand_alone(eqn):
+            key = (_name(eqn), str(eqn.params), str([var.aval for var in eqn.invars]))
+            kinds.setdefault(key, (eqn, []))[1].append(layer or NO_LAYER)
+    refused = _refused([eqn for eqn, _ in kinds.values()], convert)
+    found: dict[tuple[str, str], list[str]] = {}
+    for eqn, layers in kinds.values():
+        if id(eqn) in refused:
+            found.setdefault((_name(eqn), refused[id(eqn)]), []).extend(layers)
+    listed = [Operation(name, tuple(dict.fromkeys(layers)), reason) for (name, reason), layers in found.items()]
+    return listed or _first_refused(closed, convert)
+
+
+def refusal(
+    message: str, error: Exception | None, listed: list[Operation], *, expected: str, free: bool = True
+) -> ExportError:
+    """An error that lists the operations, or has the converter's own words where none stands out.
+
+    Args:
+        message: what cannot be done.
+        error: what the converter raised.
+        listed: the operations that it refuses.
+        expected: what it takes.
+        free: whether an input has a free size, which may be what it refuses.
+    """
+    if not listed:
+        return ExportError(
+            message,
+            found=f"{_line(error)}; none of the operations is refused by itself",
+            expected=expected,
+            do="fix the sizes of the inputs in InputSpec, or export to another format"
+            if free
+            else "export to another format; StableHLO has all operations",
+        )
+    lines = [str(operation) for operation in listed[:SHOWN]]
+    if len(listed) > SHOWN:
+        lines.append(f"and {len(listed) - SHOWN} more")
+    return ExportError(
+        message,
+        at=None if listed[0].layers[0] == NO_LAYER else listed[0].layers[0],
+        found="\n            ".join(lines),
+        expected=expected,
+        do="replace these operations in the layers named, or export to another format; StableHLO has all of them",
+    )
+
+
+def _with_fixed_sizes(program: Program) -> Any:
+    weights = {name: jax.ShapeDtypeStruct(each.shape, each.dtype) for name, each in program.weights.items()}
+    for size in SIZES:
+        shapes = {
+            spec.name: jax.ShapeDtypeStruct([n if isinstance(n, int) else size for n in spec.shape], spec.dtype)
+            for spec in program.inputs
+        }
+        try:
+            return jax.make_jaxpr(program.call)(weights, shapes)
+        except Exception:  # whatever a model raises for a size that it cannot take
+            continue
+    return None
+
+
+def _can_stand_alone(eqn: Any) -> bool:
+    return eqn.primitive.name not in CALLS and all(_is_plain(var.aval) for var in (*eqn.invars, *eqn.outvars))
+
+
+def _is_plain(aval: Any) -> bool:
+    """Whether values of this kind can go in and out of a function; random keys cannot, in other formats."""
+    return hasattr(aval, "dtype") and not jax.numpy.issubdtype(aval.dtype, jax.dtypes.extended)
+
+
+def _name(eqn: Any) -> str:
+    """JAX's name of an operation, or that of the function which it calls."""
+    return eqn.params.get("name", eqn.primitive.name) if eqn.primitive.name in CALLS else eqn.primitive.name
+
+
+def _refused(eqns: list[Any], convert: Convert) -> dict[int, str]:
+    """The reason for each of the operations that cannot be converted, by identity: halves of what fails, again."""
+    if not eqns:
+        return {}
+    try:
+        convert(*_together(eqns))
+    except Exception as error:  # converters raise errors of their own kinds
+        if len(eqns) == 1:
+            return {id(eqns[0]): _line(error)}
+        half = len(eqns) // 2
+        return _refused(eqns[:half], convert) | _refused(eqns[half:], convert)
+    return {}
+
+
+def _together(eqns: list[Any]) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruct]]:
+    """A function that does these operations, each on inputs of its own, and the shapes of all inputs."""
+    calls = []
+    shapes: list[jax.ShapeDtypeStruct] = []
+    for eqn in eqns:
+        variables = [var for var in eqn.invars if not hasattr(var, "val")]
+        literals = {place: var.val for place, var in enumerate(eqn.invars) if hasattr(var, "val")}
+        calls.append((eqn, literals, len(shapes), len(variables)))
+        shapes.extend(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in variables)
+
+    def function(*arrays: Any) -> tuple[Any, ...]:
+        outputs: list[Any] = []
+        for eqn, literals, start, count in calls:
+            given = iter(arrays[start : start + count])
+            operands = [literals[n] if n in literals else next(given) for n in range(len(eqn.invars))]
+            results = eqn.primitive.bind(*operands, **eqn.params)
+            outputs.extend(results if eqn.primitive.multiple_results else [results])
+        return tuple(outputs)
+
+    return function, shapes
+
+
+def _first_refused(closed: Any, convert: Convert) -> list[Operation]:
+    """The first operation that cannot be converted together with all those before it; none, if all can be."""
+    eqns, shapes = closed.jaxpr.eqns, [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in closed.in_avals]
+    works, fails, reason = 0, None, ""
+    while works < (len(eqns) if fails is None else fails - 1):
+        count = len(eqns) if fails is None else (works + fails) // 2
+        try:
+            convert(_beginning(closed, count), shapes)
+            works = count
+        except Exception as error:  # converters raise errors of their own kinds
+            fails, reason = count, _line(error)
+    if fails is None:
+        return []
+    return [Operation(_name(eqns[fails - 1]), (layer_of(eqns[fails - 1]) or NO_LAYER,), reason)]
+
+
+def _beginning(closed: Any, count: int) -> Callable[..., Any]:
+    """A function that does the first operations of a program and returns the results of the last of them."""
+    jaxpr = closed.jaxpr
+
+    def function(*arrays: Any) -> tuple[Any, ...]:
+        values = dict(zip((*jaxpr.invars, *jaxpr.constvars), (*arrays, *closed.consts), strict=True))
+        results: Any = ()
+        for eqn in jaxpr.eqns[:count]:
+            operands = [var.val if hasattr(var, "val") else values[var] for var in eqn.invars]
+            found = eqn.primitive.bind(*operands, **eqn.params)
+            results = found if eqn.primitive.multiple_results else [found]
+            values.update(zip(eqn.outvars, results, strict=True))
+        return tuple(results)
+
+    return function
+
+
+def _line(error: Any) -> str:
+    """What a converter says, without the places in source files that it says it about."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    said = next((line.rpartition("error: ")[2] for line in lines if "error: " in line), lines[0])
+    return f"{type(error).__name__}: {said}"[:300]

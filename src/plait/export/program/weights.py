@@ -1,0 +1,111 @@
+"""The weights as a flat dictionary: each leaf of the parameters under the name it has in the file.
+
+A name is the leaf's key path, joined by dots: ``{"encoder": {"kernel": k}}`` gives ``encoder.kernel``. The parameters
+of a flat dictionary keep their keys. Names are what a reader of the file sees, so they must differ from each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..._compat import Tracer
+from ...errors import ExportError
+from ...words import describe_type
+
+Function = Callable[..., Any]  # of the parameters and the inputs
+NamedFunction = Callable[..., Any]  # of the parameters by name and the inputs
+
+WHOLE = "weights"  # the name of parameters that are one bare array
+
+
+def named_weights(params: Any) -> dict[str, np.ndarray]:
+    """Every leaf of ``params`` on the host, by name, in the order of the leaves.
+
+    Raises:
+        ExportError: two leaves have the same name, or a leaf is not an array of numbers.
+    """
+    pairs = jax.tree_util.tree_flatten_with_path(params)[0]
+    names = {jax.tree_util.keystr(path): ".".join(key_name(entry) for entry in path) or WHOLE for path, _ in pairs}
+    check_distinct(names)
+    return {name: _on_host(leaf, name) for name, (_, leaf) in zip(names.values(), pairs, strict=True)}
+
+
+def check_distinct(names: Mapping[Any, str]) -> None:
+    """Refuse names, given by path, of which two are the same: one array would stand for both.
+
+    Raises:
+        ExportError: it has the name and both paths.
+    """
+    first: dict[str, Any] = {}
+    for path, name in names.items():
+        if first.setdefault(name, path) != path:
+            raise ExportError(
+                "two parameters would have the same name in the file",
+                at=name,
+                found=f"{first[name]} and {path}",
+                expected="one leaf for each name",
+                do="rename one of them; nested keys are joined by dots",
+            )
+
+
+def by_name(function: Function, params: Any) -> NamedFunction:
+    """``function`` with its parameters given as the dictionary of ``named_weights(params)``."""
+    treedef = jax.tree_util.tree_structure(params)
+    names = list(named_weights(params))
+
+    def apply(weights: dict[str, Any], *inputs: Any, **named: Any) -> Any:
+        return function(jax.tree_util.tree_unflatten(treedef, [weights[name] for name in names]), *inputs, **named)
+
+    apply.__name__ = getattr(function, "__name__", "apply")
+    return apply
+
+
+def key_name(entry: Any) -> str:
+    """One step of a key path as text: a dictionary key, a position, or an attribute's name."""
+    for attribute in ("key", "idx", "name"):
+        if hasattr(entry, attribute):
+            return str(getattr(entry, attribute))
+    return str(entry)
+
+
+def _on_host(leaf: Any, name: str) -> np.ndarray:
+    check_concrete(leaf, name)
+    if isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
+        raise ExportError(
+            "a key of random numbers cannot be stored in an export",
+            at=name,
+            found=f"dtype {leaf.dtype}",
+            expected="arrays of numbers",
+            do="leave keys out of params, and export the model in its deterministic form",
+        )
+    array = np.array(leaf, order="C")
+    if array.dtype.kind in "OSUMm":  # objects, text, dates
+        raise ExportError(
+            "a parameter is not an array",
+            at=name,
+            found=describe_type(leaf),
+            expected="arrays of numbers",
+            do="pass a pytree whose leaves are arrays",
+        )
+    held = jax.dtypes.canonicalize_dtype(array.dtype)  # what the function was traced with
+    return array if held == array.dtype else array.astype(held)
+
+
+def check_concrete(leaf: Any, name: str) -> None:
+    """Refuse an array that JAX is tracing: it has no numbers yet that could be written.
+
+    Raises:
+        ExportError: with the name.
+    """
+    if isinstance(leaf, Tracer):
+        raise ExportError(
+            "a model cannot be exported while JAX traces it",
+            at=name,
+            found=describe_type(leaf),
+            expected="an array with numbers",
+            do="export outside of jit, grad, vmap and scan",
+        )

@@ -1,0 +1,1 @@
+"""Exported files run apart, compared with their originals, and described."""

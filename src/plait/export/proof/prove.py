@@ -1,0 +1,219 @@
+"""Proof for all formats at once: every export at a path, run apart, beside the model or the bundle that plait runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...errors import ArgumentError, ArgumentTypeError, ExportError
+from ...words import describe_type
+from ..formats import stablehlo_loader
+from ..formats.stablehlo import described_inputs, load_stablehlo
+from ..program.program import Program
+from .describe import find_exports
+from .report import Arrays, ExportReport, validate_export
+
+SIZES = (1, 3)  # what free sizes are, in the inputs that are made up
+
+
+def prove(
+    path: str | os.PathLike[str],
+    *,
+    inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    reference: Program | Callable[..., Any] | None = None,
+    signature: str | None = None,
+    tolerance: float | None = None,
+    seed: int = 0,
+    python: str | None = None,
+) -> tuple[list[ExportReport], list[float]]:
+    """Run every export at ``path`` in a process of its own and compare the numbers.
+
+    Args:
+        path: one export, or a folder that ``save`` made.
+        inputs: arrays by name, or a list of such examples; made up from the signature if left out, which needs a
+            StableHLO bundle. State that is left out starts as it is stored.
+        reference: what gives the expected outputs for inputs by name; by default the StableHLO bundle at ``path``.
+        signature: which function; by default the first.
+        tolerance: as in ``validate_export``.
+        seed: of the inputs that are made up.
+        python: as in ``validate_export``.
+
+    Returns:
+        A report for each export, and the milliseconds of the reference, jitted, on each example.
+
+    Raises:
+        ExportError: nothing is there, or an export does not run.
+        ArgumentError: there is nothing to compare with, or to make inputs from; or the inputs are not those of the
+            signature.
+    """
+    exports = find_exports(path)
+    bundles = [place for kind, place in exports if kind == "stablehlo"]
+    loaded = load_stablehlo(bundles[0], signature) if bundles else None
+    if bundles:
+        _check_platform(bundles[0])
+    if reference is None and loaded is None:
+        raise ArgumentError(
+            "there is nothing to compare the exports with",
+            at=os.fspath(path),
+            found=f"{', '.join(kind for kind, _ in exports)}, and no model",
+            expected="a StableHLO bundle beside them, or the model",
+            do="pass reference=program_of(model, inputs), or export formats=['stablehlo', ...] too",
+        )
+    if isinstance(reference, Program):
+        call = _compiled(reference)
+    else:
+        call = _by_name(reference or loaded)
+    if inputs is None:
+        if loaded is None:
+            raise ArgumentError(
+                "there is nothing to make inputs from",
+                at=os.fspath(path),
+                found=", ".join(kind for kind, _ in exports),
+                expected="inputs, or a StableHLO bundle, whose manifest describes them",
+                do="pass inputs={'x': x}, or on the command line --inputs data.npz",
+            )
+        inputs = made_up(loaded, seed)
+    examples = _examples(inputs)
+    if isinstance(reference, Program) or loaded is not None:
+        entries, state = _entries(reference, loaded)
+        examples = [{**{name: np.asarray(array) for name, array in state.items()}, **each} for each in examples]
+        for example in examples:
+            check_example(example, entries)
+    expected, times = [], []
+    for example in examples:
+        expected.append(call(example))
+        times.append(_milliseconds(lambda example=example: call(example)))
+    reports = [
+        validate_export(
+            kind, place, examples, expected, tolerance=tolerance, signature=_of(kind, signature), python=python
+        )
+        for kind, place in exports
+    ]
+    return reports, times
+
+
+def _check_platform(bundle: Path) -> None:
+    """Refuse a bundle that was written for other machines than this one."""
+    written = stablehlo_loader.read_manifest(bundle).get("platforms", [])
+    here = {"gpu": {"cuda", "rocm"}}.get(jax.default_backend(), {jax.default_backend()})
+    if not here & set(written):
+        raise ExportError(
+            "the bundle does not run on this machine",
+            at=os.fspath(bundle),
+            found=f"written for {', '.join(map(str, written))}",
+            expected=" or ".join(sorted(here)),
+            do="prove it where it is to run, or export with platforms=('cpu', ...) too",
+        )
+
+
+def _examples(inputs: Any) -> list[dict[str, Any]]:
+    several = [inputs] if isinstance(inputs, Mapping) else inputs
+    if not isinstance(several, (list, tuple)) or not all(isinstance(each, Mapping) for each in several):
+        raise ArgumentTypeError(
+            "inputs are arrays by name",
+            found=describe_type(inputs),
+            expected="a dictionary, or a list of dictionaries",
+            do="inputs={'x': x}",
+        )
+    if not several:
+        raise ArgumentError(
+            "no example to compare",
+            found="inputs=[]",
+            expected="at least one",
+            do="inputs={'x': x}, or leave inputs out to have them made up",
+        )
+    return [dict(each) for each in several]
+
+
+def _entries(reference: Any, loaded: Any) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
+    """Name, shape and dtype of each input, and the first values of the state."""
+    if loaded is not None:
+        return loaded.signature["inputs"], loaded.state
+    return described_inputs(reference), reference.state
+
+
+def check_example(example: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse arrays that are not the inputs of a signature: other names, shapes or dtypes.
+
+    Raises:
+        ArgumentError: it names the input, what it is, and what it should be.
+    """
+    names = [entry["name"] for entry in entries]
+    if set(example) != set(names):
+        raise ArgumentError(
+            "these are not the inputs of the export",
+            found=f"arrays {', '.join(sorted(example)) or '(none)'}",
+            expected=f"arrays {', '.join(names)}",
+            do=f"np.savez('data.npz', {', '.join(f'{name}=...' for name in names)})",
+        )
+    sizes: dict[str, int] = {}
+    for entry in entries:
+        array, shape = np.asarray(example[entry["name"]]), entry["shape"]
+        fits = len(shape) == array.ndim and all(
+            size == (want if isinstance(want, int) else sizes.setdefault(want, size) if want.isidentifier() else size)
+            for size, want in zip(array.shape, shape, strict=True)
+        )
+        if not fits or array.dtype.name != entry["dtype"]:
+            raise ArgumentError(
+                "an input does not fit the export",
+                at=entry["name"],
+                found=f"{array.dtype.name}[{', '.join(map(str, array.shape))}]"
+                + (f" with {', '.join(f'{name}={size}' for name, size in sizes.items())}" if sizes else ""),
+                expected=f"{entry['dtype']}[{', '.join(map(str, shape))}]",
+                do=f"give an array of this shape, or array.astype({entry['dtype']!r})",
+            )
+
+
+def _of(kind: str, signature: str | None) -> str | None:
+    return None if kind == "onnx" else signature  # an ONNX file has one function
+
+
+def _compiled(program: Program) -> Callable[[Mapping[str, Any]], Arrays]:
+    compiled = jax.jit(program.call)
+    weights = jax.device_put(program.weights)
+    return lambda inputs: _on_host(compiled(weights, {name: jnp.asarray(array) for name, array in inputs.items()}))
+
+
+def _by_name(function: Any) -> Callable[[Mapping[str, Any]], Arrays]:
+    return lambda inputs: _on_host(function(**inputs))
+
+
+def _on_host(outputs: Any) -> Arrays:
+    found = outputs if isinstance(outputs, Mapping) else {"y": outputs}
+    return {name: np.asarray(array) for name, array in found.items()}
+
+
+def _milliseconds(call: Callable[[], Any]) -> float:
+    durations = []
+    for _ in range(5):
+        start = time.perf_counter()
+        call()
+        durations.append((time.perf_counter() - start) * 1_000)
+    return float(np.median(durations))
+
+
+def made_up(loaded: Any, seed: int) -> list[Arrays]:
+    """Random inputs for a loaded function: normal numbers, small whole ones; state starts as it is stored."""
+    draw = np.random.default_rng(seed)
+    examples = []
+    for size in SIZES:
+        example = {name: np.asarray(array) for name, array in loaded.state.items()}
+        for entry in loaded.signature["inputs"]:
+            if entry["name"] not in example:
+                shape = [one if isinstance(one, int) else size for one in entry["shape"]]
+                example[entry["name"]] = _random(draw, shape, jnp.dtype(entry["dtype"]))
+        examples.append(example)
+    return examples
+
+
+def _random(draw: np.random.Generator, shape: list[int], dtype: Any) -> np.ndarray:
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return draw.normal(size=shape).astype(dtype)
+    return draw.integers(0, 2, shape).astype(dtype)

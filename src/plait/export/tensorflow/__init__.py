@@ -1,0 +1,1 @@
+"""What SavedModels and LiteRT files share: names, readers, and the operation that calls a function."""
