@@ -12,7 +12,7 @@ from typing import Any
 
 from plait.errors import ExportError
 from plait.export import prove
-from plait.export.proof.report import tolerance_of
+from plait.export.proof.compare import tolerance_of
 
 from .table import Table
 

@@ -103,9 +103,9 @@ def standing_processes() -> Iterator[StandingProcesses]:
 @pytest.fixture
 def standing_runners(standing_processes: StandingProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exported files are run by processes that have imported their runtimes already."""
-    from plait.export.proof import report
+    from plait.export.proof import apart
 
-    monkeypatch.setattr(report, "subprocess", standing_processes)
+    monkeypatch.setattr(apart, "subprocess", standing_processes)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from plait.export.proof.report import RUNNERS
+from plait.export.proof.apart import RUNNERS
 from tests.standing import StandingProcesses
 
 SCRIPTS = {

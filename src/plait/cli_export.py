@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from .errors import ArgumentError, ExportError
-
-FORMATS = ("stablehlo", "saved_model", "onnx", "litert")
+from .export.formats.table import FORMATS
 
 
 def add_commands(commands: Any) -> None:
@@ -88,7 +87,7 @@ def _formats(text: str) -> list[str]:
 
 def _export(options: argparse.Namespace) -> int:
     from .core.objects.module import Module
-    from .export.formats.saving import save
+    from .export.saving import save
 
     model = _made(options.factory)
     if not isinstance(model, Module):

@@ -7,8 +7,9 @@ import pytest
 import plait
 from plait.demo import exports
 from plait.demo.digits import DigitsNet
-from plait.demo.exports import FORMATS, Format, iter_exports, remove_exports
+from plait.demo.exports import FORMATS, iter_exports, remove_exports
 from plait.errors import ExportError
+from plait.export.formats.table import Format
 from plait.export.validate import ExportReport
 
 IMAGES = np.random.default_rng(0).uniform(size=(3, 8, 8, 1)).astype(np.float32)
@@ -28,14 +29,22 @@ def outcomes(model, folder, **replacements):
         return list(iter_exports(model, folder, IMAGES))
 
 
-def nothing_saved(program, path):
-    path.write_text("saved")
+class Row(Format):
+    """A format whose file cannot do more than write a word, or fail."""
+
+    @property
+    def code(self):
+        return self
+
+    def write(self, programs, path, options):
+        assert options.overwrite
+        if self.title == "Broken":
+            raise ExportError("no such operation", at="conv1", found="x", expected="y", do="z")
+        path.write_text("saved")
 
 
-def one_format(**changes):
-    return (
-        Format(**{"title": "Some", "kind": "some", "file": "a", "write": nothing_saved, "packages": (), **changes}),
-    )
+def one_format(title="Some", packages=(), extra=None):
+    return {title: Row(title.lower(), title, "a", (), packages, extra)}
 
 
 def reported(difference):
@@ -72,10 +81,7 @@ def test_an_export_that_differs_failed(model, tmp_path):
 
 
 def test_an_export_that_cannot_be_written_failed_and_the_others_go_on(model, tmp_path):
-    def broken(*args, **options):
-        raise ExportError("no such operation", at="conv1", found="x", expected="y", do="z")
-
-    formats = one_format(title="Broken", write=broken) + one_format()
+    formats = one_format("Broken") | one_format()
     first, second = outcomes(model, tmp_path, FORMATS=formats, validate_export=reported(0.0))
     assert (first.title, first.status, second.status) == ("Broken", "failed", "ok")
     assert "no such operation" in first.text
@@ -89,8 +95,8 @@ def test_a_missing_package_skips_its_export_and_names_the_extra(model, tmp_path)
 
 
 def test_only_the_exports_are_removed(tmp_path):
-    for each in FORMATS:
-        (tmp_path / each.file).mkdir() if "." not in each.file else (tmp_path / each.file).write_text("")
+    for row in FORMATS.values():
+        (tmp_path / row.place).mkdir() if row.mark else (tmp_path / row.place).write_text("")
     (tmp_path / "mine").write_text("")
     remove_exports(tmp_path)
     remove_exports(tmp_path / "missing")

@@ -8,7 +8,8 @@ import pytest
 import plait
 from plait.errors import ExportError
 from plait.export import InputSpec, describe_exports, save_onnx, validate_export
-from plait.export.formats.onnx import write_onnx
+from plait.export.formats.onnx import write
+from plait.export.formats.options import WriteOptions
 from plait.export.formats.whole_write import ExportPathError
 from plait.export.program.program import program_of
 from tests.export.conv_net import IMAGES, inputs, log_probabilities, outputs, params
@@ -64,7 +65,7 @@ def test_many_weights_go_to_a_file_beside_the_model(tmp_path):
     weights = {"a": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones((1, 3), jnp.bfloat16), "c": jnp.float32(2)}
     program = program_of((weights, lambda p, x: x @ p["a"] * p["b"].astype(jnp.float32) * p["c"]), ("batch", 2))
     path = tmp_path / "m.onnx"
-    write_onnx(program, path, most_bytes=7)
+    write({"y": program}, path, most_bytes=7)
     assert {file.name for file in tmp_path.iterdir()} == {"m.onnx", "m.onnx.data"}
     x = np.ones((4, 2), np.float32)
     assert validate_export("onnx", path, x, x @ np.arange(6.0, dtype=np.float32).reshape(2, 3) * 2).passed
@@ -72,13 +73,13 @@ def test_many_weights_go_to_a_file_beside_the_model(tmp_path):
     assert described.size == sum(file.stat().st_size for file in tmp_path.iterdir())
     assert {(t.name, t.dtype, t.shape) for t in described.weights} >= {("a", "float32", (2, 3)), ("c", "float32", ())}
     with pytest.raises(ExportPathError, match="overwrite=True"):
-        write_onnx(program, path, most_bytes=7)
+        write({"y": program}, path, most_bytes=7)
     (tmp_path / "m.onnx").unlink()
     with pytest.raises(ExportPathError, match=r"m\.onnx\.data"):
-        write_onnx(program, path, most_bytes=7)
-    write_onnx(program, path, most_bytes=7, overwrite=True)
+        write({"y": program}, path, most_bytes=7)
+    write({"y": program}, path, WriteOptions(overwrite=True), most_bytes=7)
     onnx.checker.check_model(path)
-    write_onnx(program, path, overwrite=True)
+    write({"y": program}, path, WriteOptions(overwrite=True))
     assert {file.name for file in tmp_path.iterdir()} == {"m.onnx"}
 
 
@@ -108,4 +109,4 @@ def test_an_output_may_not_have_the_name_of_the_next_state(tmp_path):
     """E33: which is ``NAME_next`` in ONNX."""
     program = program_of(Counting(), (2,), state=plait.Cache)
     with pytest.raises(ExportError, match=r"(?s)new value of a state.*at +count_next"):
-        write_onnx(program, tmp_path / "m.onnx")
+        write({"y": program}, tmp_path / "m.onnx")

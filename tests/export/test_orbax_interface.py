@@ -9,7 +9,7 @@ import pytest
 import plait
 from plait import export
 from plait.errors import MissingDependencyError
-from plait.export.proof.report import RUNNERS
+from plait.export.proof.apart import RUNNERS
 
 NAMES = (
     "JaxModule",

@@ -9,8 +9,8 @@ import pytest
 
 from plait.errors import ArgumentError, ExportError
 from plait.export import InputSpec, save_stablehlo, validate_export
-from plait.export.proof import report
-from plait.export.proof.report import tolerance_of
+from plait.export.proof import apart, report
+from plait.export.proof.compare import tolerance_of
 
 pytestmark = pytest.mark.apart
 
@@ -92,6 +92,6 @@ def test_blocked_packages_look_as_if_they_were_not_installed(tmp_path):
         "import sys, numpy, importlib.util\n"
         "try:\n    import jax.numpy\nexcept ModuleNotFoundError as error:\n    print(error, '|', *sys.argv[1:])\n"
     )
-    command = [sys.executable, "-I", str(report.RUNNERS / "isolated.py"), "jax,plait", str(script), "a", "b"]
+    command = [sys.executable, "-I", str(apart.RUNNERS / "isolated.py"), "jax,plait", str(script), "a", "b"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "jax is blocked in this process | a b"

@@ -6,7 +6,7 @@ import dataclasses
 import importlib.util
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -14,12 +14,10 @@ import numpy as np
 
 from ..core.objects.module import Module
 from ..errors import ExportError
-from ..export.formats.litert import write_litert
-from ..export.formats.onnx import write_onnx
-from ..export.formats.saved_model import SIGNATURE, write_saved_model
-from ..export.formats.stablehlo import write_bundle
+from ..export.formats.options import WriteOptions
+from ..export.formats.table import FORMATS, Format
 from ..export.program.input_spec import InputSpec
-from ..export.program.program import Program, program_of
+from ..export.program.program import SIGNATURE, Program, program_of
 from ..export.proof.report import validate_export
 
 TOLERANCE = 1e-4
@@ -28,42 +26,6 @@ EXPORTS = "exports"
 # TensorFlow reads these when it is imported. It reports at length that it was built for any processor, and that oneDNN
 # is on, which it says before it looks at the log level.
 QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Format:
-    """A kind of file: what it is called, where it goes, what writes it, and the packages that write and run it."""
-
-    title: str
-    kind: str
-    file: str
-    write: Callable[[Program, Path], None]
-    packages: tuple[str, ...]
-    extra: str | None = None
-
-
-def _saved_model(program: Program, path: Path) -> None:
-    write_saved_model({SIGNATURE: program}, path, overwrite=True)
-
-
-def _stablehlo(program: Program, path: Path) -> None:
-    write_bundle({SIGNATURE: program}, path, overwrite=True)
-
-
-def _onnx(program: Program, path: Path) -> None:
-    write_onnx(program, path, overwrite=True)
-
-
-def _litert(program: Program, path: Path) -> None:
-    write_litert({SIGNATURE: program}, path, overwrite=True)
-
-
-FORMATS = (
-    Format("TensorFlow SavedModel", "saved_model", "saved_model", _saved_model, ("tensorflow",), "tensorflow"),
-    Format("StableHLO", "stablehlo", "stablehlo", _stablehlo, ("flatbuffers", "safetensors")),
-    Format("ONNX", "onnx", "digits.onnx", _onnx, ("onnx", "jax2onnx", "onnxruntime"), "onnx"),
-    Format("LiteRT", "litert", "digits.tflite", _litert, ("tensorflow",), "tensorflow"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,30 +52,30 @@ def iter_exports(model: Module, folder: Path, images: np.ndarray) -> Iterator[Ou
     # Accelerators multiply float32 with fewer bits by default, which alone would be more than the tolerance.
     with jax.default_matmul_precision("highest"):
         logits = np.asarray(jax.jit(program.call)(program.weights, {"x": images})["y"])
-        for each in FORMATS:
-            yield _export(each, program, folder / each.file, images, logits)
+        for row in FORMATS.values():
+            yield _export(row, program, folder / row.place, images, logits)
 
 
-def _export(each: Format, program: Program, path: Path, images: np.ndarray, logits: np.ndarray) -> Outcome:
-    missing = [package for package in each.packages if importlib.util.find_spec(package) is None]
+def _export(row: Format, program: Program, path: Path, images: np.ndarray, logits: np.ndarray) -> Outcome:
+    missing = [package for package in row.packages if importlib.util.find_spec(package) is None]
     if missing:
-        what = f"'plait[{each.extra}]'" if each.extra else " ".join(missing)
-        return Outcome(each.title, "skipped", f"pip install {what}")
+        what = f"'plait[{row.extra}]'" if row.extra else " ".join(missing)
+        return Outcome(row.title, "skipped", f"pip install {what}")
     try:
-        each.write(program, path)
-        report = validate_export(each.kind, path, images, logits, tolerance=TOLERANCE)
+        row.code.write({SIGNATURE: program}, path, WriteOptions(overwrite=True))
+        report = validate_export(row.name, path, images, logits, tolerance=TOLERANCE)
     except ExportError as error:
-        return Outcome(each.title, "failed", str(error))
+        return Outcome(row.title, "failed", str(error))
     found = f"max |difference| {report.max_abs_difference:.1e} over {len(images)} images"
     if not report.passed:
-        return Outcome(each.title, "failed", f"{found}, more than {TOLERANCE:g}: {report.detail}")
-    return Outcome(each.title, "ok", found)
+        return Outcome(row.title, "failed", f"{found}, more than {TOLERANCE:g}: {report.detail}")
+    return Outcome(row.title, "ok", found)
 
 
 def remove_exports(folder: Path) -> None:
     """Remove the files that ``iter_exports`` makes, and nothing else."""
-    for each in FORMATS:
-        path = folder / each.file
+    for row in FORMATS.values():
+        path = folder / row.place
         if path.is_dir():
             shutil.rmtree(path)
         else:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     )
     from .formats.onnx import save_onnx as save_onnx
     from .formats.saved_model import save_saved_model as save_saved_model
-    from .formats.saving import load as load, save as save
     from .formats.stablehlo import load_stablehlo as load_stablehlo, save_stablehlo as save_stablehlo
     from .orbax.dtensor_utils import (
         dtensor_initialized as dtensor_initialized,
@@ -44,12 +43,12 @@ if TYPE_CHECKING:
     from .proof.describe import describe_exports as describe_exports
     from .proof.prove import prove as prove
     from .proof.report import ExportReport as ExportReport, validate_export as validate_export
+    from .saving import load as load, save as save
 
 # The names of each file.
 _NAMES = {
     "formats.onnx": "save_onnx",
     "formats.saved_model": "save_saved_model",
-    "formats.saving": "load save",
     "formats.stablehlo": "load_stablehlo save_stablehlo",
     "orbax.dtensor_utils": "dtensor_initialized get_current_dtensor_mesh get_current_mesh get_pspec_from_jax_arrays"
     " initialize_dtensor maybe_enable_dtensor_export_on shutdown_dtensor",
@@ -62,6 +61,7 @@ _NAMES = {
     "proof.describe": "describe_exports",
     "proof.prove": "prove",
     "proof.report": "ExportReport validate_export",
+    "saving": "load save",
 }
 _PLACES = {name: place for place, names in _NAMES.items() for name in names.split()}
 

@@ -15,16 +15,22 @@ import jax
 from ...dependencies import require
 from ...errors import ExportError, PlaitError
 from ..program.input_spec import InputSpec, has_free_sizes
-from ..program.program import Program, program_of
+from ..program.program import SIGNATURE, Program, program_of
 from ..program.rewriting import FOR_LITERT, rewritten
 from ..program.unsupported import Operation, refusal, unsupported_operations
-from .saved_model import SIGNATURE, write_saved_model
+from . import saved_model
+from .descriptions import Description, Running, Tensor, size_of
+from .options import WriteOptions
 from .whole_write import written_whole
 
 MOST_BYTES = 2**31 - 2**20  # a flatbuffer's offsets end at 2 GiB
 
 
-def write_litert(programs: Mapping[str, Program], path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+def write(
+    programs: Mapping[str, Program],
+    path: str | os.PathLike[str],
+    options: WriteOptions = WriteOptions(),  # noqa: B008  (it cannot be changed)
+) -> None:
     """Write functions that share their weights as one LiteRT file, each as one signature.
 
     Free sizes stay free. The operations are those that LiteRT has built in, so that the file needs no more than its
@@ -33,7 +39,7 @@ def write_litert(programs: Mapping[str, Program], path: str | os.PathLike[str], 
     Args:
         programs: by the name of the signature.
         path: the file to be made.
-        overwrite: whether to replace what is at ``path``.
+        options: whether to replace what is there.
 
     Raises:
         MissingDependencyError: TensorFlow is not installed.
@@ -50,7 +56,7 @@ def write_litert(programs: Mapping[str, Program], path: str | os.PathLike[str], 
             expected=f"at most {MOST_BYTES:,} bytes",
             do="store them in a smaller dtype, or export as StableHLO, which has no limit",
         )
-    with written_whole(path, overwrite=overwrite) as draft:
+    with written_whole(path, overwrite=options.overwrite) as draft:
         try:
             draft.write_bytes(_converted(tf, {name: _in_known(program) for name, program in programs.items()}))
         except (PlaitError, OSError):
@@ -72,7 +78,7 @@ def _in_known(program: Program) -> Program:
 def _converted(tf: Any, programs: Mapping[str, Program]) -> bytes:
     with tempfile.TemporaryDirectory(prefix="plait-") as scratch:
         folder = Path(scratch, "saved_model")
-        write_saved_model(programs, folder, platforms=("cpu",))
+        saved_model.write(programs, folder, WriteOptions(("cpu",)))
         converter = tf.lite.TFLiteConverter.from_saved_model(os.fspath(folder), signature_keys=list(programs))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -85,3 +91,44 @@ def _unsupported(tf: Any, program: Program) -> list[Operation]:
         _converted(tf, {SIGNATURE: program_of(({}, lambda _, *arrays: function(*arrays)), specs)})
 
     return unsupported_operations(_in_known(program), convert)
+
+
+def describe(place: Path) -> Description:
+    """What the interpreter finds in it; the format forgets the names of weights."""
+    tf = require("tensorflow", extra="tensorflow", purpose="to read a LiteRT file")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        interpreter = tf.lite.Interpreter(model_path=os.fspath(place))
+
+    def tensors(details: dict[str, Any]) -> list[Tensor]:
+        return [
+            Tensor(
+                name, each["dtype"].__name__, tuple("?" if size < 0 else int(size) for size in each["shape_signature"])
+            )
+            for name, each in sorted(details.items())
+        ]
+
+    signatures = {}
+    for name in interpreter.get_signature_list():
+        run = interpreter.get_signature_runner(name)
+        signatures[name] = tensors(run.get_input_details()), tensors(run.get_output_details())
+    return Description("litert", place, size_of(place), {}, signatures, [])
+
+
+def run(path: str, signature: str | None) -> Running:
+    """With LiteRT's interpreter, which TensorFlow has too."""
+    import os
+    import warnings
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        from ai_edge_litert.interpreter import Interpreter  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        import tensorflow as tf
+
+        Interpreter = tf.lite.Interpreter
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TensorFlow's interpreter says that it has moved
+        interpreter = Interpreter(model_path=path)
+        runner = interpreter.get_signature_runner(signature)
+    return lambda inputs: runner(**inputs), list(runner.get_input_details())

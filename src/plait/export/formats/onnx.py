@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,13 @@ from ...errors import ExportError
 from ..program.input_spec import InputSpec, has_free_sizes, symbolic
 from ..program.lowering import traced_program
 from ..program.operations import operations
-from ..program.program import Program, program_of
+from ..program.program import SIGNATURE, Program, program_of
 from ..program.rewriting import FOR_ONNX, rewritten
 from ..program.unsupported import refusal, unsupported_operations
 from ..program.weights import Function
+from .descriptions import Description, Running, Tensor, size_of
 from .onnx_pooling import narrow_pools
+from .options import WriteOptions
 from .whole_write import written_whole
 
 NEXT = "_next"
@@ -62,20 +64,27 @@ def save_onnx(
         ExportPathError: the file cannot be written, or ``path`` exists.
         ExportError: the function has an operation that jax2onnx cannot write.
     """
-    write_onnx(program_of((params, function), input_spec), path, overwrite=overwrite)
+    write({SIGNATURE: program_of((params, function), input_spec)}, path, WriteOptions(overwrite=overwrite))
 
 
-def write_onnx(
-    program: Program, path: str | os.PathLike[str], *, overwrite: bool = False, most_bytes: int = MOST_BYTES
+def write(
+    programs: Mapping[str, Program],
+    path: str | os.PathLike[str],
+    options: WriteOptions = WriteOptions(),  # noqa: B008  (it cannot be changed)
+    *,
+    most_bytes: int = MOST_BYTES,
 ) -> None:
-    """Write one program as an ONNX file whose inputs and outputs have the program's names.
+    """Write the first program as an ONNX file, which has one function, with the program's names of inputs and outputs.
 
     Args:
-        program, path, overwrite: as in ``save_onnx``.
+        programs: by the name of the signature.
+        path: the file to be made.
+        options: whether to replace what is there.
         most_bytes: of weights inside the file; more than that go to a file beside it, ``PATH.data``.
     """
     onnx = require("onnx", extra="onnx", purpose="to write an ONNX file")
     jax2onnx = require("jax2onnx", extra="onnx", purpose="to write an ONNX file")
+    program, overwrite = next(iter(programs.values())), options.overwrite
     data = Path(f"{os.fspath(path)}{DATA}")
     small = sum(array.nbytes for array in program.weights.values()) <= most_bytes
     with written_whole(path, overwrite=overwrite) as draft:
@@ -247,3 +256,37 @@ def _keep_inputs(model: Any, weights: dict[str, np.ndarray]) -> None:
     inputs = [value for value in model.graph.input if value.name not in weights]
     del model.graph.input[:]
     model.graph.input.extend(inputs)
+
+
+def describe(place: Path) -> Description:
+    """What the graph tells, without the numbers of its weights."""
+    onnx = require("onnx", extra="onnx", purpose="to read an ONNX file")
+    model = onnx.load(os.fspath(place), load_external_data=False)
+
+    def dtype(number: int) -> str:
+        return str(onnx.helper.tensor_dtype_to_np_dtype(number))
+
+    def tensor(value: Any) -> Tensor:
+        kind = value.type.tensor_type
+        return Tensor(value.name, dtype(kind.elem_type), tuple(d.dim_param or d.dim_value for d in kind.shape.dim))
+
+    weights = [Tensor(each.name, dtype(each.data_type), tuple(each.dims)) for each in model.graph.initializer]
+    versions = {f"opset {each.domain or 'ai.onnx'}": str(each.version) for each in model.opset_import}
+    versions |= {"ir": str(model.ir_version)} | (
+        {model.producer_name: model.producer_version} if model.producer_name else {}
+    )
+    pair = [list(map(tensor, model.graph.input)), list(map(tensor, model.graph.output))]
+    size = size_of(place) + size_of(place.with_name(place.name + DATA))
+    return Description("onnx", place, size, versions, {model.graph.name: (pair[0], pair[1])}, weights)
+
+
+def run(path: str, signature: str | None) -> Running:
+    """With ONNX Runtime."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    given = [each.name for each in session.get_inputs()]
+    found = [each.name for each in session.get_outputs()]
+    states = {name: name.removesuffix("_next") for name in found if name.removesuffix("_next") in given}
+    names = [states.get(name, name) for name in found]
+    return lambda inputs: dict(zip(names, session.run(None, inputs), strict=True)), given

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,16 +21,16 @@ import numpy as np
 from ...dependencies import require
 from ...errors import ExportError
 from ..program.input_spec import InputSpec
-from ..program.lowering import PLATFORMS, export_program, known_platforms
-from ..program.program import Program, program_of, shared_weights
+from ..program.lowering import PLATFORMS, export_program
+from ..program.program import SIGNATURE, Program, program_of, shared_weights
 from ..program.unsupported import refusal, unsupported_operations
 from ..program.weights import Function
 from ..tensorflow.calling import call_exported, foreign_calls
 from ..tensorflow.names import SAVABLE_IN_WORDS, is_savable
 from ..tensorflow.readers import Reader, reader_of
+from .descriptions import Description, Running, Tensor, size_of
+from .options import WriteOptions
 from .whole_write import written_whole
-
-SIGNATURE = "serving_default"
 
 
 def save_saved_model(
@@ -64,32 +65,30 @@ def save_saved_model(
         >>> tf.saved_model.load("digits").signatures["serving_default"](x=images)["y"]  # doctest: +SKIP
     """
     program = program_of((params, function), input_spec)
-    write_saved_model({SIGNATURE: program}, path, platforms=platforms, target=target, overwrite=overwrite)
+    write({SIGNATURE: program}, path, WriteOptions(platforms, target, overwrite))
 
 
-def write_saved_model(
+def write(
     programs: Mapping[str, Program],
     path: str | os.PathLike[str],
-    *,
-    platforms: Sequence[str] = PLATFORMS,
-    target: str | None = None,
-    overwrite: bool = False,
+    options: WriteOptions = WriteOptions(),  # noqa: B008  (it cannot be changed)
 ) -> None:
     """Write several functions that share their weights, each as one signature.
 
     Args:
         programs: by the name of the signature.
-        path, platforms, target, overwrite: as in ``save_saved_model``.
+        path: the folder to be made.
+        options: the three of them.
 
     Raises:
         ArgumentError: two programs have different weights under one name, or ``target`` is no version.
     """
     tf = require("tensorflow", extra="tensorflow", purpose="to write a SavedModel")
-    reader, platforms = reader_of(target), known_platforms(platforms)
-    with written_whole(path, overwrite=overwrite) as draft:
+    reader = reader_of(options.target)
+    with written_whole(path, overwrite=options.overwrite) as draft:
         _check_inputs(programs)
-        exported = {name: export_program(program, platforms) for name, program in programs.items()}
-        _check_calls(exported, platforms)
+        exported = {name: export_program(program, options.platforms) for name, program in programs.items()}
+        _check_calls(exported, options.platforms)
         weights = shared_weights({name: program for name, (_, program) in exported.items()})
         names = {name: _variable_name(name) for name in weights}
         module = tf.Module()
@@ -159,3 +158,41 @@ def _variable_name(name: str) -> str:
             do="rename the parameter",
         )
     return variable
+
+
+def describe(place: Path) -> Description:
+    """What TensorFlow finds in it."""
+    tf = require("tensorflow", extra="tensorflow", purpose="to read a SavedModel")
+    loaded = tf.saved_model.load(os.fspath(place))
+
+    def tensors(specs: dict[str, Any]) -> list[Tensor]:
+        return [_from_tf(name, spec) for name, spec in sorted(specs.items())]
+
+    signatures = {
+        name: (tensors(function.structured_input_signature[1]), tensors(function.structured_outputs))
+        for name, function in loaded.signatures.items()
+    }
+    weights = [_from_tf(v.name.removesuffix(":0"), v) for v in getattr(loaded, "weights", [])]
+    versions = {"tensorflow": loaded.tensorflow_version}
+    return Description("saved_model", place, size_of(place), versions, signatures, weights)
+
+
+def _from_tf(name: str, spec: Any) -> Tensor:
+    return Tensor(name, spec.dtype.name, tuple("?" if size is None else size for size in spec.shape))
+
+
+def run(path: str, signature: str | None) -> Running:
+    """With TensorFlow."""
+    import os
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(path)
+    function = loaded.signatures[signature or next(iter(loaded.signatures))]
+
+    def call(inputs: Any, model: Any = loaded) -> Any:  # the model is kept: it owns the variables
+        outputs = function(**{key: tf.constant(array) for key, array in inputs.items()})
+        return {key: y.numpy() for key, y in outputs.items()}
+
+    return call, list(function.structured_input_signature[1])

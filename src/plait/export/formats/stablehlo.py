@@ -21,14 +21,15 @@ import numpy as np
 
 from ...errors import ExportError
 from ..program.input_spec import InputSpec
-from ..program.lowering import PLATFORMS, export_program, known_platforms
-from ..program.program import Program, program_of, shared_weights
+from ..program.lowering import PLATFORMS, export_program
+from ..program.program import SIGNATURE, Program, program_of, shared_weights
 from ..program.weights import Function
 from . import stablehlo_loader
+from .descriptions import Description, Running, Tensor, size_of
+from .options import WriteOptions
 from .whole_write import written_whole
 
 LOADER = "load.py"
-SIGNATURE = "serving_default"
 SHARD_BYTES = 2**31  # the largest file of weights; some systems and tools take no larger one
 
 
@@ -58,30 +59,29 @@ def save_stablehlo(
         ExportError: a parameter cannot be stored.
     """
     program = program_of((params, function), input_spec)
-    write_bundle({SIGNATURE: program}, path, platforms=platforms, overwrite=overwrite)
+    write({SIGNATURE: program}, path, WriteOptions(platforms, overwrite=overwrite))
 
 
-def write_bundle(
+def write(
     programs: Mapping[str, Program],
     path: str | os.PathLike[str],
+    options: WriteOptions = WriteOptions(),  # noqa: B008  (it cannot be changed)
     *,
-    platforms: Sequence[str] = PLATFORMS,
-    overwrite: bool = False,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
     """Write several functions that share their weights; the first is the one that is loaded by default.
 
     Args:
         programs: by the name of the signature.
-        path, platforms, overwrite: as in ``save_stablehlo``.
+        path: the folder to be made.
+        options: where the functions can run, and whether to replace what is there.
         shard_bytes: the most bytes of weights in one file; a larger array has a file of its own.
 
     Raises:
         ArgumentError: two programs have different weights under one name.
     """
-    platforms = known_platforms(platforms)
-    with written_whole(path, overwrite=overwrite) as draft:
-        exported = {name: export_program(program, platforms) for name, program in programs.items()}
+    with written_whole(path, overwrite=options.overwrite) as draft:
+        exported = {name: export_program(program, options.platforms) for name, program in programs.items()}
         weights = shared_weights({name: program for name, (_, program) in exported.items()})
         for _, program in exported.values():
             weights |= {f"state:{name}": array for name, array in program.state.items()}
@@ -94,7 +94,7 @@ def write_bundle(
             "format": stablehlo_loader.FORMAT,
             "format_version": stablehlo_loader.FORMAT_VERSION,
             "versions": {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")},
-            "platforms": list(platforms),
+            "platforms": list(options.platforms),
             "signatures": {name: _signature(name, *pair) for name, pair in exported.items()},
             "weights": [_described(name, array.shape, array.dtype) for name, array in weights.items()],
             "weight_files": weight_files,
@@ -184,3 +184,39 @@ def _described(name: str, shape: Sequence[Any], dtype: np.dtype) -> dict[str, An
 def _fingerprint(file: Path) -> dict[str, Any]:
     with open(file, "rb") as content:
         return {"sha256": hashlib.file_digest(content, "sha256").hexdigest(), "bytes": file.stat().st_size}
+
+
+def describe(place: Path) -> Description:
+    """What the manifest tells."""
+    try:
+        manifest = stablehlo_loader.read_manifest(place)
+        signatures = {
+            name: (list(map(_from_json, chosen["inputs"])), list(map(_from_json, chosen["outputs"])))
+            for name, chosen in manifest["signatures"].items()
+        }
+        versions = {str(name): str(version) for name, version in manifest["versions"].items()}
+        weights = list(map(_from_json, manifest["weights"]))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ExportError("the bundle cannot be described", at=os.fspath(place), found=str(error)) from error
+    return Description("stablehlo", place, size_of(place), versions, signatures, weights)
+
+
+def _from_json(entry: dict[str, Any]) -> Tensor:
+    return Tensor(str(entry["name"]), str(entry["dtype"]), tuple(entry["shape"]))
+
+
+def run(path: str, signature: str | None) -> Running:
+    """With JAX, and the loader that lies in every bundle."""
+    import runpy
+    from pathlib import Path
+
+    import numpy as np
+
+    apply = runpy.run_path(str(Path(__file__).with_name("stablehlo_loader.py")))["load"](path, signature)
+
+    def call(inputs: Any) -> Any:
+        outputs = apply(**inputs)
+        outputs = outputs if isinstance(outputs, dict) else {"y": outputs}
+        return {key: np.asarray(y) for key, y in outputs.items()}
+
+    return call, [entry["name"] for entry in apply.signature["inputs"]]

@@ -104,7 +104,7 @@ def resolve_input_specs(specs: Any) -> tuple[InputSpec, ...]:
         ArgumentError: two inputs have one name.
 
     Example:
-        >>> from plait.export.input_spec import resolve_input_specs
+        >>> from plait.export.program.input_spec import resolve_input_specs
         >>> [spec.name for spec in resolve_input_specs({"x": ("batch", 4), "scale": (2,)})]
         ['x', 'scale']
     """

@@ -33,6 +33,7 @@ from .weights import by_name, check_concrete, check_distinct, key_name, named_we
 
 Arrays = dict[str, Any]
 OUTPUT = "y"
+SIGNATURE = "serving_default"  # what a signature is called that was given no name
 
 
 @dataclasses.dataclass(frozen=True)

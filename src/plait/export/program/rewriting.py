@@ -33,7 +33,7 @@ def rewritten(function: Callable[..., Any], rules: Mapping[str, Rule]) -> Callab
         rules: by the name of the operation.
 
     Example:
-        >>> from plait.export.rewriting import FOR_ONNX, rewritten
+        >>> from plait.export.program.rewriting import FOR_ONNX, rewritten
         >>> jax.make_jaxpr(rewritten(lambda x: jnp.stack([x, x]), FOR_ONNX))(jnp.ones(2)).eqns[-1].primitive
         concatenate
     """

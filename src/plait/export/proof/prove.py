@@ -17,8 +17,9 @@ from ...words import describe_type
 from ..formats import stablehlo_loader
 from ..formats.stablehlo import described_inputs, load_stablehlo
 from ..program.program import Program
+from .apart import Arrays
 from .describe import find_exports
-from .report import Arrays, ExportReport, validate_export
+from .report import ExportReport, validate_export
 
 SIZES = (1, 3)  # what free sizes are, in the inputs that are made up
 
@@ -54,7 +55,7 @@ def prove(
             signature.
     """
     exports = find_exports(path)
-    bundles = [place for kind, place in exports if kind == "stablehlo"]
+    bundles = [place for row, place in exports if row.name == "stablehlo"]
     loaded = load_stablehlo(bundles[0], signature) if bundles else None
     if bundles:
         _check_platform(bundles[0])
@@ -62,7 +63,7 @@ def prove(
         raise ArgumentError(
             "there is nothing to compare the exports with",
             at=os.fspath(path),
-            found=f"{', '.join(kind for kind, _ in exports)}, and no model",
+            found=f"{', '.join(row.name for row, _ in exports)}, and no model",
             expected="a StableHLO bundle beside them, or the model",
             do="pass reference=program_of(model, inputs), or export formats=['stablehlo', ...] too",
         )
@@ -75,7 +76,7 @@ def prove(
             raise ArgumentError(
                 "there is nothing to make inputs from",
                 at=os.fspath(path),
-                found=", ".join(kind for kind, _ in exports),
+                found=", ".join(row.name for row, _ in exports),
                 expected="inputs, or a StableHLO bundle, whose manifest describes them",
                 do="pass inputs={'x': x}, or on the command line --inputs data.npz",
             )
@@ -91,10 +92,8 @@ def prove(
         expected.append(call(example))
         times.append(_milliseconds(lambda example=example: call(example)))
     reports = [
-        validate_export(
-            kind, place, examples, expected, tolerance=tolerance, signature=_of(kind, signature), python=python
-        )
-        for kind, place in exports
+        validate_export(row.name, place, examples, expected, tolerance=tolerance, signature=signature, python=python)
+        for row, place in exports
     ]
     return reports, times
 
@@ -169,10 +168,6 @@ def check_example(example: Mapping[str, Any], entries: Sequence[Mapping[str, Any
                 expected=f"{entry['dtype']}[{', '.join(map(str, shape))}]",
                 do=f"give an array of this shape, or array.astype({entry['dtype']!r})",
             )
-
-
-def _of(kind: str, signature: str | None) -> str | None:
-    return None if kind == "onnx" else signature  # an ONNX file has one function
 
 
 def _compiled(program: Program) -> Callable[[Mapping[str, Any]], Arrays]:

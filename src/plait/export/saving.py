@@ -7,18 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import ArgumentError, ArgumentTypeError
-from ...typing import FilterLiteral
-from ..program.lowering import PLATFORMS, known_platforms
-from ..program.program import Program, program_of
-from .litert import write_litert
-from .onnx import write_onnx
-from .saved_model import SIGNATURE, write_saved_model
-from .stablehlo import load_stablehlo, write_bundle
-from .stablehlo_loader import MANIFEST
-from .whole_write import ExportPathError, is_file_name, written_whole
-
-PLACES = {"stablehlo": "stablehlo", "saved_model": "saved_model", "onnx": "model.onnx", "litert": "model.tflite"}
+from ..errors import ArgumentError, ArgumentTypeError
+from ..typing import FilterLiteral
+from .formats.options import WriteOptions
+from .formats.stablehlo import load_stablehlo
+from .formats.table import FORMATS, exports_at, formats_of
+from .formats.whole_write import ExportPathError, is_file_name, written_whole
+from .program.lowering import PLATFORMS
+from .program.program import SIGNATURE, Program, program_of
 
 
 def save(
@@ -70,42 +66,27 @@ def save(
         >>> plait.export.load("model")(jnp.ones((3, 4))).shape  # doctest: +SKIP
         (3, 2)
     """
-    wanted = list(dict.fromkeys([formats] if isinstance(formats, str) else formats))
-    if not wanted or not set(wanted) <= set(PLACES):
-        raise ArgumentError(
-            "there is no export format of this name" if wanted else "an export needs a format",
-            found=f"formats={wanted!r}",
-            expected=f"some of {', '.join(map(repr, PLACES))}",
-            do="plait.export.save(model, path, formats=['stablehlo', 'onnx'], inputs=('batch', 8))",
-        )
-    if target is not None and "saved_model" not in wanted:
+    rows = formats_of(formats)
+    if target is not None and not any(row.has_target for row in rows):
         raise ArgumentError(
             "a target is the reader of a SavedModel",
-            found=f"target={target!r}, formats={wanted!r}",
+            found=f"target={target!r}, formats={[row.name for row in rows]!r}",
             expected="the format 'saved_model', or no target",
             do="add 'saved_model' to the formats, or leave target out",
         )
-    platforms = known_platforms(platforms)
+    options = WriteOptions(platforms, target)
     programs = _programs(model, inputs, methods, state, frozen)
     _check_is_export(Path(path))
     with written_whole(path, overwrite=overwrite) as draft:
         draft.mkdir()
-        for name in wanted:
-            place = draft / PLACES[name]
-            if name == "stablehlo":
-                write_bundle(programs, place, platforms=platforms)
-            elif name == "saved_model":
-                write_saved_model(programs, place, platforms=platforms, target=target)
-            elif name == "onnx":
-                write_onnx(next(iter(programs.values())), place)
-            else:
-                write_litert(programs, place)
-    return {name: Path(path) / PLACES[name] for name in wanted}
+        for row in rows:
+            row.code.write(programs, draft / row.place, options)
+    return {row.name: Path(path) / row.place for row in rows}
 
 
 def _check_is_export(path: Path) -> None:
     """Refuse to replace a folder that ``save`` did not make: it may be somebody's work."""
-    if path.is_dir() and any(path.iterdir()) and not any((path / place).exists() for place in PLACES.values()):
+    if path.is_dir() and any(path.iterdir()) and not any((path / row.place).exists() for row in FORMATS.values()):
         raise ExportPathError(
             "there is a folder at the path of the export, and it is no export",
             at=str(path.absolute()),
@@ -158,5 +139,5 @@ def load(path: str | os.PathLike[str], signature: str | None = None) -> Callable
     Raises:
         ExportError: there is no bundle, or one of its files is missing or was changed.
     """
-    inner = Path(path) / PLACES["stablehlo"]
-    return load_stablehlo(inner if (inner / MANIFEST).exists() else path, signature)
+    place = next((place for row, place in exports_at(path) if row.name == "stablehlo"), path)
+    return load_stablehlo(place, signature)

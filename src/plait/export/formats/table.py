@@ -1,0 +1,106 @@
+"""The table of formats: what `save`, `describe_exports`, `prove`, the command line and the demo go through.
+
+A format is one row here and one file of this folder, named like the format, with three functions::
+
+    write(programs, path, options)     write programs, by the names of their signatures, whole or not at all
+    describe(path)                     what is in the file, read without running it
+    run(path, signature)               a function of inputs by name, and their names
+
+``run`` is what the users of a file write. Its text alone is taken to another process, which has none of the packages
+that are ``blocked``; so it imports what it needs, and refers to nothing else of its file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+from ...errors import ArgumentError
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A row.
+
+    Attributes:
+        name: what ``save(formats=...)`` takes; the name of its file too.
+        title: what it is called in sentences.
+        place: the file or folder of this format in a folder that ``save`` makes.
+        blocked: packages that the users of the file may not have.
+        packages: those that are needed to write it and to run it.
+        extra: the extra of plait that installs them; ``None`` if plait needs them itself.
+        mark: the file by which a folder is known to be of this format; without it the format is a single file, known by
+            its ending.
+        has_target: whether it is written for the version of what reads it.
+    """
+
+    name: str
+    title: str
+    place: str
+    blocked: tuple[str, ...]
+    packages: tuple[str, ...]
+    extra: str | None = None
+    mark: str | None = None
+    has_target: bool = False
+
+    @property
+    def code(self) -> Any:
+        """The file with the format's functions, loaded when it is needed."""
+        return importlib.import_module(f".{self.name}", __package__)
+
+    def is_at(self, place: Path) -> bool:
+        """Whether a file or folder is of this format."""
+        if self.mark is not None:
+            return (place / self.mark).is_file()
+        return place.is_file() and place.suffix == Path(self.place).suffix
+
+
+_ROWS = (
+    Format(
+        "stablehlo", "StableHLO", "stablehlo", mark="manifest.json",
+        blocked=("plait", "tensorflow", "flax", "safetensors"), packages=("flatbuffers", "safetensors"),
+    ),
+    Format(
+        "saved_model", "TensorFlow SavedModel", "saved_model", mark="saved_model.pb", has_target=True,
+        blocked=("jax", "jaxlib", "flax", "plait"), packages=("tensorflow",), extra="tensorflow",
+    ),
+    Format(
+        "onnx", "ONNX", "model.onnx",
+        blocked=("jax", "jaxlib", "jax2onnx", "tensorflow", "flax", "plait"),
+        packages=("onnx", "jax2onnx", "onnxruntime"), extra="onnx",
+    ),
+    Format(
+        "litert", "LiteRT", "model.tflite",
+        blocked=("jax", "jaxlib", "flax", "plait"), packages=("tensorflow",), extra="tensorflow",
+    ),
+)  # fmt: skip
+
+FORMATS: dict[str, Format] = {row.name: row for row in _ROWS}
+
+
+def formats_of(names: Any) -> list[Format]:
+    """The rows of one name or of several, each once.
+
+    Raises:
+        ArgumentError: there is none, or one that the table has not got.
+    """
+    wanted = list(dict.fromkeys([names] if isinstance(names, str) else names))
+    if not wanted or not set(wanted) <= set(FORMATS):
+        raise ArgumentError(
+            "there is no export format of this name" if wanted else "an export needs a format",
+            found=f"formats={wanted!r}",
+            expected=f"some of {', '.join(map(repr, FORMATS))}",
+            do="plait.export.save(model, path, formats=['stablehlo', 'onnx'], inputs=('batch', 8))",
+        )
+    return [FORMATS[name] for name in wanted]
+
+
+def exports_at(path: str | os.PathLike[str]) -> list[tuple[Format, Path]]:
+    """Each export at a path, which is one itself or a folder that ``save`` made."""
+    given, rows = Path(path), FORMATS.values()
+    return [(row, given) for row in rows if row.is_at(given)] or [
+        (row, given / row.place) for row in rows if row.is_at(given / row.place)
+    ]

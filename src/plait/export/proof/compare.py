@@ -1,0 +1,33 @@
+"""Whether two sets of arrays are the same, and how far they are apart: the one comparison of this library.
+
+Values are compared in float64. **A value agrees with itself**: NaN with NaN, an infinity with the same infinity. NaN
+and anything else, and an infinity and anything else, are infinitely far apart, whatever the tolerance.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+
+# What passes by default, in roundings of a dtype of so many bits, relative to the largest value: sums come in another
+# order. Where bits are few, sums are kept in wider numbers, and a hundred roundings would let everything pass.
+ROUNDINGS = {16: 8, 32: 256, 64: 256}
+
+
+def difference(result: np.ndarray, output: np.ndarray) -> np.ndarray:
+    """Absolute differences, flat. Equal infinities, and NaN on both sides, agree; any other NaN is infinitely off."""
+    wide = np.complex128 if np.iscomplexobj(output) else np.float64
+    a, b = result.astype(wide).ravel(), output.astype(wide).ravel()
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):
+        return np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf, posinf=np.inf))
+
+
+def tolerance_of(output: np.ndarray) -> float:
+    """The largest difference from an expected output that passes, if nothing else is asked for."""
+    if not jnp.issubdtype(output.dtype, jnp.inexact):
+        return 0.0
+    wide = np.abs(output.astype(np.complex128 if np.iscomplexobj(output) else np.float64))
+    largest = wide[np.isfinite(wide)].max(initial=1.0)
+    kind = jnp.finfo(output.dtype)
+    return float(ROUNDINGS.get(kind.bits, 1) * kind.eps * largest)

@@ -1,0 +1,84 @@
+"""One table of formats: a row and a file are all that a new format needs."""
+
+import sys
+
+import numpy as np
+import pytest
+
+import plait
+from plait.demo.exports import iter_exports, remove_exports
+from plait.errors import ArgumentError
+from plait.export import describe_exports, prove, save
+from plait.export.formats.table import FORMATS
+from tests.commands import plait_command
+from tests.export import toy_format
+
+FACTORY = "import plait\ndef make():\n    return plait.Linear(4, 2, rngs=plait.Rngs(0))\n"
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """A format that is planted: its row in the table, and its file where those of formats lie."""
+    monkeypatch.setitem(FORMATS, "toy", toy_format.ROW)
+    monkeypatch.setitem(sys.modules, "plait.export.formats.toy", toy_format)
+    return toy_format
+
+
+@pytest.fixture
+def model():
+    return plait.Linear(4, 2, rngs=plait.Rngs(0))
+
+
+def test_a_new_row_is_written_described_and_proven(toy, model, tmp_path):
+    """E32, E37."""
+    written = save(model, tmp_path / "model", inputs=("batch", 4), formats=["toy", "stablehlo"])
+    assert written == {"toy": tmp_path / "model" / "model.toy", "stablehlo": tmp_path / "model" / "stablehlo"}
+    described = {each.kind: each for each in describe_exports(tmp_path / "model")}
+    assert [(each.name, each.shape) for each in described["toy"].weights] == [("bias", (2,)), ("kernel", (4, 2))]
+    assert [each.kind for each in describe_exports(written["toy"])] == ["toy"]
+    reports, _ = prove(tmp_path / "model")
+    assert {report.kind: report.passed for report in reports} == {"stablehlo": True, "toy": True}
+
+
+def test_a_new_row_is_run_and_not_believed(toy, model, tmp_path):
+    """E37: other numbers in its file are found out."""
+    written = save(model, tmp_path / "model", inputs=("batch", 4), formats=["toy", "stablehlo"])
+    with open(written["toy"], "wb") as file:
+        np.savez(file, kernel=np.zeros((4, 2), np.float32), bias=np.zeros(2, np.float32))
+    reports, _ = prove(tmp_path / "model")
+    assert {report.kind: report.passed for report in reports} == {"stablehlo": True, "toy": False}
+
+
+def test_a_new_row_is_a_format_of_the_command_line(toy, tmp_path):
+    """E38."""
+    (tmp_path / "toy_model.py").write_text(FACTORY)
+    arguments = ["toy_model:make", "out", "--input", "x:float32[batch,4]", "--formats", "toy,stablehlo"]
+    done = plait_command("export", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "toy: out/model.toy")
+    assert "toy out/model.toy" in plait_command("inspect", "out", cwd=tmp_path).stdout
+    validated = plait_command("validate", "out", cwd=tmp_path)
+    assert (validated.returncode, "toy: " in validated.stdout) == (0, True)
+
+
+def test_a_new_row_is_a_format_of_the_demo(toy, model, tmp_path, monkeypatch):
+    monkeypatch.setattr("plait.demo.exports.FORMATS", {"toy": FORMATS["toy"]})
+    outcomes = list(iter_exports(model, tmp_path, np.ones((3, 4), np.float32)))
+    assert [(each.title, each.status) for each in outcomes] == [("Toy", "ok")]
+    remove_exports(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_no_row_has_is_refused(model, tmp_path):
+    """E32."""
+    with pytest.raises(
+        ArgumentError, match=r"found +formats=\['toy'\]\n +expected +some of 'stablehlo', 'saved_model'"
+    ):
+        save(model, tmp_path / "model", inputs=("batch", 4), formats="toy")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_row_has_its_file(name):
+    row = FORMATS[name]
+    assert row.name == name == row.code.__name__.rpartition(".")[2]
+    assert all(callable(getattr(row.code, function)) for function in ("write", "describe", "run"))
+    assert "plait" in row.blocked
