@@ -60,9 +60,10 @@ FILES: dict[str, tuple[str, ...]] = {
         "conversion_report", "convert", "torch_weights",
     ),
     "export/program": (
-        "weights", "input_spec", "arguments", "program", "operations", "lowering", "rewriting", "unsupported",
+        "numbers", "weights", "sizes", "input_spec", "arguments", "program", "operations", "lowering", "rewriting",
+        "unsupported",
     ),
-    "export/tensorflow": ("names", "portable", "readers", "calling"),
+    "export/tensorflow": ("names", "portable", "readers", "calling", "functions"),
     "export/formats": (
         "whole_write", "descriptions", "options", "stablehlo_loader", "stablehlo", "saved_model", "onnx_pooling",
         "onnx", "litert", "table",

@@ -29,7 +29,7 @@ def test_a_function_of_named_weights_gives_what_the_function_gives():
     ("params", "reason"),
     [
         ({"a": {"b": 1.0}, "a.b": 2.0}, r"same name in the file\n  at +a\.b"),
-        ({"rng": {"key": jax.random.key(0)}}, r"key of random numbers cannot be stored.*\n  at +rng\.key"),
+        ({"rng": {"key": jax.random.key(0)}}, r"not an array\n  at +rng\.key\n  found +a key of random numbers"),
         ({"name": "digits"}, r"not an array\n  at +name\n  found +a str"),
         ({"layer": object()}, r"not an array\n  at +layer\n  found +an object"),
     ],

@@ -21,12 +21,12 @@ import numpy as np
 from ...dependencies import require
 from ...errors import ExportError
 from ..program.input_spec import InputSpec
-from ..program.lowering import PLATFORMS, export_program
+from ..program.lowering import PLATFORMS, export_program, lowered
 from ..program.program import SIGNATURE, Program, program_of, shared_weights
 from ..program.unsupported import refusal, unsupported_operations
 from ..program.weights import Function
 from ..tensorflow.calling import call_exported, foreign_calls
-from ..tensorflow.names import SAVABLE_IN_WORDS, is_savable
+from ..tensorflow.names import check_savable, is_savable, variable_name
 from ..tensorflow.readers import Reader, reader_of
 from .descriptions import Description, Running, Tensor, size_of
 from .options import WriteOptions
@@ -90,7 +90,8 @@ def write(
         exported = {name: export_program(program, options.platforms) for name, program in programs.items()}
         _check_calls(exported, options.platforms)
         weights = shared_weights({name: program for name, (_, program) in exported.items()})
-        names = {name: _variable_name(name) for name in weights}
+        names = {name: variable_name(name) for name in weights}
+        check_savable(names)
         module = tf.Module()
         with tf.device("CPU:0"):  # a copy of every weight on the accelerator would double its memory
             variables = {name: tf.Variable(array, trainable=False, name=names[name]) for name, array in weights.items()}
@@ -121,7 +122,7 @@ def _check_calls(exported: Mapping[str, tuple[jax.export.Exported, Program]], pl
     """Refuse what could be written, and not be run."""
 
     def convert(function: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> None:
-        foreign = foreign_calls(jax.export.export(jax.jit(function), platforms=tuple(platforms))(*shapes))
+        foreign = foreign_calls(lowered(function, *shapes, platforms=platforms))
         if foreign:
             raise ExportError(f"calls {', '.join(foreign)}, which come with JAX alone")
 
@@ -144,20 +145,6 @@ def _tf_function(
 
     specs = {spec.name: tf.TensorSpec(spec.open_shape, np.dtype(spec.dtype), name=spec.name) for spec in program.inputs}
     return tf.function(serve, autograph=False).get_concrete_function(**specs)
-
-
-def _variable_name(name: str) -> str:
-    """The variable's name for a parameter's; TensorFlow would refuse some only after all the work is done."""
-    variable = name.replace("~", "_")
-    if not is_savable(variable):
-        raise ExportError(
-            "TensorFlow cannot save a variable of this name",
-            at=name,
-            found=f"the variable name {variable!r}",
-            expected=SAVABLE_IN_WORDS,
-            do="rename the parameter",
-        )
-    return variable
 
 
 def describe(place: Path) -> Description:

@@ -1,14 +1,9 @@
-"""A JAX function called from TensorFlow: one ``XlaCallModule`` operation, with another for its gradient.
-
-The function is lowered when TensorFlow traces the caller, for the shapes it finds there. Its parameters are arguments
-of the operation, never constants in it. The gradient is ``jax.vjp`` of the same function, lowered in the same way, so
-``tf.GradientTape`` gets JAX's derivative, also through a SavedModel that was saved with its custom gradients.
-"""
+"""A method's options in Orbax Export's words, and the shapes that its input then has."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,9 +13,10 @@ import numpy as np
 from ...dependencies import require
 from ...errors import ArgumentError, ArgumentTypeError
 from ...words import describe_type
-from ..program.lowering import PLATFORMS, for_one_device
-from ..tensorflow.calling import call_exported, without_foreign_calls
-from ..tensorflow.readers import installed_tensorflow
+from ..program.lowering import PLATFORMS, lowered
+from ..program.sizes import read_sizes
+from ..tensorflow.functions import CallOptions, call_from_tensorflow, check_tensor, dtype_in_jax
+from ..tensorflow.readers import Reader
 from .typing import ApplyFn
 
 
@@ -30,20 +26,22 @@ class Conversion:
 
     Args:
         input_shape: symbolic sizes of the input, in any form that ``jax.export.symbolic_args_specs`` takes.
-        with_gradient: whether TensorFlow may differentiate the method.
         constraints: what symbolic sizes may be assumed to fulfil, such as ``"b >= 2"``.
-        platforms: where the method can run.
-        disabled_checks: safety checks of ``jax.export`` to leave out.
+        call: how the method becomes an operation.
     """
 
     input_shape: Any = None
-    with_gradient: bool = False
     constraints: tuple[str, ...] = ()
-    platforms: tuple[str, ...] = PLATFORMS
-    disabled_checks: tuple[Any, ...] = ()
+    call: CallOptions = dataclasses.field(default_factory=CallOptions)
+
+    def called(self, function: ApplyFn, variables: Sequence[Any], params_def: Any, x: Any) -> Any:
+        """``function(params, x)`` as TensorFlow operations, on the current values of ``variables``."""
+        return call_from_tensorflow(function, variables, params_def, x, _input_specs(x, self), self.call)
 
 
-def resolve_conversion(kwargs: Mapping[str, Any] | None, *, input_shape: Any, trainable: bool) -> Conversion:
+def resolve_conversion(
+    kwargs: Mapping[str, Any] | None, *, input_shape: Any, trainable: bool, reader: Reader | None = None
+) -> Conversion:
     """The options of one method, from its ``jax2tf_kwargs``.
 
     Raises:
@@ -86,148 +84,40 @@ def resolve_conversion(kwargs: Mapping[str, Any] | None, *, input_shape: Any, tr
             do="remove the key",
         )
     return Conversion(
-        input_shape=input_shape,
-        with_gradient=trainable,
-        constraints=tuple(constraints),
-        platforms=PLATFORMS if platforms is None else tuple(platforms),
-        disabled_checks=tuple(checks),
+        input_shape,
+        tuple(constraints),
+        CallOptions(trainable, PLATFORMS if platforms is None else tuple(platforms), tuple(checks), reader),
     )
 
 
-def call_from_tensorflow(
-    function: ApplyFn, variables: Sequence[Any], params_def: Any, x: Any, options: Conversion
-) -> Any:
-    """``function(params, x)`` as TensorFlow operations on the current values of ``variables``.
-
-    Args:
-        function: the JAX function.
-        variables: a TensorFlow variable (or tensor) for each leaf of the parameters.
-        params_def: the structure of the parameters.
-        x: a pytree of tensors.
-        options: how the function is converted.
-    """
-    tf = require("tensorflow", extra="tensorflow", purpose="to convert a function")
-    inputs, x_def = jax.tree_util.tree_flatten(x)
-    for leaf in inputs:
-        _check_numeric(tf, leaf)
-    tensors = [tf.convert_to_tensor(each) for each in (*variables, *inputs)]
-    specs = [*map(_static_spec, tensors[: len(variables)]), *_input_specs(x, options)]
-    out_defs: list[Any] = []
-
-    def flat(*leaves: Any) -> list[Any]:
-        params = jax.tree_util.tree_unflatten(params_def, leaves[: len(variables)])
-        outputs = function(params, jax.tree_util.tree_unflatten(x_def, leaves[len(variables) :]))
-        leaves_out, out_def = jax.tree_util.tree_flatten(outputs)
-        out_defs.append(out_def)
-        return [jax.numpy.asarray(leaf) for leaf in leaves_out]
-
-    outputs = _call(tf, flat, tensors, specs, options)
-    return jax.tree_util.tree_unflatten(out_defs[-1], outputs)
-
-
-def _call(tf: Any, flat: Callable[..., list[Any]], tensors: list[Any], specs: list[Any], options: Conversion) -> list:
-    """The tensors that ``flat`` gives for ``tensors``."""
-    exported = _export(flat, specs, options)
-    # TensorFlow has 64-bit tensors where JAX, unless told, has none.
-    tensors = [tf.cast(tensor, spec.dtype.name) for tensor, spec in zip(tensors, specs, strict=True)]
-    if not options.with_gradient:
-        message = "this method was converted with with_gradient=False: none of its parameters is trainable"
-        return _without_gradient(tf, _operation(tf, exported, tensors), message)
-
-    # A cotangent is passed for each real output, and wanted for each real input.
-    smooth_in = [index for index, spec in enumerate(specs) if _is_smooth(spec.dtype)]
-    smooth_out = [index for index, aval in enumerate(exported.out_avals) if _is_smooth(aval.dtype)]
-
-    def pull_back(*arguments: Any) -> list[Any]:
-        leaves, cotangents = list(arguments[: len(specs)]), arguments[len(specs) :]
-
-        def smooth(*values: Any) -> list[Any]:
-            for index, value in zip(smooth_in, values, strict=True):
-                leaves[index] = value
-            outputs = flat(*leaves)
-            return [outputs[index] for index in smooth_out]
-
-        return list(jax.vjp(smooth, *(leaves[index] for index in smooth_in))[1](list(cotangents)))
-
-    def differentiable(*arguments: Any) -> tuple[list[Any], Callable[..., list[Any]]]:
-        def gradient(*cotangents: Any) -> list[Any]:
-            found: list[Any] = [None] * len(specs)
-            if smooth_in and smooth_out:
-                avals = [exported.out_avals[index] for index in smooth_out]
-                more_specs = [*specs, *(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)]
-                more = [*arguments, *(cotangents[index] for index in smooth_out)]
-                # A gradient of the gradient would not be saved with the model, so there is none before saving either.
-                message = "a gradient of a gradient of a converted method was asked for, and only JAX can give it"
-                values = _without_gradient(tf, _operation(tf, _export(pull_back, more_specs, options), more), message)
-                for index, value in zip(smooth_in, values, strict=True):
-                    found[index] = value
-            return found
-
-        return _operation(tf, exported, arguments), gradient
-
-    outputs = tf.custom_gradient(differentiable)(*tensors)
-    return list(outputs)
-
-
-def _without_gradient(tf: Any, tensors: list[Any], message: str) -> list[Any]:
-    return [tf.raw_ops.PreventGradient(input=tensor, message=message) for tensor in tensors]
-
-
-def _export(flat: Callable[..., Any], specs: Sequence[Any], options: Conversion) -> jax.export.Exported:
-    # Arguments that are not used are kept: an input may be the only one to tell a symbolic size.
-    jitted = jax.jit(flat, keep_unused=True)
-    export = jax.export.export(jitted, platforms=options.platforms, disabled_checks=options.disabled_checks)
-    return for_one_device(export(*specs))
-
-
-def _operation(tf: Any, exported: jax.export.Exported, tensors: Sequence[Any]) -> list[Any]:
-    return call_exported(tf, without_foreign_calls(exported), tensors, installed_tensorflow())
-
-
-def _is_smooth(dtype: Any) -> bool:
-    return jax.numpy.issubdtype(dtype, jax.numpy.inexact)
-
-
-def _check_numeric(tf: Any, leaf: Any) -> None:
-    numeric = (np.ndarray, np.generic, jax.Array, int, float, complex)
-    if not tf.is_tensor(leaf) and not isinstance(leaf, numeric):
-        raise ArgumentTypeError(
-            "a method takes a pytree of tensors",
-            found=describe_type(leaf),
-            expected="tensors",
-            do="turn the inputs into one pytree of tensors in tf_preprocessor",
-        )
-    dtype: Any = getattr(leaf, "dtype", None)
-    if tf.is_tensor(leaf) and dtype in (tf.string, tf.variant, tf.resource):
-        raise ArgumentTypeError(
-            "a JAX function takes numbers",
-            found=f"a tensor of dtype {dtype.name}",
-            expected="a tensor of numbers",
-            do="turn it into numbers in tf_preprocessor",
-        )
-
-
-def _dtype_in_jax(tensor: Any) -> np.dtype:
-    return jax.dtypes.canonicalize_dtype(tensor.dtype.as_numpy_dtype)
-
-
-def _static_spec(tensor: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(tuple(tensor.shape), _dtype_in_jax(tensor))
-
-
-def _input_specs(x: Any, options: Conversion) -> list[jax.ShapeDtypeStruct]:
+def _input_specs(x: Any, conversion: Conversion) -> list[jax.ShapeDtypeStruct]:
     """The input as JAX traces it: symbolic where ``input_shape`` says so, and of fixed size elsewhere."""
-    scope = jax.export.SymbolicScope(options.constraints)
-    return [
-        jax.ShapeDtypeStruct(_sizes(tensor, shape, scope), _dtype_in_jax(tensor))
-        for tensor, shape in tensors_and_shapes(x, options.input_shape)
-    ]
+    scope = jax.export.SymbolicScope(conversion.constraints)
+    specs = []
+    for tensor, shape in tensors_and_shapes(x, conversion.input_shape):
+        sizes = sizes_of(tensor, shape, scope)
+        if None in sizes:
+            raise ArgumentError(
+                "a size of the input is neither fixed nor symbolic",
+                found=f"a tensor of shape {tuple(tensor.shape)}, with input_polymorphic_shape={shape!r}",
+                expected="a name in input_polymorphic_shape for each size that is None in the input signature",
+                do='JaxModule(..., input_polymorphic_shape="b, ...")',
+            )
+        specs.append(jax.ShapeDtypeStruct(sizes, dtype_in_jax(tensor)))
+    return specs
 
 
 def tensors_and_shapes(x: Any, input_shape: Any) -> list[tuple[Any, str | None]]:
     """Each tensor (or ``tf.TensorSpec``) of an input, with the text of its symbolic shape."""
     tf = require("tensorflow", extra="tensorflow", purpose="to convert a function")
-    x = jax.tree_util.tree_map(lambda leaf: leaf if isinstance(leaf, tf.TensorSpec) else tf.convert_to_tensor(leaf), x)
+
+    def tensor(leaf: Any) -> Any:
+        if isinstance(leaf, tf.TensorSpec):
+            return leaf
+        check_tensor(tf, leaf)
+        return tf.convert_to_tensor(leaf)
+
+    x = jax.tree_util.tree_map(tensor, x)
     return list(zip(jax.tree_util.tree_leaves(x), _shape_of_each_leaf(x, input_shape), strict=True))
 
 
@@ -239,7 +129,7 @@ def specs_of(x: Any) -> Any:
         if isinstance(leaf, tf.TensorSpec):
             return leaf
         if not isinstance(leaf, jax.ShapeDtypeStruct):
-            _check_numeric(tf, leaf)
+            check_tensor(tf, leaf)
         shaped = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
         return tf.TensorSpec(shaped.shape, shaped.dtype)
 
@@ -260,7 +150,9 @@ def export_method(function: ApplyFn, params: Any, x: Any, options: Conversion) -
     avals = jax.tree_util.tree_map(
         lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jax.numpy.result_type(leaf)), params
     )
-    return _export(function, (avals, inputs), options)
+    return lowered(
+        function, avals, inputs, platforms=options.call.platforms, disabled_checks=options.call.disabled_checks
+    )
 
 
 def _shape_of_each_leaf(tensors: Any, shapes: Any) -> list[str | None]:
@@ -298,11 +190,8 @@ def _shape_of_each_leaf(tensors: Any, shapes: Any) -> list[str | None]:
     return each
 
 
-UNKNOWN = 2_147_483_629  # stands for a size that TensorFlow does not know, while placeholders are filled in
-
-
 def sizes_of(tensor: Any, shape: str | None, scope: jax.export.SymbolicScope) -> tuple[Any, ...]:
-    """The sizes that a symbolic shape gives to a tensor, which may have other fixed ones; ``UNKNOWN`` where none does.
+    """The sizes that a symbolic shape gives to a tensor, which may have other fixed ones; ``None`` where none does.
 
     Raises:
         ArgumentError: it is no shape, or one of another number of axes.
@@ -314,36 +203,4 @@ def sizes_of(tensor: Any, shape: str | None, scope: jax.export.SymbolicScope) ->
             expected="a known number of axes; sizes may be unknown",
             do="give its shape in input_signature: tf.TensorSpec((None, 2), tf.float32)",
         )
-    like = tuple(UNKNOWN if size is None else size for size in tensor.shape)
-    try:
-        sizes = tuple(jax.export.symbolic_shape("..." if shape is None else shape, scope=scope, like=like))
-    except (ValueError, TypeError) as error:
-        raise _not_fitting(tensor, shape, error) from error
-    if len(sizes) != len(like):
-        raise _not_fitting(tensor, shape, f"{len(sizes)} sizes for {len(like)} axes")
-    return sizes
-
-
-def _sizes(tensor: Any, shape: str | None, scope: jax.export.SymbolicScope) -> tuple[Any, ...]:
-    sizes = sizes_of(tensor, shape, scope)
-    if any(
-        isinstance(size, int) and old is not None and size != old for size, old in zip(sizes, tensor.shape, strict=True)
-    ):
-        raise _not_fitting(tensor, shape, "a fixed size differs")
-    if any(isinstance(size, int) and size == UNKNOWN for size in sizes):
-        raise ArgumentError(
-            "a size of the input is neither fixed nor symbolic",
-            found=f"a tensor of shape {tuple(tensor.shape)}, with input_polymorphic_shape={shape!r}",
-            expected="a name in input_polymorphic_shape for each size that is None in the input signature",
-            do='JaxModule(..., input_polymorphic_shape="b, ...")',
-        )
-    return sizes
-
-
-def _not_fitting(tensor: Any, shape: str | None, problem: Any) -> ArgumentError:
-    return ArgumentError(
-        "input_polymorphic_shape does not fit the input",
-        found=f"{shape!r} for a tensor of shape {tuple(tensor.shape)}: {problem}",
-        expected="a size, a name or _ for each axis, or ... for the rest",
-        do='JaxModule(..., input_polymorphic_shape="b, ...")',
-    )
+    return read_sizes(shape, tuple(tensor.shape), scope)

@@ -12,7 +12,7 @@ import jax
 from ...dependencies import require
 from ...errors import ArgumentTypeError
 from ...words import describe_type
-from .conversion import call_from_tensorflow, resolve_conversion
+from .conversion import resolve_conversion
 from .typing import checked_keys
 
 
@@ -82,16 +82,15 @@ class JaxDataProcessor(DataProcessor):
         self._jax_fn = _checked_function(jax_fn, "JaxDataProcessor")
         super().__init__(name or _name_of(jax_fn), input_keys, output_keys)
         shape = input_polymorphic_shape
-        self._options = resolve_conversion(
+        self._conversion = resolve_conversion(
             jax2tf_kwargs,
             input_shape=tuple(shape) if isinstance(shape, list) else shape,
             trainable=bool((jax2tf_kwargs or {}).get("with_gradient", False)),
         )
 
     def __call__(self, *tensors: Any) -> Any:
-        return call_from_tensorflow(
-            lambda _, inputs: self._jax_fn(*inputs), [], jax.tree_util.tree_structure(()), tensors, self._options
-        )
+        no_params = jax.tree_util.tree_structure(())
+        return self._conversion.called(lambda _, inputs: self._jax_fn(*inputs), [], no_params, tensors)
 
 
 class TfDataProcessor(DataProcessor):

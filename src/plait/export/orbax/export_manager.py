@@ -14,7 +14,8 @@ from ...dependencies import require
 from ...errors import ArgumentError, ArgumentTypeError, ExportError, PlaitError
 from ...words import describe_type
 from ..formats.whole_write import written_whole
-from ..tensorflow.names import check_savable
+from ..tensorflow.names import check_names
+from ..tensorflow.readers import written_for
 from .config import config as settings
 from .jax_module import JaxModule
 from .serving import ServingConfig
@@ -63,7 +64,7 @@ class ExportManager:
                     expected="a name of its own for each signature",
                     do="change signature_key in one of the configs",
                 )
-            with errors_name_the_signature(keys[0]):
+            with errors_name_the_signature(keys[0]), written_for(module.reader):
                 function = make_e2e_inference_fn(module.methods, config)
             self._signatures |= dict.fromkeys(keys, function)
         if len(serving_configs) == 1:
@@ -112,7 +113,7 @@ class ExportManager:
                 expected="tf.saved_model.SaveOptions or None",
                 do="ExportManager.save(path, tf.saved_model.SaveOptions())",
             )
-        check_savable(jax.tree_util.tree_leaves(self._module.model_param_names), self._module.model_params)
+        check_names(self._module.model_params, self._module.model_param_names)
         options = copy.copy(save_options) if save_options is not None else tf.saved_model.SaveOptions()
         options.experimental_custom_gradients = self._module.with_gradient
         signatures = self._signatures | dict(signature_overrides or {})

@@ -18,8 +18,9 @@ from ...dependencies import require
 from ...errors import ArgumentError, ArgumentTypeError
 from ...words import describe_type
 from ..tensorflow.names import variable_names
+from ..tensorflow.readers import Reader, reader_of
 from .constants import DEFAULT_METHOD_KEY, ExportModelType
-from .conversion import Conversion, call_from_tensorflow, export_method, resolve_conversion, specs_of
+from .conversion import Conversion, export_method, resolve_conversion, specs_of
 from .size_variants import Variants, call_by_size, every_size, fitting
 from .typing import ApplyFn, ApplyFnInfo
 from .variable_trees import make_variables, resolve_placement, resolve_values
@@ -42,6 +43,7 @@ class _Inside:
     pspecs: Any
     consolidate: bool
     names: list[str]
+    reader: Reader
     methods: dict[str, Any] = dataclasses.field(default_factory=dict)
     jitted: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -73,6 +75,8 @@ class JaxModule(tf.Module):
             another size is an error. (Or a mapping.)
         export_version: only ``ExportModelType.TF_SAVEDMODEL``.
         jax2obm_kwargs: not supported.
+        target: what will read the SavedModel: ``"tensorflow==2.16"``, or a StableHLO version; by default the installed
+            TensorFlow.
 
     Raises:
         ArgumentError: arguments that contradict each other; the message names them.
@@ -101,6 +105,7 @@ class JaxModule(tf.Module):
         input_polymorphic_shape_symbol_values: Any = None,
         export_version: ExportModelType = ExportModelType.TF_SAVEDMODEL,
         jax2obm_kwargs: Any = None,
+        target: str | None = None,
     ) -> None:
         _check_format(export_version, jax2obm_kwargs)
         consolidate = _resolve_consolidation(
@@ -113,12 +118,13 @@ class JaxModule(tf.Module):
         apply_fns |= {key: info.apply_fn for key, info in infos.items()}
         params_def = jax.tree_util.tree_structure(params)
         flags = _resolve_trainable(trainable, params_def)
-        with_gradient = any(flags)
+        with_gradient, reader = any(flags), reader_of(target)
         conversions = {
-            key: resolve_conversion(kwargs[key], input_shape=shapes[key], trainable=with_gradient) for key in apply_fns
+            key: resolve_conversion(kwargs[key], input_shape=shapes[key], trainable=with_gradient, reader=reader)
+            for key in apply_fns
         }
         for key, conversion in conversions.items():
-            kwargs[key] = {**kwargs[key], "with_gradient": conversion.with_gradient}
+            kwargs[key] = {**kwargs[key], "with_gradient": conversion.call.with_gradient}
         variants = _by_size(apply_fn, conversions, input_polymorphic_shape_symbol_values)
         placement = resolve_placement(params, pspecs, consolidate=consolidate)
         values = resolve_values(params)
@@ -139,6 +145,7 @@ class JaxModule(tf.Module):
             pspecs=pspecs,
             consolidate=consolidate,
             names=names,
+            reader=reader,
         )
         self._inside.methods = {key: self._method(key, jit_compile=compile_flags[key]) for key in apply_fns}
         self._inside.jitted = {key: jax.jit(function) for key, function in apply_fns.items()}
@@ -148,7 +155,7 @@ class JaxModule(tf.Module):
 
         def traced(conversion: Conversion) -> Any:
             def method(x: Any) -> Any:
-                return call_from_tensorflow(inside.apply_fns[key], variables, inside.params_def, x, conversion)
+                return conversion.called(inside.apply_fns[key], variables, inside.params_def, x)
 
             return tf.function(method, autograph=False, jit_compile=jit_compile)
 
@@ -182,7 +189,7 @@ class JaxModule(tf.Module):
     @property
     def with_gradient(self) -> bool:
         """Whether any parameter is trainable."""
-        return any(conversion.with_gradient for conversion in self._inside.conversions.values())
+        return any(conversion.call.with_gradient for conversion in self._inside.conversions.values())
 
     @property
     def apply_fn_map(self) -> Mapping[str, ApplyFn]:
@@ -213,6 +220,11 @@ class JaxModule(tf.Module):
     def export_version(self) -> ExportModelType:
         """``ExportModelType.TF_SAVEDMODEL``."""
         return ExportModelType.TF_SAVEDMODEL
+
+    @property
+    def reader(self) -> Reader:
+        """What a SavedModel of the module is written for."""
+        return self._inside.reader
 
     def obm_module_to_jax_exported_map(self, model_inputs: Any) -> Mapping[str, jax.export.Exported]:
         """The methods as ``jax.export`` programs of ``(params, x)``, to be called from JAX or to be saved.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,9 +16,8 @@ import jax.export
 
 from ...dependencies import require
 from ...errors import ArgumentError
-from .conversion import UNKNOWN, sizes_of, tensors_and_shapes
-
-_NAME = r"[A-Za-z]\w*"
+from ..program.sizes import FUNCTIONS, names_in, size_for
+from .conversion import sizes_of, tensors_and_shapes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +47,8 @@ def every_size(input_shape: Any, values: Any, constraints: Sequence[str]) -> Var
         ArgumentError: a name without values, values without a name, or values that are no sizes.
     """
     texts = map(str, jax.tree_util.tree_leaves(input_shape))  # jax2tf.PolyShape, the older form, is a leaf too
-    words = {word for text in texts for word in re.findall(_NAME, text)}
-    names = sorted(words - {"max", "min"})
+    words = {word for text in texts for word in names_in(text)}
+    names = sorted(words - FUNCTIONS)
     if words & {"mod", "floordiv"}:  # JAX keeps these as they are, also of numbers
         raise ArgumentError(
             "a size that is a quotient or a remainder has no numbers",
@@ -89,7 +87,7 @@ def fitting(x: Any, variants: Variants) -> dict[int, list[tuple[int, ...]]]:
     scope = jax.export.SymbolicScope(variants.constraints)
     tensors = tensors_and_shapes(x, variants.input_shape)
     symbolic = [sizes_of(tensor, text, scope) for tensor, text in tensors]
-    if any(isinstance(size, int) and size == UNKNOWN for sizes in symbolic for size in sizes):
+    if any(None in sizes for sizes in symbolic):
         raise ArgumentError(
             "a size of the input is neither fixed nor one of input_polymorphic_shape_symbol_values",
             found=f"input_polymorphic_shape={variants.input_shape!r}, for an input with another free size",
@@ -98,7 +96,7 @@ def fitting(x: Any, variants: Variants) -> dict[int, list[tuple[int, ...]]]:
         )
     found = {}
     for index, numbers in enumerate(variants.sizes):
-        shapes = [tuple(_number(size, numbers) for size in sizes) for sizes in symbolic]
+        shapes = [tuple(size_for(size, numbers) for size in sizes) for sizes in symbolic]
         pairs = zip(tensors, shapes, strict=True)
         if all(old in (None, new) for (t, _), shape in pairs for old, new in zip(t.shape, shape, strict=True)):
             found[index] = shapes
@@ -110,12 +108,6 @@ def fitting(x: Any, variants: Variants) -> dict[int, list[tuple[int, ...]]]:
             do="pad the input, or add the size to input_polymorphic_shape_symbol_values",
         )
     return found
-
-
-def _number(size: Any, numbers: Mapping[str, int]) -> int:
-    """A symbolic size, such as ``2*b``, for numbers in place of its names."""
-    text = re.sub(_NAME, lambda name: str(numbers.get(name[0], name[0])), str(size))
-    return int(jax.export.symbolic_shape(text)[0])
 
 
 def call_by_size(x: Any, functions: Sequence[Callable[[Any], Any]], variants: Variants) -> Any:

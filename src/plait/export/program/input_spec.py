@@ -19,6 +19,8 @@ from jax.typing import DTypeLike
 
 from ...errors import ArgumentError, ArgumentTypeError
 from ...words import describe_type
+from .numbers import is_number_dtype
+from .sizes import read_sizes
 
 UNNAMED = "x"
 
@@ -82,11 +84,7 @@ class InputSpec:
 
 
 def _check_dtype(dtype: Any, name: str) -> None:
-    try:
-        known = jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_)
-    except TypeError:  # no dtype at all
-        known = False
-    if not known:
+    if not is_number_dtype(dtype):
         raise ArgumentError(
             "there is no such dtype of an input",
             at=f"InputSpec {name!r}",
@@ -179,7 +177,7 @@ def symbolic(specs: Sequence[InputSpec]) -> dict[str, jax.ShapeDtypeStruct]:
     scope = jax.export.SymbolicScope()
     return {
         spec.name: jax.ShapeDtypeStruct(
-            jax.export.symbolic_shape(", ".join(map(str, spec.shape)), scope=scope), np.dtype(spec.dtype)
+            read_sizes(", ".join(map(str, spec.shape)), spec.open_shape, scope), np.dtype(spec.dtype)
         )
         for spec in specs
     }

@@ -7,13 +7,11 @@ function. The result is a ``jax.export.Exported``: StableHLO plus its calling co
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.export
-import jax.extend.core
 
 from ...core.graph.locate import place_of
 from ...errors import ArgumentError, ExportError, PlaitError
@@ -50,20 +48,11 @@ def traced_program(program: Program) -> tuple[Program, list[str]]:
             layer where that is known.
     """
     try:
-        traced = jax.jit(program.call).trace(_shapes(program), symbolic(program.inputs))
+        traced = _traced(jax.jit(program.call), _shapes(program), symbolic(program.inputs))
     except PlaitError:
         raise
     except Exception as error:  # whatever the model raises
         raise _explained(error) from error
-    names = {eqn.primitive.name for eqn, _ in operations(traced.jaxpr.jaxpr)}
-    callbacks = sorted(name for name in names if re.search("callback|debug_print", name))
-    if callbacks:  # jax.export takes them, and refuses to write them; a file for another program cannot hold them
-        raise ExportError(
-            "the model calls back into Python, which no file can hold",
-            found=", ".join(callbacks),
-            expected="operations of JAX alone",
-            do="leave jax.debug.print, io_callback and pure_callback out of the exported method",
-        )
     unused = program.optional - _used(traced.jaxpr.jaxpr, sorted(program.weights))  # as JAX flattens a dictionary
     kept = {name: array for name, array in program.weights.items() if name not in unused}
     return dataclasses.replace(program, weights=kept), list(traced.out_info)
@@ -92,17 +81,30 @@ def export_program(program: Program, platforms: Sequence[str] = PLATFORMS) -> tu
         ExportError: it cannot be traced or lowered, or is laid out over several devices.
     """
     program, _ = traced_program(program)
-    compiled = jax.jit(program.call)
-    exported = jax.export.export(compiled, platforms=tuple(platforms))(_shapes(program), symbolic(program.inputs))
-    return for_one_device(exported), program
+    return lowered(program.call, _shapes(program), symbolic(program.inputs), platforms=platforms), program
 
 
-def for_one_device(exported: jax.export.Exported) -> jax.export.Exported:
-    """The function as it is, if it was traced for one device.
+def lowered(
+    function: Callable[..., Any],
+    *shapes: Any,
+    platforms: Sequence[str] = PLATFORMS,
+    disabled_checks: Sequence[Any] = (),
+) -> jax.export.Exported:
+    """A function of pytrees of arrays as ``jax.export`` has it: the one way from JAX to a file.
+
+    Args:
+        function: traceable by JAX.
+        shapes: its arguments as ``jax.ShapeDtypeStruct``; free sizes are symbolic.
+        platforms: where it can run.
+        disabled_checks: safety checks of ``jax.export`` to leave out.
 
     Raises:
-        ExportError: it was traced for several.
+        ExportError: it was traced for several devices, or calls back into Python.
     """
+    # Arguments that are not used are kept: an input may be the only one to tell a symbolic size.
+    jitted = jax.jit(function, keep_unused=True)
+    _traced(jitted, *shapes)
+    exported = jax.export.export(jitted, platforms=tuple(platforms), disabled_checks=disabled_checks)(*shapes)
     if exported.nr_devices != 1:
         raise ExportError(
             "the function was traced for several devices",
@@ -111,6 +113,24 @@ def for_one_device(exported: jax.export.Exported) -> jax.export.Exported:
             do="leave sharding constraints and meshes out of the exported function",
         )
     return exported
+
+
+def _traced(jitted: Any, *shapes: Any) -> Any:
+    """The function as JAX traces it; what calls back into Python is refused.
+
+    ``jax.export`` takes such functions, and refuses to write them; a file for another program cannot hold them.
+    """
+    traced = jitted.trace(*shapes)
+    names = {eqn.primitive.name for eqn, _ in operations(traced.jaxpr.jaxpr)}
+    callbacks = sorted(name for name in names if "callback" in name or "debug_print" in name)
+    if callbacks:
+        raise ExportError(
+            "the model calls back into Python, which no file can hold",
+            found=", ".join(callbacks),
+            expected="operations of JAX alone",
+            do="leave jax.debug.print, io_callback and pure_callback out of the exported method",
+        )
+    return traced
 
 
 def _used(jaxpr: Any, names: list[str]) -> set[str]:

@@ -29,7 +29,8 @@ from ...typing import FilterLiteral
 from ...words import describe_type
 from .arguments import arguments
 from .input_spec import InputSpec, resolve_input_specs
-from .weights import by_name, check_concrete, check_distinct, key_name, named_weights
+from .numbers import check_numbers
+from .weights import by_name, check_distinct, key_name, named_weights
 
 Arrays = dict[str, Any]
 OUTPUT = "y"
@@ -119,9 +120,9 @@ def _program_of_module(
     leaves = dict(flat)
     carried = {path: _state_name(path) for path, leaf in leaves.items() if is_state(path, leaf)}
     keys = {path: jax.random.key_impl(_value(leaf)) for path, leaf in leaves.items() if _is_key(_value(leaf))}
-    for path, leaf in leaves.items():
-        check_concrete(_value(leaf), describe_path(path))
     values = {path: _numbers(_value(leaf)) for path, leaf in leaves.items()}
+    for path, value in values.items():
+        check_numbers(value, describe_path(path))
     first = {name: np.asarray(values[path]) for path, name in carried.items()}
     tree = {path: value for path, value in values.items() if path not in carried}
     names = {path: ".".join(map(str, path)) for path in tree}

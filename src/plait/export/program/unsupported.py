@@ -18,6 +18,7 @@ import jax.extend.core
 
 from ...core.tools.layer_scopes import layer_of
 from ...errors import ExportError
+from .numbers import is_number_dtype
 from .operations import operations
 from .program import Program
 
@@ -122,7 +123,7 @@ def _can_stand_alone(eqn: Any) -> bool:
 
 def _is_plain(aval: Any) -> bool:
     """Whether values of this kind can go in and out of a function; random keys cannot, in other formats."""
-    return hasattr(aval, "dtype") and not jax.numpy.issubdtype(aval.dtype, jax.dtypes.extended)
+    return hasattr(aval, "dtype") and is_number_dtype(aval.dtype)
 
 
 def _name(eqn: Any) -> str:

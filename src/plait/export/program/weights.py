@@ -12,9 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..._compat import Tracer
-from ...errors import ExportError
-from ...words import describe_type
+from ...errors import ExportError, PlaitError
+from .numbers import check_numbers
 
 Function = Callable[..., Any]  # of the parameters and the inputs
 NamedFunction = Callable[..., Any]  # of the parameters by name and the inputs
@@ -34,16 +33,16 @@ def named_weights(params: Any) -> dict[str, np.ndarray]:
     return {name: _on_host(leaf, name) for name, (_, leaf) in zip(names.values(), pairs, strict=True)}
 
 
-def check_distinct(names: Mapping[Any, str]) -> None:
+def check_distinct(names: Mapping[Any, str], kind: type[PlaitError] = ExportError) -> None:
     """Refuse names, given by path, of which two are the same: one array would stand for both.
 
     Raises:
-        ExportError: it has the name and both paths.
+        ExportError: or an error of another kind; it has the name and both paths.
     """
     first: dict[str, Any] = {}
     for path, name in names.items():
         if first.setdefault(name, path) != path:
-            raise ExportError(
+            raise kind(
                 "two parameters would have the same name in the file",
                 at=name,
                 found=f"{first[name]} and {path}",
@@ -73,39 +72,7 @@ def key_name(entry: Any) -> str:
 
 
 def _on_host(leaf: Any, name: str) -> np.ndarray:
-    check_concrete(leaf, name)
-    if isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
-        raise ExportError(
-            "a key of random numbers cannot be stored in an export",
-            at=name,
-            found=f"dtype {leaf.dtype}",
-            expected="arrays of numbers",
-            do="leave keys out of params, and export the model in its deterministic form",
-        )
+    check_numbers(leaf, name)
     array = np.array(leaf, order="C")
-    if array.dtype.kind in "OSUMm":  # objects, text, dates
-        raise ExportError(
-            "a parameter is not an array",
-            at=name,
-            found=describe_type(leaf),
-            expected="arrays of numbers",
-            do="pass a pytree whose leaves are arrays",
-        )
     held = jax.dtypes.canonicalize_dtype(array.dtype)  # what the function was traced with
     return array if held == array.dtype else array.astype(held)
-
-
-def check_concrete(leaf: Any, name: str) -> None:
-    """Refuse an array that JAX is tracing: it has no numbers yet that could be written.
-
-    Raises:
-        ExportError: with the name.
-    """
-    if isinstance(leaf, Tracer):
-        raise ExportError(
-            "a model cannot be exported while JAX traces it",
-            at=name,
-            found=describe_type(leaf),
-            expected="an array with numbers",
-            do="export outside of jit, grad, vmap and scan",
-        )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 
-from ...errors import ArgumentError
-from ..program.weights import key_name
+from ...errors import ArgumentError, ExportError, PlaitError
+from ..program.weights import check_distinct, key_name
 
 _SAVABLE = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
-SAVABLE_IN_WORDS = "a letter, digit or dot first, then letters, digits and any of _ . / > -"
 
 
 def variable_names(params: Any) -> list[str]:
@@ -29,7 +29,12 @@ def variable_names(params: Any) -> list[str]:
         )
         return [f"jax_param_{index}" for index in range(len(paths))]
     # A tree that is one bare leaf has a path of no entries.
-    return [".".join(key_name(entry) for entry in path).replace("~", "_") or "jax_param_0" for path in paths]
+    return [variable_name(".".join(map(key_name, path))) or "jax_param_0" for path in paths]
+
+
+def variable_name(name: str) -> str:
+    """The name of a parameter's variable."""
+    return name.replace("~", "_")
 
 
 def is_savable(name: str) -> bool:
@@ -37,19 +42,33 @@ def is_savable(name: str) -> bool:
     return _SAVABLE.fullmatch(name) is not None
 
 
-def check_savable(names: list[str], params: Any) -> None:
-    """Refuse the names that TensorFlow cannot save.
+def check_savable(names: Mapping[str, str], kind: type[PlaitError] = ExportError) -> None:
+    """Refuse names of variables that TensorFlow cannot save, or of which two are the same.
+
+    Args:
+        names: the names, by the paths of the parameters.
+        kind: of the error.
 
     Raises:
-        ArgumentError: with the path of the first such parameter.
+        ExportError: or an error of another kind; it has the name and the paths.
     """
-    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
-    for name, path in zip(names, paths, strict=True):
+    check_distinct(names, kind)
+    for path, name in names.items():
         if not is_savable(name):
-            raise ArgumentError(
+            raise kind(
                 "TensorFlow cannot save a variable of this name",
-                at=f"params{jax.tree_util.keystr(path)}",
+                at=path,
                 found=f"the variable name {name!r}",
-                expected=SAVABLE_IN_WORDS,
-                do="rename the parameter in the tree that is given to JaxModule",
+                expected="a letter, digit or dot first, then letters, digits and any of _ . / > -",
+                do="rename the parameter",
             )
+
+
+def check_names(params: Any, names: Any) -> None:
+    """``check_savable`` of a pytree of parameters, and of the names of their variables.
+
+    Raises:
+        ArgumentError: with the path of the parameter.
+    """
+    paths = [f"params{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
+    check_savable(dict(zip(paths, jax.tree_util.tree_leaves(names), strict=True)), ArgumentError)

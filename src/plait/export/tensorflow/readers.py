@@ -6,8 +6,11 @@ gave when they were asked in the same way.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import importlib
 import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ...dependencies import require
@@ -89,3 +92,21 @@ def reader_of(target: str | None) -> Reader:
         expected=f"'tensorflow==2.14' or newer, or a StableHLO version such as '1.9.0', at most {current_version()}",
         do="target='tensorflow==2.16', or leave it out for the TensorFlow that is installed",
     )
+
+
+_of_the_model: contextvars.ContextVar[Reader | None] = contextvars.ContextVar("reader", default=None)
+
+
+@contextlib.contextmanager
+def written_for(reader: Reader) -> Iterator[None]:
+    """Within ``with``, what is traced is a part of a model for this reader."""
+    token = _of_the_model.set(reader)
+    try:
+        yield
+    finally:
+        _of_the_model.reset(token)
+
+
+def current_reader() -> Reader:
+    """The reader of the model that is being written; the installed TensorFlow where none is."""
+    return _of_the_model.get() or installed_tensorflow()
