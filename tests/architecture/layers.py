@@ -65,8 +65,8 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "export/tensorflow": ("names", "portable", "readers", "calling", "functions"),
     "export/formats": (
-        "whole_write", "descriptions", "options", "stablehlo_loader", "stablehlo", "saved_model", "onnx_pooling",
-        "onnx", "litert", "table",
+        "whole_write", "descriptions", "options", "stablehlo_loader", "manifest", "stablehlo", "saved_model",
+        "onnx_pooling", "onnx", "litert", "table",
     ),
     "export/proof": ("describe", "runners", "apart", "compare", "report", "prove"),
     "export/orbax": (

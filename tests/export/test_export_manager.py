@@ -270,3 +270,19 @@ def test_models_with_state_and_batches_of_dictionaries_are_served(tmp_path):
     ExportManager(module, [ServingConfig("s", [spec])]).save(tmp_path / "model")
     served = tf.saved_model.load(str(tmp_path / "model")).signatures["s"]
     np.testing.assert_allclose(served(left=X, right=X)["y"], model(2 * X), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("params", "paths"),
+    [
+        ({"a": {"b": jnp.ones(1)}, "a.b": jnp.ones(1)}, r"params\['a'\]\['b'\] and params\['a\.b'\]"),
+        ({"a~b": jnp.ones(1), "a_b": jnp.ones(1)}, r"params\['a_b'\] and params\['a~b'\]"),
+    ],
+)
+def test_e10_two_variables_of_one_name_are_refused(tmp_path, params, paths):
+    """E10, E33: by this door too, with both paths."""
+    module = JaxModule(params, lambda p, x: sum(jax.tree.leaves(p)) + x)
+    manager = ExportManager(module, [ServingConfig("serve", [tf.TensorSpec((1,))])])
+    with pytest.raises(ValueError, match=rf"same name in the file\n +at .*\n +found +{paths}"):
+        manager.save(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []

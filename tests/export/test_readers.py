@@ -78,3 +78,44 @@ def test_a_savedmodel_for_an_older_tensorflow_runs_there(tmp_path, python):
     outputs = [{k: np.asarray(v) for k, v in model(jnp.asarray(x)).items()} for x in inputs]
     report = validate_export("saved_model", path, inputs, outputs, python=python)
     assert report.passed, report
+
+
+def versions_of(path):
+    """The StableHLO versions and the calling conventions of all functions in a SavedModel."""
+    proto = pytest.importorskip("tensorflow.core.protobuf.saved_model_pb2").SavedModel()
+    proto.ParseFromString((path / "saved_model.pb").read_bytes())
+    nodes = [node for graph in proto.meta_graphs for each in graph.graph_def.library.function for node in each.node_def]
+    calls = [node.attr for node in nodes if node.op == "XlaCallModule"]
+    return frozenset((call["module"].s.split(b"\x00")[0], call["version"].i) for call in calls)
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+def test_e42_both_doors_write_for_the_same_reader(tmp_path):
+    """E42: methods, their gradients and processors of a JaxModule too."""
+    tf = pytest.importorskip("tensorflow")
+    from plait.export import ExportManager, JaxModule, ServingConfig
+    from plait.export.data_processors import JaxDataProcessor
+
+    found = {}
+    for target in (None, "tensorflow==2.14"):
+        params, apply = {"w": jnp.ones((2, 3))}, lambda params, x: x @ params["w"]
+        one = save((params, apply), tmp_path / f"one {target}", inputs=(4, 2), formats="saved_model", target=target)
+        module = JaxModule(params, apply, trainable=True, target=target)
+        module.methods[module.DEFAULT_METHOD_KEY](tf.ones((4, 2)))
+        steps = [JaxDataProcessor(jnp.tanh, jax2tf_kwargs={"with_gradient": True})]
+        config = ServingConfig("serve", [tf.TensorSpec((4, 2))], preprocessors=steps)
+        ExportManager(module, [config]).save(tmp_path / f"other {target}")
+        found[target] = versions_of(one["saved_model"])
+        assert versions_of(tmp_path / f"other {target}") == found[target]
+    assert found[None] != found["tensorflow==2.14"]
+
+
+@pytest.mark.oracle
+def test_e42_a_target_of_the_other_door_is_refused_by_name():
+    """E42."""
+    pytest.importorskip("tensorflow")
+    from plait.export import JaxModule
+
+    with pytest.raises(ArgumentError, match=r"target='tensorflow==2\.13'"):
+        JaxModule({"w": jnp.ones(2)}, lambda params, x: x * params["w"], target="tensorflow==2.13")

@@ -11,8 +11,9 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..typing import FilterLiteral
 from .formats.options import WriteOptions
 from .formats.stablehlo import load_stablehlo
+from .formats.stablehlo_loader import is_file_name
 from .formats.table import FORMATS, exports_at, formats_of
-from .formats.whole_write import ExportPathError, is_file_name, written_whole
+from .formats.whole_write import ExportPathError, written_whole
 from .program.lowering import PLATFORMS
 from .program.program import SIGNATURE, Program, program_of
 

@@ -7,9 +7,7 @@ function for at least six months (the promise of ``jax.export``).
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +24,7 @@ from ..program.program import SIGNATURE, Program, program_of, shared_weights
 from ..program.weights import Function
 from . import stablehlo_loader
 from .descriptions import Description, Running, Tensor, size_of
+from .manifest import refused_as_plait_does, write_manifest
 from .options import WriteOptions
 from .whole_write import written_whole
 
@@ -90,17 +89,14 @@ def write(
             (draft / f"{name}.jax_export").write_bytes(function.serialize())
         weight_files = _write_weights(weights, draft, shard_bytes)
         (draft / LOADER).write_bytes(Path(stablehlo_loader.__file__).read_bytes())
-        manifest = {
-            "format": stablehlo_loader.FORMAT,
-            "format_version": stablehlo_loader.FORMAT_VERSION,
+        content = {
             "versions": {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")},
             "platforms": list(options.platforms),
             "signatures": {name: _signature(name, *pair) for name, pair in exported.items()},
             "weights": [_described(name, array.shape, array.dtype) for name, array in weights.items()],
             "weight_files": weight_files,
-            "files": {file.name: _fingerprint(file) for file in sorted(draft.iterdir())},
         }
-        (draft / stablehlo_loader.MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        write_manifest(draft, (stablehlo_loader.FORMAT, stablehlo_loader.FORMAT_VERSION), content)
 
 
 def load_stablehlo(path: str | os.PathLike[str], signature: str | None = None) -> Callable[..., Any]:
@@ -118,12 +114,8 @@ def load_stablehlo(path: str | os.PathLike[str], signature: str | None = None) -
     Raises:
         ExportError: the folder is not a bundle, or one of its files is missing or was changed.
     """
-    try:
+    with refused_as_plait_does(path):
         return stablehlo_loader.load(path, signature)
-    except stablehlo_loader.ArtifactError as error:
-        message, *parts = str(error).split("\n")
-        named = dict(part.split(None, 1) for part in parts)
-        raise ExportError(message, **{"at": os.fspath(path), **named}) from error
 
 
 def _write_weights(weights: dict[str, np.ndarray], folder: Path, shard_bytes: int) -> list[str]:
@@ -179,11 +171,6 @@ def _described(name: str, shape: Sequence[Any], dtype: np.dtype) -> dict[str, An
         "shape": [size if isinstance(size, int) else str(size) for size in shape],
         "dtype": dtype.name,
     }
-
-
-def _fingerprint(file: Path) -> dict[str, Any]:
-    with open(file, "rb") as content:
-        return {"sha256": hashlib.file_digest(content, "sha256").hexdigest(), "bytes": file.stat().st_size}
 
 
 def describe(place: Path) -> Description:

@@ -1,6 +1,4 @@
-"""Load a StableHLO bundle without plait: needs JAX and NumPy. A copy of this file lies in each bundle as ``load.py``.
-
-    from load import load; y = load("path/of/the/bundle")(x)
+"""``y = load(path)(x)``: a StableHLO bundle without plait, by JAX and NumPy. Each bundle has a copy as ``load.py``.
 
 ``manifest.json`` names the rest: for each signature a ``jax.export`` artifact of ``(weights, inputs) -> outputs``,
 three dictionaries of arrays, and safetensors files (an 8-byte little-endian length, that many bytes of JSON which say
@@ -40,11 +38,11 @@ def load(path, signature=None):
     name = next(iter(manifest["signatures"])) if signature is None else signature
     need(name in manifest["signatures"], f"signatures {list(manifest['signatures'])}, and no {name!r}", folder)
     chosen, tensors = manifest["signatures"][name], {}
-    for file in manifest["weight_files"]:
+    for file in manifest.get("weight_files", ()):
         tensors.update(read_safetensors(checked(folder, manifest, file), file))
     states = {key: f"state:{key}" for key in chosen["state"]}
-    needed = {*chosen["weights"], *states.values()}
-    need(needed <= set(tensors), f"no weights {needed - set(tensors)}", folder)
+    lacking = {*chosen["weights"], *states.values()} - set(tensors)
+    need(not lacking, f"no weights {lacking}", folder)
     weights = {key: jax.device_put(tensors[key]) for key in chosen["weights"]}
     file, takes = chosen["file"], {each["name"]: (*map(str, each["shape"]), each["dtype"]) for each in chosen["inputs"]}
     content = checked(folder, manifest, file)
@@ -64,31 +62,34 @@ def load(path, signature=None):
         outputs = call(weights, inputs)
         return outputs["y"] if list(outputs) == ["y"] else outputs
 
-    first = {key: jax.device_put(tensors[place]) for key, place in states.items()}
-    apply.__dict__.update(signature=chosen, state=first)
+    apply.__dict__.update(signature=chosen, state={key: jax.device_put(tensors[each]) for key, each in states.items()})
     return apply
 
 
-def read_manifest(path):
-    """The manifest as a dictionary; anything but a complete manifest of this version is refused."""
+def read_manifest(path, kind=(FORMAT, FORMAT_VERSION), part="signatures"):
+    """The manifest as a dictionary; anything but a complete manifest of this format and version is refused."""
     place = Path(path) / MANIFEST
     try:
         manifest = json.loads(place.read_text(encoding="utf-8"))
         found = manifest["format"], manifest["format_version"]
-        need(found == (FORMAT, FORMAT_VERSION), f"format {found}, not {(FORMAT, FORMAT_VERSION)}", place)
-        need(manifest["signatures"], "a manifest without signatures", place)
-        functions = [chosen["file"] for chosen in manifest["signatures"].values()]
-        for name in (*manifest["files"], *manifest["weight_files"], *functions):
-            need(Path(name).name == name not in ("", ".", ".."), f"{name!r} is no file of this folder", place)
+        need(found == kind, f"format {found}, not {kind}", place)
+        need(manifest[part], f"a manifest without {part}", place)
+        needed = [*manifest.get("weight_files", ()), *(chosen["file"] for chosen in manifest[part].values())]
+        for name in (*manifest["files"], *needed):
+            need(is_file_name(name), f"{name!r} is no file of this folder", place)
             need(len(bytes.fromhex(manifest["files"][name]["sha256"])) == 32, f"no SHA-256 of {name!r}", place)
-        for chosen in manifest["signatures"].values():
-            names = [entry["name"] for entry in (*chosen["inputs"], *chosen["outputs"])]
-            texts = (*names, *chosen["weights"], *chosen["state"])
-            need(all(isinstance(text, str) for text in texts), "a name that is no text", place)
+        for chosen in manifest.get("signatures", {}).values():
+            names = [entry["name"] for entry in (*chosen["inputs"], *chosen["outputs"])] + chosen["weights"]
+            need(all(isinstance(name, str) for name in (*names, *chosen["state"])), "a name that is no text", place)
     except DAMAGED as error:
         need(isinstance(error, ArtifactError), f"no whole manifest: {type(error).__name__}: {error}"[:300], place)
         raise
     return manifest
+
+
+def is_file_name(text):
+    """Whether a text names a file of a folder, on any system, and nothing outside of it."""
+    return isinstance(text, str) and text not in ("", ".", "..") and not set(text) & set("/\\:\0")
 
 
 def checked(folder, manifest, name):
@@ -96,9 +97,9 @@ def checked(folder, manifest, name):
     try:
         content = np.memmap(folder / name, np.uint8, "r")
     except (OSError, ValueError) as error:
-        raise ArtifactError(f"{name} cannot be read: {error}") from error
-    found = hashlib.sha256(content.data).hexdigest()
-    need(found == manifest["files"][name]["sha256"], f"{name} was changed", folder / name)
+        raise ArtifactError(f"{name} cannot be read: {error}\n  at        {folder / name}") from error
+    is_same = hashlib.sha256(content.data).hexdigest() == manifest["files"][name]["sha256"]
+    need(is_same, f"{name} was changed", folder / name)
     return content
 
 

@@ -20,11 +20,6 @@ class ExportPathError(PlaitError, OSError):
     """An export cannot be written at its path: the folder is missing or read-only, or something is there already."""
 
 
-def is_file_name(text: str) -> bool:
-    """Whether a text names a file of a folder, on any system, and nothing outside of it."""
-    return text not in ("", ".", "..") and not set(text) & set("/\\:\0")
-
-
 @contextlib.contextmanager
 def written_whole(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
     """Yield a temporary path for the body to write to (a file or a folder); on success it becomes ``path``.

@@ -120,7 +120,8 @@ class ExportManager:
         older = os.path.isfile(os.path.join(model_path, "saved_model.pb"))
         with written_whole(model_path, overwrite=overwrite or older) as draft:
             requests = run_examples(signatures, warmup_examples or {})
-            with _untracked_is_named():
+            # TensorFlow traces gradients, and some functions again, when it saves.
+            with _untracked_is_named(), written_for(self._module.reader):
                 tf.saved_model.save(self._tf_module, os.fspath(draft), signatures=signatures, options=options)
             write_requests(draft, requests)
 

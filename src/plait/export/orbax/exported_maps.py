@@ -7,8 +7,6 @@ SHA-256 is that of the manifest.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,11 +15,12 @@ from typing import Any
 import jax.export
 
 from ...errors import ArgumentError, ExportError
-from ..formats.whole_write import is_file_name, written_whole
+from ..formats.manifest import refused_as_plait_does, write_manifest
+from ..formats.stablehlo_loader import ArtifactError, checked, is_file_name, read_manifest
+from ..formats.whole_write import written_whole
 
-FORMAT, FORMAT_VERSION, MANIFEST = "plait-jax-exported-map", 1, "manifest.json"
+KIND = ("plait-jax-exported-map", 2)
 SUFFIX = ".jax_exported"
-_DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 def save_jax_exported_map(
@@ -70,15 +69,7 @@ def save_jax_exported_map(
         draft.mkdir()
         for name, content in programs.items():
             (draft / (name + SUFFIX)).write_bytes(content)
-        manifest = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "programs": {
-                name: {"file": name + SUFFIX, "sha256": hashlib.sha256(content).hexdigest()}
-                for name, content in programs.items()
-            },
-        }
-        (draft / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        write_manifest(draft, KIND, {"programs": {name: {"file": name + SUFFIX} for name in programs}})
 
 
 def load_jax_exported_map(dir_path: str | os.PathLike[str]) -> dict[str, jax.export.Exported]:
@@ -87,16 +78,9 @@ def load_jax_exported_map(dir_path: str | os.PathLike[str]) -> dict[str, jax.exp
     Raises:
         ExportError: the folder is no such folder, or one of its files is missing, was changed, or lies elsewhere.
     """
-    folder = Path(dir_path)
-    try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-        found = manifest["format"], manifest["format_version"]
-        entries = [(name, entry["file"], entry["sha256"]) for name, entry in manifest["programs"].items()]
-    except _DAMAGED as error:
-        raise _refused(folder / MANIFEST, f"no whole manifest: {type(error).__name__}: {error}"[:300]) from error
-    if found != (FORMAT, FORMAT_VERSION):
-        raise _refused(folder / MANIFEST, f"format {found}, not {(FORMAT, FORMAT_VERSION)}")
-    return {name: _read(folder, file, checksum) for name, file, checksum in entries}
+    with refused_as_plait_does(dir_path):
+        manifest = read_manifest(dir_path, KIND, "programs")
+        return {name: _read(Path(dir_path), manifest, each["file"]) for name, each in manifest["programs"].items()}
 
 
 def _serialized(name: str, exported: jax.export.Exported, vjp_order: int) -> bytes:
@@ -112,27 +96,10 @@ def _serialized(name: str, exported: jax.export.Exported, vjp_order: int) -> byt
         ) from error
 
 
-def _read(folder: Path, file: Any, checksum: Any) -> jax.export.Exported:
-    if not isinstance(file, str) or not is_file_name(file):
-        raise _refused(folder / MANIFEST, f"{file!r} is no file of this folder")
-    place = folder / file
-    try:
-        content = place.read_bytes()
-    except (OSError, ValueError) as error:
-        raise _refused(place, f"it cannot be read: {error}") from error
-    if hashlib.sha256(content).hexdigest() != checksum:
-        raise _refused(place, f"{len(content)} bytes, with another SHA-256 than the manifest has")
+def _read(folder: Path, manifest: Any, file: str) -> jax.export.Exported:
+    content = checked(folder, manifest, file)
     try:
         return jax.export.deserialize(bytearray(content))
     except Exception as error:  # whatever the parser of this version of JAX raises
-        raise _refused(place, f"JAX cannot read it: {type(error).__name__}: {error}"[:300]) from error
-
-
-def _refused(place: Path, problem: str) -> ExportError:
-    return ExportError(
-        "this is no whole folder of programs",
-        at=str(place),
-        found=problem,
-        expected="the files that save_jax_exported_map wrote, unchanged",
-        do="copy the folder again, or write it again with save_jax_exported_map",
-    )
+        problem = f"JAX cannot read it: {type(error).__name__}: {error}".replace("\n", " ")[:300]
+        raise ArtifactError(f"{problem}\n  at        {folder / file}") from error

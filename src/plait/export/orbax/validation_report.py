@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from ...errors import ArgumentError
+from ..proof.compare import agree, difference, wide
 
 
 class Status(enum.Enum):
@@ -192,21 +193,15 @@ def _flat(outputs: Any) -> dict[str, np.ndarray]:
 
 
 def _floating(pairs: list[tuple[np.ndarray, np.ndarray]], option: ValidationReportOption) -> FloatingPointDiffReport:
-    def wide(array: np.ndarray) -> np.ndarray:
-        return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64).ravel()
-
-    b = np.concatenate([np.zeros(0), *(wide(pair[0]) for pair in pairs)])
-    c = np.concatenate([np.zeros(0), *(wide(pair[1]) for pair in pairs)])
+    b = np.abs(np.concatenate([np.zeros(0), *(wide(pair[0]).ravel() for pair in pairs)]))
+    differences = np.concatenate([np.zeros(0), *(difference(c, b) for b, c in pairs)])
     with np.errstate(invalid="ignore", divide="ignore"):
-        difference = np.where(b == c, 0.0, np.abs(c - b))  # equal infinities differ by nothing
-        relative = np.where(difference == 0, 0.0, difference / np.abs(b))
-        # An infinite tolerance, that of an infinite original, allows nothing but the original itself.
-        close = np.isfinite(b) & (difference <= option.floating_atol + option.floating_rtol * np.abs(b))
+        relative = np.where(differences == 0, 0.0, np.nan_to_num(differences / b, nan=np.inf, posinf=np.inf))
     return FloatingPointDiffReport(
         total=b.size,
-        max_diff=float(difference.max(initial=0.0)),
+        max_diff=float(differences.max(initial=0.0)),
         max_rel_diff=float(relative.max(initial=0.0)),
-        all_close=bool(np.all(close | (b == c))),
+        all_close=bool(agree(differences, option.floating_atol + option.floating_rtol * b).all()),
         all_close_absolute_tolerance=option.floating_atol,
         all_close_relative_tolerance=option.floating_rtol,
     )

@@ -6,6 +6,8 @@ and anything else, and an infinity and anything else, are infinitely far apart, 
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,20 +16,29 @@ import numpy as np
 ROUNDINGS = {16: 8, 32: 256, 64: 256}
 
 
+def wide(array: np.ndarray) -> np.ndarray:
+    """The array in float64, or complex128."""
+    return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
+
+
 def difference(result: np.ndarray, output: np.ndarray) -> np.ndarray:
-    """Absolute differences, flat. Equal infinities, and NaN on both sides, agree; any other NaN is infinitely off."""
-    wide = np.complex128 if np.iscomplexobj(output) else np.float64
-    a, b = result.astype(wide).ravel(), output.astype(wide).ravel()
+    """Absolute differences, flat, by the rule above."""
+    a, b = wide(result).ravel(), wide(output).ravel()
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
         return np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf, posinf=np.inf))
+
+
+def agree(differences: np.ndarray, tolerance: Any) -> np.ndarray:
+    """Which differences are within a tolerance, one for all or one for each; what is infinitely off never is."""
+    return (differences == 0) | (np.isfinite(differences) & (differences <= tolerance))
 
 
 def tolerance_of(output: np.ndarray) -> float:
     """The largest difference from an expected output that passes, if nothing else is asked for."""
     if not jnp.issubdtype(output.dtype, jnp.inexact):
         return 0.0
-    wide = np.abs(output.astype(np.complex128 if np.iscomplexobj(output) else np.float64))
-    largest = wide[np.isfinite(wide)].max(initial=1.0)
+    sizes = np.abs(wide(output))
+    largest = sizes[np.isfinite(sizes)].max(initial=1.0)
     kind = jnp.finfo(output.dtype)
     return float(ROUNDINGS.get(kind.bits, 1) * kind.eps * largest)

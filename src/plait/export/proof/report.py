@@ -12,7 +12,7 @@ import numpy as np
 from ...errors import ArgumentError
 from ..formats.table import FORMATS
 from .apart import Arrays, run_apart
-from .compare import difference, tolerance_of
+from .compare import agree, difference, tolerance_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _compare(
     differences = np.concatenate([difference for difference, _ in found] or [np.zeros(0)])
     largest = float(differences.max(initial=0.0))
     mean = float(differences.mean()) if differences.size else 0.0
-    passed = all(difference.max(initial=0.0) <= limit for difference, limit in found)
+    passed = all(agree(differences, limit).all() for differences, limit in found)
     limit = max((limit for _, limit in found), default=0.0)
     verdict = "within" if passed else "beyond"
     detail = f"{len(outputs)} examples, {differences.size} values, {verdict} {limit:.3g}"

@@ -1,0 +1,49 @@
+"""The manifest of a folder: what it is, and the SHA-256 of each file, which is compared before the file is used.
+
+How a manifest is read is said in ``stablehlo_loader.py``, a copy of which lies in every bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...errors import ExportError
+from .stablehlo_loader import MANIFEST, ArtifactError
+
+
+def write_manifest(folder: Path, kind: tuple[str, int], content: dict[str, Any]) -> None:
+    """Write what a folder of this format and version holds, with the sums of the files that are there."""
+    files = {file.name: {"sha256": _sum(file), "bytes": file.stat().st_size} for file in sorted(folder.iterdir())}
+    manifest = {"format": kind[0], "format_version": kind[1], **content, "files": files}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def _sum(file: Path) -> str:
+    with open(file, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def refused_as_plait_does(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Within ``with``, what the loader refuses is an error of plait.
+
+    Raises:
+        ExportError: it names the file, or the folder where the loader names none.
+    """
+    try:
+        yield
+    except ArtifactError as error:
+        problem, *parts = str(error).split("\n")
+        raise ExportError(
+            problem,
+            at=dict(part.split(None, 1) for part in parts).get("at", os.fspath(path)),
+            found="a folder that is not whole, or was changed",
+            expected="the files that plait wrote, unchanged",
+            do="copy the folder again, or export again",
+        ) from error
