@@ -60,8 +60,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "conversion_report", "convert", "torch_weights",
     ),
     "export/program": (
-        "numbers", "weights", "sizes", "input_spec", "arguments", "program", "operations", "lowering", "rewriting",
-        "unsupported",
+        "checks", "numbers", "weights", "sizes", "input_spec", "arguments", "program", "operations", "lowering",
+        "rewriting", "unsupported",
     ),
     "export/tensorflow": ("names", "portable", "readers", "calling", "functions"),
     "export/formats": (

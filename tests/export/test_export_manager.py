@@ -197,9 +197,9 @@ def test_e10_a_parameter_that_tensorflow_cannot_save_is_named_before_anything_is
 
 def test_e18_signature_names_are_unique():
     """E18, and its row of section 8."""
-    with pytest.raises(ValueError, match=r"same name\n.*'b'"):
+    with pytest.raises(ValueError, match=r"same name\n +at +b\n +found +'b', of config 0 and of config 1"):
         ExportManager(scaling(), [ServingConfig(["a", "b"], [SPEC]), ServingConfig("b", [SPEC])])
-    with pytest.raises(ValueError, match=r"same name\n.*'a'"):
+    with pytest.raises(ValueError, match=r"same name\n +at +a\n +found +'a', of config 0 and of config 0"):
         ExportManager(scaling(), [ServingConfig(["a", "a"], [SPEC])])
 
 
@@ -275,14 +275,14 @@ def test_models_with_state_and_batches_of_dictionaries_are_served(tmp_path):
 @pytest.mark.parametrize(
     ("params", "paths"),
     [
-        ({"a": {"b": jnp.ones(1)}, "a.b": jnp.ones(1)}, r"params\['a'\]\['b'\] and params\['a\.b'\]"),
-        ({"a~b": jnp.ones(1), "a_b": jnp.ones(1)}, r"params\['a_b'\] and params\['a~b'\]"),
+        ({"a": {"b": jnp.ones(1)}, "a.b": jnp.ones(1)}, r"params\['a'\]\['b'\] and of params\['a\.b'\]"),
+        ({"a~b": jnp.ones(1), "a_b": jnp.ones(1)}, r"params\['a_b'\] and of params\['a~b'\]"),
     ],
 )
 def test_e10_two_variables_of_one_name_are_refused(tmp_path, params, paths):
     """E10, E33: by this door too, with both paths."""
     module = JaxModule(params, lambda p, x: sum(jax.tree.leaves(p)) + x)
     manager = ExportManager(module, [ServingConfig("serve", [tf.TensorSpec((1,))])])
-    with pytest.raises(ValueError, match=rf"same name in the file\n +at .*\n +found +{paths}"):
+    with pytest.raises(ValueError, match=rf"same name in the file\n +at .*\n +found +.*, of {paths}"):
         manager.save(tmp_path / "model")
     assert list(tmp_path.iterdir()) == []

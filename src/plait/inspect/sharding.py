@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import html
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -24,6 +24,7 @@ LARGE = 1 << 20
 _COLORS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#edc948", "#76b7b2")
 _WHOLE = "#d5d5d5"
 _REMARKED = "#e15759"
+_LEGEND = (("whole on each device", _WHOLE), ("large and whole", _REMARKED))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,13 +76,8 @@ class ShardingReport:
         return sum(row.bytes_per_device for row in self.variables)
 
     def __str__(self) -> str:
-        import io
-
-        from rich.console import Console
-
-        written = io.StringIO()
-        Console(file=written, width=_WIDTH, color_system=None).print(self)
-        return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
+        lines = _recorded(self).export_text().splitlines()
+        return "\n".join(line.rstrip() for line in lines)
 
     def __rich__(self) -> Any:
         from rich.table import Table
@@ -111,13 +107,48 @@ class ShardingReport:
 
     def svg(self) -> str:
         """A picture: a bar for each variable, as long as its bytes on one device, in the colours of what cuts it."""
-        return _Picture(self).text()
+        return _recorded(self._picture()).export_svg(title="bytes on each device")
+
+    def _picture(self) -> Any:
+        from rich.table import Table
+        from rich.text import Text
+
+        colors = dict(zip((name for name, size in self.mesh.items() if size > 1), itertools.cycle(_COLORS)))
+        longest = max([row.bytes_per_device for row in self.variables] or [1])
+        legend = [*((f"cut by {name}", color) for name, color in colors.items()), *_LEGEND]
+        picture = Table.grid(padding=(0, 1))
+        picture.add_row("", Text("  ").join(Text.assemble(("■ ", color), label) for label, color in legend))
+        for row in self.variables:
+            cutting = [colors[name] for entry in row.spec for name in axes_of(entry) if name in colors]
+            parts = cutting or [_REMARKED if row.large_and_whole else _WHOLE]
+            length = max(len(parts), round(_BAR * row.bytes_per_device / longest))
+            ends = [length * place // len(parts) for place in range(len(parts) + 1)]
+            bar = [
+                ("█" * (end - start), color)
+                for (start, end), color in zip(itertools.pairwise(ends), parts, strict=True)
+            ]
+            words = f" {in_bytes(row.bytes_per_device)}  {row.spec}"
+            picture.add_row(Text(row.path), Text.assemble(*bar, words))
+        total = f"{in_bytes(self.bytes_per_device)} on each device, {in_bytes(self.bytes)} in all"
+        picture.add_row("", Text(total))
+        return picture
 
     def _repr_svg_(self) -> str:
         return self.svg()
 
 
-_WIDTH = 200
+_WIDTH, _BAR = 200, 60  # characters
+
+
+def _recorded(shown: Any) -> Any:
+    """A console on which something is written, and which writes it again as text or as a picture."""
+    import io
+
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=_WIDTH, record=True)
+    console.print(shown)
+    return console
 
 
 def sharding_report(tree: Any, mesh: Any = None) -> ShardingReport:
@@ -200,58 +231,3 @@ def _unmarked(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
-
-
-class _Picture:
-    """The picture of a report, as SVG."""
-
-    ROW, LEFT, BAR, RIGHT = 18, 330, 420, 230
-
-    def __init__(self, report: ShardingReport) -> None:
-        self.report = report
-        self.axes = [name for name, size in report.mesh.items() if size > 1]
-        self.colors = {name: _COLORS[place % len(_COLORS)] for place, name in enumerate(self.axes)}
-        self.longest = max([row.bytes_per_device for row in report.variables] or [1])
-
-    def text(self) -> str:
-        width = self.LEFT + self.BAR + self.RIGHT
-        height = self.ROW * (len(self.report.variables) + 3)
-        lines = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-            f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">',
-            *self._legend(),
-        ]
-        for number, row in enumerate(self.report.variables):
-            lines += self._bar(row, self.ROW * (number + 2))
-        total = f"{in_bytes(self.report.bytes_per_device)} on each device, {in_bytes(self.report.bytes)} in all"
-        lines += [self._words(self.LEFT, height - self.ROW // 2, total), "</svg>"]
-        return "\n".join(lines)
-
-    def _legend(self) -> list[str]:
-        entries = [(f"cut by {name}", color) for name, color in self.colors.items()]
-        entries += [("whole on each device", _WHOLE), ("large and whole", _REMARKED)]
-        lines, x = [], 8
-        for label, color in entries:
-            lines.append(f'<rect x="{x}" y="6" width="10" height="10" fill="{color}"/>')
-            lines.append(self._words(x + 14, 15, label))
-            x += 40 + 6 * len(label)
-        return lines
-
-    def _bar(self, row: ShardedVariable, y: int) -> list[str]:
-        """A bar in as many strips as mesh axes cut the variable."""
-        cutting = [name for entry in row.spec for name in axes_of(entry) if name in self.colors]
-        colors = [self.colors[name] for name in cutting] or [_REMARKED if row.large_and_whole else _WHOLE]
-        length = max(1.0, self.BAR * row.bytes_per_device / self.longest)
-        strip = (self.ROW - 4) / len(colors)
-        lines = [self._words(8, y + 12, row.path)]
-        for place, color in enumerate(colors):
-            lines.append(
-                f'<rect x="{self.LEFT}" y="{y + place * strip:.1f}" width="{length:.1f}" height="{strip:.1f}" '
-                f'fill="{color}"/>'
-            )
-        label = f"{in_bytes(row.bytes_per_device)}  {row.spec}"
-        return [*lines, self._words(self.LEFT + length + 6, y + 12, label)]
-
-    @staticmethod
-    def _words(x: float, y: float, text: str) -> str:
-        return f'<text x="{x:.0f}" y="{y:.0f}">{html.escape(text)}</text>'

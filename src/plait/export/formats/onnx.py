@@ -24,6 +24,7 @@ import numpy as np
 from ...core.tools.layer_scopes import layer_of
 from ...dependencies import require
 from ...errors import ExportError
+from ..program.checks import check_different
 from ..program.input_spec import InputSpec, has_free_sizes, symbolic
 from ..program.lowering import traced_program
 from ..program.operations import operations
@@ -90,54 +91,28 @@ def write(
     with written_whole(path, overwrite=overwrite) as draft:
         program, outputs = traced_program(program)
         _check_names(program, outputs)
-        _check_next(program, outputs)
         model = _convert(jax2onnx, onnx, program, outputs)
         narrow_pools(model, onnx)
         onnx.checker.check_model(model)
-        if small:
-            _store_weights(model, program.weights, onnx)
-            onnx.save_model(model, os.fspath(draft))
-        else:
-            with written_whole(data, overwrite=overwrite) as data_draft:
-                _store_beside(model, program.weights, onnx, data_draft, data.name)
-                onnx.save_model(model, os.fspath(draft))
+        _store_weights(model, program.weights, onnx, None if small else data.name)
+        with contextlib.nullcontext() if small else written_whole(data, overwrite=overwrite) as data_draft:
+            onnx.save_model(model, os.fspath(draft))  # and what is beside it
+            if data_draft is not None:
+                draft.with_name(data.name).rename(data_draft)
     if small and overwrite:
         data.unlink(missing_ok=True)  # of the larger model that was here
 
 
 def _check_names(program: Program, outputs: list[str]) -> None:
-    inputs = [spec.name for spec in program.inputs]
-    taken = {*inputs, *outputs} & set(program.weights)
-    if taken:
-        raise ExportError(
-            "a parameter has the name of the input or of the output",
-            at=min(taken),
-            found=f"inputs {', '.join(inputs)}, outputs {', '.join(outputs)}, and a parameter of that name",
-            expected="names that differ",
-            do="give the input another name: InputSpec(shape, name=...), or rename the parameter",
-        )
-    taken = {*inputs} & {*outputs} - {*program.state}
-    if taken:
-        raise ExportError(
-            "an input and an output have the same name, and ONNX has one name for one value",
-            at=min(taken),
-            found=f"inputs {', '.join(inputs)}, outputs {', '.join(outputs)}",
-            expected="names that differ",
-            do="give the input another name: InputSpec(shape, name=...)",
-        )
-
-
-def _check_next(program: Program, outputs: list[str]) -> None:
-    """Refuse outputs that have the name of the new value of a state."""
-    for name in program.state:
-        if f"{name}{NEXT}" in outputs:
-            raise ExportError(
-                "an output has the name of the new value of a state",
-                at=f"{name}{NEXT}",
-                found=f"the state {name}, and an output {name}{NEXT}",
-                expected="names that differ: in ONNX the new value of a state is its name with _next",
-                do="give the output another name",
-            )
+    """ONNX has one name for one value; only a state has one for its old value and, with ``_next``, its new."""
+    names = [
+        *(("a parameter", name) for name in program.weights),
+        *(("an input", each.name) for each in program.inputs),
+    ]
+    names += [("an output", name) for name in outputs if name not in program.state]
+    names += [("the new value of a state", f"{name}{NEXT}") for name in program.state]
+    advice = "give the input another name: InputSpec(shape, name=...), or rename the parameter or the output"
+    check_different("two values of an ONNX file have the same name", names, advice, ExportError)
 
 
 def _convert(jax2onnx: Any, onnx: Any, program: Program, outputs: list[str]) -> Any:
@@ -232,30 +207,19 @@ def _quiet_converter() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _store_weights(model: Any, weights: dict[str, np.ndarray], onnx: Any) -> None:
-    """Turn the inputs that are weights into initializers."""
-    _keep_inputs(model, weights)
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
-
-
-def _store_beside(model: Any, weights: dict[str, np.ndarray], onnx: Any, data: Path, name: str) -> None:
-    """Turn the inputs that are weights into initializers whose numbers are in another file of the same folder."""
-    _keep_inputs(model, weights)
-    with open(data, "wb") as file:
-        for key, array in weights.items():
-            file.write(bytes(-file.tell() % ALIGNMENT))
-            tensor = onnx.TensorProto(name=key, dims=array.shape, data_location=onnx.TensorProto.EXTERNAL)
-            tensor.data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-            for word, value in (("location", name), ("offset", file.tell()), ("length", array.nbytes)):
-                tensor.external_data.add(key=word, value=str(value))
-            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-            model.graph.initializer.append(tensor)
-
-
-def _keep_inputs(model: Any, weights: dict[str, np.ndarray]) -> None:
+def _store_weights(model: Any, weights: dict[str, np.ndarray], onnx: Any, data: str | None) -> None:
+    """Turn the inputs that are weights into initializers; their numbers go to the file ``data`` beside it, if named."""
     inputs = [value for value in model.graph.input if value.name not in weights]
     del model.graph.input[:]
     model.graph.input.extend(inputs)
+    offset = 0
+    for name, array in weights.items():
+        tensor = onnx.numpy_helper.from_array(array, name)
+        if data is not None:
+            offset += -offset % ALIGNMENT
+            onnx.external_data_helper.set_external_data(tensor, data, offset)
+            offset += array.nbytes
+        model.graph.initializer.append(tensor)
 
 
 def describe(place: Path) -> Description:

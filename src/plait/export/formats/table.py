@@ -18,7 +18,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ...errors import ArgumentError
+from ..program.checks import check_known, check_some
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,13 +88,9 @@ def formats_of(names: Any) -> list[Format]:
         ArgumentError: there is none, or one that the table has not got.
     """
     wanted = list(dict.fromkeys([names] if isinstance(names, str) else names))
-    if not wanted or not set(wanted) <= set(FORMATS):
-        raise ArgumentError(
-            "there is no export format of this name" if wanted else "an export needs a format",
-            found=f"formats={wanted!r}",
-            expected=f"some of {', '.join(map(repr, FORMATS))}",
-            do="plait.export.save(model, path, formats=['stablehlo', 'onnx'], inputs=('batch', 8))",
-        )
+    advice = "plait.export.save(model, path, formats=['stablehlo', 'onnx'], inputs=('batch', 8))"
+    check_some("an export needs a format", "formats", wanted, advice)
+    check_known("there is no export format of this name", wanted, FORMATS, advice)
     return [FORMATS[name] for name in wanted]
 
 

@@ -13,11 +13,17 @@ import numpy as np
 from ...dependencies import require
 from ...errors import ArgumentError, ArgumentTypeError
 from ...words import describe_type
+from ..program.checks import check_known
 from ..program.lowering import PLATFORMS, lowered
 from ..program.sizes import read_sizes
 from ..tensorflow.functions import CallOptions, call_from_tensorflow, check_tensor, dtype_in_jax
 from ..tensorflow.readers import Reader
 from .typing import ApplyFn
+
+OPTIONS = (
+    "polymorphic_constraints", "with_gradient", "native_serialization_platforms",
+    "native_serialization_disabled_checks",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,14 +81,7 @@ def resolve_conversion(
     platforms = given.pop("native_serialization_platforms", None)
     constraints = given.pop("polymorphic_constraints", ())
     checks = given.pop("native_serialization_disabled_checks", ())
-    if given:
-        raise ArgumentError(
-            "jax2tf_kwargs has a key that is no option",
-            found=", ".join(map(repr, given)),
-            expected="polymorphic_constraints, with_gradient, native_serialization_platforms, "
-            "native_serialization_disabled_checks",
-            do="remove the key",
-        )
+    check_known("jax2tf_kwargs has a key that is no option", given, OPTIONS, "remove the key")
     return Conversion(
         input_shape,
         tuple(constraints),

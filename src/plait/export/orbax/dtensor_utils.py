@@ -19,6 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ...dependencies import require
 from ...errors import ArgumentError, ArgumentTypeError, ExportError
 from ...words import describe_type
+from ..program.checks import check_known
 
 CONTEXT = "initialize_dtensor() once, then with maybe_enable_dtensor_export_on(mesh): ..."
 
@@ -252,15 +253,9 @@ def _axis(dimension: int, size: int, entry: Any, mesh: jax.sharding.Mesh, *, con
             expected="None, the name of a mesh axis, or a tuple of names",
             do="jax.P('data', None)",
         )
-    unknown = next((name for name in names if name not in mesh.shape), None)
-    if unknown is not None:
-        raise ArgumentError(
-            "a partition spec names an axis that the mesh does not have",
-            at=f"dimension {dimension}",
-            found=repr(unknown),
-            expected=f"one of {', '.join(map(repr, mesh.shape))}",
-            do="use the axis names of the mesh that the context was made for",
-        )
+    message = "a partition spec names an axis that the mesh does not have"
+    advice = "use the axis names of the mesh that the context was made for"
+    check_known(message, names, mesh.shape, advice, at=f"dimension {dimension}")
     names = [name for name in names if mesh.shape[name] > 1]
     if len(names) > 1 and not consolidate:
         raise ArgumentError(

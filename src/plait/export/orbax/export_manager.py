@@ -14,6 +14,7 @@ from ...dependencies import require
 from ...errors import ArgumentError, ArgumentTypeError, ExportError, PlaitError
 from ...words import describe_type
 from ..formats.whole_write import written_whole
+from ..program.checks import check_different
 from ..tensorflow.names import check_names
 from ..tensorflow.readers import written_for
 from .config import config as settings
@@ -52,18 +53,10 @@ class ExportManager:
         self._tf_module.computation_module = module
         self._tf_module.tf_trackable_resources = [config.extra_trackable_resources for config in serving_configs]
         self._signatures: dict[str, Any] = {}
-        for config in serving_configs:
-            keys = config.get_signature_keys()
-            taken = next(
-                (key for index, key in enumerate(keys) if key in self._signatures or key in keys[:index]), None
-            )
-            if taken is not None:
-                raise ArgumentError(
-                    "two signatures have the same name",
-                    found=repr(taken),
-                    expected="a name of its own for each signature",
-                    do="change signature_key in one of the configs",
-                )
+        keys_of = [config.get_signature_keys() for config in serving_configs]
+        named = [(f"config {index}", key) for index, keys in enumerate(keys_of) for key in keys]
+        check_different("two signatures have the same name", named, "change signature_key in one of the configs")
+        for config, keys in zip(serving_configs, keys_of, strict=True):
             with errors_name_the_signature(keys[0]), written_for(module.reader):
                 function = make_e2e_inference_fn(module.methods, config)
             self._signatures |= dict.fromkeys(keys, function)

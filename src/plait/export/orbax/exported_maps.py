@@ -18,6 +18,7 @@ from ...errors import ArgumentError, ExportError
 from ..formats.manifest import refused_as_plait_does, write_manifest
 from ..formats.stablehlo_loader import ArtifactError, checked, is_file_name, read_manifest
 from ..formats.whole_write import written_whole
+from ..program.checks import check_some
 
 KIND = ("plait-jax-exported-map", 2)
 SUFFIX = ".jax_exported"
@@ -49,13 +50,8 @@ def save_jax_exported_map(
         >>> plait.export.utils.load_jax_exported_map("doubling")["double"].call(jnp.ones(3))
         Array([2., 2., 2.], dtype=float32)
     """
-    if not jax_exported_map:
-        raise ArgumentError(
-            "there are no programs to be saved",
-            found="jax_exported_map={}",
-            expected="at least one program",
-            do="save_jax_exported_map(path, module.obm_module_to_jax_exported_map(x))",
-        )
+    advice = "save_jax_exported_map(path, module.obm_module_to_jax_exported_map(x))"
+    check_some("there are no programs to be saved", "jax_exported_map", jax_exported_map, advice)
     for name in jax_exported_map:
         if not isinstance(name, str) or not is_file_name(name + SUFFIX) or name.startswith("."):
             raise ArgumentError(

@@ -17,6 +17,7 @@ import numpy as np
 from ...dependencies import require
 from ...errors import ArgumentError, ArgumentTypeError
 from ...words import describe_type
+from ..program.checks import check_some, check_structure
 from ..tensorflow.names import variable_names
 from ..tensorflow.readers import Reader, reader_of
 from .constants import DEFAULT_METHOD_KEY, ExportModelType
@@ -29,23 +30,31 @@ tf: Any = require("tensorflow", extra="tensorflow", purpose="to make a JaxModule
 
 
 @dataclasses.dataclass
+class _Method:
+    """One method, and what was said of it."""
+
+    function: ApplyFn
+    info: ApplyFnInfo | None
+    shape: Any
+    kwargs: dict[str, Any]
+    conversion: Conversion
+    variants: Variants | None  # if it has a program for each of some sizes
+    jit_compile: bool
+    in_tensorflow: Any = None
+    jitted: Any = None
+
+
+@dataclasses.dataclass
 class _Inside:
     """What TensorFlow must not look into: it would wrap dictionaries and lists, and track what it finds in them."""
 
     params: Any
     params_def: Any
-    apply_fns: dict[str, ApplyFn]
-    shapes: dict[str, Any]
-    kwargs: dict[str, dict[str, Any]]
-    conversions: dict[str, Conversion]
-    infos: dict[str, ApplyFnInfo]
-    variants: dict[str, Variants]  # of methods that have a program for each of some sizes
+    methods: dict[str, _Method]
     pspecs: Any
     consolidate: bool
     names: list[str]
     reader: Reader
-    methods: dict[str, Any] = dataclasses.field(default_factory=dict)
-    jitted: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class JaxModule(tf.Module):
@@ -111,90 +120,66 @@ class JaxModule(tf.Module):
         consolidate = _resolve_consolidation(
             allow_multi_axis_sharding_conslidation, allow_multi_axis_sharding_consolidation
         )
-        apply_fns, shapes, kwargs, compile_flags = _by_method(
-            apply_fn, input_polymorphic_shape, jax2tf_kwargs, jit_compile
-        )
-        infos = {key: function for key, function in apply_fns.items() if isinstance(function, ApplyFnInfo)}
-        apply_fns |= {key: info.apply_fn for key, info in infos.items()}
-        params_def = jax.tree_util.tree_structure(params)
+        reader, params_def = reader_of(target), jax.tree_util.tree_structure(params)
         flags = _resolve_trainable(trainable, params_def)
-        with_gradient, reader = any(flags), reader_of(target)
-        conversions = {
-            key: resolve_conversion(kwargs[key], input_shape=shapes[key], trainable=with_gradient, reader=reader)
-            for key in apply_fns
+        methods = {
+            key: _resolve_method(*given, trainable=any(flags), reader=reader)
+            for key, given in _by_method(
+                apply_fn, input_polymorphic_shape, jax2tf_kwargs, jit_compile, input_polymorphic_shape_symbol_values
+            ).items()
         }
-        for key, conversion in conversions.items():
-            kwargs[key] = {**kwargs[key], "with_gradient": conversion.call.with_gradient}
-        variants = _by_size(apply_fn, conversions, input_polymorphic_shape_symbol_values)
         placement = resolve_placement(params, pspecs, consolidate=consolidate)
-        values = resolve_values(params)
-        names = variable_names(params)
+        values, names = resolve_values(params), variable_names(params)
 
         super().__init__(name=name)
         # The flat list is tracked, and keeps the variables' own names.
         self.tf_var_leaves = make_variables(values, names, flags, placement)
-        self._inside = _Inside(
-            params=params,
-            params_def=params_def,
-            apply_fns=apply_fns,
-            shapes=shapes,
-            kwargs=kwargs,
-            conversions=conversions,
-            infos=infos,
-            variants=variants,
-            pspecs=pspecs,
-            consolidate=consolidate,
-            names=names,
-            reader=reader,
-        )
-        self._inside.methods = {key: self._method(key, jit_compile=compile_flags[key]) for key in apply_fns}
-        self._inside.jitted = {key: jax.jit(function) for key, function in apply_fns.items()}
+        self._inside = _Inside(params, params_def, methods, pspecs, consolidate, names, reader)
+        for method in methods.values():
+            method.in_tensorflow = _with_keys(self._in_tensorflow(method), method)
+            method.jitted = jax.jit(method.function)
 
-    def _method(self, key: str, *, jit_compile: bool) -> Any:
-        inside, variables = self._inside, list(self.tf_var_leaves)
+    def _in_tensorflow(self, method: _Method) -> Any:
+        variables, params_def, variants = list(self.tf_var_leaves), self._inside.params_def, method.variants
 
         def traced(conversion: Conversion) -> Any:
-            def method(x: Any) -> Any:
-                return conversion.called(inside.apply_fns[key], variables, inside.params_def, x)
+            def call(x: Any) -> Any:
+                return conversion.called(method.function, variables, params_def, x)
 
-            return tf.function(method, autograph=False, jit_compile=jit_compile)
+            return tf.function(call, autograph=False, jit_compile=method.jit_compile)
 
-        if key not in inside.variants:
-            return self._with_keys(key, traced(inside.conversions[key]))
-        variants = inside.variants[key]
-        fixed = dataclasses.replace(inside.conversions[key], input_shape=None)
-        functions = [traced(fixed) for _ in variants.sizes]
+        if variants is None:
+            return traced(method.conversion)
+        functions = [traced(dataclasses.replace(method.conversion, input_shape=None)) for _ in variants.sizes]
         # The choice among compiled programs is itself not compiled: a compiler would want to compile all for one size.
-        return self._with_keys(key, tf.function(lambda x: call_by_size(x, functions, variants), autograph=False))
-
-    def _with_keys(self, key: str, function: Any) -> Any:
-        if key in self._inside.infos:
-            function.apply_fn_info = self._inside.infos[key]
-        return function
+        return tf.function(lambda x: call_by_size(x, functions, variants), autograph=False)
 
     @property
     def methods(self) -> Mapping[str, Any]:
         """The TensorFlow function of each method; it takes one pytree of tensors."""
-        return dict(self._inside.methods)
+        return self._of_each("in_tensorflow")
 
     @property
     def jax_methods(self) -> Mapping[str, Callable[[Any], Any]]:
         """The JAX function of each method, of one argument, with the current parameters."""
-        inside = self._inside
+        params = self._inside.params
         return {
-            key: self._with_keys(key, functools.partial(function, inside.params))
-            for key, function in inside.jitted.items()
+            key: _with_keys(functools.partial(method.jitted, params), method)
+            for key, method in self._inside.methods.items()
         }
+
+    def _of_each(self, field: str) -> dict[str, Any]:
+        return {key: getattr(method, field) for key, method in self._inside.methods.items()}
 
     @property
     def with_gradient(self) -> bool:
         """Whether any parameter is trainable."""
-        return any(conversion.call.with_gradient for conversion in self._inside.conversions.values())
+        return any(method.conversion.call.with_gradient for method in self._inside.methods.values())
 
     @property
     def apply_fn_map(self) -> Mapping[str, ApplyFn]:
         """The apply functions by method key."""
-        return dict(self._inside.apply_fns)
+        return self._of_each("function")
 
     @property
     def model_params(self) -> Any:
@@ -209,12 +194,12 @@ class JaxModule(tf.Module):
     @property
     def jax2tf_kwargs_map(self) -> Mapping[str, Mapping[str, Any]]:
         """The options of the conversion by method key."""
-        return {key: dict(kwargs) for key, kwargs in self._inside.kwargs.items()}
+        return self._of_each("kwargs")
 
     @property
     def input_polymorphic_shape_map(self) -> Mapping[str, Any]:
         """The symbolic shape of the input by method key."""
-        return dict(self._inside.shapes)
+        return self._of_each("shape")
 
     @property
     def export_version(self) -> ExportModelType:
@@ -243,15 +228,15 @@ class JaxModule(tf.Module):
             >>> programs = module.obm_module_to_jax_exported_map(x)  # doctest: +SKIP
             >>> plait.export.utils.save_jax_exported_map("programs", programs)  # doctest: +SKIP
         """
-        inside = self._inside
-        by_method = isinstance(model_inputs, Mapping) and set(model_inputs) == set(inside.apply_fns)
+        methods = self._inside.methods
+        by_method = isinstance(model_inputs, Mapping) and set(model_inputs) == set(methods)
         programs = {}
-        for key, function in inside.apply_fns.items():
-            x, conversion = model_inputs[key] if by_method else model_inputs, inside.conversions[key]
-            if key in inside.variants:
-                fitting(specs_of(x), inside.variants[key])
+        for key, method in methods.items():
+            x, conversion = model_inputs[key] if by_method else model_inputs, method.conversion
+            if method.variants is not None:
+                fitting(specs_of(x), method.variants)
                 conversion = dataclasses.replace(conversion, input_shape=None)
-            programs[key] = export_method(function, inside.params, x, conversion)
+            programs[key] = export_method(method.function, self._inside.params, x, conversion)
         return programs
 
     def update_variables(self, params: Any) -> None:
@@ -262,13 +247,8 @@ class JaxModule(tf.Module):
         """
         inside = self._inside
         new_def = jax.tree_util.tree_structure(params)
-        if new_def != inside.params_def:
-            raise ArgumentError(
-                "the new parameters have another structure than the module's",
-                found=str(new_def),
-                expected=str(inside.params_def),
-                do="give update_variables a tree like the params of JaxModule",
-            )
+        message = "the new parameters have another structure than the module's"
+        check_structure(message, new_def, inside.params_def, "give a tree like the params of JaxModule")
         values = resolve_values(params)
         for name, variable, value in zip(inside.names, self.tf_var_leaves, values, strict=True):
             old = (tuple(variable.shape), np.dtype(variable.dtype.as_numpy_dtype))
@@ -295,21 +275,6 @@ def _check_format(version: Any, jax2obm_kwargs: Any) -> None:
         raise NotImplementedError("jax2obm_kwargs belongs to another format than a SavedModel")
 
 
-def _by_size(apply_fn: Any, conversions: Mapping[str, Conversion], values: Any) -> dict[str, Variants]:
-    """The sizes of each method that has a finite set of them."""
-    if values is None:
-        return {}
-    if isinstance(apply_fn, Mapping):
-        _check_keys("input_polymorphic_shape_symbol_values", values, apply_fn)
-    else:
-        values = {DEFAULT_METHOD_KEY: values}
-    return {
-        key: every_size(conversions[key].input_shape, each, conversions[key].constraints)
-        for key, each in values.items()
-        if each is not None
-    }
-
-
 def _resolve_consolidation(old: bool | None, new: bool | None) -> bool:
     if old is not None and new is not None and old != new:
         raise ArgumentError(
@@ -321,16 +286,9 @@ def _resolve_consolidation(old: bool | None, new: bool | None) -> bool:
     return bool(old or new)
 
 
-def _by_method(apply_fn: Any, shapes: Any, kwargs: Any, jit_compile: Any) -> tuple[dict, dict, dict, dict]:
-    """Each argument as a mapping from method keys."""
+def _by_method(apply_fn: Any, shapes: Any, kwargs: Any, jit_compile: Any, sizes: Any) -> dict[str, tuple]:
+    """The function of each method, and its part of each other argument."""
     if not isinstance(apply_fn, Mapping):
-        if not isinstance(apply_fn, ApplyFnInfo) and not callable(apply_fn):
-            raise ArgumentTypeError(
-                "apply_fn is not a function",
-                found=describe_type(apply_fn),
-                expected="a function (params, x) -> outputs, or a mapping from method keys to such functions",
-                do="JaxModule(params, lambda params, x: ...)",
-            )
         if isinstance(jit_compile, Mapping):
             raise ArgumentError(
                 "jit_compile is given by method, but apply_fn is one function",
@@ -338,40 +296,46 @@ def _by_method(apply_fn: Any, shapes: Any, kwargs: Any, jit_compile: Any) -> tup
                 expected="a bool",
                 do="JaxModule(..., jit_compile=True)",
             )
-        key = DEFAULT_METHOD_KEY
-        return {key: apply_fn}, {key: shapes}, {key: dict(kwargs or {})}, {key: bool(jit_compile)}
-    if not apply_fn:
-        raise ArgumentError(
-            "apply_fn is an empty mapping",
-            found="apply_fn={}",
-            expected="at least one method",
-            do="JaxModule(params, {'predict': predict}, ...)",
-        )
-    wrong = next(
-        (key for key, function in apply_fn.items() if not isinstance(function, ApplyFnInfo) and not callable(function)),
-        None,
-    )
-    if wrong is not None:
-        raise ArgumentTypeError(
-            "apply_fn has an entry that is not a function",
-            at=f"apply_fn[{wrong!r}]",
-            found=describe_type(apply_fn[wrong]),
-            expected="a function (params, x) -> outputs",
-            do="JaxModule(params, {'predict': predict}, ...)",
-        )
+        return {DEFAULT_METHOD_KEY: (_checked_function(apply_fn, "apply_fn"), shapes, kwargs, jit_compile, sizes)}
+    check_some("apply_fn is an empty mapping", "apply_fn", apply_fn, "JaxModule(params, {'predict': predict}, ...)")
+    kwargs, sizes = (dict.fromkeys(apply_fn) if each is None else each for each in (kwargs, sizes))
+    jit_compile = dict.fromkeys(apply_fn, jit_compile) if isinstance(jit_compile, bool) else jit_compile
+    functions = {key: _checked_function(function, f"apply_fn[{key!r}]") for key, function in apply_fn.items()}
     _check_keys("input_polymorphic_shape", shapes, apply_fn)
-    if kwargs is None:
-        kwargs = dict.fromkeys(apply_fn)
     _check_keys("jax2tf_kwargs", kwargs, apply_fn)
-    if isinstance(jit_compile, bool):
-        jit_compile = dict.fromkeys(apply_fn, jit_compile)
     _check_keys("jit_compile", jit_compile, apply_fn)
-    return (
-        dict(apply_fn),
-        {key: shapes[key] for key in apply_fn},
-        {key: dict(kwargs[key] or {}) for key in apply_fn},
-        {key: bool(jit_compile[key]) for key in apply_fn},
+    _check_keys("input_polymorphic_shape_symbol_values", sizes, apply_fn)
+    return {key: (functions[key], shapes[key], kwargs[key], jit_compile[key], sizes[key]) for key in apply_fn}
+
+
+def _checked_function(function: Any, at: str) -> Any:
+    if isinstance(function, ApplyFnInfo) or callable(function):
+        return function
+    raise ArgumentTypeError(
+        "apply_fn is not a function",
+        at=at,
+        found=describe_type(function),
+        expected="a function (params, x) -> outputs, or a mapping from method keys to such functions",
+        do="JaxModule(params, lambda params, x: ...)",
     )
+
+
+def _resolve_method(
+    function: Any, shape: Any, kwargs: Any, jit_compile: Any, sizes: Any, *, trainable: bool, reader: Reader
+) -> _Method:
+    info = function if isinstance(function, ApplyFnInfo) else None
+    conversion = resolve_conversion(kwargs, input_shape=shape, trainable=trainable, reader=reader)
+    variants = None if sizes is None else every_size(shape, sizes)
+    kwargs = {**(kwargs or {}), "with_gradient": trainable}
+    apply_fn: Any = info.apply_fn if info else function
+    return _Method(apply_fn, info, shape, kwargs, conversion, variants, bool(jit_compile))
+
+
+def _with_keys(function: Any, method: _Method) -> Any:
+    """The function, which tells the keys of its input and outputs if it has any."""
+    if method.info is not None:
+        function.apply_fn_info = method.info
+    return function
 
 
 def _check_keys(argument: str, given: Any, apply_fns: Mapping[str, Any]) -> None:
@@ -391,13 +355,8 @@ def _resolve_trainable(trainable: Any, params_def: Any) -> list[bool]:
     if trainable is None or isinstance(trainable, (bool, np.bool_)):
         return [bool(trainable)] * params_def.num_leaves
     flags, structure = jax.tree_util.tree_flatten(trainable)
-    if structure != params_def:
-        raise ArgumentError(
-            "trainable has another structure than params",
-            found=f"trainable of structure {structure}",
-            expected=f"one bool, or bools in the structure {params_def}",
-            do="jax.tree.map(lambda leaf: True, params)",
-        )
+    advice = "trainable=True, or jax.tree.map(lambda leaf: True, params)"
+    check_structure("trainable has another structure than params", structure, params_def, advice)
     wrong = next((flag for flag in flags if not isinstance(flag, (bool, np.bool_))), None)
     if wrong is not None:
         raise ArgumentTypeError(

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...errors import ArgumentError
 from ...words import describe_type
+from ..program.checks import check_different, check_known
 from .data_processors import DataProcessor
 from .signatures import TensorSpecWithDefault
 from .typing import ApplyFnInfo
@@ -153,23 +154,13 @@ def _in_order(steps: Sequence[DataProcessor], givers: dict[str, str]) -> tuple[D
 
 
 def _give(keys: Sequence[str], who: str, givers: dict[str, str]) -> None:
-    for key in keys:
-        if key in givers:
-            raise ArgumentError(
-                "two values of a pipeline have the same key",
-                found=f"{key!r}, of {givers[key]} and of {who}",
-                expected="one value for each key, for the whole way",
-                do=f"rename the output of {who}: output_keys=('{key}_2',)",
-            )
-        givers[key] = who
+    pairs = [*((giver, key) for key, giver in givers.items()), *((who, key) for key in keys)]
+    check_different(
+        "two values of a pipeline have the same key", pairs, f"rename the output of {who} in its output_keys"
+    )
+    givers.update(dict.fromkeys(keys, who))
 
 
 def _need(keys: Sequence[str], who: str, givers: Collection[str]) -> None:
-    missing = [key for key in keys if key not in givers]
-    if missing:
-        raise ArgumentError(
-            f"{who} takes a value that there is not",
-            found=f"input_keys with {', '.join(map(repr, missing))}",
-            expected=f"some of {', '.join(map(repr, givers))}",
-            do="add it to the input signature, or to the output_keys of an earlier step",
-        )
+    advice = "add it to the input signature, or to the output_keys of an earlier step"
+    check_known(f"{who} takes a value that there is not", keys, givers, advice)

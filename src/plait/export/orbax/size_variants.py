@@ -27,21 +27,18 @@ class Variants:
     Args:
         input_shape: a symbolic shape, or a pytree of such.
         sizes: numbers for all names in it, for each combination.
-        constraints: what the names fulfil.
     """
 
     input_shape: Any
     sizes: Sequence[Mapping[str, int]]
-    constraints: Sequence[str] = ()
 
 
-def every_size(input_shape: Any, values: Any, constraints: Sequence[str]) -> Variants:
+def every_size(input_shape: Any, values: Any) -> Variants:
     """Each combination of the values that the names in ``input_polymorphic_shape`` may have.
 
     Args:
         input_shape: a symbolic shape, or a pytree of such.
         values: ``{"batch": (1, 8)}``.
-        constraints: what the names fulfil.
 
     Raises:
         ArgumentError: a name without values, values without a name, or values that are no sizes.
@@ -75,7 +72,7 @@ def every_size(input_shape: Any, values: Any, constraints: Sequence[str]) -> Var
                 do="input_polymorphic_shape_symbol_values={'b': (1, 8)}",
             )
     combinations = itertools.product(*(values[name] for name in names))
-    return Variants(input_shape, [dict(zip(names, each, strict=True)) for each in combinations], constraints)
+    return Variants(input_shape, [dict(zip(names, each, strict=True)) for each in combinations])
 
 
 def fitting(x: Any, variants: Variants) -> dict[int, list[tuple[int, ...]]]:
@@ -84,7 +81,7 @@ def fitting(x: Any, variants: Variants) -> dict[int, list[tuple[int, ...]]]:
     Raises:
         ArgumentError: none of them.
     """
-    scope = jax.export.SymbolicScope(variants.constraints)
+    scope = jax.export.SymbolicScope()
     tensors = tensors_and_shapes(x, variants.input_shape)
     symbolic = [sizes_of(tensor, text, scope) for tensor, text in tensors]
     if any(None in sizes for sizes in symbolic):

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...errors import ArgumentError
 from ...words import describe_type
+from ..program.checks import check_some
 
 ApplyFn = Callable[[Any, Any], Any]  # of the parameters and the one input, a pytree
 
@@ -38,14 +39,9 @@ class ApplyFnInfo:
     def __post_init__(self) -> None:
         for name in ("input_keys", "output_keys"):
             object.__setattr__(self, name, checked_keys(name, getattr(self, name), "ApplyFnInfo"))
-            if not getattr(self, name):
-                raise ArgumentError(
-                    "a method in a pipeline takes and gives at least one value",
-                    at="ApplyFnInfo",
-                    found=f"{name}=()",
-                    expected="one key or more",
-                    do="ApplyFnInfo(apply_fn, input_keys=('x',), output_keys=('y',))",
-                )
+            message = "a method in a pipeline takes and gives at least one value"
+            advice = "ApplyFnInfo(apply_fn, input_keys=('x',), output_keys=('y',))"
+            check_some(message, name, getattr(self, name), advice, at="ApplyFnInfo")
 
 
 def checked_keys(argument: str, keys: Any, owner: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import jax
 from ...dependencies import require
 from ...errors import ArgumentError, ArgumentTypeError
 from ...words import describe_type
+from ..program.checks import check_known
 from .serving import ServingConfig
 from .signatures import remove_signature_defaults
 from .validation_job import ValidationJob
@@ -54,13 +55,9 @@ class ValidationManager:
         for config in serving_configs:
             for key, function in config.bind(methods, require_numpy=True).items():
                 self._jobs[key] = (config, function, _batches(key, model_inputs))
-        if isinstance(model_inputs, Mapping) and set(model_inputs) - set(self._jobs):
-            raise ArgumentError(
-                "there are inputs for a signature that there is not",
-                found=", ".join(map(repr, sorted(set(model_inputs) - set(self._jobs)))),
-                expected=f"signatures {', '.join(map(repr, sorted(self._jobs)))}",
-                do="name the inputs after a signature_key",
-            )
+        named = model_inputs if isinstance(model_inputs, Mapping) else {}
+        message = "there are inputs for a signature that there is not"
+        check_known(message, named, self._jobs, "name the inputs after a signature_key")
 
     def validate(
         self, loaded_model: Any, with_xprof: bool = False, report_option: ValidationReportOption | None = None
@@ -82,14 +79,8 @@ class ValidationManager:
         signatures = getattr(loaded_model, "signatures", loaded_model)
         reports = {}
         for key, (config, baseline, batches) in self._jobs.items():
-            if key not in signatures:
-                raise ArgumentError(
-                    "the loaded model lacks a signature",
-                    at=f"signature {key!r}",
-                    found=f"signatures {', '.join(map(repr, sorted(signatures)))}",
-                    expected=repr(key),
-                    do="load the model that was exported with these configs",
-                )
+            advice = "load the model that was exported with these configs"
+            check_known("the loaded model lacks a signature", [key], signatures, advice, at=f"signature {key!r}")
             signature = config.get_input_signature(required=False)
             job = ValidationJob(
                 lambda batch, f=baseline, s=signature: f(*positional_inputs(s, batch)),

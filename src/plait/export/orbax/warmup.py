@@ -11,7 +11,8 @@ from typing import Any
 import jax
 
 from ...dependencies import require
-from ...errors import ArgumentError, ExportError
+from ...errors import ExportError
+from ..program.checks import check_known
 
 REQUESTS = Path("assets.extra", "tf_serving_warmup_requests")
 
@@ -25,14 +26,8 @@ def run_examples(signatures: Mapping[str, Any], examples: Mapping[str, Sequence[
         ArgumentError: examples for a signature that there is not.
         ExportError: an example that fails.
     """
-    unknown = next((key for key in examples if key not in signatures), None)
-    if unknown is not None:
-        raise ArgumentError(
-            "warmup_examples has a signature that there is not",
-            found=repr(unknown),
-            expected=f"one of {', '.join(map(repr, sorted(signatures)))}",
-            do="name the examples after a signature_key",
-        )
+    message = "warmup_examples has a signature that there is not"
+    check_known(message, examples, sorted(signatures), "name the examples after a signature_key")
     return [
         (key, _run(key, index, signatures[key], example))
         for key, batches in examples.items()

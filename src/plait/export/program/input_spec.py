@@ -19,6 +19,7 @@ from jax.typing import DTypeLike
 
 from ...errors import ArgumentError, ArgumentTypeError
 from ...words import describe_type
+from .checks import check_different
 from .numbers import is_number_dtype
 from .sizes import read_sizes
 
@@ -114,16 +115,8 @@ def resolve_input_specs(specs: Any) -> tuple[InputSpec, ...]:
         found = tuple(_named("x" if len(specs) == 1 else f"x_{i}", spec) for i, spec in enumerate(specs))
     else:
         found = (_named("x", specs),)
-    names = [spec.name for spec in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise ArgumentError(
-                "two inputs have the same name",
-                at=name,
-                found=f"inputs {', '.join(names)}",
-                expected="names that differ",
-                do="InputSpec(shape, name='tokens')",
-            )
+    pairs = [(f"input {index}", spec.name) for index, spec in enumerate(found)]
+    check_different("two inputs have the same name", pairs, "InputSpec(shape, name='tokens')")
     return found
 
 

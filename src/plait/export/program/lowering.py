@@ -14,7 +14,8 @@ import jax
 import jax.export
 
 from ...core.graph.locate import place_of
-from ...errors import ArgumentError, ExportError, PlaitError
+from ...errors import ExportError, PlaitError
+from .checks import check_known, check_some
 from .input_spec import symbolic
 from .operations import operations
 from .program import Arrays, Program
@@ -30,13 +31,9 @@ def known_platforms(platforms: str | Sequence[str]) -> tuple[str, ...]:
         ArgumentError: there is none, or one has another name.
     """
     wanted = tuple(dict.fromkeys([platforms] if isinstance(platforms, str) else platforms))
-    if not wanted or not set(wanted) <= set(KNOWN_PLATFORMS):
-        raise ArgumentError(
-            "there is no platform of this name" if wanted else "an export needs a platform to run on",
-            found=f"platforms={platforms!r}",
-            expected=f"some of {', '.join(map(repr, KNOWN_PLATFORMS))}",
-            do="platforms=('cpu', 'cuda'), or leave it out",
-        )
+    advice = "platforms=('cpu', 'cuda'), or leave it out"
+    check_some("an export needs a platform to run on", "platforms", wanted, advice)
+    check_known("there is no platform of this name", wanted, KNOWN_PLATFORMS, advice)
     return wanted
 
 

@@ -28,6 +28,7 @@ from ...paths import Path, describe_path
 from ...typing import FilterLiteral
 from ...words import describe_type
 from .arguments import arguments
+from .checks import check_different
 from .input_spec import InputSpec, resolve_input_specs
 from .numbers import check_numbers
 from .weights import by_name, check_distinct, key_name, named_weights
@@ -180,13 +181,12 @@ def named_outputs(tree: Any) -> Arrays:
     """What a function returns, by name: ``y`` for one array, keys of a dict, ``y_0`` and so on for positions."""
     if jax.tree_util.all_leaves([tree]):
         return {OUTPUT: tree}
-    found = {}
+    found = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         words = [key_name(entry) for entry in path]
         name = "_".join(words if not words[0].isdigit() else [OUTPUT, *words])
-        if name in found:
-            _refuse_twice(name)
-        found[name] = leaf
+        found.append((name, leaf))
+    _check_names([name for name, _ in found])
     if not found:
         raise ExportError(
             "the exported function returns nothing",
@@ -194,23 +194,13 @@ def named_outputs(tree: Any) -> Arrays:
             expected="at least one array",
             do="return the arrays that the file should give",
         )
-    return found
+    return dict(found)
 
 
 def _check_names(names: Sequence[str]) -> None:
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            _refuse_twice(name)
-
-
-def _refuse_twice(name: str) -> None:
-    raise ArgumentError(
-        "two inputs or outputs of an export have the same name",
-        at=name,
-        found=f"{name!r} twice",
-        expected="names that differ",
-        do="name the inputs: InputSpec(shape, name='tokens'), and return outputs in a dictionary",
-    )
+    message = "two inputs or outputs of an export have the same name"
+    advice = "name the inputs: InputSpec(shape, name='tokens'), and return outputs in a dictionary"
+    check_different(message, [(f"value {index}", name) for index, name in enumerate(names)], advice)
 
 
 def _check_changes(paths: list[Path], leaves: Mapping[Path, Any]) -> None:

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from ...errors import ExportError, PlaitError
+from .checks import check_different
 from .numbers import check_numbers
 
 Function = Callable[..., Any]  # of the parameters and the inputs
@@ -39,16 +40,8 @@ def check_distinct(names: Mapping[Any, str], kind: type[PlaitError] = ExportErro
     Raises:
         ExportError: or an error of another kind; it has the name and both paths.
     """
-    first: dict[str, Any] = {}
-    for path, name in names.items():
-        if first.setdefault(name, path) != path:
-            raise kind(
-                "two parameters would have the same name in the file",
-                at=name,
-                found=f"{first[name]} and {path}",
-                expected="one leaf for each name",
-                do="rename one of them; nested keys are joined by dots",
-            )
+    message = "two parameters would have the same name in the file"
+    check_different(message, names.items(), "rename one of them; nested keys are joined by dots", kind)
 
 
 def by_name(function: Function, params: Any) -> NamedFunction:

@@ -16,6 +16,7 @@ from ...errors import ArgumentError, ArgumentTypeError, ExportError
 from ...words import describe_type
 from ..formats import stablehlo_loader
 from ..formats.stablehlo import described_inputs, load_stablehlo
+from ..program.checks import check_some
 from ..program.program import Program
 from .apart import Arrays
 from .describe import find_exports
@@ -55,38 +56,25 @@ def prove(
             signature.
     """
     exports = find_exports(path)
-    bundles = [place for row, place in exports if row.name == "stablehlo"]
-    loaded = load_stablehlo(bundles[0], signature) if bundles else None
-    if bundles:
-        _check_platform(bundles[0])
-    if reference is None and loaded is None:
+    bundle = next((place for row, place in exports if row.name == "stablehlo"), None)
+    loaded: Any = None if bundle is None else load_stablehlo(bundle, signature)
+    if bundle is not None:
+        _check_platform(bundle)
+    call = _compiled(reference) if isinstance(reference, Program) else _by_name(reference or loaded)
+    if call is None or (inputs is None and loaded is None):
         raise ArgumentError(
-            "there is nothing to compare the exports with",
+            "there is nothing to compare the exports with" if call is None else "there is nothing to make inputs from",
             at=os.fspath(path),
-            found=f"{', '.join(row.name for row, _ in exports)}, and no model",
-            expected="a StableHLO bundle beside them, or the model",
-            do="pass reference=program_of(model, inputs), or export formats=['stablehlo', ...] too",
+            found=f"{', '.join(row.name for row, _ in exports)}, and no {'model' if call is None else 'inputs'}",
+            expected="a StableHLO bundle beside them, which says what goes in and what comes out",
+            do="pass reference=program_of(model, inputs) and inputs={'x': x} (on the command line --inputs data.npz), "
+            "or export formats=['stablehlo', ...] too",
         )
-    if isinstance(reference, Program):
-        call = _compiled(reference)
-    else:
-        call = _by_name(reference or loaded)
-    if inputs is None:
-        if loaded is None:
-            raise ArgumentError(
-                "there is nothing to make inputs from",
-                at=os.fspath(path),
-                found=", ".join(row.name for row, _ in exports),
-                expected="inputs, or a StableHLO bundle, whose manifest describes them",
-                do="pass inputs={'x': x}, or on the command line --inputs data.npz",
-            )
-        inputs = made_up(loaded, seed)
-    examples = _examples(inputs)
-    if isinstance(reference, Program) or loaded is not None:
-        entries, state = _entries(reference, loaded)
-        examples = [{**{name: np.asarray(array) for name, array in state.items()}, **each} for each in examples]
-        for example in examples:
-            check_example(example, entries)
+    examples = _examples(made_up(loaded, seed) if inputs is None else inputs)
+    if loaded is not None:
+        examples = _completed(examples, loaded.signature["inputs"], loaded.state)
+    elif isinstance(reference, Program):
+        examples = _completed(examples, described_inputs(reference), reference.state)
     expected, times = [], []
     for example in examples:
         expected.append(call(example))
@@ -121,21 +109,17 @@ def _examples(inputs: Any) -> list[dict[str, Any]]:
             expected="a dictionary, or a list of dictionaries",
             do="inputs={'x': x}",
         )
-    if not several:
-        raise ArgumentError(
-            "no example to compare",
-            found="inputs=[]",
-            expected="at least one",
-            do="inputs={'x': x}, or leave inputs out to have them made up",
-        )
+    check_some("no example to compare", "inputs", several, "inputs={'x': x}, or leave inputs out to have them made up")
     return [dict(each) for each in several]
 
 
-def _entries(reference: Any, loaded: Any) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
-    """Name, shape and dtype of each input, and the first values of the state."""
-    if loaded is not None:
-        return loaded.signature["inputs"], loaded.state
-    return described_inputs(reference), reference.state
+def _completed(examples: list[Arrays], entries: Sequence[Mapping[str, Any]], state: Mapping[str, Any]) -> list[Arrays]:
+    """The examples with the first values of the state that they leave out; those that do not fit are refused."""
+    first = {name: np.asarray(array) for name, array in state.items()}
+    examples = [{**first, **example} for example in examples]
+    for example in examples:
+        check_example(example, entries)
+    return examples
 
 
 def check_example(example: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> None:
@@ -156,7 +140,7 @@ def check_example(example: Mapping[str, Any], entries: Sequence[Mapping[str, Any
     for entry in entries:
         array, shape = np.asarray(example[entry["name"]]), entry["shape"]
         fits = len(shape) == array.ndim and all(
-            size == (want if isinstance(want, int) else sizes.setdefault(want, size) if want.isidentifier() else size)
+            size == (want if isinstance(want, int) else sizes.setdefault(want, size))
             for size, want in zip(array.shape, shape, strict=True)
         )
         if not fits or array.dtype.name != entry["dtype"]:
@@ -176,8 +160,8 @@ def _compiled(program: Program) -> Callable[[Mapping[str, Any]], Arrays]:
     return lambda inputs: _on_host(compiled(weights, {name: jnp.asarray(array) for name, array in inputs.items()}))
 
 
-def _by_name(function: Any) -> Callable[[Mapping[str, Any]], Arrays]:
-    return lambda inputs: _on_host(function(**inputs))
+def _by_name(function: Any) -> Callable[[Mapping[str, Any]], Arrays] | None:
+    return function and (lambda inputs: _on_host(function(**inputs)))
 
 
 def _on_host(outputs: Any) -> Arrays:
@@ -195,20 +179,22 @@ def _milliseconds(call: Callable[[], Any]) -> float:
 
 
 def made_up(loaded: Any, seed: int) -> list[Arrays]:
-    """Random inputs for a loaded function: normal numbers, small whole ones; state starts as it is stored."""
+    """Random inputs for a loaded function, but for its state: normal numbers, small whole ones."""
     draw = np.random.default_rng(seed)
-    examples = []
-    for size in SIZES:
-        example = {name: np.asarray(array) for name, array in loaded.state.items()}
-        for entry in loaded.signature["inputs"]:
-            if entry["name"] not in example:
-                shape = [one if isinstance(one, int) else size for one in entry["shape"]]
-                example[entry["name"]] = _random(draw, shape, jnp.dtype(entry["dtype"]))
-        examples.append(example)
-    return examples
+    return [
+        {
+            entry["name"]: _random(
+                draw, [one if isinstance(one, int) else size for one in entry["shape"]], entry["dtype"]
+            )
+            for entry in loaded.signature["inputs"]
+            if entry["name"] not in loaded.state
+        }
+        for size in SIZES
+    ]
 
 
-def _random(draw: np.random.Generator, shape: list[int], dtype: Any) -> np.ndarray:
+def _random(draw: np.random.Generator, shape: list[int], name: str) -> np.ndarray:
+    dtype = jnp.dtype(name)
     if jnp.issubdtype(dtype, jnp.inexact):
         return draw.normal(size=shape).astype(dtype)
     return draw.integers(0, 2, shape).astype(dtype)

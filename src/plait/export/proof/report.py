@@ -11,6 +11,7 @@ import numpy as np
 
 from ...errors import ArgumentError
 from ..formats.table import FORMATS
+from ..program.checks import check_known
 from .apart import Arrays, run_apart
 from .compare import agree, difference, tolerance_of
 
@@ -67,13 +68,7 @@ def validate_export(
         ArgumentError: an unknown kind, or lists of different lengths.
         ExportError: the file could not be loaded or run; the message has the last lines of the process.
     """
-    if kind not in FORMATS:
-        raise ArgumentError(
-            "there is no export of this kind",
-            found=f"kind={kind!r}",
-            expected=f"one of {', '.join(map(repr, FORMATS))}",
-            do="validate_export('stablehlo', path, x, y)",
-        )
+    check_known("there is no export of this kind", [kind], FORMATS, "validate_export('stablehlo', path, x, y)")
     inputs, outputs = _examples(x, "x"), _examples(expected, "y")
     if len(inputs) != len(outputs):
         raise ArgumentError(
