@@ -108,7 +108,5 @@ class Counting(plait.Module):
 def test_an_output_may_not_have_the_name_of_the_next_state(tmp_path):
     """E33: which is ``NAME_next`` in ONNX."""
     program = program_of(Counting(), (2,), state=plait.Cache)
-    with pytest.raises(
-        ExportError, match=r"at +count_next\n +found +'count_next', of an output and of the new value of a state"
-    ):
+    with pytest.raises(ExportError, match=r"found +'count_next', of an output and of the new value of a state"):
         write({"y": program}, tmp_path / "m.onnx")
