@@ -144,7 +144,7 @@ def test_two_weights_of_one_name_are_refused():
 def test_two_states_of_one_name_are_refused():
     """E33: the state is named by its path, joined by ``_``."""
     model = plait.Dict({"a_b": plait.Cache(jnp.ones(2)), "a": plait.Dict({"b": plait.Cache(jnp.zeros(2))})})
-    with pytest.raises(ArgumentError, match=r"(?s)same name.*'a_b' twice"):
+    with pytest.raises(ArgumentError, match=r"(?s)same name.*'a_b', of the state .* and of the state"):
         program_of(model, (2,), method="items", state=plait.Cache)
 
 

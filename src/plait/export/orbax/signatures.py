@@ -17,6 +17,7 @@ import jax
 
 from ...dependencies import require
 from ...errors import ArgumentError
+from ..program.checks import check_known
 
 
 @dataclasses.dataclass
@@ -230,20 +231,9 @@ class CallableSignatures:
 
     def _call(self, name: str, definition: Any, /, **inputs: Any) -> dict[str, Any]:
         tf = require("tensorflow", extra="tensorflow", purpose="to run a SavedModel")
-        strange, missing = set(inputs) - set(definition.inputs), set(definition.inputs) - set(inputs)
-        missing -= set(definition.defaults)
-        if strange or missing:
-            raise ArgumentError(
-                f"the inputs are not those of the signature {name!r}",
-                found=", ".join(
-                    [
-                        *(f"{each!r} too much" for each in sorted(strange)),
-                        *(f"{each!r} missing" for each in sorted(missing)),
-                    ]
-                ),
-                expected=f"inputs named {', '.join(sorted(definition.inputs))}",
-                do="give the inputs by keyword",
-            )
+        message, needed = f"the inputs are not those of the signature {name!r}", set(definition.inputs)
+        check_known(message, inputs, sorted(needed), "give the inputs by keyword")
+        check_known(f"{message}: some are missing", sorted(needed - set(definition.defaults)), inputs, "give them too")
         values = {key: tf.make_ndarray(proto) for key, proto in definition.defaults.items()} | inputs
         feed = {definition.inputs[key].name: value for key, value in values.items()}
         return self._session.run({key: info.name for key, info in definition.outputs.items()}, feed)

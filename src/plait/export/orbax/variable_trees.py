@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec
 from ...dependencies import require
 from ...errors import ArgumentError, ArgumentTypeError
 from ...words import describe_type
+from ..program.numbers import check_numbers
 from .dtensor_utils import CONTEXT, Mesh, get_current_mesh, jax_array_to_dtensor
 
 
@@ -95,26 +96,11 @@ def resolve_values(params: Any) -> list[Any]:
     Raises:
         ArgumentTypeError: a leaf that is not an array of numbers.
     """
-    return [_value(path, leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]]
-
-
-def _value(path: Any, leaf: Any) -> Any:
-    is_array = isinstance(leaf, (jax.Array, np.ndarray, np.generic))
-    if isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
-        found = f"a key of random numbers, of dtype {leaf.dtype}"
-    elif is_array and leaf.dtype.kind not in "OSUMm":
-        return leaf
-    elif isinstance(leaf, (bool, int, float, complex)):
-        return np.asarray(jax.numpy.asarray(leaf))
-    else:
-        found = describe_type(leaf)
-    raise ArgumentTypeError(
-        "a parameter is not an array of numbers",
-        at=f"params{jax.tree_util.keystr(path)}",
-        found=found,
-        expected="a pytree whose leaves are arrays of numbers",
-        do="leave out what is no array, keys of random numbers too: plait.split(model, plait.Param, ...)",
-    )
+    pairs = jax.tree_util.tree_flatten_with_path(params)[0]
+    for path, leaf in pairs:
+        check_numbers(leaf, f"params{jax.tree_util.keystr(path)}", ArgumentTypeError)
+    is_array = (jax.Array, np.ndarray, np.generic)
+    return [leaf if isinstance(leaf, is_array) else np.asarray(jax.numpy.asarray(leaf)) for _, leaf in pairs]
 
 
 def make_variables(values: list[Any], names: list[str], trainable: list[bool], placement: Placement) -> list[Any]:

@@ -128,7 +128,8 @@ def _program_of_module(
     tree = {path: value for path, value in values.items() if path not in carried}
     names = {path: ".".join(map(str, path)) for path in tree}
     check_distinct(names)
-    _check_names([*(spec.name for spec in specs), *carried.values()])
+    states = [(f"the state {describe_path(path)}", name) for path, name in carried.items()]
+    _check_names([*((f"input {index}", spec.name) for index, spec in enumerate(specs)), *states])
     arguments_of = arguments(specs, getattr(type(model), method), 1, by_name=named)
 
     def call(weights: Arrays, xs: Arrays) -> Arrays:
@@ -144,12 +145,12 @@ def _program_of_module(
         after = {path: _value(leaf) for path, leaf in to_flat_state(split(inner)[1])}
         changed = [path for path in leaves if after.get(path) is not given[path]]
         _check_changes([path for path in changed if not may_change(path, leaves[path])], leaves)
-        _check_names([*outputs, *first])
+        _check_names([*(("an output", name) for name in outputs), *states])
         return {**outputs, **{name: _numbers(after[path]) for path, name in carried.items()}}
 
     weights = named_weights({names[path]: value for path, value in tree.items()})
-    states = tuple(InputSpec(array.shape, array.dtype, name) for name, array in first.items())
-    return Program(call, weights, (*specs, *states), first, frozenset(weights))
+    carried_specs = tuple(InputSpec(array.shape, array.dtype, name) for name, array in first.items())
+    return Program(call, weights, (*specs, *carried_specs), first, frozenset(weights))
 
 
 def _value(leaf: Any) -> Any:
@@ -186,7 +187,7 @@ def named_outputs(tree: Any) -> Arrays:
         words = [key_name(entry) for entry in path]
         name = "_".join(words if not words[0].isdigit() else [OUTPUT, *words])
         found.append((name, leaf))
-    _check_names([name for name, _ in found])
+    _check_names([("an output", name) for name, _ in found])
     if not found:
         raise ExportError(
             "the exported function returns nothing",
@@ -197,10 +198,10 @@ def named_outputs(tree: Any) -> Arrays:
     return dict(found)
 
 
-def _check_names(names: Sequence[str]) -> None:
+def _check_names(names: Sequence[tuple[str, str]]) -> None:
     message = "two inputs or outputs of an export have the same name"
     advice = "name the inputs: InputSpec(shape, name='tokens'), and return outputs in a dictionary"
-    check_different(message, [(f"value {index}", name) for index, name in enumerate(names)], advice)
+    check_different(message, names, advice)
 
 
 def _check_changes(paths: list[Path], leaves: Mapping[Path, Any]) -> None:
