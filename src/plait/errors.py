@@ -51,6 +51,50 @@ from __future__ import annotations
 
 from typing import Any
 
+__all__ = [
+    "AlreadyImportedError",
+    "ArgumentError",
+    "ArgumentTypeError",
+    "AttributeStatusError",
+    "AxisNameMismatchError",
+    "CapturedModelWarning",
+    "CheckpointError",
+    "CollectionTypeError",
+    "ConfigError",
+    "ConversionError",
+    "DispatchError",
+    "ExportError",
+    "FilterError",
+    "FilterTypeError",
+    "GraphError",
+    "GraphTypeError",
+    "InternalError",
+    "LostUpdateWarning",
+    "MetadataError",
+    "MetadataKeyError",
+    "MissingDependencyError",
+    "NonFiniteError",
+    "NothingSelectedWarning",
+    "OptimizerAttributeError",
+    "OptimizerError",
+    "PartitioningUnspecifiedError",
+    "PlaitError",
+    "ProcessError",
+    "RegistryError",
+    "RetraceError",
+    "ScopeParamShapeError",
+    "ShapeError",
+    "SharingError",
+    "SingleValueWarning",
+    "StaticValueError",
+    "StreamAttributeError",
+    "StreamError",
+    "StreamKeyError",
+    "TraceContextError",
+    "UnevenLayoutWarning",
+    "VariableAttributeError",
+]
+
 
 class PlaitError(Exception):
     """Base of every exception that plait raises on purpose.

@@ -35,6 +35,29 @@ from .specs import (
     without_format,
 )
 
+__all__ = [
+    "PARTITION_NAME",
+    "abstract_with_sharding",
+    "add_axis",
+    "apply_rules",
+    "as_abstract",
+    "composite_rules",
+    "from_sharding_rules",
+    "get_abstract_model",
+    "get_logical_axis_rules",
+    "get_mesh",
+    "get_named_sharding",
+    "get_partition_spec",
+    "get_pspec",
+    "get_var_pspec",
+    "logical_axis_rules",
+    "map_sharding",
+    "remove_axis",
+    "set_logical_axis_rules",
+    "shard_value",
+    "with_partitioning",
+]
+
 
 def map_sharding(f: Callable[[Any], Any], sharding: Any) -> Any:
     """A layout with ``f`` applied to the name of each axis; a tuple of names comes out as a ``PartitionSpec``.
