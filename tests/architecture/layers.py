@@ -6,7 +6,7 @@ folder inside an area belong to that folder's own area where it has one, and are
 """
 
 FILES: dict[str, tuple[str, ...]] = {
-    "row 0": ("errors", "words", "notices", "paths", "scratch", "typing", "_compat", "_public"),
+    "row 0": ("errors", "words", "notices", "deprecations", "paths", "scratch", "typing", "_compat", "_public"),
     "core/objects": (
         "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings", "variable_metadata",
         "cells", "lent_cells", "detached_cells", "metadata_methods", "variables", "variable_kinds", "variable_names",
