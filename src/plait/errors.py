@@ -300,4 +300,4 @@ class LoggerWarning(UserWarning):
 
 
 class UnevenLayoutWarning(UserWarning):
-    """Axis names ask for a dimension to be divided among devices that do not divide its length: it stays whole."""
+    """Axis names ask to shard a dimension whose length the mesh does not divide: it is replicated instead."""

@@ -1,4 +1,4 @@
-"""The house as data: every file of src/plait, bottom-up, and what each folder may import.
+"""The architecture as data: every file of src/plait, bottom-up, and what each folder may import.
 
 A file imports from the areas that its own area names in ``MAY_IMPORT``, or from files that stand before it in
 its own area's list. An area is a folder, or a group of the files that lie directly in src/plait; the files of a

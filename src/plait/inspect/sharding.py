@@ -1,4 +1,4 @@
-"""How a model is cut: for every variable its axis names, its spec, and the bytes that each device holds."""
+"""How a model is sharded: the axis names and spec of every variable, and its bytes on each device."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ShardedVariable:
 
 @dataclasses.dataclass(frozen=True)
 class ShardingReport:
-    """How a model is cut. ``str`` gives a table, ``svg`` a picture, and notebooks show the picture.
+    """How a model is sharded. ``str`` gives a table, ``svg`` a picture, and notebooks show the picture.
 
     Attributes:
         mesh: the sizes of the axes of the mesh; empty without one.
@@ -94,7 +94,7 @@ class ShardingReport:
         for row in self.variables:
             shape = f"{row.dtype}[{', '.join(map(str, row.shape))}]"
             names = "" if row.names is None else _plain(row.names)
-            remark = "large, not cut" if row.large_and_whole else ""
+            remark = "large, not sharded" if row.large_and_whole else ""
             sizes = (in_bytes(row.bytes), in_bytes(row.bytes_per_device))
             cells = (row.path, row.kind, shape, names, str(row.spec), *sizes, remark)
             table.add_row(*map(_unmarked, cells))
@@ -107,10 +107,10 @@ class ShardingReport:
         if not whole:
             return None
         total = in_bytes(sum(row.bytes for row in whole))
-        return f"{len(whole)} large variables, {total} in all, lie whole on every device"
+        return f"{len(whole)} large variables, {total} in all, are replicated on every device"
 
     def svg(self) -> str:
-        """A picture: a bar for each variable, as long as its bytes on one device, in the colours of what cuts it."""
+        """A picture: for each variable a bar as long as its bytes on one device, in the colours of its mesh axes."""
         return _Picture(self).text()
 
     def _repr_svg_(self) -> str:
@@ -121,13 +121,13 @@ _WIDTH = 200
 
 
 def sharding_report(tree: Any, mesh: Any = None) -> ShardingReport:
-    """How a model is cut: for every variable its axis names, its spec, and its bytes on each device.
+    """How a model is sharded: for every variable its axis names, its spec, and its bytes on each device.
 
-    An array that lies on a mesh is shown as it lies; for others, and for shapes, it is what names and rules say.
+    An array that is on a mesh is shown with its sharding; other arrays, and shapes, with that of their names and rules.
 
     Args:
         tree: a model, or a state of it; shapes will do, such as those of ``plait.get_abstract_model``.
-        mesh: ``None`` takes the one in force, or else that on which the arrays lie.
+        mesh: ``None`` means the current mesh, or else the one that the arrays are on.
 
     Raises:
         ArgumentError: names that do not fit the mesh; the message has the path.
@@ -228,8 +228,8 @@ class _Picture:
         return "\n".join(lines)
 
     def _legend(self) -> list[str]:
-        entries = [(f"cut by {name}", color) for name, color in self.colors.items()]
-        entries += [("whole on each device", _WHOLE), ("large and whole", _REMARKED)]
+        entries = [(f"sharded over {name}", color) for name, color in self.colors.items()]
+        entries += [("replicated", _WHOLE), ("large and replicated", _REMARKED)]
         lines, x = [], 8
         for label, color in entries:
             lines.append(f'<rect x="{x}" y="6" width="10" height="10" fill="{color}"/>')
@@ -238,9 +238,9 @@ class _Picture:
         return lines
 
     def _bar(self, row: ShardedVariable, y: int) -> list[str]:
-        """A bar in as many strips as mesh axes cut the variable."""
-        cutting = [name for entry in row.spec for name in axes_of(entry) if name in self.colors]
-        colors = [self.colors[name] for name in cutting] or [_REMARKED if row.large_and_whole else _WHOLE]
+        """A bar in as many strips as mesh axes shard the variable."""
+        axes = [name for entry in row.spec for name in axes_of(entry) if name in self.colors]
+        colors = [self.colors[name] for name in axes] or [_REMARKED if row.large_and_whole else _WHOLE]
         length = max(1.0, self.BAR * row.bytes_per_device / self.longest)
         strip = (self.ROW - 4) / len(colors)
         lines = [self._words(8, y + 12, row.path)]
