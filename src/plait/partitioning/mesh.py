@@ -1,4 +1,4 @@
-"""The mesh that is in force, and putting a value on it. (rules M15, M16, V39)"""
+"""The current mesh, and putting a value on it. (rules M15, M16, V39)"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def in_manual_mode() -> bool:
 
 
 def global_mesh_defined() -> bool:
-    """Whether a mesh is in force."""
+    """Whether there is a current mesh."""
     return get_global_mesh() is not None
 
 
@@ -35,7 +35,7 @@ def place(value: Any, sharding: NamedSharding, what: str) -> Any:
     """A value laid out on a mesh: moved if it is an array, constrained if it is being traced.
 
     Args:
-        sharding: on the mesh in force, or on one of its own.
+        sharding: on the current mesh, or on its own.
         what: whose value it is, for errors.
 
     Raises:
@@ -64,7 +64,7 @@ def place(value: Any, sharding: NamedSharding, what: str) -> Any:
 
 
 def place_by_spec(value: Any, spec: PartitionSpec, mesh: Any, what: str, *, names: Any = None) -> Any:
-    """A value laid out by a spec on ``mesh``, or on the mesh in force; as it is where there is none.
+    """A value laid out by a spec on ``mesh``, or on the current mesh; unchanged without one.
 
     Args:
         what: whose value it is, for errors.
@@ -82,7 +82,7 @@ def place_by_spec(value: Any, spec: PartitionSpec, mesh: Any, what: str, *, name
 def fitted_spec(
     spec: PartitionSpec, mesh: Any, shape: tuple[int, ...], what: str, *, names: Any = None
 ) -> PartitionSpec:
-    """A spec of names as a mesh can follow it for an array of this shape: dimensions that it cannot divide stay whole.
+    """A spec of names for an array of this shape on a mesh; dimensions that the mesh does not divide are replicated.
 
     Args:
         what: whose array it is, for warnings and errors.

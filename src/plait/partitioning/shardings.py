@@ -81,7 +81,7 @@ def as_abstract(tree: Any) -> Any:
 
     Args:
         tree: variables that hold ``jax.ShapeDtypeStruct``s without sharding; the mesh is each variable's own
-            (``mesh`` metadata) or the one in force. What has no names, or already a sharding, passes.
+            (``mesh`` metadata) or the current one. What has no names, or already a sharding, passes.
 
     Example:
         >>> mesh = jax.make_mesh((8,), ("x",))

@@ -106,7 +106,7 @@ def shard_value(value: Any, out_sharding: Any, sharding_rules: Rules | None, mes
         value: an array.
         out_sharding: the layout; empty or ``None`` leaves the value as it is.
         sharding_rules: rules of the variable, beside those of the thread.
-        mesh: ``None`` takes that of the layout, or the one in force; without any the value stays as it is.
+        mesh: ``None`` means the mesh of the layout, or the current one; without any the value stays as it is.
 
     Raises:
         ArgumentError: a layout that does not fit the mesh or the value.
