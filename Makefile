@@ -16,9 +16,11 @@ OLDER_TENSORFLOW := 2.14.1 2.19.1
 NEWER  ?= python3.13
 NEWEST := .venv-newest
 DOWNSTREAM := .venv-downstream
+JAX_NIGHTLY := .venv-jax-nightly
 ON_NEWEST := saved_model saving portable readers stablehlo conversion
+ON_JAX_NIGHTLY := core transforms nn partitioning training compat checkpoint inspect conformance laws
 
-.PHONY: help demo test slow long torch older newest downstream laws faults optimized nightly lint types lock bench fuzz reference check clean
+.PHONY: help demo test slow long torch older newest downstream jax-nightly laws faults optimized nightly lint types lock bench fuzz reference notes check clean
 .NOTPARALLEL:
 
 help:
@@ -30,8 +32,9 @@ help:
 	@echo 'make older      SavedModels for older releases of TensorFlow, run by them'
 	@echo 'make newest     exports with the newest JAX, on a newer Python: make newest NEWER=python3.13'
 	@echo 'make downstream  published packages with plait in the place of flax.nnx; beside Flax, number by number'
+	@echo 'make jax-nightly  the tests that need JAX alone, with the newest build of it: make jax-nightly NEWER=python3.13'
 	@echo 'make lint       ruff: rules and formatting'
-	@echo 'make types      pyright on the library'
+	@echo 'make types      pyright on the library and its tests'
 	@echo 'make check      lint, types, and the tests of make test and make slow'
 	@echo 'make laws       the laws, with 5,000 examples each'
 	@echo 'make faults     runs that are killed 100 times'
@@ -40,6 +43,7 @@ help:
 	@echo 'make fuzz       the laws, with many more examples'
 	@echo 'make bench      the benchmarks'
 	@echo 'make reference  write docs/reference again from the docstrings'
+	@echo 'make notes      what CHANGELOG.md will say about the next release'
 	@echo 'make lock       resolve requirements.lock again (needs uv; UPGRADE=1 takes newer versions)'
 
 demo: $(VENV)/demo.stamp
@@ -66,12 +70,15 @@ newest: $(NEWEST)/stamp
 downstream: $(VENV)/dev.stamp $(DOWNSTREAM)/stamp
 	PLAIT_DOWNSTREAM="$(abspath $(DOWNSTREAM))/bin/python" $(BIN)/python -m pytest -q -n 2 tests/downstream
 
+jax-nightly: $(JAX_NIGHTLY)/stamp
+	$(JAX_NIGHTLY)/bin/python -m pytest -q -m "not slow and not oracle" $(addprefix tests/,$(ON_JAX_NIGHTLY))
+
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
 types: $(VENV)/dev.stamp
-	$(BIN)/pyright src
+	$(BIN)/pyright
 
 check: lint types test slow
 
@@ -96,13 +103,16 @@ bench: $(VENV)/dev.stamp
 reference: $(VENV)/dev.stamp
 	$(BIN)/python docs/make_reference.py
 
+notes: $(VENV)/dev.stamp
+	$(BIN)/towncrier build --draft
+
 lock:
 	@test -n "$(UV)" || { echo 'make lock needs uv: $(PYTHON) -m pip install uv'; exit 1; }
 	$(UV) pip compile pyproject.toml $(LOCK_EXTRAS) $(if $(UPGRADE),--upgrade) --universal --python-version 3.11 \
 	  --fork-strategy fewest --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet --output-file requirements.lock
 
 clean:
-	rm -rf $(VENV) $(NEWEST) $(DOWNSTREAM) build dist runs .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NEWEST) $(DOWNSTREAM) $(JAX_NIGHTLY) build dist runs .pytest_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || { echo 'plait needs Python 3.11 or newer, and there is no $(PYTHON); name one: make PYTHON=/path/to/python3'; exit 1; }
@@ -148,4 +158,14 @@ $(NEWEST)/stamp: pyproject.toml
 	$(NEWER) -m venv --clear $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[tensorflow]' \
 	  'hypothesis>=6.120' 'pytest>=8.3' 'pytest-timeout>=2.4' 'pytest-xdist>=3.6'
+	@touch $@
+
+# The newest builds of JAX, from the index in PIP_EXTRA_INDEX_URL where one is given. It changes every night, so the
+# environment is made anew each time.
+.PHONY: $(JAX_NIGHTLY)/stamp
+$(JAX_NIGHTLY)/stamp:
+	$(NEWER) -m venv --clear $(JAX_NIGHTLY)
+	$(JAX_NIGHTLY)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[linen]' treescope \
+	  'hypothesis>=6.120' 'pytest>=8.3' 'pytest-timeout>=2.4' 'pytest-xdist>=3.6'
+	$(JAX_NIGHTLY)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --pre jax jaxlib
 	@touch $@

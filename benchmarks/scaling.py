@@ -3,9 +3,9 @@
 The simulator takes the specs that the recipe of ``plait.partitioning`` gives to the transformer of the examples, on a
 mesh that need not exist, and adds up what a training step moves in and out of one device with ring algorithms:
 
-* a variable cut by ``fsdp`` is gathered for the forward and for the backward pass, and its gradient is summed and cut;
-* the gradient of every variable is summed over the axes of the batch that do not cut it;
-* activations are summed over ``model`` twice for each block in each pass, and gathered where the vocabulary is cut.
+* a variable sharded over ``fsdp`` is gathered for the forward and the backward pass; its gradient is reduce-scattered;
+* the gradient of every variable is all-reduced over the batch axes that do not shard it;
+* activations are all-reduced over ``model`` twice per block and pass, and gathered where the vocabulary is sharded.
 
 It is compared with the collectives in the programs that XLA makes for eight devices.
 """
@@ -93,14 +93,14 @@ def run(*, quick: bool = False) -> Iterator[Table]:
 
 def on_paper() -> Table:
     table = Table(
-        "70 billion parameters, 16.8 million tokens a step: what a chip holds, moves and computes",
+        "70 billion parameters, 16.8 million tokens per step: what a chip stores, communicates and computes",
         [
             "mesh",
-            "GB held",
-            "GB moved: gradients",
+            "GB stored per chip",
+            "GB communicated: gradients",
             "fsdp",
             "model",
-            *(f"{chip.name}: s computing, moving" for chip in CHIPS),
+            *(f"{chip.name}: s compute, communication" for chip in CHIPS),
         ],
     )
     for sizes in LARGE_LAYOUTS:
@@ -150,7 +150,7 @@ def moved(rows: Any, sizes: Mapping[str, int], config: Any, *, item: int) -> dic
         cut = {name for entry in row.spec for name in ((entry,) if isinstance(entry, str) else entry or ())}
         numbers = row.bytes // 4 / math.prod(sizes[name] for name in cut if name == "model")
         if "fsdp" in cut:
-            parts["fsdp"] += 3 * share(sizes["fsdp"]) * numbers * item  # gathered twice, summed and cut once
+            parts["fsdp"] += 3 * share(sizes["fsdp"]) * numbers * item  # two all-gathers, one reduce-scatter
             numbers /= sizes["fsdp"]
         summed = math.prod(sizes.get(name, 1) for name in ("data", "fsdp") if name not in cut)
         parts["gradients"] += 2 * share(summed) * numbers * item
@@ -239,7 +239,7 @@ def _group_size(line: str) -> int:
 def own_cost(devices: tuple[int, ...], quick: bool) -> Table:
     """What plait adds to the call of a jitted step, whose arrays lie on 1, 8 and 64 devices."""
     table = Table(
-        "plait's own cost of a step, arrays cut among host devices",
+        "plait's own cost of a step, arrays sharded over host devices",
         ["devices", "jax.jit µs", "plait.jit µs", "plait's own µs", "relative", "Python functions entered"],
     )
     for count in devices:
@@ -247,7 +247,7 @@ def own_cost(devices: tuple[int, ...], quick: bool) -> Table:
         own = found["plait"] - found["jax"]
         table.rows.append([count, found["jax"], found["plait"], own, found["plait"] / found["jax"], found["entered"]])
     table.remarks.append(
-        "CPU time of the calling thread; 41 arrays, all of them rewritten, cut by an axis of all devices."
+        "CPU time of the calling thread; 41 arrays, all of them rewritten, sharded over one axis of all devices."
     )
     return table
 

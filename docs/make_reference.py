@@ -1,9 +1,11 @@
 """Write docs/reference from the public names and their docstrings: one page for each area of the library.
 
+A public name is one of ``plait._public.PUBLIC``, or one of the ``__all__`` of a public module, such as ``export.save``.
 Signatures are read from the source text, so they stand as their author wrote them and hold no addresses.
 """
 
 import ast
+import functools
 import inspect
 import re
 import sys
@@ -39,13 +41,55 @@ APART = "Names that programs written for Flax look for. A program written for pl
 
 def pages() -> dict[str, str]:
     """Text of each page, by file name."""
+    names, described = public_names(), described_names()
     areas: dict[str, list[str]] = {}
-    for name in sorted(OWN, key=lambda name: (name.lower(), name)):
-        areas.setdefault(home(name), []).append(name)
-    areas["compat"] = sorted(FOR_FLAX, key=lambda name: (name.lower(), name))
-    texts = {f"{area}.md": page(area, names) for area, names in sorted(areas.items())}
-    texts["index.md"] = index(areas)
+    for name in sorted(set(described.values()), key=lambda name: (name.lower(), name)):
+        areas.setdefault(area_of(name), []).append(name)
+    places = {name: f"{area}.md#{slug}" for area, listed in areas.items() for name, slug in anchors(listed).items()}
+    links = {name: places[there] for name, there in described.items()}
+    texts = {f"{area}.md": page(area, {name: names[name] for name in listed}, links) for area, listed in areas.items()}
+    texts["index.md"] = index(areas, links)
     return texts
+
+
+@functools.cache
+def public_names() -> dict[str, Any]:
+    """Each public name and what it stands for; ``export.save`` is the ``save`` of the public module ``export``."""
+    names = {name: getattr(plait, name) for name in (*OWN, *FOR_FLAX)}
+    modules = [name for name, value in names.items() if inspect.ismodule(value)]
+    seen = []
+    for name in modules:  # grows: a public module may show others
+        module = names[name]
+        if module not in seen:
+            seen.append(module)
+            inside = {f"{name}.{member}": getattr(module, member) for member in getattr(module, "__all__", ())}
+            modules += [each for each, value in inside.items() if inspect.ismodule(value)]
+            names.update(inside)
+    return names
+
+
+@functools.cache
+def described_names() -> dict[str, str]:
+    """Public name → the name under which the reference describes it: another one where two names are one object."""
+    first: dict[int, str] = {}
+    described = {}
+    for name, value in public_names().items():
+        comparable = inspect.ismodule(value) or callable(value)  # two equal constants may be one object by chance
+        there = first.setdefault(id(inspect.unwrap(value)), name) if comparable else name
+        described[name] = name if name in PUBLIC else there
+    return described
+
+
+def anchors(names: list[str]) -> dict[str, str]:
+    """Name → the anchor of its heading on a page of these names; ``Data`` and ``data`` differ by a number."""
+    slugs = [name.lower().replace(".", "") for name in names]
+    before = [slugs[:place].count(slug) for place, slug in enumerate(slugs)]
+    return {name: f"{slug}-{n}" if n else slug for name, slug, n in zip(names, slugs, before, strict=True)}
+
+
+def area_of(name: str) -> str:
+    top = name.partition(".")[0]
+    return "compat" if top in FOR_FLAX else home(top)
 
 
 def home(name: str) -> str:
@@ -56,10 +100,10 @@ def home(name: str) -> str:
     return "core" if inspect.ismodule(value) else getattr(value, "__module__", "plait.core").split(".")[1]
 
 
-def index(areas: dict[str, list[str]]) -> str:
+def index(areas: dict[str, list[str]], links: dict[str, str]) -> str:
     lines = ["# Reference", "", "Every public name, written by `make reference` from the docstrings.", ""]
     for area in [*(area for area in FOLDERS if area in areas), *sorted(set(areas) - set(FOLDERS))]:
-        names = ", ".join(f"[`{name}`]({area}.md#{name.lower()})" for name in areas[area])
+        names = ", ".join(f"[`{name}`]({links[name]})" for name in areas[area])
         lines += [f"**[{title(area)}]({area}.md)**: {names}", ""]
     return "\n".join(lines)
 
@@ -68,26 +112,49 @@ def title(area: str) -> str:
     return FOLDERS.get(area, area.strip("_").capitalize())
 
 
-def page(area: str, names: list[str]) -> str:
-    entries = [entry(name, getattr(plait, name)) for name in names]
+def page(area: str, names: dict[str, Any], links: dict[str, str]) -> str:
+    entries = [entry(name, value, links) for name, value in names.items()]
     return f"# {title(area)}\n\n{APART if area == 'compat' else ''}" + "\n".join(entries)
 
 
-def entry(name: str, value: Any) -> str:
-    parts = [f"## `{name}`", f"Defined in `plait.{PUBLIC[name]}`."]
+def entry(name: str, value: Any, links: dict[str, str]) -> str:
+    parts = [f"## `{name}`", f"Defined in `{defining_module(name, value)}`."]
     elsewhere = foreign_name(value)
     if elsewhere:
         parts += [f"The same object as `{elsewhere}`."]
     elif inspect.ismodule(value):
-        parts += [documentation(value)]
+        parts += [documentation(value), contents(name, links) or same_module(name, value, links)]
     elif inspect.isclass(value):
-        call = f"class {name}{class_signature(value)}"
+        bases = f"({', '.join(base.__name__ for base in value.__bases__)})"
+        call = f"class {name}{bases if issubclass(value, Exception) else class_signature(value)}"
         parts += [f"```text\n{call}\n```", documentation(value), *methods(value)]
     elif callable(value) and (inspect.isroutine(value) or value.__doc__ != type(value).__doc__):
         parts += [f"```text\n{name}{signature(value)}\n```", documentation(value)]
     else:
         parts += [constant(value)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def defining_module(name: str, value: Any) -> str:
+    """The module of plait that defines what a public name stands for, or else the one that shows it."""
+    if name in PUBLIC:
+        return f"plait.{PUBLIC[name]}"
+    own = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
+    if isinstance(own, str) and own.partition(".")[0] == "plait":
+        return own
+    return public_names()[name.rpartition(".")[0]].__name__
+
+
+def contents(name: str, links: dict[str, str]) -> str:
+    """The members of a public module, each with a link to where it is described."""
+    inside = [each for each in links if each.rpartition(".")[0] == name]
+    return ", ".join(f"[`{each}`]({links[each]})" for each in sorted(inside, key=str.lower))
+
+
+def same_module(name: str, module: Any, links: dict[str, str]) -> str:
+    """For a module of two public names, the one whose members are listed."""
+    others = [other for other, value in public_names().items() if value is module and contents(other, links)]
+    return f"The same module as [`{others[0]}`]({links[others[0]]})." if others else ""
 
 
 def foreign_name(value: Any) -> str | None:
@@ -182,10 +249,15 @@ def reported_signature(function: Any, *, drop_first: bool) -> str:
 
 
 def to_markdown(docstring: str) -> str:
-    """A docstring as Markdown: headings in bold, their items as lists, examples as blocks."""
-    paragraphs = []
+    """A docstring as Markdown: headings in bold, their items as lists, examples and literal text as blocks."""
+    paragraphs: list[str] = []
+    literal = False
     for paragraph in re.split(r"\n\s*\n", docstring):
-        lines = paragraph.splitlines()
+        if literal and paragraph.startswith("    "):
+            paragraphs.append(f"```text\n{textwrap.dedent(paragraph).replace('``', '`')}\n```")
+            continue
+        literal = paragraph.endswith("::")
+        lines = paragraph.removesuffix(":" if literal else "").splitlines()
         heading = SECTION.match(lines[0])
         if heading and len(lines) > 1 and lines[1].startswith("    "):
             paragraphs.append(f"**{heading[1]}**")
@@ -223,7 +295,7 @@ def main() -> None:
         stale.unlink()
     for name, text in written.items():
         (PAGES / name).write_text(text, encoding="utf-8")
-    sys.stdout.write(f"{len(PUBLIC)} names on {len(written)} pages in docs/reference\n")
+    sys.stdout.write(f"{len(public_names())} names on {len(written)} pages in docs/reference\n")
 
 
 if __name__ == "__main__":

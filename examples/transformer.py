@@ -1,4 +1,4 @@
-"""A small transformer that trains on any arrangement of devices: the shape of the mesh decides how it is cut.
+"""A small transformer that trains on any arrangement of devices: the shape of the mesh decides how it is sharded.
 
     python examples/transformer.py                                        # one device
     python examples/transformer.py --mesh data=2,fsdp=2,model=2           # eight devices of one process
@@ -6,8 +6,8 @@
 
 It needs Grain, which feeds it: ``pip install grain``.
 
-The model only names the axes of its variables and activations. What the names mean on a mesh is said by the recipe of
-``plait.partitioning``; without a mesh they mean nothing, and the same model runs on one device.
+The model only names the axes of its variables and activations. The recipe in ``plait.partitioning``
+maps the names to mesh axes; without a mesh they mean nothing, and the same model runs on one device.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Words: the article goes by the sound."""
+"""Words: the article goes by the sound, and texts use the words of the field."""
+
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,3 +25,34 @@ def test_the_article_goes_by_the_sound(article, name):
 )
 def test_a_value_is_described_by_its_type(value, words):
     assert describe_type(value) == words
+
+
+# What only this library would say → what the field says. A reader of Flax, PyTorch or JAX should meet no other words.
+HOUSE_WORDS = {
+    r"(is|are|not|how a model is|be) cut (?!off)": "sharded",
+    r"averages of parameters": "EMA, exponential moving averages",
+    r"[Hh]eld are\b": "say what is stored",
+    r"\bsees to\b": "handles",
+    r"cannot be followed is an error": "raises an error",
+    r"\b(is|are) welcome\b": "works, is accepted",
+    r"stays? whole on every device|lies? whole": "is replicated",
+    r"\b(plan of )?the house\b": "the architecture",
+    r"\bgo(es)? past the hooks\b": "bypasses",
+    r"\bcompiles? anew\b": "recompiles",
+    r"slip of the pen": "typo",
+    r"mesh: ``None`` takes": "None means the current mesh",
+}
+PROSE = sorted(
+    file
+    for folder, pattern in (("docs", "*.md"), ("src", "*.py"), ("examples", "*.py"), ("benchmarks", "*.*"))
+    for file in (Path(__file__).resolve().parents[1] / folder).rglob(pattern)
+    if file.suffix in (".md", ".py") and "spec" not in file.parts and "decisions" not in file.parts
+)
+
+
+@pytest.mark.parametrize("words", HOUSE_WORDS)
+def test_texts_use_the_words_of_the_field(words):
+    found = {
+        f"{file.name}: {match[0]}" for file in PROSE for match in re.finditer(words, file.read_text(encoding="utf-8"))
+    }
+    assert found == set(), f"write: {HOUSE_WORDS[words]}"

@@ -51,6 +51,52 @@ from __future__ import annotations
 
 from typing import Any
 
+__all__ = [
+    "AlreadyImportedError",
+    "ArgumentError",
+    "ArgumentTypeError",
+    "AttributeStatusError",
+    "AxisNameMismatchError",
+    "CapturedModelWarning",
+    "CheckpointError",
+    "CollectionTypeError",
+    "ConfigError",
+    "ConversionError",
+    "DataError",
+    "DispatchError",
+    "ExportError",
+    "FilterError",
+    "FilterTypeError",
+    "GraphError",
+    "GraphTypeError",
+    "InternalError",
+    "LoggerWarning",
+    "LostUpdateWarning",
+    "MetadataError",
+    "MetadataKeyError",
+    "MissingDependencyError",
+    "NonFiniteError",
+    "NothingSelectedWarning",
+    "OptimizerAttributeError",
+    "OptimizerError",
+    "PartitioningUnspecifiedError",
+    "PlaitError",
+    "ProcessError",
+    "RegistryError",
+    "RetraceError",
+    "ScopeParamShapeError",
+    "ShapeError",
+    "SharingError",
+    "SingleValueWarning",
+    "StaticValueError",
+    "StreamAttributeError",
+    "StreamError",
+    "StreamKeyError",
+    "TraceContextError",
+    "UnevenLayoutWarning",
+    "VariableAttributeError",
+]
+
 
 class PlaitError(Exception):
     """Base of every exception that plait raises on purpose.
@@ -256,4 +302,4 @@ class LoggerWarning(UserWarning):
 
 
 class UnevenLayoutWarning(UserWarning):
-    """Axis names ask for a dimension to be divided among devices that do not divide its length: it stays whole."""
+    """Axis names ask to shard a dimension whose length the mesh does not divide: it is replicated instead."""

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "plait"
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A file of src/plait in the house: its area, and its name in the area's list."""
+    """A file of src/plait in the architecture: its area, and its name in the area's list."""
 
     area: str
     name: str  # "" for the folder's __init__.py

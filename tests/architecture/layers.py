@@ -1,4 +1,4 @@
-"""The house as data: every file of src/plait, bottom-up, and what each folder may import.
+"""The architecture as data: every file of src/plait, bottom-up, and what each folder may import.
 
 A file imports from the areas that its own area names in ``MAY_IMPORT``, or from files that stand before it in
 its own area's list. An area is a folder, or a group of the files that lie directly in src/plait; the files of a
@@ -6,7 +6,9 @@ folder inside an area belong to that folder's own area where it has one, and are
 """
 
 FILES: dict[str, tuple[str, ...]] = {
-    "row 0": ("errors", "words", "notices", "paths", "scratch", "dependencies", "typing", "_compat", "_public"),
+    "row 0": (
+        "errors", "words", "notices", "deprecations", "paths", "scratch", "dependencies", "typing", "_compat", "_public",
+    ),
     "core/objects": (
         "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings", "variable_metadata",
         "cells", "lent_cells", "detached_cells", "metadata_methods", "variables", "variable_kinds", "variable_names",

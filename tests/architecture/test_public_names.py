@@ -1,8 +1,11 @@
-"""One list of public names: ``plait._public.PUBLIC`` is what plait shows and the reference documents."""
+"""What plait shows and the reference documents: ``plait._public.PUBLIC``, and the ``__all__`` of public modules."""
 
+import ast
+import functools
 import importlib
 import inspect
 import re
+import types
 from pathlib import Path
 
 import pytest
@@ -10,13 +13,68 @@ import pytest
 import plait
 from plait._public import PUBLIC, RENAMED
 
-REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
-HEADING = re.compile(r"^#{2,3} `([A-Za-z_][A-Za-z0-9_]*)`$", re.MULTILINE)
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+HEADING = re.compile(r"^#{2,3} `([A-Za-z_][A-Za-z0-9_.]*)`$", re.MULTILINE)
+LINK = re.compile(r"\[`([A-Za-z_][A-Za-z0-9_.]*)`\]\((\w+)\.md#([\w-]+)\)")
 
 
 def documented() -> list[str]:
+    """Each heading of the reference."""
     pages = sorted(REFERENCE.glob("*.md"))
     return [name for page in pages for name in HEADING.findall(page.read_text(encoding="utf-8"))]
+
+
+@functools.cache
+def links() -> dict[str, tuple[str, str]]:
+    """Name → page and anchor, for each link of the reference."""
+    found = {}
+    for page in sorted(REFERENCE.glob("*.md")):
+        for name, there, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+            assert found.setdefault(name, (there, anchor)) == (there, anchor), f"{name} is described in two places"
+    return found
+
+
+@functools.cache
+def anchors() -> dict[tuple[str, str], str]:
+    """Page and anchor → the name in that heading; headings of one text are numbered, as GitHub does it."""
+    found = {}
+    for page in sorted(REFERENCE.glob("*.md")):
+        seen: list[str] = []
+        for name in HEADING.findall(page.read_text(encoding="utf-8")):
+            slug = name.lower().replace(".", "")
+            found[page.stem, f"{slug}-{seen.count(slug)}" if slug in seen else slug] = name
+            seen.append(slug)
+    return found
+
+
+def modules_that_list_their_names() -> set[types.ModuleType]:
+    """Every module of plait that assigns ``__all__``, found in the source."""
+    found = set()
+    for file in (ROOT / "src" / "plait").rglob("*.py"):
+        targets = [
+            target
+            for node in ast.parse(file.read_text(encoding="utf-8")).body
+            for target in (node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)])
+        ]
+        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+            parts = file.relative_to(ROOT / "src").with_suffix("").parts
+            found.add(importlib.import_module(".".join(parts).removesuffix(".__init__")))
+    return found
+
+
+@functools.cache
+def public_modules() -> dict[str, types.ModuleType]:
+    """Public name → module: those of ``PUBLIC``, and those that a public module lists in turn."""
+    found = {name: getattr(plait, name) for name in PUBLIC if inspect.ismodule(getattr(plait, name))}
+    queue = list(found)
+    for name in queue:
+        for member in getattr(found[name], "__all__", ()):
+            value = getattr(found[name], member)
+            if inspect.ismodule(value) and value not in found.values():
+                found[f"{name}.{member}"] = value
+                queue.append(f"{name}.{member}")
+    return found
 
 
 def test_the_package_shows_the_list():
@@ -25,7 +83,44 @@ def test_the_package_shows_the_list():
 
 
 def test_the_reference_documents_the_list():
-    assert sorted(documented()) == sorted(PUBLIC), "run `make reference`"
+    names = documented()
+    assert sorted(name for name in names if "." not in name) == sorted(PUBLIC), "run `make reference`"
+    assert len(set(names)) == len(names)
+
+
+def test_only_public_modules_list_their_names():
+    assert modules_that_list_their_names() - set(public_modules().values()) == set()
+
+
+@pytest.mark.parametrize("name", sorted(public_modules()))
+def test_the_reference_documents_every_name_that_a_public_module_lists(name):
+    module = public_modules()[name]
+    known = links()
+    mine = [other for other, value in public_modules().items() if value is module and f"{other}." in "".join(known)]
+    for member in getattr(module, "__all__", ()):
+        places = [known[f"{other}.{member}"] for other in mine if f"{other}.{member}" in known]
+        assert places, f"{name}.{member} is not in the reference; run `make reference`"
+        described = anchors()[places[0]]
+        value = plait
+        for part in described.split("."):
+            value = getattr(value, part)
+        same = inspect.unwrap(value) is inspect.unwrap(getattr(module, member))
+        assert same or value == getattr(module, member), f"{name}.{member} leads to {described}"
+
+
+def test_every_link_of_the_reference_leads_to_a_heading():
+    assert set(links().values()) - set(anchors()) == set()
+
+
+def test_a_module_shows_each_name_that_it_lists():
+    for module in modules_that_list_their_names():
+        assert sorted(set(module.__all__)) == sorted(module.__all__), module.__name__
+        assert [name for name in module.__all__ if not hasattr(module, name)] == [], module.__name__
+
+
+def test_every_error_is_listed():
+    defined = {name for name, value in vars(plait.errors).items() if inspect.isclass(value)} - {"Any"}
+    assert defined == set(plait.errors.__all__)
 
 
 def test_every_name_comes_from_the_module_that_the_list_gives():
@@ -41,6 +136,15 @@ def test_every_name_is_documented_where_it_is_defined():
         if inspect.isroutine(value) or inspect.isclass(value) or inspect.ismodule(value):
             own = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
             assert own, f"{home} defines {name} without a docstring"
+
+
+def test_every_name_that_a_public_module_lists_is_documented_where_it_is_defined():
+    for name, module in public_modules().items():
+        for member in getattr(module, "__all__", ()):
+            value = getattr(module, member)
+            if inspect.isroutine(value) or inspect.isclass(value) or inspect.ismodule(value):
+                own = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
+                assert own, f"{name}.{member} has no docstring"
 
 
 def test_an_unknown_name_is_an_attribute_error():

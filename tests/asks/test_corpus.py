@@ -130,7 +130,7 @@ def test_old_calls_of_the_optimizer_print_the_new_one(case):
         output_of(before + code, case)
 
 
-@pytest.mark.filterwarnings("ignore:.*is now called.*out_sharding:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:the metadata entry 'sharding:DeprecationWarning")
 def test_the_three_spellings_of_sharding_are_one_field():
     for given in ("sharding", "sharding_names", "out_sharding"):
         variable = plait.Param(np.zeros((2, 2)), **{given: ("a", None)})

@@ -81,8 +81,8 @@ def test_the_table():
     assert [cell.strip() for cell in kernel.strip("│").split("│")] == [
         "up.kernel", "Param", "float32[512, 1024]", "embed, mlp", "P(None, 'model')", "2.0 MiB", "512.0 KiB", "",
     ]  # fmt: skip
-    assert "large, not cut" in next(line for line in text.splitlines() if "table" in line)
-    assert "1 large variables, 2.0 MiB in all, lie whole on every device" in text
+    assert "large, not sharded" in next(line for line in text.splitlines() if "table" in line)
+    assert "1 large variables, 2.0 MiB in all, are replicated on every device" in text
     assert "on the mesh data=2, model=4" in text
 
 
@@ -95,7 +95,7 @@ def test_the_picture_has_a_bar_for_each_variable():
     words = [element.text.replace("\xa0", " ").strip() for element in texts]
     for row in report.variables:
         assert row.path in words
-    assert "cut by model" in "  ".join(words)
+    assert "sharded over model" in "  ".join(words)
     bars = [element for element in texts if set(element.text) == {"█"}]
     assert len(bars) == len(report.variables)
     longest = max(report.variables, key=lambda row: row.bytes_per_device)
@@ -119,10 +119,10 @@ def test_rich_is_loaded_for_the_table_only():
 
 
 def test_without_a_mesh_in_force_it_is_that_of_the_arrays():
-    """The picture showed what is cut as whole on each device."""
+    """The picture showed sharded variables as replicated."""
     mesh = jax.make_mesh((8,), ("model",))
     v = plait.Param(jnp.ones((16, 4)), out_sharding=("model", None), mesh=mesh)
     report = plait.inspect.sharding_report({"v": v})
     assert report.mesh == {"model": 8}
-    assert "cut by model" in report.svg().replace("&#160;", " ")
+    assert "sharded over model" in report.svg().replace("&#160;", " ")
     assert "on the mesh model=8" in str(report)

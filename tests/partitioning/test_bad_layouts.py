@@ -121,7 +121,7 @@ def test_a_dimension_that_stays_whole_is_named(shape, names, spec, says):
     assert len(caught) == (0 if says is None else 2)
     for warning in caught:
         assert warning.category is UnevenLayoutWarning
-        assert re.search(rf"(?s)stays whole.*at +blocks\[1\]\.kernel.*{says}", str(warning.message))
+        assert re.search(rf"(?s)replicated on every device.*at +blocks\[1\]\.kernel.*{says}", str(warning.message))
 
 
 @pytest.mark.oracle

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from ..core.objects.settings import using_eager_sharding
 from ..core.objects.sowing import RECORD
 from ..core.objects.trace_guard import check_trace
 from ..core.objects.variables import Variable, eager_sharding_hooks
+from ..deprecations import deprecated
 from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import Path, describe_path
 from ..words import describe_type
@@ -157,7 +157,7 @@ class ToNNX(Module):
         if module is None or name.startswith("__"):
             raise AttributeError(name)
         if name in ("module", "rngs"):
-            warnings.warn(f"ToNNX.{name} is now called to_nnx__{name}", DeprecationWarning, stacklevel=2)
+            deprecated(f"ToNNX.{name}", since="0.1", instead=f"to_nnx__{name}", removed_in="2.0")
             return self.__dict__[f"to_nnx__{name}"]
         function = inspect.getattr_static(type(module), name, None)
         if not inspect.isfunction(function) or hasattr(need_linen("ToNNX").Module, name):

@@ -197,7 +197,7 @@ def to_target(value: Any, name: str) -> Any:
     """What is to be read in place of an array or key: shape and dtype, and where JAX keeps it.
 
     Raises:
-        ArgumentError: a shape has a sharding that cannot cut it.
+        ArgumentError: a shape has a sharding that does not divide it.
     """
     if isinstance(value, (np.ndarray, np.generic)):
         return np.empty(value.shape, value.dtype)

@@ -180,7 +180,7 @@ def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, c
 
     Raises:
         CheckpointError: the folder is no whole checkpoint, or does not fit; the message names the paths that differ.
-        ArgumentError: a shape without values has a sharding that cannot cut it; the message names the path.
+        ArgumentError: a shape without values has a sharding that does not divide it; the message names the path.
         GraphError: an array lies in an immutable container, such as a tuple, where it cannot be replaced.
 
     Example:

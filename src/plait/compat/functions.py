@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..core.functional import merge, split as splitting, traversal
 from ..core.objects.module import Module
 from ..core.tools import views
+from ..deprecations import deprecated
 from ..partitioning import shardings
 from .door import checked, checked_result
 
@@ -42,7 +42,7 @@ def _method(function: Callable[[Any], Iterator[tuple[Any, Any]]]) -> Callable[[A
     name: str = function.__name__  # type: ignore[attr-defined]
 
     def method(self: Any) -> Iterator[tuple[Any, Any]]:
-        warnings.warn(f"module.{name}() is now plait.{name}(module)", DeprecationWarning, stacklevel=2)
+        deprecated(f"module.{name}()", since="0.1", instead=f"plait.{name}(module)", removed_in="2.0")
         return function(self)
 
     method.__name__, method.__doc__ = name, f"The older form of ``plait.{name}(module)``; warns."

@@ -1,4 +1,4 @@
-"""Looking inside: why a function was traced again, and how a model is cut over devices.
+"""Looking inside: why a function was traced again, and how a model is sharded.
 
 Importing this package loads nothing else.
 """

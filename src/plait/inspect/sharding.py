@@ -1,4 +1,4 @@
-"""How a model is cut: for every variable its axis names, its spec, and the bytes that each device holds."""
+"""How a model is sharded: the axis names and spec of every variable, and its bytes on each device."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ShardedVariable:
 
 @dataclasses.dataclass(frozen=True)
 class ShardingReport:
-    """How a model is cut. ``str`` gives a table, ``svg`` a picture, and notebooks show the picture.
+    """How a model is sharded. ``str`` gives a table, ``svg`` a picture, and notebooks show the picture.
 
     Attributes:
         mesh: the sizes of the axes of the mesh; empty without one.
@@ -90,7 +90,7 @@ class ShardingReport:
         for row in self.variables:
             shape = f"{row.dtype}[{', '.join(map(str, row.shape))}]"
             names = "" if row.names is None else _plain(row.names)
-            remark = "large, not cut" if row.large_and_whole else ""
+            remark = "large, not sharded" if row.large_and_whole else ""
             sizes = (in_bytes(row.bytes), in_bytes(row.bytes_per_device))
             cells = (row.path, row.kind, shape, names, str(row.spec), *sizes, remark)
             table.add_row(*map(_unmarked, cells))
@@ -103,10 +103,10 @@ class ShardingReport:
         if not whole:
             return None
         total = in_bytes(sum(row.bytes for row in whole))
-        return f"{len(whole)} large variables, {total} in all, lie whole on every device"
+        return f"{len(whole)} large variables, {total} in all, are replicated on every device"
 
     def svg(self) -> str:
-        """A picture: a bar for each variable, as long as its bytes on one device, in the colours of what cuts it."""
+        """A picture: a bar for each variable, as long as its bytes on one device, in the colours of its mesh axes."""
         return _recorded(self._picture()).export_svg(title="bytes on each device")
 
     def _picture(self) -> Any:
@@ -115,7 +115,7 @@ class ShardingReport:
 
         colors = dict(zip((name for name, size in self.mesh.items() if size > 1), itertools.cycle(_COLORS)))
         longest = max([row.bytes_per_device for row in self.variables] or [1])
-        legend = [*((f"cut by {name}", color) for name, color in colors.items()), *_LEGEND]
+        legend = [*((f"sharded over {name}", color) for name, color in colors.items()), *_LEGEND]
         picture = Table.grid(padding=(0, 1))
         picture.add_row("", Text("  ").join(Text.assemble(("■ ", color), label) for label, color in legend))
         for row in self.variables:
@@ -152,13 +152,13 @@ def _recorded(shown: Any) -> Any:
 
 
 def sharding_report(tree: Any, mesh: Any = None) -> ShardingReport:
-    """How a model is cut: for every variable its axis names, its spec, and its bytes on each device.
+    """How a model is sharded: for every variable its axis names, its spec, and its bytes on each device.
 
-    An array that lies on a mesh is shown as it lies; for others, and for shapes, it is what names and rules say.
+    An array that is on a mesh is shown with its sharding; other arrays, and shapes, with that of their names and rules.
 
     Args:
         tree: a model, or a state of it; shapes will do, such as those of ``plait.get_abstract_model``.
-        mesh: ``None`` takes the one in force, or else that on which the arrays lie.
+        mesh: ``None`` means the current mesh, or else the one that the arrays are on.
 
     Raises:
         ArgumentError: names that do not fit the mesh; the message has the path.

@@ -33,6 +33,31 @@ from jax.nn.initializers import (
 
 from ..typing import Initializer as Initializer
 
+__all__ = [
+    "Initializer",
+    "constant",
+    "delta_orthogonal",
+    "glorot_normal",
+    "glorot_uniform",
+    "he_normal",
+    "he_uniform",
+    "kaiming_normal",
+    "kaiming_uniform",
+    "lecun_normal",
+    "lecun_uniform",
+    "normal",
+    "ones",
+    "ones_init",
+    "orthogonal",
+    "truncated_normal",
+    "uniform",
+    "variance_scaling",
+    "xavier_normal",
+    "xavier_uniform",
+    "zeros",
+    "zeros_init",
+]
+
 
 def zeros_init() -> Initializer:
     """The initializer of zeros.

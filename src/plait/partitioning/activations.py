@@ -18,7 +18,7 @@ def with_sharding_constraint(x: Any, names: Any, mesh: Any = None) -> Any:
     Args:
         x: an array, or a pytree of arrays that are laid out alike.
         names: for each axis a name (logical, or of the mesh), a tuple of names, or ``None``; or a ``PartitionSpec``.
-        mesh: ``None`` takes the one in force. Without any, and where the function sees one device's share, ``x`` is
+        mesh: ``None`` means the current mesh. Without any, and where the function sees one device's share, ``x`` is
             returned as it is.
 
     Raises:

@@ -27,6 +27,30 @@ from .axis_rules import (
 from .mesh import get_global_mesh as get_global_mesh, global_mesh_defined as global_mesh_defined, place_by_spec
 from .specs import get_partition_spec as get_partition_spec, is_spec_leaf, map_specs, spec_of
 
+__all__ = [
+    "AxisMetadata",
+    "LogicallyPartitioned",
+    "PARTITION_NAME",
+    "Partitioned",
+    "RulesFallback",
+    "add_axis",
+    "get_global_mesh",
+    "get_partition_spec",
+    "get_sharding",
+    "global_mesh_defined",
+    "is_axis_metadata",
+    "logical_to_mesh",
+    "logical_to_mesh_axes",
+    "logical_to_mesh_sharding",
+    "map_axis_meta",
+    "remove_axis",
+    "replace_boxed",
+    "unbox",
+    "with_logical_constraint",
+    "with_logical_partitioning",
+    "with_partitioning",
+]
+
 A = TypeVar("A")
 
 

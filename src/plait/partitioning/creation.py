@@ -24,7 +24,7 @@ def create_sharded(make: Callable[[], A], mesh: Mesh | None = None) -> A:
 
     Args:
         make: makes the objects; it is traced twice, so it should do nothing else.
-        mesh: ``None`` takes the one in force; without any, ``make`` is called as it is.
+        mesh: ``None`` means the current mesh; without any, ``make`` is called as it is.
 
     Raises:
         ArgumentError: a variable's names do not fit the mesh or its array; names the path. Found out before anything is

@@ -1,4 +1,4 @@
-"""The mesh that is in force, and putting a value on it. (rules M15, M16, V39)"""
+"""The current mesh, and putting a value on it. (rules M15, M16, V39)"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def in_manual_mode() -> bool:
 
 
 def global_mesh_defined() -> bool:
-    """Whether a mesh is in force."""
+    """Whether there is a current mesh."""
     return get_global_mesh() is not None
 
 
@@ -35,7 +35,7 @@ def place(value: Any, sharding: NamedSharding, what: str) -> Any:
     """A value laid out on a mesh: moved if it is an array, constrained if it is being traced.
 
     Args:
-        sharding: on the mesh in force, or on one of its own.
+        sharding: on the current mesh, or on its own.
         what: whose value it is, for errors.
 
     Raises:
@@ -64,7 +64,7 @@ def place(value: Any, sharding: NamedSharding, what: str) -> Any:
 
 
 def place_by_spec(value: Any, spec: PartitionSpec, mesh: Any, what: str, *, names: Any = None) -> Any:
-    """A value laid out by a spec on ``mesh``, or on the mesh in force; as it is where there is none.
+    """A value laid out by a spec on ``mesh``, or on the current mesh; unchanged without one.
 
     Args:
         what: whose value it is, for errors.
@@ -82,7 +82,7 @@ def place_by_spec(value: Any, spec: PartitionSpec, mesh: Any, what: str, *, name
 def fitted_spec(
     spec: PartitionSpec, mesh: Any, shape: tuple[int, ...], what: str, *, names: Any = None
 ) -> PartitionSpec:
-    """A spec of names as a mesh can follow it for an array of this shape: dimensions that it cannot divide stay whole.
+    """A spec of names for an array of this shape on a mesh; dimensions that the mesh does not divide are replicated.
 
     Args:
         what: whose array it is, for warnings and errors.
@@ -92,7 +92,7 @@ def fitted_spec(
         ArgumentError: an axis that the mesh does not have, or more names than axes.
 
     Warns:
-        UnevenLayoutWarning: a dimension stays whole on every device. One of length 1 costs nothing, and passes.
+        UnevenLayoutWarning: a dimension is replicated on every device. One of length 1 costs nothing: no warning.
     """
     _check_names(spec, mesh, shape, what, names)
     uneven = dict(_uneven(spec, mesh, shape))
@@ -101,12 +101,12 @@ def fitted_spec(
             parts = uneven[dimension]
             warn(
                 UnevenLayoutWarning,
-                f"dimension {dimension} of a variable cannot be divided among the devices, and stays whole on each",
+                f"dimension {dimension} of a variable cannot be sharded evenly, and is replicated on every device",
                 at=what,
                 found=f"dimension {dimension} of length {shape[dimension]} in the shape {tuple(shape)}, and {spec}",
                 expected=f"a multiple of {parts}: the mesh axis {_axes_in_words(spec[dimension], mesh)}",
-                do="choose a length that it divides, say that the axis stays whole with a rule (name, None), or use a "
-                "mesh of another shape",
+                do="choose a length that it divides, replicate the axis with a rule (name, None), or use a mesh of "
+                "another shape",
             )
     if not uneven:
         return spec
@@ -173,7 +173,7 @@ def _check_rank(spec: PartitionSpec, shape: tuple[int, ...], what: str, names: A
 
 
 def check_used_once(spec: PartitionSpec, names: Any, what: str) -> None:
-    """Refuse a spec that cuts two axes of one array by the same mesh axis.
+    """Refuse a spec that shards two axes of one array over the same mesh axis.
 
     Raises:
         ArgumentError: names the axis, and the dimensions.
@@ -185,12 +185,12 @@ def check_used_once(spec: PartitionSpec, names: Any, what: str) -> None:
                 given = names if isinstance(names, (tuple, list)) else spec
                 pair = (given[seen[name]], given[dimension])
                 raise ArgumentError(
-                    "two axes of one array are to be cut by the same mesh axis",
+                    "two axes of one array cannot be sharded over the same mesh axis",
                     at=what,
                     found=f"{name!r} for the dimensions {seen[name]} ({pair[0]!r}) and {dimension} ({pair[1]!r}), "
                     f"with the rules {list(get_logical_axis_rules())}",
                     expected="each mesh axis at most once in an array",
-                    do="give the two axes different names, and rules that send them to different mesh axes or None",
+                    do="give the two axes different names, and rules that map them to different mesh axes or None",
                 )
             seen[name] = dimension
 

@@ -1,9 +1,9 @@
-"""Recipes: one set of rules that makes a mesh's shape choose how a model is cut.
+"""Recipes: one set of rules, with which the shape of the mesh decides how a model is sharded.
 
-The names of the mesh axes say what each is for, and their sizes how much of it there is:
+The name of a mesh axis says what it is for, and its size how many devices share that work:
 
 ========  ==============================================================================================
-``data``  data parallel: every device along it has a whole copy of the model, and its own part of the batch
+``data``  data parallel: every device along it has a full copy of the model, and its own part of the batch
 ``fsdp``  fully sharded data parallel: its own part of the batch, and its own part of every large variable
 ``model`` tensor parallel: its own heads, hidden features and vocabulary
 ========  ==============================================================================================
@@ -19,8 +19,8 @@ from typing import Any
 from ..errors import ArgumentError
 from .mesh import get_global_mesh
 
-# Names of activations first, then those of variables. A name that is not cut has a rule too, so that names that nobody
-# knows are told apart from it.
+# Names of activations first, then those of variables. A name that is never sharded has a rule too, so that it is not
+# taken for an unknown name.
 _RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("batch", ("data", "fsdp")),
     ("length", ()),
@@ -46,7 +46,7 @@ def rules_for(mesh: Any = None) -> tuple[tuple[str, Any], ...]:
     out.
 
     Args:
-        mesh: ``None`` takes the one in force; without any, nothing is cut.
+        mesh: ``None`` means the current mesh; without one, nothing is sharded.
 
     Raises:
         ArgumentError: the mesh has an axis that the recipe does not know.

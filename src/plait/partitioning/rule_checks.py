@@ -19,11 +19,11 @@ from .specs import describe_leaf, get_named_sharding
 
 
 def check_rules(tree: Any, mesh: Any = None, *, activations: Iterable[str] = ()) -> None:
-    """Check the rules in force against a model and a mesh: every name has its meaning, and every rule its use.
+    """Check the current rules against a model and a mesh: every name has its meaning, and every rule its use.
 
     Args:
         tree: a model, or a state of it; shapes will do, such as those of ``plait.eval_shape``.
-        mesh: ``None`` takes the one in force.
+        mesh: ``None`` means the current mesh.
         activations: names that the model gives to activations only, which no variable shows. Those of a whole recipe
             (``rules_for``) need not be named.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from ..core.functional.split import split
 from ..core.graph.axes import sharding_hooks
 from ..core.graph.locate import modules_in_use
 from ..core.objects.variables import Variable, eager_sharding_hooks
+from ..deprecations import deprecated
 from ..errors import ArgumentError
 from ..words import with_article
 from .mesh import check_spec, fitted_spec, get_global_mesh, in_manual_mode, place
@@ -81,7 +81,7 @@ def as_abstract(tree: Any) -> Any:
 
     Args:
         tree: variables that hold ``jax.ShapeDtypeStruct``s without sharding; the mesh is each variable's own
-            (``mesh`` metadata) or the one in force. What has no names, or already a sharding, passes.
+            (``mesh`` metadata) or the current one. What has no names, or already a sharding, passes.
 
     Example:
         >>> mesh = jax.make_mesh((8,), ("x",))
@@ -104,7 +104,7 @@ def as_abstract(tree: Any) -> Any:
 
 def abstract_with_sharding(tree: Any) -> Any:
     """The old name of ``as_abstract``."""
-    warnings.warn("abstract_with_sharding is now called as_abstract", DeprecationWarning, stacklevel=2)
+    deprecated("plait.abstract_with_sharding", since="0.1", instead="plait.as_abstract", removed_in="2.0")
     return as_abstract(tree)
 
 

@@ -1,4 +1,4 @@
-"""Partition specs of variables: their axis names, translated by the rules in force. (rules M22, M25 to M27)"""
+"""Partition specs of variables: their axis names, translated by the current rules. (rules M22, M25 to M27)"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .mesh import check_used_once, fitted_spec
 
 
 def get_var_pspec(variable: Variable[Any]) -> PartitionSpec | None:
-    """The spec of one variable: its ``out_sharding`` under the rules in force.
+    """The spec of one variable: its ``out_sharding`` under the current rules.
 
     Returns:
         ``PartitionSpec()`` for an array without names, ``None`` for something that is no array.

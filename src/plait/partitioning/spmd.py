@@ -35,6 +35,29 @@ from .specs import (
     without_format,
 )
 
+__all__ = [
+    "PARTITION_NAME",
+    "abstract_with_sharding",
+    "add_axis",
+    "apply_rules",
+    "as_abstract",
+    "composite_rules",
+    "from_sharding_rules",
+    "get_abstract_model",
+    "get_logical_axis_rules",
+    "get_mesh",
+    "get_named_sharding",
+    "get_partition_spec",
+    "get_pspec",
+    "get_var_pspec",
+    "logical_axis_rules",
+    "map_sharding",
+    "remove_axis",
+    "set_logical_axis_rules",
+    "shard_value",
+    "with_partitioning",
+]
+
 
 def map_sharding(f: Callable[[Any], Any], sharding: Any) -> Any:
     """A layout with ``f`` applied to the name of each axis; a tuple of names comes out as a ``PartitionSpec``.
@@ -83,7 +106,7 @@ def shard_value(value: Any, out_sharding: Any, sharding_rules: Rules | None, mes
         value: an array.
         out_sharding: the layout; empty or ``None`` leaves the value as it is.
         sharding_rules: rules of the variable, beside those of the thread.
-        mesh: ``None`` takes that of the layout, or the one in force; without any the value stays as it is.
+        mesh: ``None`` means the mesh of the layout, or the current one; without any the value stays as it is.
 
     Raises:
         ArgumentError: a layout that does not fit the mesh or the value.

@@ -1,7 +1,7 @@
 """Metrics: numbers that are gathered over many batches and computed at the end.
 
 A metric is a graph object whose sums are variables, so that it can be updated inside ``jit``. Batches are combined
-exactly: the result does not depend on how the data was cut. (rules O5 to O8)
+exactly: the result does not depend on how the data was split into batches. (rules O5 to O8)
 """
 
 from __future__ import annotations

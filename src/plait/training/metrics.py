@@ -21,6 +21,20 @@ from .classification import (
 )
 from .metric import Metric as Metric, MetricState as MetricState, as_mask, masked_values, number_of
 
+__all__ = [
+    "Accuracy",
+    "Average",
+    "ConfusionMatrix",
+    "F1",
+    "Metric",
+    "MetricState",
+    "MultiMetric",
+    "Precision",
+    "Recall",
+    "Statistics",
+    "Welford",
+]
+
 
 class Average(Metric):
     """The mean of all values.

@@ -33,6 +33,15 @@ from ..paths import Path, describe_path
 from ..typing import FilterLiteral
 from ..words import describe_filter, describe_type
 
+__all__ = [
+    "ModelAndOptimizer",
+    "OptArray",
+    "OptState",
+    "OptVariable",
+    "Optimizer",
+    "to_opt_state",
+]
+
 M = TypeVar("M")
 
 _MISSING: Any = object()

@@ -25,7 +25,7 @@ from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Prefix, choose, is_graph_leaf
 
 _NAME = "_plait_axis_name"
-# Whether the transform around the running function sees to the names.
+# Whether the transform around the running function handles the names.
 _seen_to: contextvars.ContextVar[bool] = contextvars.ContextVar("plait_axis_names_seen_to", default=False)
 
 

@@ -202,7 +202,7 @@ def pmap(
         call = Call("pmap", f, args, kwargs, ins=ins, outs=outs, crossing=crossing, axis_metadata=transform_metadata)
         _check_devices(check_axes(call, axis_size), call, devices, backend)
         donating = donate(call, args, donated)
-        if donating not in mapped_functions:  # JAX compiles anew for another function, however equal
+        if donating not in mapped_functions:  # JAX recompiles for another function, however equal
             mapped_functions[donating] = _mapped(donating, call.ports, donated, options)
         outputs, outcome = mapped_functions[donating](*donating.separated(call.inputs))
         return call.finish(outputs, outcome)

@@ -184,9 +184,14 @@ ROWS = {
         "model.sow(plait.Intermediate, 'h', x)",
         DeprecationWarning,
         "keeps values in attributes",
-        "plait.capture(lambda m: m.sow(plait.Intermediate, 'h', x), plait.Intermediate)(model)",
+        fix="plait.capture(model, plait.Intermediate)",
+        cure="$(x)",
     ),
     "a method that is now a function": Row(
-        "list(model.iter_modules())", DeprecationWarning, "is now plait.iter_modules", "list(plait.iter_modules(model))"
+        "list(module.iter_modules())",
+        DeprecationWarning,
+        r"module\.iter_modules\(\): deprecated",
+        fix="plait.iter_modules(module)",
+        setup="module = model",
     ),
 }

@@ -170,7 +170,7 @@ class Site:
 
 # Python's own protocols: an attribute or a key that is not there, what a subclass defines, an error passed on inside.
 BUILTINS = {"AttributeError", "KeyError", "TypeError", "ValueError", "NotImplementedError", "StopIteration"}
-WARNERS = {"warn", "warn_nothing_selected"}
+WARNERS = {"warn", "warn_nothing_selected", "deprecated"}
 
 
 def sites(file: Path) -> Iterator[Site]:

@@ -102,5 +102,7 @@ ROWS = {
         fix="plait.Rngs(default=0)",
         cure="$()",
     ),
-    "fork with split": Row("rngs.fork(split=4)", DeprecationWarning, "use split", "rngs.split(4)"),
+    "fork with split": Row(
+        "rngs.fork(split=k)", DeprecationWarning, "since plait 0.1", "rngs.$", fix="split(k)", setup="k = 4"
+    ),
 }

@@ -34,7 +34,7 @@ def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
             yield place.path, place.value
 
 
-_EMPTY = id(())  # one object for the whole program, and not worth a place of its own
+_EMPTY = id(())  # one object for the whole program: two uses of it are not sharing
 
 
 def _comes_once(value: Any, kind: Kind) -> bool:

@@ -147,7 +147,7 @@ def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
                     expected=f"parts of a {type(owner).__name__}: {sorted(map(str, children))}",
                     do="pass a state of the same model; to add a module, assign it",
                 )
-            elif value is not current:  # the same array again is welcome in a tuple, too
+            elif value is not current:  # in a tuple, the same array again is allowed
                 impl = get_node_impl(owner)
                 if impl is None or impl.set_key is None:
                     raise GraphError(

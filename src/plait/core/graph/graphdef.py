@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from jax.tree_util import register_static
 
-from ..objects.nodes import GenericPytree
+from ..objects.nodes import GenericPytree as GenericPytree
 from ..objects.repr import repr_fields
 from ..objects.statics import HashableMapping, content_key, same_static, static_key
 
@@ -397,6 +397,3 @@ def _contents(part: _Part) -> Iterator[Any]:
         elif isinstance(part, VariableDef):
             yield part.type, part.index
             yield frozenset((name, content_key(value)) for name, value in part.metadata.items())
-
-
-__all__ = ["GenericPytree", "GraphDef", "LeafDef", "NodeDef", "NodeRef", "VariableDef"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from ..._compat import trace_state
+from ...deprecations import deprecated
 from ...errors import ArgumentTypeError, MetadataError, MetadataKeyError
 from ...words import describe_type, name_of_class, with_article
 from .cells import PLAIN_METADATA, REQUIRED_METADATA, Cell
@@ -55,7 +55,7 @@ class MetadataMethods:
         if name in metadata:
             return metadata[name]
         if name in _OLD_SHARDING_NAMES and "out_sharding" in metadata:
-            warnings.warn(f"{name} is now called out_sharding", DeprecationWarning, stacklevel=2)
+            warn_old_sharding_name(name)
             return metadata["out_sharding"]
         if default is not _MISSING:
             return default
@@ -96,7 +96,7 @@ class MetadataMethods:
         for name in REQUIRED_METADATA & new.keys():
             if new[name] != metadata[name]:
                 raise _fixed_flag(self, name, metadata[name], new[name])
-        self._replace_metadata({**kept, **tidied(new, stacklevel=2)})
+        self._replace_metadata({**kept, **tidied(new)})
 
     def del_metadata(self, name: str) -> None:
         """Delete a metadata entry.
@@ -164,36 +164,36 @@ def refuse_hijax(kind: type, flags: Mapping[str, Any]) -> None:
         )
 
 
-def tidied(entries: Mapping[str, Any], *, stacklevel: int) -> dict[str, Any]:
-    """New metadata entries: hooks as tuples, old sharding names renamed. Warnings name the caller's caller."""
+def tidied(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """New metadata entries: hooks as tuples, old sharding names renamed, with a warning for each old way."""
     tidy = dict(entries)
     for old in _OLD_SHARDING_NAMES:
         if old in tidy:
-            warnings.warn(
-                f"the metadata entry {old!r} is now called 'out_sharding'",
-                DeprecationWarning,
-                stacklevel=stacklevel + 1,
-            )
+            warn_old_sharding_name(old)
             tidy["out_sharding"] = tidy.pop(old)
     for name in _HOOK_NAMES & tidy.keys():
         tidy[name] = hook_tuple(tidy[name])
         if tidy[name]:
-            _warn_about_hooks(stacklevel + 1)
+            _warn_about_hooks()
     return tidy
+
+
+def warn_old_sharding_name(name: str) -> None:
+    deprecated(f"the metadata entry {name!r}", since="0.1", instead="'out_sharding', its new name", removed_in="2.0")
 
 
 _hooks_warned: set[str] = set()
 
 
-def _warn_about_hooks(stacklevel: int) -> None:
+def _warn_about_hooks() -> None:
     """Once per process: methods say the same as hooks in metadata, and can be read in one place."""
     if not _hooks_warned:
         _hooks_warned.add("warned")
-        warnings.warn(
-            "hooks in the metadata of a variable work, and are clearer as methods: override get_value, set_value or "
-            "create_value in a subclass of the variable",
-            DeprecationWarning,
-            stacklevel=stacklevel + 1,
+        deprecated(
+            "hooks in the metadata of a variable",
+            since="0.1",
+            instead="a subclass of the variable that overrides get_value, set_value or create_value",
+            removed_in="2.0",
         )
 
 

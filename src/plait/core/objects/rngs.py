@@ -7,7 +7,6 @@ A stream holds a key and a counter; each draw is ``fold_in(key, counter)`` and a
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._compat import trace_state
+from ...deprecations import deprecated
 from ...errors import ArgumentError, ArgumentTypeError, StreamAttributeError, StreamError, StreamKeyError
 from ...typing import FilterLiteral
 from .filters import to_predicate
@@ -275,7 +275,7 @@ class RngStream(_Samplers):
 
 
 def _warn_fork_split() -> None:
-    warnings.warn("fork(split=k) is deprecated; use split(k)", DeprecationWarning, stacklevel=3)
+    deprecated("fork(split=k)", since="0.1", instead="split(k)", removed_in="2.0")
 
 
 class Rngs(_Samplers):

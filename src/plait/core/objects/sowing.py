@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
 
+from ...deprecations import deprecated
 from ...errors import ArgumentError, ShapeError
 from ...words import describe_type, with_article
 from .trace_guard import check_trace
@@ -157,11 +157,11 @@ class Sowing:
 
 
 def _warn_about_attributes(kind: type) -> None:
-    warnings.warn(
-        "sow outside of plait.capture keeps values in attributes of the module; wrap the call: "
-        f"plait.capture(model, plait.{kind.__name__})(...)",
-        DeprecationWarning,
-        stacklevel=3,
+    deprecated(
+        "sow outside of plait.capture, which keeps values in attributes of the module",
+        since="0.1",
+        instead=f"plait.capture(model, plait.{kind.__name__})(...)",
+        removed_in="2.0",
     )
 
 

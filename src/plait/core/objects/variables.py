@@ -8,7 +8,6 @@ to a variable or to what its metadata refers to.
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -37,7 +36,7 @@ from .cells import (
 from .clock import DETACHED, mark_changed
 from .detached_cells import note_write
 from .lent_cells import LentCell, latest_flatten
-from .metadata_methods import MetadataMethods, joined_with_box, refuse_hijax, tidied
+from .metadata_methods import MetadataMethods, joined_with_box, refuse_hijax, tidied, warn_old_sharding_name
 from .operators import VariableOperators
 from .repr import render_tree, repr_fields, size_comment
 from .settings import defaults
@@ -197,7 +196,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         flags = {name: getattr(defaults, name) if flag is None else flag for name, flag in given.items()}
         refuse_hijax(type(self), flags)
         if entries:
-            entries = tidied(entries, stacklevel=2)
+            entries = tidied(entries)
         for name in self._class_hooks:
             if not entries.get(name):
                 entries[name] = (getattr(type(self), name),)
@@ -222,7 +221,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
     @classmethod
     def from_metadata(cls, value: A, metadata: Mapping[str, Any]) -> Variable[A]:
         """A variable of this class around ``value``, without hooks, ``create_value``, sharding or copies."""
-        entries = {**PLAIN_METADATA, **tidied(metadata, stacklevel=2)}
+        entries = {**PLAIN_METADATA, **tidied(metadata)}
         refuse_hijax(cls, entries)
         return make_variable(cls, value, PLAIN_METADATA if entries == PLAIN_METADATA else entries, current_trace())
 
@@ -345,7 +344,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         if name in cell.metadata:
             return cell.metadata[name]
         if name == "sharding_names" and "out_sharding" in cell.metadata:
-            warnings.warn("sharding_names is now called out_sharding", DeprecationWarning, stacklevel=2)
+            warn_old_sharding_name(name)
             return cell.metadata["out_sharding"]
         try:
             return getattr(cell.raw, name)
@@ -407,7 +406,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         cell = self._cell
         metadata = cell.metadata
         if updates:
-            metadata = {**metadata, **tidied(updates, stacklevel=2)}
+            metadata = {**metadata, **tidied(updates)}
             refuse_hijax(type(self), metadata)
         if metadata is PLAIN_METADATA:
             raw = cell.raw if value is _MISSING else value

@@ -39,6 +39,7 @@ from ..graph.unflatten import Builder
 from ..graph.walks import find_walk
 from ..objects.cells import PLAIN_METADATA, PLAIN_METADATA_KEY
 from ..objects.named import find_named, name_of
+from ..objects.node_predicates import is_node_type
 from ..objects.nodes import GenericPytree, check_node
 from ..objects.statics import HashableMapping
 from ..objects.variables import Variable
@@ -226,7 +227,7 @@ def _decode(data: Any, leaves: list[Any], path: Path) -> Any:
             )
             entries.append(leaf_attribute(key, part) if is_leaf else sub_graph_attribute(key, part))
         metadata = _decode_static(data["metadata"], path) if "metadata" in data else None
-        return node_def(_resolve(data["node"], path), data.get("index"), tuple(entries), metadata)
+        return node_def(_node_type(data["node"], path), data.get("index"), tuple(entries), metadata)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -237,6 +238,13 @@ def _decode(data: Any, leaves: list[Any], path: Path) -> Any:
             expected="what plait.to_config wrote",
             do="write it again",
         ) from error
+
+
+def _node_type(name: str, path: Path) -> type:
+    cls = _resolve(name, path)
+    if not (isinstance(cls, type) and is_node_type(cls)):
+        raise TypeError(f"{name} is no class of nodes")
+    return cls
 
 
 def _key(key: Any) -> Any:

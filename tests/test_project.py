@@ -1,0 +1,126 @@
+"""What the project shows on GitHub and in its package: workflows, templates, notes, citation, links."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import plait
+from tests.docs.test_names_exist import targets
+
+yaml = pytest.importorskip("yaml")
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+WORKFLOWS = {
+    # YAML 1.1 reads the key `on` as True.
+    file.stem: {"on" if key is True else key: value for key, value in yaml.safe_load(file.read_text()).items()}
+    for file in sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+}
+URL = "https://github.com/plait-jax/plait"
+KINDS = [kind["directory"] for kind in PROJECT["tool"]["towncrier"]["type"]]
+FRAGMENTS = sorted(file for file in (ROOT / "changelog.d").glob("*.md") if file.name != "README.md")
+
+
+def steps(workflow):
+    return [step for job in workflow["jobs"].values() for step in job["steps"]]
+
+
+def commands(workflow):
+    return [step["run"] for step in steps(workflow) if "run" in step]
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_a_workflow_runs_what_the_makefile_has(name):
+    """Each job says where it runs, for how long at most, and that it may only read."""
+    workflow = WORKFLOWS[name]
+    assert workflow["permissions"] == {"contents": "read"}
+    for job in workflow["jobs"].values():
+        assert {"runs-on", "timeout-minutes", "steps"} <= set(job)
+        parts = job.get("strategy", {}).get("matrix", {}).get("part", [])
+        for command in (step["run"] for step in job["steps"] if "run" in step):
+            called = re.match(r"make (\S+|\$\{\{ matrix\.part \}\})( [A-Z]+=|$)", command)
+            assert called or command == ".ci/run", command
+            names = [] if called is None else parts if "matrix" in called[1] else [called[1]]
+            assert set(names) <= targets(), command
+
+
+def test_linux_and_macos_run_the_tests_with_every_python_that_is_supported():
+    matrix = WORKFLOWS["tests"]["jobs"]["versions"]["strategy"]["matrix"]
+    assert {name.partition("-")[0] for name in matrix["os"]} == {"ubuntu", "macos"}
+    classifiers = [name.rpartition(" ")[2] for name in PROJECT["project"]["classifiers"] if ":: 3." in name]
+    assert matrix["python"] == classifiers
+    assert {"push", "pull_request"} <= set(WORKFLOWS["tests"]["on"])
+
+
+@pytest.mark.parametrize(("workflow", "command"), [("nightly", "make jax-nightly"), ("weekly", "make downstream")])
+def test_what_takes_long_runs_by_the_clock(workflow, command):
+    assert re.fullmatch(r"\d+ \d+ \* \* [*\d]", WORKFLOWS[workflow]["on"]["schedule"][0]["cron"])
+    assert any(each.startswith(command) for each in commands(WORKFLOWS[workflow]))
+
+
+@pytest.mark.parametrize("name", ["bug.yml", "request.yml"])
+def test_an_issue_form_is_one(name):
+    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / name).read_text(encoding="utf-8"))
+    assert {"name", "description", "body"} <= set(form)
+    ids = [field["id"] for field in form["body"]]
+    assert len(set(ids)) == len(ids)
+    assert all(field["type"] == "textarea" and field["attributes"]["label"] for field in form["body"])
+    assert any(field.get("validations", {}).get("required") for field in form["body"])
+
+
+def test_every_address_of_the_repository_is_the_same():
+    assert PROJECT["project"]["urls"]["Repository"] == URL
+    files = [*ROOT.glob("*.md"), *ROOT.glob("*.cff"), *(ROOT / ".github").rglob("*.*"), ROOT / "pyproject.toml"]
+    texts = {file: file.read_text(encoding="utf-8") for file in files if file.is_file()}
+    found = {address for text in texts.values() for address in re.findall(r"https://github\.com/[\w-]+/[\w-]+", text)}
+    assert found == {URL}
+    for text in texts.values():
+        for path in re.findall(rf"{URL}/blob/main/([\w./-]+)", text):
+            assert (ROOT / path).is_file(), path
+
+
+def test_the_citation_is_of_this_project():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors", "version", "license"} <= set(citation)
+    assert citation["license"] == PROJECT["project"]["license"]
+    assert plait.__version__.startswith(citation["version"])
+
+
+def test_the_readme_says_how_to_install():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "pip install plait" in readme
+    extras = re.findall(r"`(?:pip install 'plait\[)?(\w+)\]?'?`", readme.partition("Extras:")[2].partition("\n\n")[0])
+    assert set(extras) >= {"linen"}
+    assert set(extras) <= set(PROJECT["project"]["optional-dependencies"])
+
+
+def test_the_sdist_lists_files_that_exist():
+    for name in PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]:
+        assert (ROOT / name).exists(), name
+
+
+def test_the_kinds_of_notes_are_those_that_the_readme_names():
+    text = (ROOT / "changelog.d" / "README.md").read_text(encoding="utf-8")
+    sentence = re.search(r"The kinds are (.*?)\.", text, re.DOTALL)
+    assert re.findall(r"`(\w+)`", sentence[1]) == KINDS
+
+
+@pytest.mark.parametrize("file", FRAGMENTS, ids=lambda file: file.name)
+def test_a_note_has_a_kind_and_a_text(file):
+    assert re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(KINDS)})\.md", file.name)
+    assert not file.read_text(encoding="utf-8").startswith("#")
+    assert file.read_text(encoding="utf-8").strip()
+
+
+def test_towncrier_puts_the_notes_together():
+    pytest.importorskip("towncrier")
+    command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "9.9.9", "--date", "2030-01-02"]
+    notes = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert "## 9.9.9 (2030-01-02)" in notes
+    for file in FRAGMENTS:
+        first = file.read_text(encoding="utf-8").strip().splitlines()[0].removeprefix("- ")
+        assert f"- {first}" in notes, file.name
