@@ -5,6 +5,7 @@ import threading
 import jax
 import jax.numpy as jnp
 import pytest
+from hypothesis import given, strategies as st
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import plait
@@ -53,11 +54,48 @@ def test_renaming_for_variables():
         (("unknown", None), RULES, P(None, None)),
         (None, RULES, None),
         ((P.UNCONSTRAINED, "mlp"), RULES, P(P.UNCONSTRAINED, "model")),
+        (("a", "b"), [("a", None), ("b", None), ("b", "x")], P(None, None)),  # None is a target, and not used up
+        (("a",), [("a", "x"), ("a", "y")], P("x")),
+        (("a",), [("a", ("x", "y")), ("a", "z")], P(("x", "y"))),
+        (("a",), [("a", ()), ("a", "x")], P(())),
+        (("b", "a"), [("a", "x"), ("b", "x"), ("b", "y")], P("y", "x")),  # in the order of the rules
+        (("a", "b"), [("a", "x"), ("b", ("y", "x")), ("b", ("y", "z"))], P("x", ("y", "z"))),
+        (("a", None, "b"), [("a", "x"), ("b", "x")], P("x", None, None)),
+        ((("x", "y"), "a"), [("a", "z")], P(("x", "y"), "z")),
     ],
 )
 def test_priorities_for_boxes(names, rules, expected):
     """M31."""
-    assert meta.logical_to_mesh_axes(names, rules) == expected
+    found = meta.logical_to_mesh_axes(names, rules)
+    assert found == expected
+    assert found is None or tuple(found) == tuple(expected)  # P(None) == P() and P(("x",)) == P("x")
+
+
+TARGETS = st.sampled_from([None, "x", "y", "z", ("x", "y"), ("y", "z")])
+NAMES = st.lists(st.sampled_from(["a", "b", "c", None]), max_size=4)
+MANY_RULES = st.lists(st.tuples(st.sampled_from(["a", "b", "c", "d"]), TARGETS), max_size=6)
+
+
+@pytest.mark.oracle
+@given(NAMES, MANY_RULES)
+def test_flax_assigns_the_same(names, rules):
+    """M31."""
+    names = tuple(name for place, name in enumerate(names) if name is None or name not in names[:place])
+    expected = pytest.importorskip("flax.linen.spmd").logical_to_mesh_axes(names, rules)
+    assert tuple(meta.logical_to_mesh_axes(names, rules)) == tuple(expected)
+
+
+@given(NAMES, MANY_RULES)
+def test_no_mesh_axis_is_used_twice_and_the_first_rule_that_fits_counts(names, rules):
+    """M31, as the rule says it."""
+    names = tuple(name for place, name in enumerate(names) if name is None or name not in names[:place])
+    used, expected = set(), {}
+    for name, axis in rules:
+        axes = {axis} - {None} if not isinstance(axis, tuple) else set(axis)
+        if name in names and name not in expected and not axes & used:
+            expected[name] = axis
+            used |= axes
+    assert tuple(meta.logical_to_mesh_axes(names, rules)) == tuple(expected.get(name) for name in names)
 
 
 def test_errors():

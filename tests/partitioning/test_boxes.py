@@ -31,19 +31,23 @@ def test_an_abstract_box_cannot_be_made():
         Half()
 
 
-@given(NAMES, st.integers(0, 5), st.sampled_from(["L", None]))
+@given(NAMES, st.integers(-5, 5), st.sampled_from(["L", None]))
 def test_adding_and_removing_an_axis_are_inverse(names, index, name):
-    """M2, M12, M13: and neither changes the box."""
+    """M2, M12, M13: from either end, and neither changes the box."""
+    index = max(index, -len(names) - 1)
     box = meta.Partitioned(jnp.ones(()), names)
     deep = box.add_axis(index, named(name))
     assert box.names == names
     assert deep.names[index] == name
+    assert len(deep.names) == max(len(names), index) + 1
+    if index < 0:
+        assert deep.names == box.add_axis(len(names) + 1 + index, named(name)).names
     back = deep.remove_axis(index, named(name))
     assert back.names[: len(names)] == names
     assert set(back.names[len(names) :]) <= {None}
     if index <= len(names):
         assert back == box
-    for i in range(len(names)):
+    for i in range(-len(names), len(names)):
         assert box.remove_axis(i, named(names[i])).add_axis(i, named(names[i])) == box
 
 
@@ -62,8 +66,9 @@ def test_errors_of_axes():
     with pytest.raises(AxisNameMismatchError, match=r"(?s)axis 0.*\('a',\).*found +'a'.*expected +'b'") as caught:
         box.remove_axis(0, named("b"))
     assert isinstance(caught.value, AssertionError)
-    with pytest.raises(IndexError, match=r"axis 3.*\('a',\)"):
-        box.remove_axis(3, named("a"))
+    for index in (1, 3, -2, -3):
+        with pytest.raises(IndexError, match=rf"axis {index} .*\('a',\)"):
+            box.remove_axis(index, named("a"))
     with pytest.raises(dataclasses.FrozenInstanceError):
         box.names = ()
 
