@@ -16,9 +16,12 @@ OLDER_TENSORFLOW := 2.14.1 2.19.1
 NEWER  ?= python3.13
 NEWEST := .venv-newest
 DOWNSTREAM := .venv-downstream
+AREA   ?= core
+N      ?= 60
+SEED   ?= 0
 ON_NEWEST := saved_model saving portable readers stablehlo conversion
 
-.PHONY: help demo test slow long torch older newest downstream laws faults optimized nightly lint types lock bench fuzz reference check clean
+.PHONY: help demo test slow long torch older newest downstream laws faults optimized nightly lint types lock bench fuzz mutate reference check clean
 .NOTPARALLEL:
 
 help:
@@ -38,6 +41,7 @@ help:
 	@echo 'make optimized  the tests of make test and make slow, as XLA compiles for users'
 	@echo 'make nightly    what make check leaves out: long, older, newest, laws, faults, optimized'
 	@echo 'make fuzz       the laws, with many more examples'
+	@echo 'make mutate     plants faults and counts those that the tests notice: make mutate AREA=core N=60 SEED=0'
 	@echo 'make bench      the benchmarks'
 	@echo 'make reference  write docs/reference again from the docstrings'
 	@echo 'make lock       resolve requirements.lock again (needs uv; UPGRADE=1 takes newer versions)'
@@ -89,6 +93,9 @@ faults: $(VENV)/dev.stamp
 	PLAIT_FAULTS=100 $(BIN)/python -m pytest -q -n 2 --timeout=0 tests/faults
 
 nightly: long older newest laws faults optimized
+
+mutate: $(VENV)/dev.stamp
+	$(BIN)/python -m mutants $(AREA) -n $(N) --seed $(SEED)
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks
