@@ -118,6 +118,52 @@ def test_trees_of_specs():
     assert meta.logical_to_mesh_sharding(tree, mesh, RULES)["w"] == NamedSharding(mesh, P("data", "model"))
 
 
+X = jnp.ones((8, 4))
+# A value, its logical axes, and the spec of each of its arrays.
+TREES = {
+    "a tuple": ((X, X), (("batch", "mlp"), ("batch", None)), [P("data", "model"), P("data", None)]),
+    "a tuple of one": ((X,), (("batch", "mlp"),), [P("data", "model")]),
+    "a list": ([X, X], [("batch", "mlp"), (None, "mlp")], [P("data", "model"), P(None, "model")]),
+    "a dict in a tuple": (({"a": X}, X), ({"a": ("batch", "mlp")}, ("mlp", None)), [P("data", "model"), P("model")]),
+    "one pair for all": ({"a": X, "b": [X]}, ("batch", "mlp"), [P("data", "model")] * 2),
+    "one pair for a part": ({"a": X, "b": [X]}, {"a": None, "b": (None, "mlp")}, [P(), P(None, "model")]),
+    "nothing for the first": ((X, X), (None, ("batch", None)), [P(), P("data")]),
+    "a spec": (X, P("batch", "mlp"), [P("data", "model")]),
+    "what is left to the compiler": (X, (P.UNCONSTRAINED, "mlp"), [P(None, "model")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lib", ["plait", pytest.param("flax", marks=pytest.mark.oracle)])
+@pytest.mark.parametrize("case", TREES)
+def test_constraints_of_trees(case, lib):
+    """M32: leaf by leaf, whatever the tree is made of."""
+    value, axes, expected = TREES[case]
+    linen = pytest.importorskip("flax.linen") if lib == "flax" else None
+    constrain = meta.with_logical_constraint if linen is None else linen.with_logical_constraint
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    with jax.set_mesh(mesh):
+        found = jax.jit(lambda value: constrain(value, axes, RULES))(value)
+        assert jax.tree.structure(found) == jax.tree.structure(value)
+        for array, spec in zip(jax.tree.leaves(found), expected, strict=True):
+            assert array.sharding.is_equivalent_to(NamedSharding(mesh, spec), 2)
+
+
+@pytest.mark.parametrize("value", [X, (X, X), {"a": 1.0}, 1.0])
+def test_names_in_a_tuple_name_one_axis(value):
+    """M32: ``(("data", "model"), None)`` are the names of one array, or of two, as the value is."""
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    axes = {"a": (("data", "model"), None)} if isinstance(value, dict) else (("data", "model"), None)
+    with jax.set_mesh(mesh):
+        found = jax.tree.leaves(meta.with_logical_constraint(value, axes, RULES))
+    if value is X:
+        assert found[0].sharding.spec == P(("data", "model"), None)
+    elif isinstance(value, tuple):
+        assert [array.sharding.spec for array in found[:1]] == [P(None, None)]  # logical names without a rule
+        assert found[1] is X
+    else:
+        assert found == [1.0]
+
+
 def test_constraints():
     """M32."""
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)

@@ -95,6 +95,14 @@ def test_trees_of_boxes():
         meta.replace_boxed(TREE, {"w": 1})
 
 
+def test_a_repr_shows_value_and_names():
+    """Not the mesh, nor the rules."""
+    mesh = jax.make_mesh((8,), ("x",))
+    assert repr(meta.Partitioned(1.0, ("a",), mesh)) == "Partitioned(value=1.0, names=('a',))"
+    logical = meta.LogicallyPartitioned(1.0, ("a",), mesh, (("a", "x"),))
+    assert repr(logical) == "LogicallyPartitioned(value=1.0, names=('a',))"
+
+
 def test_boxes_in_boxes():
     """M1, M8, M9: a box unboxes one level, the function on trees all of them."""
     inner = meta.Partitioned(jnp.ones(2), ("in",))

@@ -28,6 +28,10 @@ def test_alone_nothing_happens(monkeypatch):
     ("found", "says"),
     [
         ({processes.COUNT: "2"}, "JAX_COORDINATOR_ADDRESS=not set, JAX_NUM_PROCESSES=2, JAX_PROCESS_ID=not set"),
+        ({processes.NUMBER: "0"}, "JAX_COORDINATOR_ADDRESS=not set, JAX_NUM_PROCESSES=not set, JAX_PROCESS_ID=0"),
+        ({processes.COUNT: "2", processes.NUMBER: "0"}, "JAX_COORDINATOR_ADDRESS=not set"),
+        ({processes.ADDRESS: "a:1", processes.NUMBER: "0"}, "JAX_NUM_PROCESSES=not set"),
+        ({processes.ADDRESS: "a:1", processes.COUNT: "2"}, "JAX_PROCESS_ID=not set"),
         (
             {processes.ADDRESS: "localhost", processes.COUNT: "2", processes.NUMBER: "0"},
             "JAX_COORDINATOR_ADDRESS=localhost",

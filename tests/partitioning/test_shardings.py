@@ -44,6 +44,15 @@ def test_specs_of_a_state():
     assert placed["scale"].get_raw_value().sharding.spec == P("model")
 
 
+def test_specs_and_shardings_of_what_is_no_variable():
+    """M22, M25: a box by its names, an array whole, anything else not at all."""
+    tree = {"box": plait.meta.Partitioned(jnp.ones((2, 8)), (None, "model")), "array": jnp.ones(3), "text": "text"}
+    specs = {"box": P(None, "model"), "array": P(), "text": None}
+    assert plait.get_partition_spec(tree) == specs
+    shardings = {name: spec if spec is None else NamedSharding(mesh(), spec) for name, spec in specs.items()}
+    assert plait.get_named_sharding(tree, mesh()) == shardings
+
+
 @pytest.mark.parametrize(
     ("annotation", "expected"),
     [
@@ -141,7 +150,7 @@ def test_abstract_models():
     assert state["count"].get_raw_value().sharding == NamedSharding(own, P())
     assert graphdef == plait.graphdef(Net(plait.Rngs(0)))
     v = plait.Param(jax.ShapeDtypeStruct((4, 2), jnp.float32), out_sharding=("data", None))
-    assert plait.as_abstract(v).get_raw_value().sharding is None
+    assert plait.as_abstract(v) is v  # no mesh
     with jax.set_mesh(own):
         assert plait.as_abstract({"v": v})["v"].get_raw_value().sharding.spec == P("data", None)
     with pytest.warns(DeprecationWarning, match="as_abstract"):
