@@ -26,6 +26,7 @@ class Area:
 
 
 _LAWS = ("tests/laws", "tests/conformance")
+_LAZY = "tests/architecture/test_lazy_packages.py"
 
 AREAS: dict[str, Area] = {
     "core": Area("src/plait/core", ("tests/core", *_LAWS)),
@@ -33,10 +34,10 @@ AREAS: dict[str, Area] = {
     "partitioning": Area("src/plait/partitioning", ("tests/partitioning", "tests/laws/test_axis_name_laws.py")),
     "nn": Area("src/plait/nn", ("tests/nn", "tests/conformance")),
     "training": Area("src/plait/training", ("tests/training",)),
-    "checkpoint": Area("src/plait/checkpoint", ("tests/checkpoint", "tests/test_scratch.py")),
-    "bridge": Area("src/plait/bridge", ("tests/bridge",)),
+    "checkpoint": Area("src/plait/checkpoint", ("tests/checkpoint", "tests/test_scratch.py", _LAZY)),
+    "bridge": Area("src/plait/bridge", ("tests/bridge", _LAZY)),
     "compat": Area("src/plait/compat", ("tests/compat",)),
-    "inspect": Area("src/plait/inspect", ("tests/inspect",)),
+    "inspect": Area("src/plait/inspect", ("tests/inspect", _LAZY)),
     "migrate": Area("src/plait/migrate", ("tests/migrate",)),
 }
 
