@@ -17,13 +17,17 @@ each_failing_rename = pytest.mark.parametrize(
 
 def let_renames_fail(monkeypatch, failures, error):
     """From here on; returns the number of renames that were tried, as a list to look at."""
-    tried, rename = [], os.rename
+    tried = []
 
-    def failing(source, target):
-        tried.append((source, target))
-        if len(tried) - 1 in failures:
-            raise error
-        rename(source, target)
+    def failing(rename):
+        def tries(source, target):
+            tried.append((source, target))
+            if len(tried) - 1 in failures:
+                raise error
+            rename(source, target)
 
-    monkeypatch.setattr(os, "rename", failing)
+        return tries
+
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(os, name, failing(getattr(os, name)))
     return tried

@@ -64,6 +64,18 @@ def test_a_damaged_checkpoint_is_an_error_that_names_it(tmp_path, damage):
         check_whole(path)
 
 
+@pytest.mark.parametrize(("count", "found"), [(1, "f0"), (4, "f0, f1, f2, f3"), (6, "f0, f1, f2, f3 and 2 more")])
+def test_files_that_are_gone_are_named(tmp_path, count, found):
+    with new_folder(tmp_path / "a", overwrite=False) as draft:
+        for number in range(count):
+            (draft / f"f{number}").write_text("x")
+        write_manifest(draft, EMPTY)
+    for file in (tmp_path / "a").glob("f*"):
+        file.unlink()
+    with pytest.raises(CheckpointError, match=rf"found +no {found}\n"):
+        check_whole(tmp_path / "a")
+
+
 @pytest.mark.parametrize("what", ["nothing", "a file", "a folder"])
 def test_something_else_is_not_a_checkpoint(tmp_path, what):
     path = tmp_path / "other"
