@@ -13,6 +13,7 @@ from plait.checkpoint.leaves import (
     is_in_arrays,
     named_leaves,
     show,
+    stored_names,
     to_array,
     to_target,
 )
@@ -191,6 +192,29 @@ def test_every_leaf_that_differs_is_named():
         "bool[]: bool[]",
         "extra: not in the model",
     ]
+
+
+@pytest.mark.parametrize("cast", [False, True])
+def test_another_dtype_of_floats_is_taken_only_when_asked(cast):
+    own, stored = ({"w": describe(jnp.ones(2, dtype), "w")} for dtype in (jnp.float32, jnp.bfloat16))
+    if cast:
+        check_same_leaves(stored, own, at="run/1", cast=True)
+        return
+    with pytest.raises(CheckpointError, match=r"found +w: bfloat16\[2\]\n +expected +w: float32\[2\]\n +do.*cast=True"):
+        check_same_leaves(stored, own, at="run/1")
+
+
+def test_a_leaf_is_found_under_the_name_that_it_had_before():
+    """A key that is a path was text, also with its last entry for itself, whatever stands below it."""
+    key = ("layers", 0, "kernel")
+    node = {"scales": {key: {"a": {"b": jnp.ones(1)}}, "plain": jnp.ones(2)}}
+    name, plain = "scales[('layers', 0, 'kernel')].a.b", "scales.plain"
+    assert set(named_leaves(node)[0]) == {name, plain}
+    own = {name: {}, plain: {}}
+    for older in ("scales['layers[0].kernel'].a.b", "scales['layers[0]'].kernel.a.b"):
+        assert stored_names(node, own, {older: {}, plain: {}}) == {name: older, plain: plain}
+    assert stored_names(node, own, {"scales.kernel.a.b": {}}) == {}
+    assert stored_names(node, own, own) == {name: name, plain: plain}
 
 
 def test_a_long_list_is_shortened():

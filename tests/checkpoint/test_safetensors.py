@@ -1,5 +1,6 @@
 """Safetensors files: round trips of every dtype, shards with an index, and refusal of damaged ones."""
 
+import inspect
 import json
 
 import jax.numpy as jnp
@@ -55,6 +56,11 @@ def test_shards_are_as_large_as_allowed_and_the_index_says_where(tmp_path):
         },
     }
     assert_same(read(checkpoint.load_safetensors(path / INDEX)), ARRAYS)
+
+
+def test_a_shard_has_five_gigabytes_unless_said_otherwise():
+    """As in the files that are published."""
+    assert inspect.signature(checkpoint.save_safetensors).parameters["shard_bytes"].default == 5_000_000_000
 
 
 def test_other_tools_read_it(tmp_path):
