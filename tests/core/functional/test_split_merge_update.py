@@ -231,14 +231,18 @@ MISFITS = {
 }
 
 
+@pytest.mark.parametrize("comes_first", [True, False])
 @pytest.mark.parametrize("case", MISFITS)
-def test_an_update_that_does_not_fit_changes_nothing(case):
-    """G38, section 11: not even the parts that do fit."""
+def test_an_update_that_does_not_fit_changes_nothing(case, comes_first):
+    """G38, section 11: not even the parts that do fit, before and after it."""
     state, error, match = MISFITS[case]
     graph = model()
     graph.t, graph.u, graph.steps, graph.l = (jnp.ones(1),), Box(jnp.ones(1), 1), 3, plait.List([1, 2])
     before = describe(graph)
-    whole = {**state, "a": state.get("a", 100.0), "x": 100.0} if isinstance(state, dict) else state
+    whole = state
+    if isinstance(state, dict):
+        fitting = {name: 100.0 for name in ("a", "x") if name not in state}
+        whole = {**state, **fitting} if comes_first else {**fitting, **state}
     with pytest.raises(error, match=match):
         plait.update(graph, whole)
     assert describe(graph) == before
