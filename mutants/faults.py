@@ -2,7 +2,8 @@
 
 A *place* is a node of the syntax tree with all that may stand there instead. Left alone is what no test can be asked
 for: docstrings, annotations and aliases of types, ``__all__``, imports, blocks for type checkers, overloads, assertions
-(they say what cannot happen), and what errors and warnings tell people, but for the place that they name (``at``).
+and ``zip(strict=True)`` (they say what cannot happen), and what errors and warnings tell people, but for the place that
+they name (``at``).
 """
 
 from __future__ import annotations
@@ -140,6 +141,8 @@ def _is_left_alone(node: cst.CSTNode) -> bool:
     match node:
         case cst.Annotation() | cst.Import() | cst.ImportFrom() | cst.Assert():
             return True
+        case cst.Arg(keyword=cst.Name(value="strict")):
+            return True
         case cst.SimpleStatementLine(body=[cst.Expr(value=cst.SimpleString() | cst.ConcatenatedString())]):
             return True
         case cst.If(test=test):
@@ -167,8 +170,8 @@ def _makes_error(call: cst.Call) -> bool:
 
 
 def _cannot_survive(node: cst.CSTNode) -> bool:
-    """``len(None)`` and ``isinstance(None)`` would only make the tests look good."""
-    return isinstance(node, cst.Call) and _name(node.func) in ("len", "isinstance")
+    """``len(None)``, ``isinstance(None)`` and ``zip(None)`` would only make the tests look good."""
+    return isinstance(node, cst.Call) and _name(node.func) in ("len", "isinstance", "zip")
 
 
 def _name(node: cst.CSTNode) -> str:

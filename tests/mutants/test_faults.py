@@ -41,6 +41,7 @@ LEFT_ALONE = {
     "text of a warning": "x = warnings.warn('one', stacklevel=3)",
     "computed text": "raise SomeError('one' + f(x), found=x[:3], expected=x if y else 'three')",
     "assertion": "assert x < 3, 'one'",
+    "an assertion about lengths": "x = zip(x, y, strict=True)",
     "type checking": "if TYPE_CHECKING:\n    x = 3",
     "cast": "x = cast('str', y)\nreturn",
     "import": "from x import y",
