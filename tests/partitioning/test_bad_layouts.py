@@ -181,6 +181,17 @@ def test_rules_that_nothing_uses():
         check_rules(Net((8, 4), ("data", "model"), sharding_rules=[("typo", "data")]), mesh())
 
 
+@pytest.mark.parametrize("names", [None, ("x", "y")])
+def test_rules_are_looked_at_without_a_mesh_or_a_recipe_for_it(names):
+    given = None if names is None else jax.make_mesh((2, 4), names, axis_types=(AxisType.Auto,) * 2)
+    net = Net((8, 4), ("embed", "mlp"))
+    with plait.logical_axis_rules([("embed", None), ("mlp", None)]):
+        assert check_rules(net, given) is None
+    expected = pytest.raises(ArgumentError, match=r"used by no variable\n +found +'typo' -> None\n.*'embed', 'mlp'")
+    with plait.logical_axis_rules([("embed", None), ("mlp", None), ("typo", None)]), expected:
+        check_rules(net, given)
+
+
 def test_a_missing_or_wrong_name_under_vmap_and_scan():
     def make(key):
         return plait.Param(jnp.ones(4), out_sharding=("mlp",))

@@ -157,6 +157,26 @@ def test_abstract_models():
         plait.abstract_with_sharding(v)
 
 
+SHAPE = jax.ShapeDtypeStruct((8, 2), jnp.float32)
+PASSES = {
+    "no names": lambda: plait.Param(SHAPE),
+    "empty names": lambda: plait.Param(SHAPE, out_sharding=()),
+    "a sharding of its own": lambda: plait.Param(
+        SHAPE.update(sharding=NamedSharding(mesh(), P("model"))), out_sharding=("data", None)
+    ),
+    "values": lambda: plait.Param(jnp.ones((8, 2)), out_sharding=("data", None)),
+    "no variable": lambda: SHAPE,
+}
+
+
+@pytest.mark.parametrize("case", PASSES)
+def test_what_needs_no_sharding_passes(case):
+    """M36."""
+    with jax.set_mesh(mesh()):
+        leaf = PASSES[case]()
+        assert plait.as_abstract({"leaf": leaf})["leaf"] is leaf
+
+
 def test_names_follow_optimizer_state():
     """M33, ask 8: mirrors of variables have their metadata."""
     optax = pytest.importorskip("optax")
