@@ -86,6 +86,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.slow
 def test_a_fault_is_noticed_however_it_ends_the_tests(tree, monkeypatch):
     """And the next one finds a process that stands by."""
     (tree / "tests/test_process.py").write_text(IN_A_PROCESS)
