@@ -7,6 +7,7 @@ tests take several times as long as without it.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import json
@@ -107,6 +108,7 @@ class _Tests:
         self.each = 0.0
         self.seconds = 3600.0
         self.order: dict[str, float] = {}
+        self.noticers: collections.Counter[str] = collections.Counter()
 
     def ask(self, tests: list[str], **fault: str) -> dict[str, Any]:
         request = {"tests": tests, "output": str(self.output), "seconds": self.seconds, "each": self.each, **fault}
@@ -133,14 +135,19 @@ class _Tests:
         """The test that notices a fault, and how long that took."""
         took = 0.0
         for stage in stages(self.area, self.root, self.root / fault.file):
-            quick = sorted(stage, key=lambda path: self.order.get(Path(path).relative_to(self.root).as_posix(), 0.0))
-            answer = self.ask(quick, file=str(self.root / fault.file), source=fault.source)
+            answer = self.ask(sorted(stage, key=self.rank), file=str(self.root / fault.file), source=fault.source)
             took += answer["took"]
             if answer["failed"]:
+                self.noticers[answer["failed"].partition("::")[0]] += 1
                 return answer["failed"], took
             if answer["code"] not in (PASSED, NOTHING_TO_RUN):
                 raise RuntimeError(f"pytest could not run the tests ({answer['code']}):\n{self._printed()}")
         return None, took
+
+    def rank(self, path: str) -> tuple[int, float]:
+        """Files that have noticed many faults come first, and then those that take little time."""
+        name = Path(path).relative_to(self.root).as_posix()
+        return -self.noticers[name], self.order.get(name, 0.0)
 
     def _printed(self) -> str:
         return self.output.read_text(errors="replace")[-5000:] if self.output.exists() else ""

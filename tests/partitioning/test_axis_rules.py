@@ -102,8 +102,10 @@ def test_errors():
     """Section 10."""
     with pytest.raises(ArgumentError, match=r"'a' in \('a', 'a'\)"):
         meta.logical_to_mesh_axes(("a", "a"), RULES)
-    with pytest.raises(ArgumentError, match="a dict"):
-        meta.logical_to_mesh_axes(("a",), {"a": "x"})
+    for rules in ({"a": "x"}, {("a", "x")}, 3, iter([("a", "x")]), "ax"):
+        for call in (lambda rules: meta.logical_to_mesh_axes(("a",), rules), plait.logical_axis_rules):
+            with pytest.raises(ArgumentError, match=f"sequence of pairs\n +found +a {type(rules).__name__}: "):
+                call(rules)
     with pytest.raises(ArgumentError, match=r"pair.*\n.*'mlp'"):
         plait.logical_axis_rules(["mlp"])
     with pytest.raises(ArgumentError, match="'unknown'"):
