@@ -76,8 +76,9 @@ def test_shapes_that_are_to_get_shardings(shape, names, says):
 
 @wrong
 def test_an_activation(shape, names, says):
-    with jax.set_mesh(mesh()), plait.logical_axis_rules(RULES), pytest.raises(ArgumentError, match=rf"(?s){says}"):
+    with jax.set_mesh(mesh()), plait.logical_axis_rules(RULES), pytest.raises(ArgumentError, match=rf"(?s){says}") as e:
         jax.jit(lambda: with_sharding_constraint(jnp.ones(shape), names))()
+    assert e.value.parts["at"].startswith("an activation")
 
 
 # shape, names, the spec that it gets, what the warning says; ``None`` for no warning
