@@ -81,6 +81,14 @@ def test_an_activation(shape, names, says):
     assert e.value.parts["at"].startswith("an activation")
 
 
+@pytest.mark.parametrize("names", [("mlp", "mlp"), ("mlp", "heads"), ("embed", 3)], ids=str)
+def test_the_output_of_a_layer(names):
+    with jax.set_mesh(mesh(AxisType.Explicit)), plait.logical_axis_rules(RULES):
+        with pytest.raises(ArgumentError, match="same mesh axis|an entry for each axis") as caught:
+            plait.partitioning.out_sharding(*names)
+        assert caught.value.parts["at"] == "an activation"
+
+
 # shape, names, the spec that it gets, what the warning says; ``None`` for no warning
 UNEVEN = {
     "a dimension": ((8, 6), ("embed", "mlp"), P(), r"dimension 1.*length 6.*\(8, 6\).*of 4.*'model' of size 4"),
