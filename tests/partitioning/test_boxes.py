@@ -189,6 +189,28 @@ def test_wrapped_initializers_keep_their_names():
 
 
 @pytest.mark.oracle
+def test_boxes_of_linen_are_boxes_and_nothing_else_is():
+    """B3; whatever was loaded first is in tests/bridge/test_load_order.py."""
+    linen = pytest.importorskip("flax.core.meta")
+
+    class Own(linen.Partitioned):
+        pass
+
+    class Other(dict):
+        pass
+
+    x = jnp.ones(2)
+    for cls in (linen.Partitioned, Own):
+        assert issubclass(cls, meta.AxisMetadata)
+        assert not issubclass(cls, meta.Partitioned)
+        box = cls(x, ("a",))
+        assert meta.is_axis_metadata(box)
+        assert meta.unbox({"w": box})["w"] is x
+    for value in (x, Other(), object(), ("a",), plait.Param(x)):
+        assert not meta.is_axis_metadata(value)
+
+
+@pytest.mark.oracle
 @given(NAMES, st.integers(0, 5))
 def test_flax_agrees(names, index):
     """M12, M17, M31: Flax Linen's boxes, run as an oracle."""
