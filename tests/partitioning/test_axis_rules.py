@@ -118,6 +118,13 @@ def test_trees_of_specs():
     tree = {"w": P("batch", "mlp"), "n": None}
     assert meta.logical_to_mesh(tree, RULES) == {"w": P("data", "model"), "n": None}
     assert meta.logical_to_mesh_sharding(tree, mesh, RULES)["w"] == NamedSharding(mesh, P("data", "model"))
+    variables = {"v": plait.Param(P("mlp")), "none": plait.BatchStat(None), "text": "text", "x": X, "n": 3}
+    found = meta.logical_to_mesh(variables, RULES)
+    assert (type(found["v"]), found["v"].get_raw_value()) == (plait.Param, P("model"))
+    assert {name: found[name] is variables[name] for name in ("text", "x", "n")} == dict.fromkeys(
+        ("text", "x", "n"), True
+    )
+    assert found["none"].get_raw_value() is None
 
 
 X = jnp.ones((8, 4))

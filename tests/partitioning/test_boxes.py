@@ -132,6 +132,12 @@ def test_equality_never_raises():
     assert box != meta.Partitioned(jnp.arange(4), ("x",))
     assert box != meta.Partitioned(jnp.arange(3), ("y",))
     assert box != "a box"
+    x = jnp.arange(3)
+    trees = [x, {"a": x}, {"b": x}, (x,), [x], (x, x), {"a": x + 1}, None, "text"]
+    for i, first in enumerate(trees):
+        for j, second in enumerate(trees):
+            same = meta.Partitioned(first, ("x",)) == meta.Partitioned(jax.tree.map(lambda leaf: leaf, second), ("x",))
+            assert same is (i == j)
 
 
 def test_specs_and_shardings_of_a_tree():
