@@ -84,7 +84,7 @@ def test_an_activation(shape, names, says):
 @pytest.mark.parametrize("names", [("mlp", "mlp"), ("mlp", "heads"), ("embed", 3)], ids=str)
 def test_the_output_of_a_layer(names):
     with jax.set_mesh(mesh(AxisType.Explicit)), plait.logical_axis_rules(RULES):
-        with pytest.raises(ArgumentError, match="same mesh axis|an entry for each axis") as caught:
+        with pytest.raises(ArgumentError, match=r"same mesh axis|an entry for each axis") as caught:
             plait.partitioning.out_sharding(*names)
         assert caught.value.parts["at"] == "an activation"
 
