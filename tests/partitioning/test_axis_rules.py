@@ -95,7 +95,16 @@ def test_no_mesh_axis_is_used_twice_and_the_first_rule_that_fits_counts(names, r
         if name in names and name not in expected and not axes & used:
             expected[name] = axis
             used |= axes
-    assert tuple(meta.logical_to_mesh_axes(names, rules)) == tuple(expected.get(name) for name in names)
+    spec = P(*(expected.get(name) for name in names))
+    assert tuple(meta.logical_to_mesh_axes(names, rules)) == tuple(spec)
+    missing = [name for name in names if name is not None and name not in expected]
+    unconstrained = meta.logical_to_mesh_axes(names, rules, fallback=meta.RulesFallback.NO_CONSTRAINT)
+    assert unconstrained == (None if missing else spec)
+    if missing:
+        with pytest.raises(ArgumentError, match=f"found +{', '.join(map(repr, missing))} in "):
+            meta.logical_to_mesh_axes(names, rules, fallback=meta.RulesFallback.RAISE_ERROR)
+    else:
+        assert meta.logical_to_mesh_axes(names, rules, fallback=meta.RulesFallback.RAISE_ERROR) == spec
 
 
 def test_errors():
