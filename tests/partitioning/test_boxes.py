@@ -216,6 +216,36 @@ def test_boxes_of_linen_are_boxes_and_nothing_else_is():
         assert not meta.is_axis_metadata(value)
 
 
+class Plain(meta.AxisMetadata):
+    """A box of one's own, which is neither of those that plait has."""
+
+    def unbox(self):
+        return 1
+
+    def replace_boxed(self, val):
+        return self
+
+    def add_axis(self, index, params):
+        return self
+
+    def remove_axis(self, index, params):
+        return self
+
+
+@pytest.mark.oracle
+def test_boxes_are_boxes_of_linen():
+    """B3."""
+    linen, spmd = pytest.importorskip("flax.core.meta"), pytest.importorskip("flax.linen.spmd")
+    boxes = [Plain(), meta.Partitioned(1.0, ()), meta.LogicallyPartitioned(1.0, ())]
+    kinds = [linen.AxisMetadata, linen.Partitioned, spmd.LogicallyPartitioned]
+    assert [[isinstance(box, kind) for kind in kinds] for box in boxes] == [
+        [True, False, False],
+        [True, True, False],
+        [True, True, True],
+    ]
+    assert not any(isinstance(jnp.ones(1), kind) for kind in kinds)
+
+
 @pytest.mark.oracle
 @given(NAMES, st.integers(0, 5))
 def test_flax_agrees(names, index):

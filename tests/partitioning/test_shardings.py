@@ -157,6 +157,22 @@ def test_abstract_models():
         plait.abstract_with_sharding(v)
 
 
+def test_the_mesh_of_an_abstract_model_is_in_force_while_it_is_made():
+    """M35: also in place of another one, which is in force again afterwards."""
+    seen = []
+
+    def make():
+        seen.append(jax.sharding.get_abstract_mesh())
+        return Net(plait.Rngs(0))
+
+    own, other = mesh(), mesh(names=("a", "b"))
+    plait.get_abstract_model(make, own)
+    with jax.set_mesh(other):
+        plait.get_abstract_model(make, own)
+        assert jax.sharding.get_abstract_mesh() == other.abstract_mesh
+    assert seen == [own.abstract_mesh] * 2
+
+
 SHAPE = jax.ShapeDtypeStruct((8, 2), jnp.float32)
 PASSES = {
     "no names": lambda: plait.Param(SHAPE),
