@@ -248,6 +248,21 @@ def test_an_update_that_does_not_fit_changes_nothing(case, comes_first):
     assert describe(graph) == before
 
 
+@pytest.mark.parametrize(
+    "kinds", [(), (plait.Param,), (plait.Param, plait.BatchStat), (plait.Cache, plait.Param, plait.BatchStat)]
+)
+@pytest.mark.parametrize("flat", [False, True])
+def test_an_update_takes_the_parts_of_a_state_however_many_they_are(kinds, flat):
+    """G38: each of them counts."""
+    make = lambda value: Node(a=plait.Param(value), b=plait.BatchStat(value), c=[plait.Cache(value)])
+    parts = plait.state(make(1.0), *kinds, ...)
+    parts = parts if isinstance(parts, tuple) else (parts,)
+    assert len(parts) == len(kinds) + 1
+    graph = make(0.0)
+    plait.update(graph, *(part.flat_state() if flat else part for part in parts))
+    assert describe(graph) == describe(make(1.0))
+
+
 def test_a_list_can_grow_by_an_update():
     """G38: plait.List takes the next index; the order of the state does not matter."""
     graph = Node(l=plait.List([1.0]))
