@@ -17,10 +17,13 @@ NEWER  ?= python3.13
 NEWEST := .venv-newest
 DOWNSTREAM := .venv-downstream
 JAX_NIGHTLY := .venv-jax-nightly
+AREA   ?= core
+N      ?= 60
+SEED   ?= 0
 ON_NEWEST := saved_model saving portable readers stablehlo conversion
 ON_JAX_NIGHTLY := core transforms nn partitioning training compat checkpoint inspect conformance laws
 
-.PHONY: help demo test slow long torch older newest downstream jax-nightly laws faults optimized nightly lint types lock bench fuzz reference notes check clean
+.PHONY: help demo test slow long torch older newest downstream jax-nightly laws faults optimized nightly lint types lock bench fuzz mutate reference notes check clean
 .NOTPARALLEL:
 
 help:
@@ -41,6 +44,7 @@ help:
 	@echo 'make optimized  the tests of make test and make slow, as XLA compiles for users'
 	@echo 'make nightly    what make check leaves out: long, older, newest, laws, faults, optimized'
 	@echo 'make fuzz       the laws, with many more examples'
+	@echo 'make mutate     plants faults and counts those that the tests notice: make mutate AREA=core N=60 SEED=0'
 	@echo 'make bench      the benchmarks'
 	@echo 'make reference  write docs/reference again from the docstrings'
 	@echo 'make notes      what CHANGELOG.md will say about the next release'
@@ -96,6 +100,9 @@ faults: $(VENV)/dev.stamp
 	PLAIT_FAULTS=100 $(BIN)/python -m pytest -q -n 2 --timeout=0 tests/faults
 
 nightly: long older newest laws faults optimized
+
+mutate: $(VENV)/dev.stamp
+	$(BIN)/python -m mutants $(AREA) -n $(N) --seed $(SEED)
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks

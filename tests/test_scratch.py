@@ -71,6 +71,26 @@ def test_what_it_had_taken_away_to_replace_it_is_left(tmp_path, writer):
     assert left(tmp_path) == before
 
 
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+@pytest.mark.parametrize("was_replaced", [True, False])
+def test_a_block_that_fails_leaves_only_what_it_had_taken_away(tmp_path, error, was_replaced):
+    with pytest.raises(error), scratch_folder(tmp_path / "step-1") as scratch:
+        (scratch / "half").write_text("x")
+        if was_replaced:
+            (scratch / "replaced").write_text("old")
+        raise error
+    assert left(tmp_path) == [scratch.name] * was_replaced
+    with scratch_folder(tmp_path / "step-1"):
+        pass
+    assert left(tmp_path) == [scratch.name] * was_replaced
+
+
+def test_a_block_that_succeeds_leaves_nothing(tmp_path):
+    with scratch_folder(tmp_path / "step-1") as scratch:
+        (scratch / "replaced").write_text("old")
+    assert left(tmp_path) == []
+
+
 @pytest.mark.parametrize("name", [".step-1.abc.partial", ".step-1.partial", "step-1.partial"])
 def test_a_folder_without_a_lock_may_be_somebody_s(tmp_path, name):
     (tmp_path / name).mkdir()

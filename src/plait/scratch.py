@@ -27,6 +27,8 @@ _LOCK = "writing.lock"
 def scratch_folder(target: Path) -> Iterator[Path]:
     """A fresh folder on the same disk as ``target``, which is removed at the end with all that is in it.
 
+    It stays when the block fails and left something under ``replaced`` in it: what was at ``target`` before.
+
     Raises:
         OSError: none can be made there.
     """
@@ -35,10 +37,13 @@ def scratch_folder(target: Path) -> Iterator[Path]:
     lock = hold(scratch / _LOCK, create=True)
     if lock is None:  # a folder that nobody can be seen to hold is nobody's to remove
         (scratch / _LOCK).unlink(missing_ok=True)
+    is_done = False
     try:
         yield scratch
+        is_done = True
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        if is_done or not os.path.lexists(scratch / "replaced"):
+            shutil.rmtree(scratch, ignore_errors=True)
         if lock is not None:
             os.close(lock)
 

@@ -49,6 +49,19 @@ def test_two_classes_of_one_name_are_an_error_that_names_both():
     assert bridge.variable_type("KindsTwice") is first
 
 
+@pytest.mark.parametrize("register", [plait.register_variable_name, bridge.register_variable_name_type_pair])
+def test_a_name_of_its_own_cures_it(register):
+    """B6: as the error says; each of the two classes then has its name, and keeps it."""
+    name = f"Kinds{register.__name__}"
+    first, second, third = (type(name, (plait.Variable,), {}) for _ in range(3))
+    assert bridge.variable_type_name(first) == name
+    register(f"{name}_second", second)
+    assert [bridge.variable_type_name(cls) for cls in (first, second)] == [name, f"{name}_second"]
+    assert [bridge.variable_type(text) for text in (name, f"{name}_second")] == [first, second]
+    with pytest.raises(ArgumentError, match=f"'{name}' is taken"):
+        bridge.variable_type_name(third)
+
+
 def test_a_pair_is_registered_and_only_overwritten_on_demand():
     """B7."""
 

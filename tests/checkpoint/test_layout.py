@@ -16,6 +16,7 @@ from plait.checkpoint.layout import (
     write_manifest,
 )
 from plait.errors import CheckpointError
+from tests.failing_renames import each_failing_rename, let_renames_fail
 
 EMPTY = Manifest(None, {}, {})
 
@@ -61,6 +62,18 @@ def test_a_damaged_checkpoint_is_an_error_that_names_it(tmp_path, damage):
     damage(path)
     with pytest.raises(CheckpointError, match=r"at +.*damaged\n"):
         check_whole(path)
+
+
+@pytest.mark.parametrize(("count", "found"), [(1, "f0"), (4, "f0, f1, f2, f3"), (6, "f0, f1, f2, f3 and 2 more")])
+def test_files_that_are_gone_are_named(tmp_path, count, found):
+    with new_folder(tmp_path / "a", overwrite=False) as draft:
+        for number in range(count):
+            (draft / f"f{number}").write_text("x")
+        write_manifest(draft, EMPTY)
+    for file in (tmp_path / "a").glob("f*"):
+        file.unlink()
+    with pytest.raises(CheckpointError, match=rf"found +no {found}\n"):
+        check_whole(tmp_path / "a")
 
 
 @pytest.mark.parametrize("what", ["nothing", "a file", "a folder"])
@@ -119,6 +132,34 @@ def test_a_body_that_fails_leaves_what_was_there(tmp_path):
         (draft / MANIFEST).write_text(str(1 // 0))
     assert os.listdir(tmp_path) == ["a"]
     assert check_whole(path).step == 1
+
+
+@each_failing_rename
+def test_a_rename_that_fails_loses_nothing(tmp_path, monkeypatch, failures, error):
+    """What was there is in its place, or, when it cannot be put back, beside it."""
+    path = make(tmp_path / "a", step=1)
+    tried = let_renames_fail(monkeypatch, failures, error)
+    with pytest.raises(type(error), match="no rename today"):
+        make(path, step=2)
+    assert len(tried) > max(failures)
+    if failures == (1, 2):
+        (path,) = tmp_path.glob(".a.*/replaced")
+    else:
+        assert os.listdir(tmp_path) == ["a"]
+    assert check_whole(path).step == 1
+
+
+def test_a_first_checkpoint_whose_rename_fails_leaves_nothing(tmp_path, monkeypatch):
+    let_renames_fail(monkeypatch, (0,), OSError("no rename today"))
+    with pytest.raises(OSError, match="no rename today"):
+        make(tmp_path / "a")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_was_replaced_is_gone(tmp_path):
+    make(tmp_path / "a", step=1)
+    assert check_whole(make(tmp_path / "a", step=2)).step == 2
+    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_a_path_that_is_taken_is_an_error_before_the_body(tmp_path):

@@ -13,10 +13,11 @@ from plait.checkpoint.leaves import (
     is_in_arrays,
     named_leaves,
     show,
+    stored_names,
     to_array,
     to_target,
 )
-from plait.errors import ArgumentTypeError, CheckpointError
+from plait.errors import ArgumentError, ArgumentTypeError, CheckpointError
 
 VALUES = {
     "float32[2, 3]": np.zeros((2, 3), np.float32),
@@ -67,7 +68,11 @@ def test_weak_types_stay_as_they_are(value):
 
 
 @pytest.mark.parametrize(
-    "value", [object(), np.array(["a"]), np.zeros(2, "M8[s]"), b"1"], ids=lambda v: type(v).__name__
+    "value",
+    # The last are not Python's own, whatever they are called.
+    [object(), np.array(["a"]), np.zeros(2, "M8[s]"), b"1", None, np.zeros(1, [("x", "f4")])]
+    + [type(f"{kind.__name__}", (kind,), {})() for kind in (int, float, complex, str)],
+    ids=lambda v: f"{type(v).__module__}.{type(v).__name__}",
 )
 def test_what_a_checkpoint_cannot_hold_is_refused_by_name(value):
     with pytest.raises(ArgumentTypeError, match=r"at +model\.w\n"):
@@ -82,6 +87,56 @@ def test_a_shape_is_described_and_read_as_its_value_would_be(value):
     assert describe(shape, "w") == describe(value, "w")
     target, shaped = to_target(value, "leaf"), to_target(shape, "leaf")
     assert (shaped.shape, shaped.dtype) == (target.shape, target.dtype)
+
+
+EIGHT = jax.sharding.NamedSharding(jax.make_mesh((8,), ("x",)), jax.sharding.PartitionSpec("x"))
+ONE = jax.sharding.SingleDeviceSharding(jax.devices()[3])
+PLACED = {
+    "an array": (jnp.ones((8, 2)), jnp.ones(1).sharding),
+    "an array of another device": (jax.device_put(jnp.ones((8, 2)), ONE), ONE),
+    "a sharded array": (jax.device_put(jnp.ones((8, 2)), EIGHT), EIGHT),
+    "a shape": (jax.ShapeDtypeStruct((8, 2), jnp.float32), None),
+    "a sharded shape": (jax.ShapeDtypeStruct((8, 2), jnp.float32, sharding=EIGHT), EIGHT),
+    "a key": (jax.device_put(jax.random.key(0), ONE), ONE),
+}
+
+
+@pytest.mark.parametrize("case", PLACED)
+def test_what_is_read_goes_where_the_value_lies(case):
+    value, sharding = PLACED[case]
+    target = to_target(value, "leaf")
+    assert isinstance(target, jax.ShapeDtypeStruct)
+    assert (target.sharding is None) == (sharding is None)
+    assert sharding is None or target.sharding.is_equivalent_to(sharding, len(target.shape))
+    if isinstance(value, jax.Array) and case != "a key":
+        assert to_array(value, "leaf") is value
+
+
+@pytest.mark.parametrize("case", PLACED)
+def test_what_one_of_several_processes_has_for_itself_is_read_onto_its_host(case, monkeypatch):
+    """And stored from there; what lies on the devices of all stays there."""
+    value, _ = PLACED[case]
+    alone = to_target(value, "leaf")
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    target = to_target(value, "leaf")
+    assert (type(target) is np.ndarray) == (case != "a sharded shape")
+    assert (target.shape, target.dtype) == (alone.shape, alone.dtype)
+    if isinstance(value, jax.Array):
+        stored = to_array(value, "leaf")
+        assert (type(stored), stored.shape, stored.dtype) == (np.ndarray, target.shape, target.dtype)
+
+
+@pytest.mark.parametrize("value", [np.ones((2, 3), np.int8), np.float64(3), np.ones((0, 2))], ids=repr)
+def test_numpy_is_read_into_numpy(value):
+    target = to_target(value, "leaf")
+    assert (type(target), target.shape, target.dtype) == (np.ndarray, value.shape, value.dtype)
+    assert type(to_array(value, "leaf")) is np.ndarray
+
+
+def test_a_sharding_that_cannot_cut_a_shape_names_the_leaf():
+    shape = jax.ShapeDtypeStruct((7, 2), jnp.float32, sharding=EIGHT)
+    with pytest.raises(ArgumentError, match=r"at +model\.w of the checkpoint\n"):
+        to_target(shape, "model.w")
 
 
 def test_a_shape_without_values_cannot_be_stored():
@@ -137,6 +192,29 @@ def test_every_leaf_that_differs_is_named():
         "bool[]: bool[]",
         "extra: not in the model",
     ]
+
+
+@pytest.mark.parametrize("cast", [False, True])
+def test_another_dtype_of_floats_is_taken_only_when_asked(cast):
+    own, stored = ({"w": describe(jnp.ones(2, dtype), "w")} for dtype in (jnp.float32, jnp.bfloat16))
+    if cast:
+        check_same_leaves(stored, own, at="run/1", cast=True)
+        return
+    with pytest.raises(CheckpointError, match=r"found +w: bfloat16\[2\]\n +expected +w: float32\[2\]\n +do.*cast=True"):
+        check_same_leaves(stored, own, at="run/1")
+
+
+def test_a_leaf_is_found_under_the_name_that_it_had_before():
+    """A key that is a path was text, also with its last entry for itself, whatever stands below it."""
+    key = ("layers", 0, "kernel")
+    node = {"scales": {key: {"a": {"b": jnp.ones(1)}}, "plain": jnp.ones(2)}}
+    name, plain = "scales[('layers', 0, 'kernel')].a.b", "scales.plain"
+    assert set(named_leaves(node)[0]) == {name, plain}
+    own = {name: {}, plain: {}}
+    for older in ("scales['layers[0].kernel'].a.b", "scales['layers[0]'].kernel.a.b"):
+        assert stored_names(node, own, {older: {}, plain: {}}) == {name: older, plain: plain}
+    assert stored_names(node, own, {"scales.kernel.a.b": {}}) == {}
+    assert stored_names(node, own, own) == {name: name, plain: plain}
 
 
 def test_a_long_list_is_shortened():

@@ -1,5 +1,6 @@
 """Safetensors files: round trips of every dtype, shards with an index, and refusal of damaged ones."""
 
+import inspect
 import json
 
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from plait import checkpoint
 from plait.checkpoint.safetensors import _DTYPES, INDEX
 from plait.errors import ArgumentTypeError, CheckpointError
 from tests.compare import assert_same
+from tests.failing_renames import each_failing_rename, let_renames_fail
 
 ARRAYS = {"a.weight": jnp.ones((4, 3)), "a.bias": jnp.zeros(3), "b.weight": jnp.full((2, 8), 2, jnp.bfloat16)}
 
@@ -56,6 +58,11 @@ def test_shards_are_as_large_as_allowed_and_the_index_says_where(tmp_path):
     assert_same(read(checkpoint.load_safetensors(path / INDEX)), ARRAYS)
 
 
+def test_a_shard_has_five_gigabytes_unless_said_otherwise():
+    """As in the files that are published."""
+    assert inspect.signature(checkpoint.save_safetensors).parameters["shard_bytes"].default == 5_000_000_000
+
+
 def test_other_tools_read_it(tmp_path):
     from safetensors.numpy import load_file
 
@@ -81,11 +88,12 @@ def test_a_truncated_file_is_refused(tmp_path, keep):
         checkpoint.load_safetensors(path)
 
 
-def test_a_file_that_shrinks_after_it_was_opened_is_refused(tmp_path):
+@pytest.mark.parametrize("change", [lambda path: path.write_bytes(path.read_bytes()[:-60]), lambda path: path.unlink()])
+def test_a_file_that_changes_after_it_was_opened_is_refused(tmp_path, change):
     path = checkpoint.save_safetensors(tmp_path / "w.safetensors", ARRAYS)
     arrays = checkpoint.load_safetensors(path)
-    path.write_bytes(path.read_bytes()[:-60])
-    with pytest.raises(CheckpointError, match="has changed since it was opened"):
+    change(path)
+    with pytest.raises(CheckpointError, match=r"at +.*w\.safetensors\n.*has changed since it was opened"):
         read(arrays)
 
 
@@ -143,6 +151,32 @@ def test_what_is_there_is_replaced_only_when_asked(tmp_path, name):
     checkpoint.save_safetensors(path, ARRAYS, shard_bytes=60, overwrite=True)
     assert_same(read(checkpoint.load_safetensors(path)), ARRAYS)
     assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
+@each_failing_rename
+def test_a_rename_that_fails_loses_nothing(tmp_path, monkeypatch, failures, error):
+    """What was there is in its place, or, when it cannot be put back, beside it."""
+    path = checkpoint.save_safetensors(tmp_path / "w", {"x": np.ones(2)})
+    tried = let_renames_fail(monkeypatch, failures, error)
+    expected = CheckpointError if isinstance(error, OSError) else type(error)
+    with pytest.raises(expected, match="no rename today"):
+        checkpoint.save_safetensors(path, ARRAYS, overwrite=True)
+    assert len(tried) > max(failures)
+    if failures == (1, 2):
+        (path,) = tmp_path.glob(".w.*/replaced")
+    else:
+        assert [file.name for file in tmp_path.iterdir()] == ["w"]
+    assert_same(read(checkpoint.load_safetensors(path)), {"x": np.ones(2)})
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_file_whose_rename_fails_stays_as_it_was(tmp_path, monkeypatch, error):
+    path = checkpoint.save_safetensors(tmp_path / "w.safetensors", {"x": np.ones(2)})
+    let_renames_fail(monkeypatch, (0,), error("no rename today"))
+    with pytest.raises((CheckpointError, KeyboardInterrupt), match="no rename today"):
+        checkpoint.save_safetensors(path, ARRAYS, overwrite=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["w.safetensors"]
+    assert_same(read(checkpoint.load_safetensors(path)), {"x": np.ones(2)})
 
 
 def test_a_folder_of_something_else_is_never_replaced(tmp_path):

@@ -14,16 +14,9 @@ NAMES = (
     "checkify shard_map split state clone graphdef flatten iter_graph iter_modules iter_children recursive_map view "
     "view_info split_rngs fork_rngs reseed backup_keys cached_partial get_abstract_model"
 )
-MISSING: set[str] = set()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason="not in plait yet")) if name in MISSING else name
-        for name in NAMES.split()
-    ],
-)
+@pytest.mark.parametrize("name", NAMES.split())
 def test_every_name_is_there_with_its_modes_fixed(name):
     """X29: whichever of the two modes the function takes is True."""
     function = getattr(compat, name)

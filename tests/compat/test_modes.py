@@ -13,6 +13,7 @@ import plait
 from plait import Param
 from plait.compat.modes import graph_mode, graph_updates_mode
 from plait.errors import ArgumentError, GraphError
+from tests.oracles import describe
 
 
 class Unregistered(plait.Object):
@@ -32,26 +33,26 @@ def cyclic_model():
 
 
 FUNCTIONS = {
-    "split": lambda m: plait.split(m, graph=False),
-    "state": lambda m: plait.state(m, graph=False),
-    "graphdef": lambda m: plait.graphdef(m, graph=False),
-    "variables": lambda m: plait.variables(m, graph=False),
-    "clone": lambda m: plait.clone(m, graph=False),
-    "flatten": lambda m: plait.flatten(m, graph=False),
-    "iter_graph": lambda m: list(plait.iter_graph(m, graph=False)),
-    "unpack": lambda m: plait.unpack(m, graph=False),
-    "iter_modules": lambda m: list(plait.iter_modules(m, graph=False)),
-    "iter_children": lambda m: list(plait.iter_children(m, graph=False)),
-    "iter_module_children": lambda m: list(plait.iter_module_children(m, graph=False)),
-    "map": lambda m: plait.map(lambda path, leaf: leaf, m, graph=False),
-    "recursive_map": lambda m: plait.recursive_map(lambda path, value: value, m, graph=False),
-    "view": lambda m: plait.view(m, graph=False),
-    "view_info": lambda m: plait.view_info(m, graph=False),
-    "with_attributes": lambda m: plait.with_attributes(m, graph=False),
-    "with_vars": lambda m: plait.with_vars(m, graph=False, allow_duplicates=True),
-    "as_abstract": lambda m: plait.as_abstract(m, graph=False),
-    "get_abstract_model": lambda m: plait.get_abstract_model(lambda: m, jax.make_mesh((1,), ("x",)), graph=False),
-    "jit": lambda m: plait.jit(lambda m: None, graph=False)(m),
+    "split": lambda m, **mode: plait.split(m, **mode),
+    "state": lambda m, **mode: plait.state(m, **mode),
+    "graphdef": lambda m, **mode: plait.graphdef(m, **mode),
+    "variables": lambda m, **mode: plait.variables(m, **mode),
+    "clone": lambda m, **mode: plait.clone(m, **mode),
+    "flatten": lambda m, **mode: plait.flatten(m, **mode),
+    "iter_graph": lambda m, **mode: list(plait.iter_graph(m, **mode)),
+    "unpack": lambda m, **mode: plait.unpack(m, **mode),
+    "iter_modules": lambda m, **mode: list(plait.iter_modules(m, **mode)),
+    "iter_children": lambda m, **mode: list(plait.iter_children(m, **mode)),
+    "iter_module_children": lambda m, **mode: list(plait.iter_module_children(m, **mode)),
+    "map": lambda m, **mode: plait.map(lambda path, leaf: leaf, m, **mode),
+    "recursive_map": lambda m, **mode: plait.recursive_map(lambda path, value: value, m, **mode),
+    "view": lambda m, **mode: plait.view(m, **mode),
+    "view_info": lambda m, **mode: plait.view_info(m, **mode),
+    "with_attributes": lambda m, **mode: plait.with_attributes(m, **mode),
+    "with_vars": lambda m, **mode: plait.with_vars(m, **mode, allow_duplicates=True),
+    "as_abstract": lambda m, **mode: plait.as_abstract(m, **mode),
+    "get_abstract_model": lambda m, **mode: plait.get_abstract_model(lambda: m, jax.make_mesh((1,), ("x",)), **mode),
+    "jit": lambda m, **mode: plait.jit(lambda m, **mode: None, **mode)(m),
 }
 
 
@@ -59,13 +60,15 @@ FUNCTIONS = {
 def test_tree_mode_refuses_sharing_and_names_both_paths(name):
     """G57."""
     with pytest.raises(GraphError, match=r"(a and |\[0\]\.a and ).*inner\.b"):
-        FUNCTIONS[name](shared_model())
+        FUNCTIONS[name](shared_model(), graph=False)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_tree_mode_takes_trees(name):
+def test_tree_mode_does_the_same_to_trees(name):
     """G57."""
-    FUNCTIONS[name](plait.Dict(a=Param(1.0), b=[Param(2.0)]))
+    tree, other = (plait.Dict(a=Param(1.0), b=[Param(2.0)], c=plait.Dict(d=Param(3.0))) for _ in range(2))
+    assert describe(FUNCTIONS[name](tree, graph=False)) == describe(FUNCTIONS[name](other))
+    assert describe(tree) == describe(other)
 
 
 def test_tree_mode_refuses_cycles_and_classes_that_are_no_pytrees():

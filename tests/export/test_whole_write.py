@@ -3,6 +3,7 @@
 import pytest
 
 from plait.export.formats.whole_write import ExportPathError, written_whole
+from tests.failing_renames import each_failing_rename, let_renames_fail
 
 
 def write(path, text="new", *, overwrite=False):
@@ -25,6 +26,22 @@ def test_a_failure_leaves_what_was_there(tmp_path):
         raise ZeroDivisionError
     assert (tmp_path / "model" / "file").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@each_failing_rename
+def test_a_rename_that_fails_loses_nothing(tmp_path, monkeypatch, failures, error):
+    """What was there is in its place, or, when it cannot be put back, beside it."""
+    path = tmp_path / "model"
+    write(path, "old")
+    tried = let_renames_fail(monkeypatch, failures, error)
+    with pytest.raises(type(error), match="no rename today"):
+        write(path, overwrite=True)
+    assert len(tried) > max(failures)
+    if failures == (1, 2):
+        (path,) = tmp_path.glob(".model.*/replaced")
+    else:
+        assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert (path / "file").read_text() == "old"
 
 
 def test_what_is_there_is_replaced_only_when_asked(tmp_path):

@@ -92,7 +92,7 @@ def test_l27_it_is_flax_s_forward_and_backward(options, batch, length, is_causal
     call = {"is_causal": is_causal}
     if masked:
         call["mask"] = plait.make_attention_mask(*[some_input(*batch, length, seed=s) > -1 for s in (1, 2)])
-    tolerance = TOLERANCE if options["dtype"] is None else {"rtol": 0.1, "atol": 0.1}  # gradients in bfloat16
+    tolerance = TOLERANCE if options["dtype"] is None else HALF_TOLERANCE
     options = {**options, "decode": False, "bias_init": plait.initializers.normal(1.0)}
     assert_twins_agree("MultiHeadAttention", (2, 4), options, some_input(*batch, length, 4), tolerance, **call)
 

@@ -41,6 +41,26 @@ def test_the_call_s_own_source_draws_what_flax_draws(source):
     np.testing.assert_array_equal(plait.Dropout(0.5)(x, rngs=sources(plait)[source]), expected)
 
 
+@pytest.mark.parametrize("where", ["here", "in the call"])
+@pytest.mark.parametrize("name", ["dropout", "noise"])
+def test_keys_come_from_the_stream_that_is_named(name, where):
+    """Also when only that stream is there, and not from another that is there too."""
+    x = jnp.ones(64)
+
+    def run(**seeds):
+        rngs = plait.Rngs(**seeds)
+        if where == "here":
+            return plait.Dropout(0.5, rng_collection=name, rngs=rngs)(x)
+        return plait.Dropout(0.5, rng_collection=name)(x, rngs=rngs)
+
+    alone = run(**{name: 3})
+    np.testing.assert_array_equal(run(**{name: 3, "params": 4, "other": 5}), alone)
+    np.testing.assert_array_equal(run(**{"default": 4, name: 3}), alone)
+    assert (run(**{name: 4}) != alone).any()
+    with pytest.raises(StreamKeyError, match=repr(name)):
+        run(params=3)
+
+
 def test_the_expected_value_is_kept():
     y = plait.Dropout(0.25, rngs=plait.Rngs(0))(jnp.ones(100_000))
     assert abs(float(y.mean()) - 1.0) < 0.01

@@ -76,8 +76,17 @@ def test_shapes_that_are_to_get_shardings(shape, names, says):
 
 @wrong
 def test_an_activation(shape, names, says):
-    with jax.set_mesh(mesh()), plait.logical_axis_rules(RULES), pytest.raises(ArgumentError, match=rf"(?s){says}"):
+    with jax.set_mesh(mesh()), plait.logical_axis_rules(RULES), pytest.raises(ArgumentError, match=rf"(?s){says}") as e:
         jax.jit(lambda: with_sharding_constraint(jnp.ones(shape), names))()
+    assert e.value.parts["at"].startswith("an activation")
+
+
+@pytest.mark.parametrize("names", [("mlp", "mlp"), ("mlp", "heads"), ("embed", 3)], ids=str)
+def test_the_output_of_a_layer(names):
+    with jax.set_mesh(mesh(AxisType.Explicit)), plait.logical_axis_rules(RULES):
+        with pytest.raises(ArgumentError, match=r"same mesh axis|an entry for each axis") as caught:
+            plait.partitioning.out_sharding(*names)
+        assert caught.value.parts["at"] == "an activation"
 
 
 # shape, names, the spec that it gets, what the warning says; ``None`` for no warning
@@ -179,6 +188,17 @@ def test_rules_that_nothing_uses():
         check_rules(Net((8, 4), ("embed", "mlp")), mesh(), activations=("batch", "heads"))
     with pytest.raises(ArgumentError, match=r"(?s)at +blocks\[1\]\.kernel.*'typo' -> 'data'.*'model'"):
         check_rules(Net((8, 4), ("data", "model"), sharding_rules=[("typo", "data")]), mesh())
+
+
+@pytest.mark.parametrize("names", [None, ("x", "y")])
+def test_rules_are_looked_at_without_a_mesh_or_a_recipe_for_it(names):
+    given = None if names is None else jax.make_mesh((2, 4), names, axis_types=(AxisType.Auto,) * 2)
+    net = Net((8, 4), ("embed", "mlp"))
+    with plait.logical_axis_rules([("embed", None), ("mlp", None)]):
+        assert check_rules(net, given) is None
+    expected = pytest.raises(ArgumentError, match=r"used by no variable\n +found +'typo' -> None\n.*'embed', 'mlp'")
+    with plait.logical_axis_rules([("embed", None), ("mlp", None), ("typo", None)]), expected:
+        check_rules(net, given)
 
 
 def test_a_missing_or_wrong_name_under_vmap_and_scan():

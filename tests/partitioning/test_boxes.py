@@ -31,19 +31,23 @@ def test_an_abstract_box_cannot_be_made():
         Half()
 
 
-@given(NAMES, st.integers(0, 5), st.sampled_from(["L", None]))
+@given(NAMES, st.integers(-5, 5), st.sampled_from(["L", None]))
 def test_adding_and_removing_an_axis_are_inverse(names, index, name):
-    """M2, M12, M13: and neither changes the box."""
+    """M2, M12, M13: from either end, and neither changes the box."""
+    index = max(index, -len(names) - 1)
     box = meta.Partitioned(jnp.ones(()), names)
     deep = box.add_axis(index, named(name))
     assert box.names == names
     assert deep.names[index] == name
+    assert len(deep.names) == max(len(names), index) + 1
+    if index < 0:
+        assert deep.names == box.add_axis(len(names) + 1 + index, named(name)).names
     back = deep.remove_axis(index, named(name))
     assert back.names[: len(names)] == names
     assert set(back.names[len(names) :]) <= {None}
     if index <= len(names):
         assert back == box
-    for i in range(len(names)):
+    for i in range(-len(names), len(names)):
         assert box.remove_axis(i, named(names[i])).add_axis(i, named(names[i])) == box
 
 
@@ -62,8 +66,9 @@ def test_errors_of_axes():
     with pytest.raises(AxisNameMismatchError, match=r"(?s)axis 0.*\('a',\).*found +'a'.*expected +'b'") as caught:
         box.remove_axis(0, named("b"))
     assert isinstance(caught.value, AssertionError)
-    with pytest.raises(IndexError, match=r"axis 3.*\('a',\)"):
-        box.remove_axis(3, named("a"))
+    for index in (1, 3, -2, -3):
+        with pytest.raises(IndexError, match=rf"axis {index} .*\('a',\)"):
+            box.remove_axis(index, named("a"))
     with pytest.raises(dataclasses.FrozenInstanceError):
         box.names = ()
 
@@ -88,6 +93,14 @@ def test_trees_of_boxes():
     assert seen == [TREE["w"]]
     with pytest.raises(ValueError, match=r"arity|structure|keys"):
         meta.replace_boxed(TREE, {"w": 1})
+
+
+def test_a_repr_shows_value_and_names():
+    """Not the mesh, nor the rules."""
+    mesh = jax.make_mesh((8,), ("x",))
+    assert repr(meta.Partitioned(1.0, ("a",), mesh)) == "Partitioned(value=1.0, names=('a',))"
+    logical = meta.LogicallyPartitioned(1.0, ("a",), mesh, (("a", "x"),))
+    assert repr(logical) == "LogicallyPartitioned(value=1.0, names=('a',))"
 
 
 def test_boxes_in_boxes():
@@ -119,6 +132,12 @@ def test_equality_never_raises():
     assert box != meta.Partitioned(jnp.arange(4), ("x",))
     assert box != meta.Partitioned(jnp.arange(3), ("y",))
     assert box != "a box"
+    x = jnp.arange(3)
+    trees = [x, {"a": x}, {"b": x}, (x,), [x], (x, x), {"a": x + 1}, None, "text"]
+    for i, first in enumerate(trees):
+        for j, second in enumerate(trees):
+            same = meta.Partitioned(first, ("x",)) == meta.Partitioned(jax.tree.map(lambda leaf: leaf, second), ("x",))
+            assert same is (i == j)
 
 
 def test_specs_and_shardings_of_a_tree():
@@ -173,6 +192,58 @@ def test_wrapped_initializers_keep_their_names():
         wrapped = wrap(init, ("a",))
         assert (wrapped.__name__, wrapped.__doc__) == ("init", "Makes ones.")
         assert wrapped(None, (2,)).names == ("a",)
+
+
+@pytest.mark.oracle
+def test_boxes_of_linen_are_boxes_and_nothing_else_is():
+    """B3; whatever was loaded first is in tests/bridge/test_load_order.py."""
+    linen = pytest.importorskip("flax.core.meta")
+
+    class Own(linen.Partitioned):
+        pass
+
+    class Other(dict):
+        pass
+
+    x = jnp.ones(2)
+    for cls in (linen.Partitioned, Own):
+        assert issubclass(cls, meta.AxisMetadata)
+        assert not issubclass(cls, meta.Partitioned)
+        box = cls(x, ("a",))
+        assert meta.is_axis_metadata(box)
+        assert meta.unbox({"w": box})["w"] is x
+    for value in (x, Other(), object(), ("a",), plait.Param(x)):
+        assert not meta.is_axis_metadata(value)
+
+
+class Plain(meta.AxisMetadata):
+    """A box of one's own, which is neither of those that plait has."""
+
+    def unbox(self):
+        return 1
+
+    def replace_boxed(self, val):
+        return self
+
+    def add_axis(self, index, params):
+        return self
+
+    def remove_axis(self, index, params):
+        return self
+
+
+@pytest.mark.oracle
+def test_boxes_are_boxes_of_linen():
+    """B3."""
+    linen, spmd = pytest.importorskip("flax.core.meta"), pytest.importorskip("flax.linen.spmd")
+    boxes = [Plain(), meta.Partitioned(1.0, ()), meta.LogicallyPartitioned(1.0, ())]
+    kinds = [linen.AxisMetadata, linen.Partitioned, spmd.LogicallyPartitioned]
+    assert [[isinstance(box, kind) for kind in kinds] for box in boxes] == [
+        [True, False, False],
+        [True, True, False],
+        [True, True, True],
+    ]
+    assert not any(isinstance(jnp.ones(1), kind) for kind in kinds)
 
 
 @pytest.mark.oracle

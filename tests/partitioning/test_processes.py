@@ -28,6 +28,10 @@ def test_alone_nothing_happens(monkeypatch):
     ("found", "says"),
     [
         ({processes.COUNT: "2"}, "JAX_COORDINATOR_ADDRESS=not set, JAX_NUM_PROCESSES=2, JAX_PROCESS_ID=not set"),
+        ({processes.NUMBER: "0"}, "JAX_COORDINATOR_ADDRESS=not set, JAX_NUM_PROCESSES=not set, JAX_PROCESS_ID=0"),
+        ({processes.COUNT: "2", processes.NUMBER: "0"}, "JAX_COORDINATOR_ADDRESS=not set"),
+        ({processes.ADDRESS: "a:1", processes.NUMBER: "0"}, "JAX_NUM_PROCESSES=not set"),
+        ({processes.ADDRESS: "a:1", processes.COUNT: "2"}, "JAX_PROCESS_ID=not set"),
         (
             {processes.ADDRESS: "localhost", processes.COUNT: "2", processes.NUMBER: "0"},
             "JAX_COORDINATOR_ADDRESS=localhost",
@@ -62,6 +66,77 @@ def test_a_port_that_is_taken_is_told(monkeypatch):
             monkeypatch.setenv(name, text)
         with pytest.raises(ProcessError, match=rf"(?s){address}: Address already in use.*a free port.*--port"):
             plait.partitioning.connect_processes()
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What JAX is asked to initialize; it does not, and says afterwards that there are two processes."""
+    asked = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **options: asked.append(options))
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    for name in (processes.ADDRESS, processes.COUNT, processes.NUMBER):
+        monkeypatch.delenv(name, raising=False)
+    return asked
+
+
+PATIENCE = {"heartbeat_timeout_seconds": 20, "initialization_timeout": 300, "shutdown_timeout_seconds": 30}
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_jax_is_told_what_the_variables_say(calls, monkeypatch, number):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    for name, text in {processes.ADDRESS: address, processes.COUNT: "2", processes.NUMBER: str(number)}.items():
+        monkeypatch.setenv(name, text)
+    before = sys.excepthook
+    assert plait.partitioning.connect_processes() == 2
+    assert calls == [{"coordinator_address": address, "num_processes": 2, "process_id": number, **PATIENCE}]
+    assert sys.excepthook is not before
+
+
+def test_only_process_0_listens(calls, monkeypatch):
+    """That its port is in use is as it should be for the others."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for name, text in {processes.ADDRESS: address, processes.COUNT: "2", processes.NUMBER: "1"}.items():
+            monkeypatch.setenv(name, text)
+        assert plait.partitioning.connect_processes() == 2
+
+
+def test_where_jax_knows_the_cluster_it_is_told_nothing_but_how_long_to_wait(calls, monkeypatch):
+    monkeypatch.setattr(processes, "in_cluster", lambda: True)
+    given = {"heartbeat_timeout_seconds": 1, "initialization_timeout_seconds": 2, "shutdown_timeout_seconds": 3}
+    assert plait.partitioning.connect_processes(**given) == 2
+    assert calls == [dict(zip(PATIENCE, (1, 2, 3), strict=True))]
+
+
+def test_processes_that_are_connected_stay_so(calls, monkeypatch):
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    monkeypatch.setenv(processes.COUNT, "not a number")
+    assert (plait.partitioning.connect_processes(), calls) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (
+            "must be called before any JAX calls\nmore",
+            r"found +must be called before any .*\n.*\n +do +make connect",
+        ),
+        ("deadline exceeded\nmore", r"found +deadline exceeded\n +expected +all processes.*\n +do +look at the other"),
+    ],
+)
+def test_what_keeps_jax_from_connecting_is_told(calls, monkeypatch, message, says):
+    def fail(**options):
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(jax.distributed, "initialize", fail)
+    monkeypatch.setattr(processes, "in_cluster", lambda: True)
+    before = sys.excepthook
+    with pytest.raises(ProcessError, match=says):
+        plait.partitioning.connect_processes()
+    assert sys.excepthook is before
 
 
 def test_the_loss_of_a_process_is_told_apart_from_other_errors():

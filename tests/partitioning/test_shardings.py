@@ -44,6 +44,15 @@ def test_specs_of_a_state():
     assert placed["scale"].get_raw_value().sharding.spec == P("model")
 
 
+def test_specs_and_shardings_of_what_is_no_variable():
+    """M22, M25: a box by its names, an array whole, anything else not at all."""
+    tree = {"box": plait.meta.Partitioned(jnp.ones((2, 8)), (None, "model")), "array": jnp.ones(3), "text": "text"}
+    specs = {"box": P(None, "model"), "array": P(), "text": None}
+    assert plait.get_partition_spec(tree) == specs
+    shardings = {name: spec if spec is None else NamedSharding(mesh(), spec) for name, spec in specs.items()}
+    assert plait.get_named_sharding(tree, mesh()) == shardings
+
+
 @pytest.mark.parametrize(
     ("annotation", "expected"),
     [
@@ -141,11 +150,47 @@ def test_abstract_models():
     assert state["count"].get_raw_value().sharding == NamedSharding(own, P())
     assert graphdef == plait.graphdef(Net(plait.Rngs(0)))
     v = plait.Param(jax.ShapeDtypeStruct((4, 2), jnp.float32), out_sharding=("data", None))
-    assert plait.as_abstract(v).get_raw_value().sharding is None
+    assert plait.as_abstract(v) is v  # no mesh
     with jax.set_mesh(own):
         assert plait.as_abstract({"v": v})["v"].get_raw_value().sharding.spec == P("data", None)
     with pytest.warns(DeprecationWarning, match="as_abstract"):
         plait.abstract_with_sharding(v)
+
+
+def test_the_mesh_of_an_abstract_model_is_in_force_while_it_is_made():
+    """M35: also in place of another one, which is in force again afterwards."""
+    seen = []
+
+    def make():
+        seen.append(jax.sharding.get_abstract_mesh())
+        return Net(plait.Rngs(0))
+
+    own, other = mesh(), mesh(names=("a", "b"))
+    plait.get_abstract_model(make, own)
+    with jax.set_mesh(other):
+        plait.get_abstract_model(make, own)
+        assert jax.sharding.get_abstract_mesh() == other.abstract_mesh
+    assert seen == [own.abstract_mesh] * 2
+
+
+SHAPE = jax.ShapeDtypeStruct((8, 2), jnp.float32)
+PASSES = {
+    "no names": lambda: plait.Param(SHAPE),
+    "empty names": lambda: plait.Param(SHAPE, out_sharding=()),
+    "a sharding of its own": lambda: plait.Param(
+        SHAPE.update(sharding=NamedSharding(mesh(), P("model"))), out_sharding=("data", None)
+    ),
+    "values": lambda: plait.Param(jnp.ones((8, 2)), out_sharding=("data", None)),
+    "no variable": lambda: SHAPE,
+}
+
+
+@pytest.mark.parametrize("case", PASSES)
+def test_what_needs_no_sharding_passes(case):
+    """M36."""
+    with jax.set_mesh(mesh()):
+        leaf = PASSES[case]()
+        assert plait.as_abstract({"leaf": leaf})["leaf"] is leaf
 
 
 def test_names_follow_optimizer_state():

@@ -44,6 +44,41 @@ def test_inside_a_transform_the_name_is_gone_and_afterwards_it_is_back(name):
     assert (model.new.shape, out.shape) == ((4, 2), (4, 2))
 
 
+SHORT = [(), ("in",), ("in", None), ("in", "mid"), ("in", "mid", None), (None, "mid"), ("in", "mid", "out")]
+SHORT_TRANSFORMS = {
+    "vmap": plait.vmap,
+    "vmap of jit": lambda f, **axes: plait.vmap(plait.jit(f), **axes),
+    "vmap of remat": lambda f, **axes: plait.vmap(plait.remat(f), **axes),
+    "pmap": plait.pmap,
+}
+
+
+def without(names, axis):
+    """What is left of the names of three axes, as far as they were stated."""
+    place = axis % 3
+    return (*names[:place], *names[place + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("name", "axis"),
+    [(name, axis) for name in SHORT_TRANSFORMS for axis in range(-3, 3) if name != "pmap" or axis >= 0],
+)
+@pytest.mark.parametrize("names", SHORT, ids=str)
+def test_names_that_stop_early_stay_as_they_are(names, name, axis):
+    """V40: names may be fewer than axes; reading and writing values does not make them more."""
+    model = Node(w=plait.Param(jnp.ones((2, 2, 2)), out_sharding=names))
+    seen = []
+
+    def f(model):
+        seen.append(model.w.out_sharding)
+        model.w[...] *= 2
+        return model.w.sum()
+
+    SHORT_TRANSFORMS[name](f, in_axes=axis)(model)
+    assert set(seen) == {without(names, axis)}
+    assert model.w.out_sharding == names
+
+
 def test_it_does_what_the_argument_of_the_transform_does():
     """X27: the same result and the same hook calls as transform_metadata={PARTITION_NAME: name}."""
     calls = []

@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 
 import plait
 from plait.errors import ArgumentError, ArgumentTypeError, PlaitError
+from tests.oracles import describe
 from tests.strategies import Leafy, Node
 
 
@@ -167,7 +168,8 @@ def test_flax_agrees():
 def test_a_traced_function_with_no_leaks():
     """Ask 2."""
     with jax.checking_leaks():
-        plait.jit(lambda n: plait.switch(1, BRANCHES, n, jnp.float32(1)))(two())
+        found = plait.jit(lambda n: plait.switch(1, BRANCHES, n, jnp.float32(1)))(two())
+    assert describe(found) == describe(plait.switch(1, BRANCHES, two(), jnp.float32(1)))
 
 
 @pytest.mark.parametrize(

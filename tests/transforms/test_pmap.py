@@ -144,6 +144,51 @@ def test_a_buffer_that_two_variables_hold_is_not_donated():
     assert (array.is_deleted(), held.is_deleted()) == (False, True)
 
 
+def on_devices():
+    return jax.pmap(lambda x: x)(jnp.ones(DEVICES))
+
+
+def same_buffer(count):
+    return (on_devices(),) * count
+
+
+# Arguments, what is donated, and for each of them whether its buffer goes.
+HELD = {
+    "two buffers": (lambda: (on_devices(), on_devices()), (0, 1), [True, True]),
+    "one of two": (lambda: (on_devices(), on_devices()), 1, [False, True]),
+    "one buffer twice": (lambda: same_buffer(2), (0, 1), [False, False]),
+    "one buffer, of which one argument is given": (lambda: same_buffer(2), (1,), [False, False]),
+    "twice in one argument": (lambda: (same_buffer(2), on_devices()), (0, 1), [False, False, True]),
+    "in a variable and as it is": (
+        lambda: (lambda x: (Node(w=plait.Param(x)), x))(on_devices()),
+        (0, 1),
+        [False, False],
+    ),
+    "in two variables of two arguments": (
+        lambda: tuple(Node(w=plait.Param(x)) for x in same_buffer(2)),
+        (0, 1),
+        [False, False],
+    ),
+    "in a variable that is given and one that is kept": (
+        lambda: tuple(Node(w=plait.Param(x)) for x in same_buffer(2)),
+        (0,),
+        [False, False],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HELD)
+def test_a_buffer_goes_only_when_it_is_given_and_held_once(case):
+    """X19: whether it stands in a variable or is an argument of its own."""
+    make, donated, goes = HELD[case]
+    args = make()
+    arrays = lambda args: jax.tree.leaves(plait.to_pure_dict(plait.state(args)))
+    buffers = arrays(args)
+    outputs = plait.pmap(lambda *args: [2 * x for x in arrays(args)], donate_argnums=donated)(*args)
+    np.testing.assert_array_equal(outputs, 2 * np.ones((len(goes), DEVICES)))
+    assert [buffer.is_deleted() for buffer in buffers] == goes
+
+
 BAD_CALLS = {
     "sizes": (lambda x: x, (jnp.ones((8, 2)),), {"axis_size": 4}, r"at +axis_size and axis 0 of x"),
     "devices": (lambda x: x, (jnp.ones(9),), {}, r"at +x\n +found +9 elements, 8 devices"),

@@ -252,8 +252,8 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
             os.rename(target, scratch / "replaced")
         try:
             os.rename(draft, target)
-        except OSError:
-            if (scratch / "replaced").exists():
+        except BaseException:
+            if (scratch / "replaced").exists() and not target.exists():
                 os.rename(scratch / "replaced", target)
             raise
 

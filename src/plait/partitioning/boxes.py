@@ -309,7 +309,7 @@ def with_logical_constraint(
 
     Args:
         x: an array, or a pytree of arrays.
-        logical_axes: the names; for a pytree, a tree of tuples of names.
+        logical_axes: the names; for a pytree, a tree of tuples of names, each for all arrays below its place.
         rules: by default those of the thread; without rules, names or mesh ``x`` is returned as it is.
         fallback: what to do with a name that no rule matches.
 
@@ -320,16 +320,23 @@ def with_logical_constraint(
     if not rules or logical_axes is None:
         return x
 
-    def constrain(names: Any, leaf: Any) -> Any:
+    def constrain(value: Any, names: Any) -> Any:
+        if not _are_names(names) and not jax.tree_util.all_leaves([value]):
+            children, tree = jax.tree_util.tree_flatten(value, is_leaf=lambda other: other is not value)
+            return tree.unflatten(map(constrain, children, tree.flatten_up_to(names)))
         spec = logical_to_mesh_axes(names, rules, fallback=fallback)
-        return leaf if spec is None else place_by_spec(leaf, spec, mesh, f"an array with logical axes {names}")
+        if spec is None:
+            return value
+        what = f"an array with logical axes {names}"
+        return jax.tree_util.tree_map(lambda leaf: place_by_spec(leaf, spec, mesh, what), value)
 
-    return jax.tree_util.tree_map(constrain, logical_axes, x, is_leaf=_is_names)
+    return constrain(x, logical_axes)
 
 
-def _is_names(x: Any) -> bool:
+def _are_names(x: Any) -> bool:
+    """Whether these can only be names; a tuple of tuples of names may stand for a tuple of arrays."""
     return x is None or (
-        isinstance(x, tuple) and all(e is None or isinstance(e, (str, tuple)) or not hasattr(e, "shape") for e in x)
+        isinstance(x, tuple) and all(e is None or e is PartitionSpec.UNCONSTRAINED or isinstance(e, str) for e in x)
     )
 
 

@@ -231,17 +231,36 @@ MISFITS = {
 }
 
 
+@pytest.mark.parametrize("comes_first", [True, False])
 @pytest.mark.parametrize("case", MISFITS)
-def test_an_update_that_does_not_fit_changes_nothing(case):
-    """G38, section 11: not even the parts that do fit."""
+def test_an_update_that_does_not_fit_changes_nothing(case, comes_first):
+    """G38, section 11: not even the parts that do fit, before and after it."""
     state, error, match = MISFITS[case]
     graph = model()
     graph.t, graph.u, graph.steps, graph.l = (jnp.ones(1),), Box(jnp.ones(1), 1), 3, plait.List([1, 2])
     before = describe(graph)
-    whole = {**state, "a": state.get("a", 100.0), "x": 100.0} if isinstance(state, dict) else state
+    whole = state
+    if isinstance(state, dict):
+        fitting = {name: 100.0 for name in ("a", "x") if name not in state}
+        whole = {**state, **fitting} if comes_first else {**fitting, **state}
     with pytest.raises(error, match=match):
         plait.update(graph, whole)
     assert describe(graph) == before
+
+
+@pytest.mark.parametrize(
+    "kinds", [(), (plait.Param,), (plait.Param, plait.BatchStat), (plait.Cache, plait.Param, plait.BatchStat)]
+)
+@pytest.mark.parametrize("flat", [False, True])
+def test_an_update_takes_the_parts_of_a_state_however_many_they_are(kinds, flat):
+    """G38: each of them counts."""
+    make = lambda value: Node(a=plait.Param(value), b=plait.BatchStat(value), c=[plait.Cache(value)])
+    parts = plait.state(make(1.0), *kinds, ...)
+    parts = parts if isinstance(parts, tuple) else (parts,)
+    assert len(parts) == len(kinds) + 1
+    graph = make(0.0)
+    plait.update(graph, *(part.flat_state() if flat else part for part in parts))
+    assert describe(graph) == describe(make(1.0))
 
 
 def test_a_list_can_grow_by_an_update():

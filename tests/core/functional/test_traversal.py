@@ -39,6 +39,12 @@ def test_containers_come_once_and_values_each_time():
     assert paths == [("a", 0), ("a", 1), ("a",), ("c", "first"), ("c", "second"), ("c",), ()]
 
 
+@pytest.mark.parametrize("value", [(), None, 1, "x"], ids=repr)
+def test_what_the_program_has_once_comes_at_each_path(value):
+    """G53: there is one empty tuple in a program; that two places hold it says nothing."""
+    assert [path for path, _ in plait.iter_graph([value, {"a": value}, value])] == [(0,), (1, "a"), (1,), (2,), ()]
+
+
 def test_modules_of_a_graph():
     """G54."""
     graph = model()

@@ -37,6 +37,16 @@ def test_an_object_is_found_from_local_variables():
     assert find_path(net.inner.w) == "net.inner.w"
 
 
+def test_a_function_is_no_method_because_a_method_has_its_name():
+    """Only what is called on an object stands for nothing in a path; an argument has its name there."""
+
+    def train(batch, net):
+        return find_path(net.inner.w)
+
+    assert hasattr(plait.Module, "train")
+    assert train(1, Node(inner=Node(w=plait.Param(1.0)))) == "net.inner.w"
+
+
 def test_an_object_is_found_from_models_that_were_walked():
     holder = [Node(inner=plait.Param(1.0))]
     plait.split(holder[0])

@@ -140,6 +140,35 @@ def test_properties_of_the_class_are_not_called():
     assert type(merged) is Loud
 
 
+class Totalled(plait.Module):
+    """Has a read-only property; the class alone does not say whether an attribute is hidden under it."""
+
+    @property
+    def total(self):
+        return -1
+
+
+class OtherTotalled(Totalled):
+    pass
+
+
+def totalled(kind, name):
+    """A module with one attribute, stored as old code does that renamed an attribute and kept a property."""
+    node = kind()
+    vars(node)[name] = plait.Param(1.0)
+    return node
+
+
+@pytest.mark.parametrize("second", [(Totalled, "w"), (Totalled, "total"), (OtherTotalled, "total"), (Node, "total")])
+@pytest.mark.parametrize("first", [(Totalled, "w"), (Totalled, "total"), (OtherTotalled, "w"), (Node, "total")])
+def test_how_a_node_is_filled_depends_on_its_class_and_its_keys(first, second):
+    """G26: each of two nodes is rebuilt as if it were alone, in either order."""
+    model = Node(a=totalled(*first), b=totalled(*second))
+    merged = plait.merge(*plait.split(model))
+    for node, (kind, name) in ((merged.a, first), (merged.b, second)):
+        assert (type(node), vars(node)[name].value) == (kind, 1.0)
+
+
 def test_marks_are_each_nodes_own():
     """G58: explicit marks come back, and a later mark on one node is not one on another."""
     model = Node(a=Node(x=plait.data(1)), b=Node(x=plait.static("s")), c=Node(x=2), d=Node(x=2))

@@ -1,5 +1,6 @@
 """Cached walks: never stale, shared where they can be, and holding nothing alive. (rules U14, U33, U34)"""
 
+import collections
 import gc
 import weakref
 
@@ -23,7 +24,19 @@ def model():
         box=Box([4], plait.Param(5.0)),
         list=plait.List([plait.Param(6.0)]),
         arr=jnp.ones(1),
+        ordered=collections.OrderedDict(x=plait.Cache(7.0), y=8),
     )
+
+
+def rename(table, old, new):
+    """Another key for the same value at the same place: no value and no place tells that something changed."""
+    items = [(new if key == old else key, value) for key, value in table.items()]
+    table.clear()
+    table.update(items)
+
+
+def swap(table, first, second):
+    table[first], table[second] = table[second], table[first]
 
 
 EDITS = {
@@ -38,7 +51,13 @@ EDITS = {
     "reversed list": lambda m: m.items.reverse(),
     "dict item": lambda m: m.table.__setitem__("x", plait.Cache(1.0)),
     "dict deletion": lambda m: m.table.pop("y"),
-    "dict key renamed": lambda m: m.table.__setitem__("w", m.table.pop("x")),
+    "dict key renamed": lambda m: rename(m.table, "x", "w"),
+    "last dict key renamed": lambda m: rename(m.table, "y", "z"),
+    "dict values swapped": lambda m: swap(m.table, "x", "y"),
+    "ordered dict key renamed": lambda m: rename(m.ordered, "x", "w"),
+    "last ordered dict key renamed": lambda m: rename(m.ordered, "y", "z"),
+    "ordered dict values swapped": lambda m: swap(m.ordered, "x", "y"),
+    "nested dict key renamed": lambda m: rename(m.table["y"], "z", "w"),
     "nested dict": lambda m: m.table["y"].__setitem__("z", 2),
     "list in a named tuple": lambda m: m.pair.second.append(1),
     "list in a registered container": lambda m: m.box.lid.append(1),
@@ -83,13 +102,18 @@ def test_a_change_elsewhere_only_restamps():
     assert find_walk((graph,)) is walk
 
 
-def test_a_change_in_the_second_of_two_roots_is_seen():
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_change_in_any_of_several_roots_is_seen(edit, place):
     """U33: also in plain containers, which belong to that root."""
-    first, second = model(), model()
-    walk = find_walk((first, second))
-    assert find_walk((first, second)) is walk
-    second.items.append(plait.Param(1.0))
-    assert find_walk((first, second)) is not walk
+    roots = (model(), model(), model())
+    walk = find_walk(roots)
+    assert find_walk(roots) is walk
+    EDITS[edit](roots[place])
+    again, fresh = find_walk(roots), CachedWalk(roots)
+    assert again is not walk
+    assert (again.graphdefs, again.paths(), again.counts) == (fresh.graphdefs, fresh.paths(), fresh.counts)
+    assert list(map(id, again.raw_values())) == list(map(id, fresh.raw_values()))
 
 
 def test_static_values_that_change_in_place_are_always_walked():

@@ -20,6 +20,7 @@ from plait.core.graph.flatten import Walk
 from plait.core.objects.clock import clock
 from plait.core.objects.pytree import RESERVED, own_info
 from plait.errors import TraceContextError
+from tests.oracles import describe
 
 T = typing.TypeVar("T")
 
@@ -382,8 +383,10 @@ def test_the_method_forms_of_iteration_warn():
 
 def test_check_pytree_takes_anything_that_is_in_order():
     """Row 17."""
-    nnx.check_pytree(Net())
-    nnx.check_pytree(3)
+    model = Net()
+    before = describe(model)
+    assert [nnx.check_pytree(value) for value in (model, 3, [model], jnp.ones(1))] == [None] * 4
+    assert describe(model) == before
 
 
 # Rendering ------------------------------------------------------------------------------------------------------------

@@ -152,6 +152,16 @@ class Recomputed(nnx.Module):
         return nnx.remat(lambda model, x: model.last.inner(model.first(x)))(self, x)
 
 
+class Outer(nnx.Module):
+    """Only ``blocks[1].inner.last.inner`` makes one: by a method that a method of another module calls."""
+
+    def __init__(self, rngs):
+        self.blocks = [nnx.Dict(), nnx.Dict(inner=Recomputed(rngs))]
+
+    def __call__(self, x):
+        return self.blocks[1].inner(x)
+
+
 THROUGH = {
     "eager": lambda model, x: model(x),
     "gradient": lambda model, x: nnx.value_and_grad(lambda model, x: model(x).sum())(model, x),
@@ -159,7 +169,8 @@ THROUGH = {
 
 
 @pytest.mark.parametrize("way", THROUGH)
-def test_a_module_inside_of_remat_is_named(way):
-    model = Recomputed(nnx.Rngs(0))
-    with pytest.raises(NonFiniteError, match=r"at +last\.inner \(a Bad\), in __call__"), nnx.debug_nans():
+@pytest.mark.parametrize(("kind", "place"), [(Recomputed, ""), (Outer, r"blocks\[1\]\.inner\.")])
+def test_a_module_inside_of_remat_is_named(way, kind, place):
+    model = kind(nnx.Rngs(0))
+    with pytest.raises(NonFiniteError, match=rf"at +{place}last\.inner \(a Bad\), in __call__"), nnx.debug_nans():
         THROUGH[way](model, jnp.ones((2, 3)))

@@ -35,7 +35,7 @@ def test_a_global_model_is_found_too():
 
 def test_captured_objects_without_arrays_are_fine():
     settings = plait.Dict(rate=0.5)
-    plait.jit(lambda x: x * settings.rate)(1.0)
+    assert plait.jit(lambda x: x * settings.rate)(2.0) == 1.0
 
 
 @pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")

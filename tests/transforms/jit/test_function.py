@@ -1,6 +1,7 @@
 """``jit``: the same as eager Python, traced once per structure, holding nothing alive. (U15 to U23, U33, U34, X10)"""
 
 import copy
+import functools
 import gc
 import os
 import subprocess
@@ -705,6 +706,47 @@ def test_a_deep_graph_can_be_jitted():
     jitted(node)
     assert (bottom.w.value, bottom.z) == (3.0, 1)
     assert plait.graphdef(node) == plait.graphdef(plait.clone(node))
+
+
+def adds_up(first, *others, last=0, **named):
+    return first + sum(others) + last + sum(named.values())
+
+
+# Options of jit, arguments and keywords of a call, and which of the values are static: those that make it trace anew.
+STATIC = {
+    "by number": ({"static_argnums": 0}, [1, 2], {}, [True, False]),
+    "from the end": ({"static_argnums": -1}, [1, 2], {}, [True, False]),
+    "the first of the rest": ({"static_argnums": 1}, [1, 2, 3], {}, [False, True, False]),
+    "the second of the rest": ({"static_argnums": (2,)}, [1, 2, 3], {}, [False, False, True]),
+    "more than there are": ({"static_argnums": (1, 7)}, [1, 2], {}, [False, True]),
+    "by name, given by position": ({"static_argnames": "first"}, [1, 2], {}, [True, False]),
+    "by number, given by name": ({"static_argnums": 0}, [], {"first": 1, "last": 2}, [True, False]),
+    "a keyword": ({"static_argnames": ("last",)}, [1], {"last": 2, "other": 3}, [False, True, False]),
+    "another keyword": ({"static_argnames": ("other",)}, [1], {"last": 2, "other": 3}, [False, False, True]),
+}
+
+
+@pytest.mark.parametrize("case", STATIC)
+def test_which_arguments_are_static(case):
+    """U35: by position and by name alike, as far as the signature tells; the others are traced."""
+    options, args, kwargs, expected = STATIC[case]
+    traces = []
+
+    def f(*args, **kwargs):
+        traces.append(1)
+        return adds_up(*args, **kwargs)
+
+    jitted = plait.jit(functools.wraps(adds_up)(f), **options)
+    values = [*args, *kwargs.values()]
+    assert jitted(*args, **kwargs) == sum(values)
+    found = []
+    for place in range(len(values)):
+        changed = [value + 10 * (i == place) for i, value in enumerate(values)]
+        before = len(traces)
+        total = jitted(*changed[: len(args)], **dict(zip(kwargs, changed[len(args) :], strict=True)))
+        assert total == sum(changed)
+        found.append(len(traces) > before)
+    assert found == expected
 
 
 @pytest.mark.parametrize("options", [{"static_argnums": 5}, {"static_argnames": "zz"}, {"donate_argnames": ["zz"]}])

@@ -74,13 +74,15 @@ def put_axis(variable: Variable[Any], index: int, metadata: Mapping[str, Any], d
     Args:
         metadata: as in ``add_axis``; without ``PARTITION_NAME`` the axis gets the names in ``dropped``, or ``None``,
             and no hook runs.
-        dropped: what ``drop_axis`` returned for this variable.
+        dropped: what ``drop_axis`` returned for this variable; ``None`` for one that had no such axis before.
     """
     names = metadata if PARTITION_NAME in metadata else dropped or {}
     for key, old in _named_axes(variable, metadata):
-        value = names.get(PARTITION_NAME if key == _LAYOUT else key)
+        entry = PARTITION_NAME if key == _LAYOUT else key
+        value = names.get(entry)
         place = index if index >= 0 else index + len(old) + 1
-        if value is None and place > len(old):
+        ends_before = place > len(old) or (place == len(old) and dropped is not None and entry not in names)
+        if value is None and ends_before:
             continue  # what lies beyond the names is None anyway
         entries = [*old, *[None] * (place - len(old))]
         entries.insert(place, value)

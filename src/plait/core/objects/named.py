@@ -48,7 +48,7 @@ class NamedFunction:
 
 def to_named(value: Any) -> Any:
     """A static value for pickling: functions of JAX that pickle cannot find are replaced by their names."""
-    if type(value).__module__.startswith(("jax", "jaxlib")) and callable(value):
+    if type(value).__module__.startswith("jax") and callable(value):
         name = name_of(value)
         return value if name is None else NamedFunction(name)
     return _mapped(to_named, value)

@@ -39,8 +39,8 @@ def written_whole(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[
                 os.rename(target, scratch / "replaced")
             try:
                 os.rename(draft, target)
-            except OSError:
-                if os.path.lexists(scratch / "replaced"):
+            except BaseException:
+                if os.path.lexists(scratch / "replaced") and not os.path.lexists(target):
                     os.rename(scratch / "replaced", target)
                 raise
     except Exception as error:  # libraries have errors of their own for a full disk

@@ -1,0 +1,59 @@
+"""Which tests have to notice a fault in which folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+
+@dataclasses.dataclass(frozen=True)
+class Area:
+    """A part of the source and the tests that answer for it.
+
+    Args:
+        source: a folder of Python files; its name within ``package`` is that of the folder of tests that mirrors it.
+        tests: folders and files of tests. The mirror of the changed file runs first, then the rest in this order.
+        package: what ``mirrors`` stands beside.
+        mirrors: the folder of tests that has the layout of ``package``.
+        preload: modules that the process loads once, before it forks for each fault. Never one of the package.
+    """
+
+    source: str
+    tests: tuple[str, ...]
+    package: str = "src/plait"
+    mirrors: str = "tests"
+    preload: tuple[str, ...] = ("tests.conftest", "jax.numpy", "optax")
+
+
+_LAWS = ("tests/laws", "tests/conformance")
+_LAZY = "tests/architecture/test_lazy_packages.py"
+
+AREAS: dict[str, Area] = {
+    "core": Area("src/plait/core", ("tests/core", *_LAWS)),
+    "transforms": Area("src/plait/transforms", ("tests/transforms", *_LAWS)),
+    "partitioning": Area("src/plait/partitioning", ("tests/partitioning", "tests/laws/test_axis_name_laws.py")),
+    "nn": Area("src/plait/nn", ("tests/nn", "tests/conformance")),
+    "training": Area("src/plait/training", ("tests/training",)),
+    "checkpoint": Area("src/plait/checkpoint", ("tests/checkpoint", "tests/test_scratch.py", _LAZY)),
+    "bridge": Area("src/plait/bridge", ("tests/bridge", _LAZY)),
+    "compat": Area("src/plait/compat", ("tests/compat",)),
+    "inspect": Area("src/plait/inspect", ("tests/inspect", _LAZY)),
+    "migrate": Area("src/plait/migrate", ("tests/migrate",)),
+}
+
+
+def stages(area: Area, root: Path, file: Path) -> list[list[str]]:
+    """The tests for a fault in ``file``, in the order in which they run: the nearest first, each once.
+
+    The mirror of the file, the folder in which the mirror lies (or would lie), all others.
+    """
+    mirror = root / area.mirrors / file.relative_to(root / area.package)
+    known = [path for test in area.tests for path in _test_files(root / test)]
+    nearest = [path for path in known if path == mirror.with_name(f"test_{mirror.name}")]
+    beside = [path for path in known if path.parent == mirror.parent and path not in nearest]
+    others = [path for path in known if path not in nearest and path not in beside]
+    return [[str(path) for path in stage] for stage in (nearest, beside, others) if stage]
+
+
+def _test_files(path: Path) -> list[Path]:
+    return [path] if path.is_file() else sorted(path.rglob("test_*.py"))

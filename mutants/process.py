@@ -1,0 +1,142 @@
+"""A process that has loaded what all tests need, and forks for each run of them.
+
+The copy of the tree is its working directory. It loads JAX, but not plait: each child loads plait anew, with the fault.
+No backend of JAX is started before a fork, so there are no threads that a fork would lose. Python finds a changed file
+by its time: ``planted`` gives each fault another one, and takes away what was compiled of the file before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+DATA = 8 * 2**30  # bytes that a run may come to, lest an endless loop fill the machine
+ALONE = [
+    "-p", "no:cacheprovider", "-q", "-x", "-m", "not slow", "--no-header",
+    "-W", "ignore:Module already imported so cannot be rewritten",
+]  # fmt: skip
+
+
+class Outcomes:
+    """A plugin of pytest: which test failed, and how long each file took."""
+
+    def __init__(self) -> None:
+        self.failed = ""
+        self.seconds: dict[str, float] = {}
+        self.passed = 0
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        file = report.nodeid.partition("::")[0]
+        self.seconds[file] = self.seconds.get(file, 0.0) + report.duration
+        self.passed += report.when == "call" and report.passed
+        if report.failed and not self.failed:
+            self.failed = report.nodeid
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed and not self.failed:
+            self.failed = report.nodeid or "while collecting"
+
+
+def serve(preload: Sequence[str]) -> None:
+    """Answer requests from the standard input, one line of JSON each, until it ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    plugins = [point.module for point in importlib.metadata.entry_points(group="pytest11")]
+    for name in ("pytest", *plugins, *preload):
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(run(**json.loads(line))), file=answers, flush=True)
+
+
+def run(tests: list[str], output: str, seconds: float, each: float, file: str = "", source: str = "") -> dict[str, Any]:
+    """Run tests in a child, with ``source`` in the place of ``file`` if one is given.
+
+    Args:
+        seconds: how long they may take together.
+        each: how long each may take.
+    """
+    with planted(Path(file), source) if file else contextlib.nullcontext():
+        start = time.monotonic()
+        result = Path(output).with_suffix(".json")
+        result.unlink(missing_ok=True)
+        child = os.fork()
+        if not child:
+            _run_in_child(tests, Path(output), result, each)
+        ended = _ended(child, start + seconds)
+    answer = {"code": ended, "failed": "", "passed": 0, "seconds": {}, "took": time.monotonic() - start}
+    if ended is not None and result.exists():
+        return {**answer, **json.loads(result.read_text())}
+    return {**answer, "failed": "the end of the time" if ended is None else f"the end of the process ({ended})"}
+
+
+@contextlib.contextmanager
+def planted(file: Path, source: str) -> Iterator[None]:
+    """Another text in the place of a file, for the length of the block."""
+    original, times = file.read_bytes(), file.stat()
+    compiled = list((file.parent / "__pycache__").glob(f"{file.stem}.*"))
+    try:
+        for each in compiled:
+            each.unlink()
+        file.write_text(source, encoding="utf-8")
+        yield
+    finally:
+        file.write_bytes(original)
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def _run_in_child(tests: list[str], output: Path, result: Path, each: float) -> None:
+    code: int | str = "crashed"
+    try:
+        os.setsid()
+        with output.open("wb") as stream:
+            os.dup2(stream.fileno(), 1)
+            os.dup2(stream.fileno(), 2)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        resource.setrlimit(resource.RLIMIT_DATA, (DATA, DATA))
+        import pytest
+
+        outcomes = Outcomes()
+        options = [*ALONE, f"--timeout={each}"] if each else ALONE
+        parallel = ["-n", "0"] if importlib.util.find_spec("xdist") else []
+        code = int(pytest.main([*options, *parallel, *tests], plugins=[outcomes]))
+        result.write_text(json.dumps(vars(outcomes)))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 70)
+
+
+def _ended(child: int, deadline: float) -> int | None:
+    """The exit code of a child (negative: the signal that ended it); ``None`` if it did not end in time."""
+    pause = 0.01
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid or time.monotonic() > deadline:
+            break
+        time.sleep(pause)
+        pause = min(0.2, pause * 1.5)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # and whatever the tests have started
+    if pid:
+        return os.waitstatus_to_exitcode(status)
+    os.waitpid(child, 0)
+    return None
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1:])

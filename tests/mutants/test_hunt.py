@@ -1,0 +1,106 @@
+"""The hunt itself, in a tiny package of which one function is tested and one is not."""
+
+import pytest
+
+pytest.importorskip("mutmut")
+
+from mutants.areas import Area
+from mutants.faults import Fault, sample
+from mutants.hunt import hunt
+
+TESTED = '''"""Sums."""
+
+
+def total(numbers):
+    """The sum; nothing counts as zero."""
+    result = 0
+    for number in numbers:
+        result += number
+    return result
+'''
+
+UNTESTED = '''
+
+def largest(numbers):
+    """The largest; nothing has none."""
+    return max(numbers) if numbers else None
+'''
+
+TESTS = """
+from tiny.sums import total
+
+
+def test_total():
+    assert (total([1, 2]), total([])) == (3, 0)
+"""
+
+AREA = Area("src/tiny", ("tests",), package="src/tiny", preload=("hypothesis",))
+
+
+@pytest.fixture
+def tree(tmp_path):
+    root = tmp_path / "root"
+    for file, text in (("src/tiny/sums.py", TESTED + UNTESTED), ("tests/test_sums.py", TESTS)):
+        (root / file).parent.mkdir(parents=True)
+        (root / file).write_text(text)
+    return root
+
+
+def test_faults_that_tests_notice_are_told_from_those_that_they_do_not(tree, capsys):
+    faults = sample(tree, [tree / "src/tiny/sums.py"], 20, 0)
+    untested = [fault for fault in faults if fault.before.startswith("return max")]
+    tested = [fault for fault in faults if fault not in untested]
+    assert len(untested) >= 2
+    # What somebody has judged is not planted, and counts neither way.
+    known = {(untested[0].file, untested[0].before, untested[0].after): "because"}
+    result = hunt(AREA, tree, 20, 0, known=known)
+    assert result.judged == [(fault, "because") for fault in untested if fault.after == untested[0].after]
+    assert result.survivors == [fault for fault in untested if fault.after != untested[0].after]
+    assert [fault.after for fault, _ in result.killed] == [fault.after for fault in tested]
+    assert {fault.before for fault in tested} == {"result = 0", "result += number", "return result"}
+    assert {test for _, test in result.killed} == {"tests/test_sums.py::test_total"}
+    printed = capsys.readouterr().out
+    assert f"{len(tested)} of {len(tested) + len(result.survivors)} faults were noticed" in printed
+    assert "-    return max(numbers) if numbers else None\n+    return " in printed
+    assert (tree / "src/tiny/sums.py").read_text() == TESTED + UNTESTED
+
+
+IN_A_PROCESS = """
+import subprocess
+import sys
+
+
+def test_total_in_a_process():
+    code = "from tiny.sums import total; print(total([1, 2]))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.stdout == "3\\n"
+"""
+
+ENDINGS = {
+    "an endless loop": "def total(numbers):\n    while True:\n        pass\n",
+    "a crash": "import os, signal\n\ndef total(numbers):\n    os.kill(os.getpid(), signal.SIGSEGV)\n",
+    "an exit": "import os\n\ndef total(numbers):\n    os._exit(0)\n",
+    "an error while it is imported": "raise OSError\n",
+    "nothing": TESTED,
+    "an error in a process of its own": f"import sys\n{TESTED}\nif sys.argv[0] == '-c':\n    del total\n",
+}
+
+
+@pytest.mark.slow
+def test_a_fault_is_noticed_however_it_ends_the_tests(tree, monkeypatch):
+    """And the next one finds a process that stands by."""
+    (tree / "tests/test_process.py").write_text(IN_A_PROCESS)
+    faults = [Fault("src/tiny/sums.py", 1, "a", name, source, "") for name, source in ENDINGS.items()]
+    monkeypatch.setattr("mutants.hunt.sample", lambda *args: faults)
+    monkeypatch.setattr("mutants.hunt.EACH", 2.0)
+    result = hunt(AREA, tree, len(faults), 0, known={})
+    assert [fault.after for fault in result.survivors] == ["nothing"]
+    noticed = {fault.after: test for fault, test in result.killed}
+    assert noticed["an endless loop"] == "tests/test_sums.py::test_total"
+    assert noticed["an error in a process of its own"] == "tests/test_process.py::test_total_in_a_process"
+
+
+def test_tests_that_fail_without_a_fault_are_told(tree):
+    (tree / "tests/test_sums.py").write_text(TESTS.replace("(3, 0)", "(4, 0)"))
+    with pytest.raises(SystemExit, match=r"do not pass without a fault(?s:.*)test_total"):
+        hunt(AREA, tree, 1, 0, known={})
