@@ -56,8 +56,10 @@ FILES: dict[str, tuple[str, ...]] = {
     "bridge": (
         "linen", "kinds", "nnx_meta", "leaves", "collections", "variables", "rngs", "lazy", "init_apply", "filling",
         "scope", "to_nnx", "linen_wrapper", "wrappers", "children", "module", "interop", "partitioning",
-        "linen_bytes", "sources", "name_map", "layouts", "torch_layouts", "linen_layouts", "wanted",
-        "conversion_report", "convert", "torch_weights",
+    ),
+    "convert": (
+        "linen_bytes", "sources", "name_map", "layouts", "torch_layouts", "linen_layouts", "counterparts", "report",
+        "matching", "conversion", "torch_weights",
     ),
     "export": (
         "dependencies", "whole_write", "weights", "input_spec", "arguments", "program", "operations", "lowering",
@@ -94,8 +96,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "compat": CORE | TRANSFORMS | {"partitioning"},
     "nn": CORE | TRANSFORMS | {"partitioning"},
     "checkpoint": CORE | TRANSFORMS | {"partitioning"},
-    # Conversion states layouts of the standard layers, and reads files in the formats of checkpoint/.
-    "bridge": CORE | TRANSFORMS | {"partitioning", "nn", "checkpoint"},
+    "bridge": CORE | TRANSFORMS | {"partitioning", "convert"},
+    # It states layouts of the standard layers, and reads files in the formats of checkpoint/.
+    "convert": CORE | TRANSFORMS | {"partitioning", "nn", "checkpoint"},
     "export": CORE | TRANSFORMS | {"partitioning"},
     "inspect": CORE | TRANSFORMS | {"partitioning"},
     "training": CORE | TRANSFORMS | {"partitioning", "checkpoint"},
@@ -117,7 +120,7 @@ OWNERS: dict[str, frozenset[str]] = {
     "safetensors": frozenset({"checkpoint", "export"}),
     "flax": frozenset({"bridge"}),
     "libcst": frozenset({"migrate"}),
-    "msgpack": frozenset({"bridge"}),
+    "msgpack": frozenset({"convert"}),
     "tensorflow": frozenset({"export"}),
     "jax2onnx": frozenset({"export"}),
     "onnx": frozenset({"export"}),

@@ -1,5 +1,6 @@
-"""The bridge to other libraries: modules and variables of plait inside Linen code and the other way round, and
-checkpoints of Linen and PyTorch converted for good.
+"""The bridge to Linen: modules and variables of plait inside Linen code, and the other way round.
+
+What converts checkpoints for good is ``plait.convert``; its names are found here too.
 
 Importing this package imports neither Flax nor torch; what wraps a Linen module, or becomes one, needs Flax. (rule B1)
 """
@@ -10,6 +11,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..convert import (
+        Conversion as Conversion,
+        ConversionReport as ConversionReport,
+        Piece as Piece,
+        convert_checkpoint as convert_checkpoint,
+        register_layout as register_layout,
+        to_torch as to_torch,
+    )
     from . import partitioning as partitioning, variables as variables, wrappers as wrappers
     from .collections import (
         from_collections as from_collections,
@@ -17,8 +26,6 @@ if TYPE_CHECKING:
         nnx_attrs_to_linen_vars as nnx_attrs_to_linen_vars,
         to_collections as to_collections,
     )
-    from .conversion_report import ConversionReport as ConversionReport
-    from .convert import Conversion as Conversion, convert_checkpoint as convert_checkpoint
     from .init_apply import Functional as Functional, functional as functional
     from .interop import linen_in_bridge_mdl as linen_in_bridge_mdl, nnx_in_bridge_mdl as nnx_in_bridge_mdl
     from .kinds import (
@@ -28,7 +35,6 @@ if TYPE_CHECKING:
         variable_type as variable_type,
         variable_type_name as variable_type_name,
     )
-    from .layouts import Piece as Piece, register_layout as register_layout
     from .lazy import lazy_init as lazy_init
     from .leaves import (
         get_col_name as get_col_name,
@@ -49,25 +55,20 @@ if TYPE_CHECKING:
         current_module as current_module,
     )
     from .to_nnx import ToNNX as ToNNX
-    from .torch_weights import to_torch as to_torch
     from .wrappers import to_linen as to_linen, to_linen_class as to_linen_class
 
     initializers: Any  # those of plait.nn, of which the bridge itself uses nothing
 
 _PLACES = {
     "AttrPriority": "scope",
-    "Conversion": "convert",
-    "ConversionReport": "conversion_report",
     "Functional": "init_apply",
     "Module": "module",
     "NNXMeta": "nnx_meta",
-    "Piece": "layouts",
     "Scope": "scope",
     "ToLinen": "wrappers",
     "ToNNX": "to_nnx",
     "VariableTypeCache": "kinds",
     "compact": "module",
-    "convert_checkpoint": "convert",
     "current_context": "scope",
     "current_linen_module": "linen",
     "current_module": "scope",
@@ -81,7 +82,6 @@ _PLACES = {
     "linen_vars_to_nnx_attrs": "collections",
     "nnx_attrs_to_linen_vars": "collections",
     "nnx_in_bridge_mdl": "interop",
-    "register_layout": "layouts",
     "register_variable_name_type_pair": "kinds",
     "sort_variable_types": "kinds",
     "to_collections": "collections",
@@ -89,11 +89,12 @@ _PLACES = {
     "to_linen_class": "wrappers",
     "to_linen_var": "leaves",
     "to_nnx_var": "leaves",
-    "to_torch": "torch_weights",
     "variable_type": "kinds",
     "variable_type_name": "kinds",
     "with_partitioning": "leaves",
 }
+# What has moved to plait.convert, and is still found here.
+_CONVERSION = ("Conversion", "ConversionReport", "Piece", "convert_checkpoint", "register_layout", "to_torch")
 _MODULES = {
     "partitioning": ".partitioning",
     "variables": ".variables",
@@ -150,6 +151,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(_MODULES[name], __name__)
+    if name in _CONVERSION:
+        return getattr(importlib.import_module("..convert", __name__), name)
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)

@@ -145,7 +145,7 @@ def save_safetensors(
     Args:
         path: ends in ``.safetensors`` for one file; anything else is a folder to be made, with ``model.safetensors``
             in it, or shards and ``model.safetensors.index.json`` if there are more than ``shard_bytes``.
-        arrays: the arrays, such as ``plait.bridge.to_torch(model)``.
+        arrays: the arrays, such as ``plait.convert.to_torch(model)``.
         shard_bytes: the most bytes in one shard; a larger array has a shard of its own.
         metadata: strings to be kept in each file; some readers look for ``{"format": "pt"}``.
         overwrite: whether what is at ``path`` may be replaced.

@@ -39,7 +39,7 @@ class Piece:
         to_theirs: the way back.
 
     Example:
-        >>> piece = plait.bridge.Piece("kernel", "weight", lambda w: [w.T], lambda k: [k.T])
+        >>> piece = plait.convert.Piece("kernel", "weight", lambda w: [w.T], lambda k: [k.T])
         >>> piece.ours, piece.theirs
         (('kernel',), ('weight',))
     """
@@ -105,8 +105,8 @@ def register_layout(library: str, cls: type, layout: Callable[[Any], Sequence[Pi
         >>> class Scale(plait.Module):
         ...     def __init__(self):
         ...         self.factor = plait.Param(jnp.ones(3))
-        >>> plait.bridge.register_layout("torch", Scale, lambda scale: [plait.bridge.Piece("factor", "gamma")])
-        >>> list(plait.bridge.to_torch(Scale()))
+        >>> plait.convert.register_layout("torch", Scale, lambda scale: [plait.convert.Piece("factor", "gamma")])
+        >>> list(plait.convert.to_torch(Scale()))
         ['gamma']
     """
     if not isinstance(cls, type):

@@ -14,9 +14,9 @@ import pytest
 from flax.training.train_state import TrainState
 
 import plait
-from plait import bridge
+from plait import convert
 from plait.errors import CheckpointError, ConversionError
-from tests.bridge.linen_models import (
+from tests.convert.linen_models import (
     FEATURES,
     IMAGES,
     RESNET_NAMES,
@@ -92,7 +92,7 @@ FORMS = {
 def test_logits_are_those_of_linen(case, form, tmp_path):
     variables, ours, x, names, expected = trained(case)
     source = FORMS[form](variables, tmp_path)
-    done = bridge.convert_checkpoint(source, ours, layout="linen", names=names, update=True)
+    done = convert.convert_checkpoint(source, ours, layout="linen", names=names, update=True)
     assert done.report.is_complete
     assert not done.report.unused_rules
     np.testing.assert_allclose(forward(ours, jnp.asarray(x)), expected, atol=1e-5, rtol=1e-5)
@@ -114,7 +114,7 @@ def test_recurrent_cells_are_those_of_linen(theirs, ours):
     variables = perturbed(jax.jit(theirs.init)(jax.random.key(0), FEATURES), np.random.default_rng(5))
     if "hn" in variables["params"]["cell"]:
         variables["params"]["cell"]["hn"]["bias"] = np.zeros(6, np.float32)
-    bridge.convert_checkpoint(variables, ours, layout="linen", update=True)
+    convert.convert_checkpoint(variables, ours, layout="linen", update=True)
     np.testing.assert_allclose(
         forward(ours, FEATURES), jax.jit(theirs.apply)(variables, FEATURES), atol=1e-5, rtol=1e-5
     )
@@ -122,7 +122,7 @@ def test_recurrent_cells_are_those_of_linen(theirs, ours):
 
 def test_collections_become_kinds_of_variables():
     variables, ours, _, names, _ = trained(_resnet)
-    done = bridge.convert_checkpoint(variables, ours, layout="linen", names=names)
+    done = convert.convert_checkpoint(variables, ours, layout="linen", names=names)
     assert type(done.state["blocks"][0]["norm1"]["mean"]) is plait.BatchStat
     assert {each.collection for each in done.report.converted} == {"params", "batch_stats"}
     renamed = {each.variables: each.names for each in done.report.renamed}
@@ -132,7 +132,7 @@ def test_collections_become_kinds_of_variables():
 
 def test_a_tree_without_collections_is_that_of_params():
     variables, ours, x, _, expected = trained(_transformer)
-    bridge.convert_checkpoint(variables["params"], ours, layout="linen", update=True)
+    convert.convert_checkpoint(variables["params"], ours, layout="linen", update=True)
     np.testing.assert_allclose(forward(ours, x), expected, atol=1e-5, rtol=1e-5)
 
 
@@ -141,8 +141,8 @@ def test_a_train_state_is_converted_without_what_its_optimizer_remembers():
     state = TrainState.create(apply_fn=None, params=variables["params"], tx=optax.adam(1e-3))
     data = flax.serialization.to_bytes(state)
     with pytest.raises(ConversionError, match=r"opt_state\.0\.count of the checkpoint"):
-        bridge.convert_checkpoint(data, ours, layout="linen")
-    done = bridge.convert_checkpoint(data, ours, layout="linen", names={"opt_state": None, "step": None}, update=True)
+        convert.convert_checkpoint(data, ours, layout="linen")
+    done = convert.convert_checkpoint(data, ours, layout="linen", names={"opt_state": None, "step": None}, update=True)
     assert "opt_state.0.mu.embed.embedding" in done.report.dropped
     np.testing.assert_allclose(forward(ours, x), expected, atol=1e-5, rtol=1e-5)
 
@@ -152,7 +152,7 @@ def test_boxed_values_come_out_of_their_boxes(form, tmp_path):
     init = nn.with_partitioning(nn.initializers.lecun_normal(), ("in", "out"))
     variables = nn.Dense(3, kernel_init=init).init(jax.random.key(0), jnp.ones((1, 2)))
     ours = plait.Linear(2, 3, rngs=plait.Rngs(1))
-    bridge.convert_checkpoint(FORMS[form](variables, tmp_path), ours, layout="linen", update=True)
+    convert.convert_checkpoint(FORMS[form](variables, tmp_path), ours, layout="linen", update=True)
     np.testing.assert_array_equal(ours.kernel[...], variables["params"]["kernel"].value)
 
 
@@ -167,7 +167,7 @@ def test_arrays_in_pieces_and_every_kind_of_number_are_read(monkeypatch):
     monkeypatch.setattr(flax.serialization, "MAX_CHUNK_SIZE", 16)
     pieces = flax.serialization.to_bytes(tree)
     assert pieces != whole
-    from plait.bridge.linen_bytes import read_linen_bytes
+    from plait.convert.linen_bytes import read_linen_bytes
 
     for data in (whole, pieces):
         read, expected = read_linen_bytes(data), flax.serialization.msgpack_restore(data)
@@ -183,7 +183,7 @@ def test_a_truncated_file_is_refused_and_the_model_stays(keep, tmp_path):
     before = plait.clone(ours)
     (tmp_path / "cut").write_bytes(flax.serialization.to_bytes(variables)[:keep])
     with pytest.raises(CheckpointError, match=r"at +.*cut"):
-        bridge.convert_checkpoint(tmp_path / "cut", ours, layout="linen", update=True)
+        convert.convert_checkpoint(tmp_path / "cut", ours, layout="linen", update=True)
     assert plait.state(ours) == plait.state(before)
 
 
@@ -192,7 +192,7 @@ def test_an_orbax_folder_that_lost_its_arrays_is_refused(tmp_path):
     for file in [*path.glob("d/*"), *path.glob("ocdbt.process_0/d/*")]:
         file.unlink()
     with pytest.raises(CheckpointError, match="the Orbax checkpoint is incomplete or damaged"):
-        bridge.convert_checkpoint(path, plait.Linear(2, 3, rngs=plait.Rngs(0)), layout="linen")
+        convert.convert_checkpoint(path, plait.Linear(2, 3, rngs=plait.Rngs(0)), layout="linen")
 
 
 def test_a_folder_of_several_items_asks_which(tmp_path):
@@ -201,4 +201,4 @@ def test_a_folder_of_several_items_asks_which(tmp_path):
         args = {name: ocp.args.StandardSave(tree) for name in ("state", "ema")}
         manager.save(3, args=ocp.args.Composite(**args))
     with pytest.raises(CheckpointError, match=r"found +ema, state"):
-        bridge.convert_checkpoint(tmp_path / "steps" / "3", plait.Linear(2, 3, rngs=plait.Rngs(0)), layout="linen")
+        convert.convert_checkpoint(tmp_path / "steps" / "3", plait.Linear(2, 3, rngs=plait.Rngs(0)), layout="linen")

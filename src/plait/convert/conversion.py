@@ -1,43 +1,40 @@
 """Convert for good: the values of a Linen checkpoint or a PyTorch state dict as the state of a plait model.
 
-The model decides what is looked for. Each of its variables has a name and a layout in the other library
-(``wanted.py``, ``torch_layouts.py``, ``linen_layouts.py``); the checkpoint is read to names and arrays
-(``sources.py``); a map of names (``name_map.py``) brings the two together. Arrays are read, converted and placed one
-after the other.
+The model decides what is looked for. Each of its variables has a counterpart in the other library, with a name and a
+layout there (``counterparts.py``, ``torch_layouts.py``, ``linen_layouts.py``); the checkpoint is read to names and
+arrays (``sources.py``); a map of names (``name_map.py``) brings the two together (``matching.py``). Arrays are read,
+converted and placed one after the other.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..checkpoint.stored import StoredArray
 from ..core.functional.split import variables
 from ..core.functional.update import update as update_graph
 from ..core.objects.rngs import RngCount, RngKey, Rngs, RngState
 from ..core.objects.state import State, from_flat_state, to_flat_state
-from ..core.objects.variables import Variable
 from ..errors import ConversionError
 from ..paths import Path, describe_path
 from ..typing import DTypeLike
-from ..words import describe_type
 from . import (
     linen_layouts as linen_layouts,
     torch_layouts as torch_layouts,  # they fill the table of layouts
 )
-from .conversion_report import ConversionReport, Converted, Mismatched, Missing
-from .layouts import DoesNotFit, check_library
+from .counterparts import Counterpart, check_model, counterparts
+from .layouts import check_library
+from .matching import Matching
 from .name_map import NameMap, Names
+from .report import ConversionReport
 from .sources import read_source, with_collections
-from .wanted import Wanted, check_model, is_array, wanted
 
 _BOXED = ".value"
-_KINDS = (np.bool_, np.integer, np.floating, np.complexfloating)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +100,7 @@ def convert_checkpoint(
         >>> import numpy as np
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
         >>> weights = {"fc.weight": np.ones((3, 2), np.float32), "fc.bias": np.zeros(3, np.float32)}
-        >>> done = plait.bridge.convert_checkpoint(weights, model, layout="torch", names={"fc": ""}, update=True)
+        >>> done = plait.convert.convert_checkpoint(weights, model, layout="torch", names={"fc": ""}, update=True)
         >>> print(done.report)
         0 matched, 2 renamed, 0 missing, 0 unexpected
           renamed  kernel  params  <- fc.weight
@@ -118,12 +115,12 @@ def convert_checkpoint(
         arrays = with_collections(arrays)
     rename = NameMap(names)
     found, dropped = _renamed(arrays, rename)
-    wishes, ignored = wanted(layout, model, found.keys() | {name.removesuffix(_BOXED) for name in found})
+    looked_for, ignored = counterparts(layout, model, found.keys() | {name.removesuffix(_BOXED) for name in found})
     if layout == "linen":
-        _take_out_of_boxes(found, wishes)
-    matching = _Matching(arrays, found, None if dtype is None else jnp.dtype(dtype))
-    for wish in wishes:
-        matching.add(wish)
+        _take_out_of_boxes(found, looked_for)
+    matching = Matching(arrays, found, None if dtype is None else jnp.dtype(dtype))
+    for counterpart in looked_for:
+        matching.add(counterpart)
     left = [(name, sources) for name, sources in found.items() if name not in matching.used]
     report = ConversionReport(
         converted=tuple(matching.converted),
@@ -187,109 +184,11 @@ def _renamed(arrays: dict[str, StoredArray], rename: NameMap) -> tuple[dict[str,
     return found, dropped
 
 
-def _take_out_of_boxes(found: dict[str, list[str]], wishes: list[Wanted]) -> None:
+def _take_out_of_boxes(found: dict[str, list[str]], looked_for: list[Counterpart]) -> None:
     """Linen stores a boxed value (``Partitioned``) one step below its own name, as ``kernel.value``."""
-    for name in [name for wish in wishes for name in wish.names]:
+    for name in [name for counterpart in looked_for for name in counterpart.names]:
         if name not in found and name + _BOXED in found:
             found[name] = found.pop(name + _BOXED)
-
-
-class _Matching:
-    """Brings what is wanted and what is there together, one piece after the other."""
-
-    def __init__(self, arrays: dict[str, StoredArray], found: dict[str, list[str]], dtype: Any) -> None:
-        self.arrays, self.found, self.dtype = arrays, found, dtype
-        self.used: set[str] = set()
-        self.leaves: dict[Path, Any] = {}
-        self.converted: list[Converted] = []
-        self.missing: list[Missing] = []
-        self.mismatched: list[Mismatched] = []
-
-    def add(self, wish: Wanted) -> None:
-        paths = tuple(map(describe_path, wish.paths))
-        absent = tuple(name for name in wish.names if name not in self.found)
-        self.used.update(wish.names)
-        if absent:
-            if not wish.is_again or len(absent) < len(wish.names):
-                self.missing.append(Missing(paths, wish.collection, wish.module, absent))
-            return
-        sources = tuple(source for name in wish.names for source in self.found[name])
-        try:
-            misfit = self._misfit(wish)
-            if misfit is None:
-                misfit = self._keep(wish, wish.piece.to_ours(*(self._read(name) for name in wish.names)))
-        except DoesNotFit as error:
-            misfit = (str(error), "values that the layer can hold")
-        if misfit is not None:
-            self.mismatched.append(Mismatched(paths, wish.collection, wish.module, sources, *misfit))
-        elif not wish.is_again:
-            note = self._note(wish)
-            self.converted.append(Converted(paths, wish.collection, sources, sources != wish.names, note))
-
-    def _misfit(self, wish: Wanted) -> tuple[str, str] | None:
-        """What is there and what would fit, by shape and kind of number, if that differs."""
-        for variable in wish.variables:
-            if not is_array(variable.get_raw_value()):
-                return ", ".join(
-                    wish.names
-                ), f"a variable that holds one array, not {describe_type(variable.get_raw_value())},"
-        shapes = wish.piece.their_shapes([np.shape(variable.get_raw_value()) for variable in wish.variables])
-        for name, shape in zip(wish.names, shapes, strict=True):
-            for source in self.found[name]:
-                if self.arrays[source].shape != shape:
-                    return f"{source} of shape {self.arrays[source].shape}", f"shape {shape}"
-                ours, theirs = _kind(_dtype_of(wish.variables[0])), _kind(self.arrays[source].dtype)
-                if ours is not theirs:
-                    return f"{source} of dtype {self.arrays[source].dtype}", f"a dtype of {ours.__name__} numbers"
-        return None
-
-    def _read(self, name: str) -> np.ndarray:
-        """The values under a name; where several names of the source became one, all must agree."""
-        first, *others = self.found[name]
-        values = self.arrays[first].read()
-        for other in others:
-            if not np.array_equal(values, self.arrays[other].read()):
-                raise DoesNotFit(f"{first} and {other}, which differ")
-        return values
-
-    def _keep(self, wish: Wanted, values: Sequence[np.ndarray]) -> tuple[str, str] | None:
-        for path, variable, value in zip(wish.paths, wish.variables, values, strict=True):
-            value = self._placed(value, variable)
-            if path in self.leaves:
-                if not np.array_equal(self.leaves[path].get_raw_value(), value):
-                    names = ", ".join(wish.names)
-                    return (
-                        f"{names} with other values than those of {describe_path(path)}",
-                        "equal values: it is shared",
-                    )
-            else:
-                self.leaves[path] = variable.copy(value)
-        return None
-
-    def _placed(self, value: np.ndarray, variable: Variable[Any]) -> jax.Array:
-        """The value as JAX holds it, where the variable's own value lies."""
-        is_real = jnp.issubdtype(value.dtype, np.floating)
-        dtype = self.dtype if self.dtype is not None and is_real else jax.dtypes.canonicalize_dtype(value.dtype)
-        array = np.asarray(value, dtype)
-        like = variable.get_raw_value()
-        sharding = getattr(like, "sharding", None)
-        if sharding is not None and getattr(like, "committed", True):
-            return jax.device_put(array, sharding)
-        return jnp.asarray(array)
-
-    def _note(self, wish: Wanted) -> str:
-        before = {str(self.arrays[source].dtype) for name in wish.names for source in self.found[name]}
-        after = {str(self.leaves[path].get_raw_value().dtype) for path in wish.paths}
-        return "" if before == after else f"{', '.join(sorted(before))} to {', '.join(sorted(after))}"
-
-
-def _kind(dtype: Any) -> type:
-    return next((kind for kind in _KINDS if jnp.issubdtype(dtype, kind)), np.generic)
-
-
-def _dtype_of(variable: Variable[Any]) -> Any:
-    value = variable.get_raw_value()
-    return value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
 
 
 def _error(report: ConversionReport) -> ConversionError:

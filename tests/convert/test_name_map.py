@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.bridge.name_map import NameMap
+from plait.convert.name_map import NameMap
 from plait.errors import ArgumentError, ArgumentTypeError
 
 STEPS = st.text("ab_0", min_size=1, max_size=3)

@@ -1,4 +1,4 @@
-"""What a model would be called in another library: for each of its variables the names there, and the way to them."""
+"""The counterparts of a model's variables in another library: their names there, and the way to them and back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PASSING = (RngState, Cache, Intermediate, Perturbation)
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
+class Counterpart:
     """Some variables of one module, and where their values are on the other side.
 
     Args:
@@ -47,8 +47,8 @@ class Wanted:
     is_again: bool
 
 
-def wanted(library: str, model: Any, present: Collection[str] = ()) -> tuple[list[Wanted], set[str]]:
-    """What the model wants, in the order of its graph, and the names that it has no use for.
+def counterparts(library: str, model: Any, present: Collection[str] = ()) -> tuple[list[Counterpart], set[str]]:
+    """Those of a model's variables, in the order of its graph, and the names that its layers have no use for.
 
     Args:
         library: whose names.
@@ -88,7 +88,7 @@ class _Walk:
         self.taken: set[int] = set()
         self.covered: set[Path] = set()
 
-    def visit(self, path: Path, node: Any, above: tuple[int, ...]) -> Iterator[Wanted]:
+    def visit(self, path: Path, node: Any, above: tuple[int, ...]) -> Iterator[Counterpart]:
         if id(node) in above:  # a cycle
             return
         place = f"{describe_path(path)} ({type(node).__name__})"
@@ -100,14 +100,14 @@ class _Walk:
                     ours = [(*path, *path_of_name(name)) for name in piece.ours]
                     if not self.covered.issuperset(ours):
                         found = [_follow(node, path_of_name(name)) for name in piece.ours]
-                        yield self._wanted(path, place, ours, found, piece)
+                        yield self._counterpart(path, place, ours, found, piece)
         children = children_by_key(node)
         for key in sorted_keys(children):
             child, below = children[key], (*path, key)
             kind = kind_of(child)
             if kind is Kind.VARIABLE and isinstance(child, Variable):
                 if below not in self.covered and not isinstance(child, _PASSING):
-                    yield self._wanted(path, place, [below], [child], Piece(str(key), str(key)))
+                    yield self._counterpart(path, place, [below], [child], Piece(str(key), str(key)))
             elif kind in (Kind.GRAPH, Kind.PYTREE) and child is not None:
                 yield from self.visit(below, child, (*above, id(node)))
 
@@ -128,14 +128,14 @@ class _Walk:
         names = (name.partition(".")[2] for name in self.present) if self.library == "linen" else self.present
         return any(name.startswith(below) for name in names)
 
-    def _wanted(self, path: Path, place: str, ours: list[Path], found: list[Any], piece: Piece) -> Wanted:
+    def _counterpart(self, path: Path, place: str, ours: list[Path], found: list[Any], piece: Piece) -> Counterpart:
         self.covered.update(ours)
         is_again = all(id(variable) in self.taken for variable in found)
         self.taken.update(map(id, found))
         collection = _collection(found[0])
         names = tuple(self._full(path, name, collection) for name in piece.theirs)
         places = tuple(self.places[id(variable)] for variable in found)
-        return Wanted(place, tuple(found), places, collection, names, piece, is_again)
+        return Counterpart(place, tuple(found), places, collection, names, piece, is_again)
 
     def _full(self, path: Path, name: str, collection: str) -> str:
         name = self._prefixed(path, name)

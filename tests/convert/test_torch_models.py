@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import plait
-from plait import bridge, checkpoint
+from plait import checkpoint, convert
 
 torch = pytest.importorskip("torch")
 
@@ -352,7 +352,7 @@ def build(case):
 @pytest.mark.parametrize("case", CASES)
 def test_logits_are_those_of_torch(case):
     theirs, ours, x, names, expected = build(case)
-    done = bridge.convert_checkpoint(theirs.state_dict(), ours, layout="torch", names=names, update=True)
+    done = convert.convert_checkpoint(theirs.state_dict(), ours, layout="torch", names=names, update=True)
     assert done.report.is_complete
     np.testing.assert_allclose(forward(ours, x), expected, atol=1e-4, rtol=1e-4)
 
@@ -360,11 +360,11 @@ def test_logits_are_those_of_torch(case):
 @pytest.mark.parametrize("case", CASES)
 def test_shards_of_torch_names_make_an_equal_model(case, tmp_path):
     _, ours, x, _, _ = build(case)
-    weights = bridge.to_torch(ours)
+    weights = convert.to_torch(ours)
     path = checkpoint.save_safetensors(tmp_path / "weights", weights, shard_bytes=200)
     assert len(list(path.glob("*.safetensors"))) > 1
     again = CASES[case][1](plait.Rngs(5))
-    bridge.convert_checkpoint(path, again, layout="torch", update=True)
+    convert.convert_checkpoint(path, again, layout="torch", update=True)
     again.eval()
     np.testing.assert_array_equal(forward(again, x), forward(ours, x))
 
@@ -372,7 +372,7 @@ def test_shards_of_torch_names_make_an_equal_model(case, tmp_path):
 @pytest.mark.parametrize("case", ["perceptron", "conv net", "lstm", "lstm of gates apart", "bidirectional gru"])
 def test_torch_loads_what_to_torch_gives(case):
     theirs, ours, x, _, _ = build(case)
-    theirs.load_state_dict({name: torch.from_numpy(value) for name, value in bridge.to_torch(ours).items()})
+    theirs.load_state_dict({name: torch.from_numpy(value) for name, value in convert.to_torch(ours).items()})
     with torch.no_grad():
         found = theirs(channels_first(x) if x.ndim == 4 else torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(found, forward(ours, x), atol=1e-4, rtol=1e-4)
@@ -380,8 +380,8 @@ def test_torch_loads_what_to_torch_gives(case):
 
 def test_the_packed_projections_of_attention_go_back_and_forth():
     theirs, ours, _, names, _ = build("encoder")
-    bridge.convert_checkpoint(theirs.state_dict(), ours, layout="torch", names=names, update=True)
-    found = bridge.to_torch(ours, names={"layers": "encoder.layers"})
+    convert.convert_checkpoint(theirs.state_dict(), ours, layout="torch", names=names, update=True)
+    found = convert.to_torch(ours, names={"layers": "encoder.layers"})
     assert found.keys() == theirs.state_dict().keys()
     for name, value in theirs.state_dict().items():
         np.testing.assert_array_equal(found[name], value.numpy())
@@ -390,7 +390,7 @@ def test_the_packed_projections_of_attention_go_back_and_forth():
 def test_attention_over_keys_of_other_features_has_projections_apart():
     theirs = torch.nn.MultiheadAttention(8, 2, kdim=6, vdim=6, batch_first=True).eval()
     ours = plait.MultiHeadAttention(2, 8, in_kv_features=6, decode=False, rngs=plait.Rngs(0))
-    bridge.convert_checkpoint(theirs.state_dict(), ours, layout="torch", update=True)
+    convert.convert_checkpoint(theirs.state_dict(), ours, layout="torch", update=True)
     memory = np.random.default_rng(3).normal(size=(3, 5, 6)).astype(np.float32)
     with torch.no_grad():
         expected, _ = theirs(torch.from_numpy(FEATURES), torch.from_numpy(memory), torch.from_numpy(memory))
@@ -401,8 +401,8 @@ def test_attention_over_keys_of_other_features_has_projections_apart():
 def test_tensors_of_other_dtypes_keep_theirs_unless_told(dtype):
     theirs = torch.nn.Linear(3, 2).to(getattr(torch, dtype))
     ours = plait.Linear(3, 2, rngs=plait.Rngs(0))
-    kept = bridge.convert_checkpoint(theirs.state_dict(), ours, layout="torch")
-    told = bridge.convert_checkpoint(theirs.state_dict(), ours, layout="torch", dtype=jnp.float32)
+    kept = convert.convert_checkpoint(theirs.state_dict(), ours, layout="torch")
+    told = convert.convert_checkpoint(theirs.state_dict(), ours, layout="torch", dtype=jnp.float32)
     assert kept.state["kernel"].dtype.name == ("float32" if dtype == "float64" else dtype)  # JAX without x64
     assert told.state["kernel"].dtype == jnp.float32
     np.testing.assert_allclose(told.state["kernel"][...], theirs.weight.detach().float().numpy().T, rtol=1e-6)
@@ -412,4 +412,4 @@ def test_a_bias_of_a_gru_that_plait_has_no_place_for_is_refused():
     theirs = torch.nn.GRU(8, 6)
     ours = plait.RNN(plait.GRUCell(8, 6, rngs=plait.Rngs(0)))
     with pytest.raises(plait.errors.ConversionError, match=r"the last third of bias_hh_l0 must be zero"):
-        bridge.convert_checkpoint(theirs.state_dict(), ours, layout="torch")
+        convert.convert_checkpoint(theirs.state_dict(), ours, layout="torch")

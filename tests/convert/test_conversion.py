@@ -13,9 +13,9 @@ from hypothesis import given, settings, strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
 import plait
-from plait import bridge, checkpoint
+from plait import bridge, checkpoint, convert
 from plait._public import PUBLIC
-from plait.bridge.layouts import alternatives, path_of_name
+from plait.convert.layouts import alternatives, path_of_name
 from plait.errors import ArgumentError, ArgumentTypeError, CheckpointError, ConversionError
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(plait.__file__).parents[1])}
@@ -105,7 +105,7 @@ def test_every_layer_has_a_case():
 def test_what_goes_to_torch_comes_back(case):
     ours = with_noise(LAYERS[case](plait.Rngs(0)))
     again = LAYERS[case](plait.Rngs(7))
-    done = bridge.convert_checkpoint(bridge.to_torch(ours), again, layout="torch", update=True)
+    done = convert.convert_checkpoint(convert.to_torch(ours), again, layout="torch", update=True)
     assert done.report.is_complete
     assert_same_weights(again, ours)
 
@@ -141,30 +141,30 @@ class Tied(plait.Module):
 
 def test_shared_variables_come_under_each_name_and_must_agree():
     ours = with_noise(Tied(plait.Rngs(0)))
-    there = bridge.to_torch(ours)
+    there = convert.to_torch(ours)
     assert there.keys() == {
         "again.weight", "again.bias", "first.weight", "first.bias", "other.weight", "other.bias"
     }  # fmt: skip
     tied = Tied(plait.Rngs(1))
-    bridge.convert_checkpoint(there, tied, layout="torch", update=True)
+    convert.convert_checkpoint(there, tied, layout="torch", update=True)
     assert_same_weights(tied, ours)
     assert tied.other.kernel is tied.again.kernel
     there.pop("first.weight")
     there.pop("first.bias")
-    bridge.convert_checkpoint(there, Tied(plait.Rngs(1)), layout="torch")  # one name is enough
+    convert.convert_checkpoint(there, Tied(plait.Rngs(1)), layout="torch")  # one name is enough
     there["other.weight"] = there["other.weight"] + 1
     with pytest.raises(ConversionError, match=r"other values than those of again\.kernel"):
-        bridge.convert_checkpoint(there, tied, layout="torch")
+        convert.convert_checkpoint(there, tied, layout="torch")
 
 
 def test_two_names_of_one_variable_must_hold_the_same():
     ours = plait.Linear(2, 3, rngs=plait.Rngs(0))
-    there = bridge.to_torch(ours)
+    there = convert.to_torch(ours)
     there["head.weight"] = there["weight"]
-    bridge.convert_checkpoint(there, ours, layout="torch", names={"head": ""})
+    convert.convert_checkpoint(there, ours, layout="torch", names={"head": ""})
     there["head.weight"] = there["weight"] + 1
     with pytest.raises(ConversionError, match=r"weight and head\.weight, which differ"):
-        bridge.convert_checkpoint(there, ours, layout="torch", names={"head": ""})
+        convert.convert_checkpoint(there, ours, layout="torch", names={"head": ""})
 
 
 class Net(plait.Module):
@@ -174,7 +174,7 @@ class Net(plait.Module):
         self.drop = plait.Dropout(0.5, rngs=rngs)
 
 
-NAMES = sorted(bridge.to_torch(Net(plait.Rngs(0))))
+NAMES = sorted(convert.to_torch(Net(plait.Rngs(0))))
 
 
 @given(st.sets(st.sampled_from(NAMES), min_size=1), st.sets(st.sampled_from(["extra", "head.x"])), st.data())
@@ -182,14 +182,14 @@ NAMES = sorted(bridge.to_torch(Net(plait.Rngs(0))))
 def test_what_does_not_fit_is_named_and_changes_nothing(missing, extra, data):
     net = Net(plait.Rngs(0))
     before = plait.clone(net)
-    there = bridge.to_torch(net)
+    there = convert.to_torch(net)
     misshapen = data.draw(st.sampled_from([None, *sorted(set(NAMES) - missing)]))
     if misshapen is not None:
         there[misshapen] = there[misshapen][..., None]
     there = {name: value + 1 for name, value in there.items() if name not in missing}
     there |= dict.fromkeys(extra, np.ones(2))
     with pytest.raises(ConversionError) as caught:
-        bridge.convert_checkpoint(there, net, layout="torch", update=True)
+        convert.convert_checkpoint(there, net, layout="torch", update=True)
     report = caught.value.report
     assert {name for each in report.missing for name in each.names} == missing
     assert set(report.unexpected) == extra
@@ -201,11 +201,11 @@ def test_what_does_not_fit_is_named_and_changes_nothing(missing, extra, data):
 
 def test_an_error_names_module_collection_and_leaf():
     net = Net(plait.Rngs(0))
-    there = bridge.to_torch(net)
+    there = convert.to_torch(net)
     there["layers.1.running_var"] = np.ones(4, np.float32)
     there["head.kernel"] = there.pop("head.weight")
     with pytest.raises(ConversionError) as caught:
-        bridge.convert_checkpoint(there, net, layout="torch", names={"model": ""})
+        convert.convert_checkpoint(there, net, layout="torch", names={"model": ""})
     text = str(caught.value)
     for part in (
         "layers[1] (BatchNorm), batch_stats: layers[1].var",
@@ -221,8 +221,8 @@ def test_an_error_names_module_collection_and_leaf():
 
 def test_the_report_prints_one_line_for_each_leaf():
     net = Net(plait.Rngs(0))
-    there = bridge.to_torch(net, names={"head": "classifier"}) | {"layers.1.num_batches_tracked": np.ones((), int)}
-    done = bridge.convert_checkpoint(there, net, layout="torch", names={"classifier": "head"})
+    there = convert.to_torch(net, names={"head": "classifier"}) | {"layers.1.num_batches_tracked": np.ones((), int)}
+    done = convert.convert_checkpoint(there, net, layout="torch", names={"classifier": "head"})
     lines = str(done.report).splitlines()
     assert lines[0] == "6 matched, 2 renamed, 0 missing, 0 unexpected, 1 ignored"
     assert [line.split() for line in lines if "renamed " in line[:10]] == [
@@ -236,12 +236,12 @@ def test_the_report_prints_one_line_for_each_leaf():
 def test_a_part_of_a_checkpoint_is_taken_when_that_is_asked_for():
     net = Net(plait.Rngs(0))
     there = {"head.weight": np.ones((2, 3), np.float32), "other": np.ones(2)}
-    done = bridge.convert_checkpoint(there, net, layout="torch", strict=False, update=True)
+    done = convert.convert_checkpoint(there, net, layout="torch", strict=False, update=True)
     assert [*done.state] == ["head"]
     assert net.head.kernel.value.tolist() == [[1, 1]] * 3
     assert done.report.unexpected == ("other",)
     with pytest.raises(ConversionError, match=r"shape \(2, 3\) for head\.kernel"):
-        bridge.convert_checkpoint({"head.weight": np.ones((3, 3))}, net, layout="torch", strict=False)
+        convert.convert_checkpoint({"head.weight": np.ones((3, 3))}, net, layout="torch", strict=False)
 
 
 def test_each_array_is_read_once_and_none_when_something_does_not_fit_by_shape():
@@ -251,29 +251,29 @@ def test_each_array_is_read_once_and_none_when_something_does_not_fit_by_shape()
     def stored(name, array):
         return checkpoint.StoredArray(array.shape, array.dtype, lambda: reads.append(name) or array)
 
-    there = {name: stored(name, array) for name, array in bridge.to_torch(net).items()}
-    bridge.convert_checkpoint(there, net, layout="torch")
+    there = {name: stored(name, array) for name, array in convert.to_torch(net).items()}
+    convert.convert_checkpoint(there, net, layout="torch")
     assert sorted(reads) == NAMES
     reads.clear()
     with pytest.raises(ConversionError, match=r"shape \(3, 2\) for layers\[0\]\.kernel"):
-        bridge.convert_checkpoint({"layers.0.weight": stored("x", np.ones((9, 9)))}, net, layout="torch")
+        convert.convert_checkpoint({"layers.0.weight": stored("x", np.ones((9, 9)))}, net, layout="torch")
     assert reads == []
 
 
 def test_integers_are_no_weights():
-    there = bridge.to_torch(plait.Linear(2, 3, rngs=plait.Rngs(0)))
+    there = convert.to_torch(plait.Linear(2, 3, rngs=plait.Rngs(0)))
     there["weight"] = there["weight"].astype(np.int8)
     with pytest.raises(ConversionError, match="weight of dtype int8"):
-        bridge.convert_checkpoint(there, plait.Linear(2, 3, rngs=plait.Rngs(0)), layout="torch")
+        convert.convert_checkpoint(there, plait.Linear(2, 3, rngs=plait.Rngs(0)), layout="torch")
 
 
 def test_an_abstract_model_gets_arrays_where_its_shardings_say():
     mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     sharding = NamedSharding(mesh, PartitionSpec(None, "x"))
-    there = bridge.to_torch(plait.Linear(2, 16, rngs=plait.Rngs(0)))
+    there = convert.to_torch(plait.Linear(2, 16, rngs=plait.Rngs(0)))
     model = plait.eval_shape(lambda: plait.Linear(2, 16, rngs=plait.Rngs(0)))
     model.kernel.set_raw_value(jax.ShapeDtypeStruct((2, 16), jnp.float32, sharding=sharding))
-    bridge.convert_checkpoint(there, model, layout="torch", update=True)
+    convert.convert_checkpoint(there, model, layout="torch", update=True)
     assert model.kernel.value.sharding == sharding
     np.testing.assert_array_equal(model.kernel.value, there["weight"].T)
 
@@ -281,16 +281,16 @@ def test_an_abstract_model_gets_arrays_where_its_shardings_say():
 def test_a_stack_of_layers_is_refused_both_ways():
     stack = plait.vmap(lambda key: plait.Linear(3, 3, rngs=plait.Rngs(key)))(jax.random.split(jax.random.key(0), 3))
     with pytest.raises(ValueError, match="not stacked"):
-        bridge.to_torch(stack)
-    there = bridge.to_torch(plait.Linear(3, 3, rngs=plait.Rngs(0)))
+        convert.to_torch(stack)
+    there = convert.to_torch(plait.Linear(3, 3, rngs=plait.Rngs(0)))
     with pytest.raises(ConversionError, match="not stacked"):
-        bridge.convert_checkpoint(there, stack, layout="torch")
+        convert.convert_checkpoint(there, stack, layout="torch")
 
 
 def test_a_model_without_values_has_nothing_to_give():
     model = plait.eval_shape(lambda: plait.Linear(2, 3, rngs=plait.Rngs(0)))
     with pytest.raises(ArgumentError, match=r"at +bias|at +kernel"):
-        bridge.to_torch(model)
+        convert.to_torch(model)
 
 
 class Mixture(plait.Module):
@@ -303,17 +303,17 @@ class Submixture(Mixture):
 
 
 def test_a_layout_of_ones_own_holds_for_subclasses():
-    bridge.register_layout("torch", Mixture, lambda mixture: [bridge.Piece("experts", "w", *[lambda w: [w.T]] * 2)])
-    there = bridge.to_torch(Submixture())
+    convert.register_layout("torch", Mixture, lambda mixture: [convert.Piece("experts", "w", *[lambda w: [w.T]] * 2)])
+    there = convert.to_torch(Submixture())
     assert there["w"].tolist() == [[0, 3], [1, 4], [2, 5]]
     ours = with_noise(Submixture())
-    bridge.convert_checkpoint(there, ours, layout="torch", update=True)
+    convert.convert_checkpoint(there, ours, layout="torch", update=True)
     assert_same_weights(ours, Mixture())
 
 
 def test_a_state_dict_that_is_nested_deeper_is_told_apart():
     with pytest.raises(ArgumentTypeError, match=r"at +epoch\.name"):
-        bridge.convert_checkpoint({"epoch": {"name": "x"}}, Mixture(), layout="torch")
+        convert.convert_checkpoint({"epoch": {"name": "x"}}, Mixture(), layout="torch")
 
 
 @pytest.mark.parametrize(
@@ -328,26 +328,26 @@ def test_a_path_of_something_else_is_refused(source, words, tmp_path):
     (tmp_path / "weights.pt").write_bytes(b"PK")
     (tmp_path / "folder").mkdir()
     with pytest.raises(CheckpointError, match=words):
-        bridge.convert_checkpoint(tmp_path / source, Mixture(), layout="torch")
+        convert.convert_checkpoint(tmp_path / source, Mixture(), layout="torch")
 
 
 def test_an_unknown_layout_is_refused():
     with pytest.raises(ArgumentError, match="layout='keras'"):
-        bridge.convert_checkpoint({}, Mixture(), layout="keras")
+        convert.convert_checkpoint({}, Mixture(), layout="keras")
 
 
 def test_a_source_of_another_type_is_refused():
     with pytest.raises(ArgumentTypeError, match="a path, bytes, or a mapping"):
-        bridge.convert_checkpoint(3, Mixture(), layout="torch")
+        convert.convert_checkpoint(3, Mixture(), layout="torch")
 
 
 @pytest.mark.parametrize("make", [plait.state, lambda model: model.kernel])
 def test_a_state_knows_no_layers(make):
     part = make(plait.Linear(2, 2, rngs=plait.Rngs(0)))
     with pytest.raises(ArgumentTypeError, match="whose layers say how their variables lie"):
-        bridge.to_torch(part)
+        convert.to_torch(part)
     with pytest.raises(ArgumentTypeError, match="whose layers say how their variables lie"):
-        bridge.convert_checkpoint({}, part, layout="torch")
+        convert.convert_checkpoint({}, part, layout="torch")
 
 
 class Tree(plait.Module):
@@ -357,14 +357,14 @@ class Tree(plait.Module):
 
 def test_a_variable_of_many_arrays_is_refused():
     with pytest.raises(ArgumentError, match=r"at +tree\n +found +a dict"):
-        bridge.to_torch(Tree())
+        convert.to_torch(Tree())
     with pytest.raises(ConversionError, match="holds one array, not a dict, for tree"):
-        bridge.convert_checkpoint({"tree": np.ones(())}, Tree(), layout="torch")
+        convert.convert_checkpoint({"tree": np.ones(())}, Tree(), layout="torch")
 
 
 def test_names_that_meet_on_the_way_back_are_refused():
     with pytest.raises(ArgumentError, match=r"found +the name same"):
-        bridge.to_torch(plait.Linear(2, 3, rngs=plait.Rngs(0)), names=lambda name: "same")
+        convert.to_torch(plait.Linear(2, 3, rngs=plait.Rngs(0)), names=lambda name: "same")
 
 
 def test_conversion_of_arrays_loads_no_other_library():
@@ -373,7 +373,7 @@ import sys
 import numpy as np
 import plait
 model = plait.Linear(2, 3, rngs=plait.Rngs(0))
-plait.bridge.convert_checkpoint(plait.bridge.to_torch(model), model, layout="torch")
+plait.convert.convert_checkpoint(plait.convert.to_torch(model), model, layout="torch")
 print({"flax", "torch", "orbax", "msgpack", "safetensors", "libcst", "optax"} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT)
@@ -394,11 +394,11 @@ REGULARISED = {"fc.weight": np.ones((3, 2), np.float32), "fc.bias": np.zeros(3, 
 
 def test_an_abstract_model_gets_its_random_streams():
     model = plait.eval_shape(lambda: Regularised(plait.Rngs(0)))
-    bridge.convert_checkpoint(REGULARISED, model, layout="torch", update=True, rngs=plait.Rngs(5))
+    convert.convert_checkpoint(REGULARISED, model, layout="torch", update=True, rngs=plait.Rngs(5))
     assert model(jnp.ones((4, 2))).shape == (4, 3)
     assert sorted(set(np.asarray(model(jnp.ones((40, 2)))).ravel().tolist())) == [0.0, 4.0]
     again = plait.eval_shape(lambda: Regularised(plait.Rngs(0)))
-    bridge.convert_checkpoint(REGULARISED, again, layout="torch", update=True, rngs=plait.Rngs(5))
+    convert.convert_checkpoint(REGULARISED, again, layout="torch", update=True, rngs=plait.Rngs(5))
     again(jnp.ones((4, 2)))
     again(jnp.ones((40, 2)))
     np.testing.assert_array_equal(model(jnp.ones((40, 2))), again(jnp.ones((40, 2))))
@@ -410,13 +410,19 @@ def test_streams_that_would_stay_abstract_are_named(strict):
     with pytest.raises(
         ConversionError, match=r"(?s)drop\.rngs\.count: RngCount.*drop\.rngs\.key.*rngs=plait\.Rngs\(0\)"
     ):
-        bridge.convert_checkpoint(REGULARISED, model, layout="torch", update=True, strict=strict)
+        convert.convert_checkpoint(REGULARISED, model, layout="torch", update=True, strict=strict)
     assert isinstance(model.fc.kernel.get_raw_value(), jax.ShapeDtypeStruct)
-    assert set(bridge.convert_checkpoint(REGULARISED, model, layout="torch", strict=strict).state) == {"fc"}
+    assert set(convert.convert_checkpoint(REGULARISED, model, layout="torch", strict=strict).state) == {"fc"}
 
 
 def test_the_streams_of_a_model_with_values_stay():
     model = Regularised(plait.Rngs(0))
     before = model.drop.rngs.key[...]
-    bridge.convert_checkpoint(REGULARISED, model, layout="torch", update=True, rngs=plait.Rngs(5))
+    convert.convert_checkpoint(REGULARISED, model, layout="torch", update=True, rngs=plait.Rngs(5))
     assert model.drop.rngs.key[...] == before
+
+
+@pytest.mark.parametrize("name", convert.__all__)
+def test_the_bridge_still_has_the_names_of_conversion(name):
+    assert getattr(bridge, name) is getattr(convert, name)
+    assert name in dir(bridge)

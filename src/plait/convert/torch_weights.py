@@ -12,8 +12,8 @@ from ..errors import ArgumentError
 from ..paths import Path, describe_path
 from ..words import describe_type
 from . import torch_layouts as torch_layouts  # fills the table of layouts
+from .counterparts import check_model, counterparts, is_array
 from .name_map import NameMap, Names
-from .wanted import check_model, is_array, wanted
 
 
 def to_torch(model: Any, *, names: Names = None) -> dict[str, np.ndarray]:
@@ -36,23 +36,23 @@ def to_torch(model: Any, *, names: Names = None) -> dict[str, np.ndarray]:
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
-        >>> {name: array.shape for name, array in plait.bridge.to_torch(model, names={"": "fc"}).items()}
+        >>> {name: array.shape for name, array in plait.convert.to_torch(model, names={"": "fc"}).items()}
         {'fc.weight': (3, 2), 'fc.bias': (3,)}
     """
     check_model(model, "to_torch")
     rename = NameMap(names)
     found: dict[str, np.ndarray] = {}
-    wishes, _ = wanted("torch", model)
-    for wish in wishes:
-        arrays = wish.piece.to_theirs(*map(_values_of, wish.variables, wish.paths))
-        for name, array in zip(wish.names, arrays, strict=True):
+    there, _ = counterparts("torch", model)
+    for counterpart in there:
+        arrays = counterpart.piece.to_theirs(*map(_values_of, counterpart.variables, counterpart.paths))
+        for name, array in zip(counterpart.names, arrays, strict=True):
             new = rename(name)
             if new is None:
                 continue
-            if new in found and not wish.is_again:
+            if new in found and not counterpart.is_again:
                 raise ArgumentError(
                     "two variables would have the same name",
-                    at=f"{', '.join(map(describe_path, wish.paths))} and another variable",
+                    at=f"{', '.join(map(describe_path, counterpart.paths))} and another variable",
                     found=f"the name {new}",
                     expected="one name for each",
                     do="change the map of names",
