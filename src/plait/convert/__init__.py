@@ -5,8 +5,9 @@ Importing this package imports neither Flax nor torch, and converting needs neit
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .conversion import Conversion as Conversion, convert_checkpoint as convert_checkpoint
@@ -25,12 +26,4 @@ _PLACES = {
 
 __all__ = ["Conversion", "ConversionReport", "Piece", "convert_checkpoint", "register_layout", "to_torch"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _PLACES)

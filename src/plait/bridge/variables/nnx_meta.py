@@ -10,34 +10,34 @@ import jax
 from jax.sharding import PartitionSpec
 from jax.tree_util import GetAttrKey
 
-from .._compat import current_trace
-from ..core.graph.axes import drop_axis, has_axis_metadata, put_axis
-from ..core.objects.cells import PLAIN_METADATA
-from ..core.objects.statics import HashableMapping
-from ..core.objects.variable_metadata import HOOKS
-from ..core.objects.variables import Variable, make_variable
-from ..partitioning.boxes import AxisMetadata, same_value
-from ..partitioning.specs import get_var_pspec
+from ..._compat import current_trace
+from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
+from ...core.objects.cells import PLAIN_METADATA
+from ...core.objects.statics import HashableMapping
+from ...core.objects.variable_metadata import HOOKS
+from ...core.objects.variables import Variable, make_variable
+from ...partitioning.boxes import AxisMetadata, same_value
+from ...partitioning.specs import get_var_pspec
 
 A = TypeVar("A")
 
 
-def new_variable(kind: type[Variable[Any]], value: Any, metadata: Mapping[str, Any]) -> Variable[Any]:
+def new_variable(var_type: type[Variable[Any]], value: Any, metadata: Mapping[str, Any]) -> Variable[Any]:
     """A variable around a value that was converted: no hook changes the value, and nothing is placed on devices.
 
     The hooks of the class are in its metadata, as if its constructor had run; ``ref=True`` gets a new reference.
     """
-    own = {name: (getattr(kind, name),) for name in HOOKS if hasattr(kind, name) and not metadata.get(name)}
+    own = {name: (getattr(var_type, name),) for name in HOOKS if hasattr(var_type, name) and not metadata.get(name)}
     entries = {**PLAIN_METADATA, **metadata, **own}
     if len(entries) == len(PLAIN_METADATA) and entries == PLAIN_METADATA:
         entries = PLAIN_METADATA
-    made = make_variable(kind, value, entries, current_trace())
+    made = make_variable(var_type, value, entries, current_trace())
     return made.copy() if entries["ref"] else made
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NNXMeta(AxisMetadata[A]):
-    """A value with the kind and the metadata of the variable that it came from.
+    """A value with the class and the metadata of the variable that it came from.
 
     Args:
         var_type: the class of the variable.
@@ -59,7 +59,7 @@ class NNXMeta(AxisMetadata[A]):
         return self.value
 
     def replace_boxed(self, val: Any) -> NNXMeta[Any]:
-        """A box of the same kind and metadata around ``val``."""
+        """A box of the same class and metadata around ``val``."""
         return dataclasses.replace(self, value=val)
 
     def add_axis(self, index: int, params: Mapping[Any, Any]) -> NNXMeta[A]:
@@ -109,8 +109,8 @@ def _flatten(box: NNXMeta[Any]) -> Any:
 
 
 def _unflatten(static: Any, children: Any) -> NNXMeta[Any]:
-    kind, metadata = static
-    return NNXMeta(kind, children[0], dict(metadata))
+    var_type, metadata = static
+    return NNXMeta(var_type, children[0], dict(metadata))
 
 
 jax.tree_util.register_pytree_with_keys(NNXMeta, _flatten_with_keys, _unflatten, _flatten)

@@ -11,23 +11,23 @@ from typing import Any
 from flax import linen
 from flax.core import FrozenDict, unfreeze
 
-from ..core.functional.split import state
-from ..core.objects.filters import Not
-from ..core.objects.module import Module
-from ..core.objects.rngs import Rngs, RngState
-from ..core.objects.sowing import keeping_sown
-from ..core.objects.state import to_flat_state
-from ..core.objects.variables import Variable
-from ..errors import ArgumentError, ArgumentTypeError
-from ..partitioning.boxes import AxisMetadata, link_boxes, unbox
-from ..paths import Path, describe_path
-from .collections import MISSING, find_leaf, iter_leaves, put_leaf
-from .filling import abstract_module, check_no_parameter, fill
-from .kinds import variable_type_name
+from ...core.functional.split import state
+from ...core.objects.filters import Not
+from ...core.objects.module import Module
+from ...core.objects.rngs import Rngs, RngState
+from ...core.objects.sowing import keeping_sown
+from ...core.objects.state import to_flat_state
+from ...core.objects.variables import Variable
+from ...errors import ArgumentError, ArgumentTypeError
+from ...partitioning.boxes import AxisMetadata, link_boxes, unbox
+from ...paths import Path, describe_path
+from ..variables.boxed_variables import raw_value, to_linen_var, to_nnx_var
+from ..variables.collection_types import variable_type_name
+from ..variables.collections import MISSING, find_leaf, iter_leaves, put_leaf
 from .lazy import initializing
-from .leaves import raw_value, to_linen_var, to_nnx_var
 from .linen import outside_linen
 from .rngs import linen_rngs_dict, root_keys
+from .stored_modules import abstract_module, check_no_parameter, fill
 from .to_nnx import ToNNX
 
 link_boxes()
@@ -95,12 +95,12 @@ class ToLinen(linen.Module):
 
     def _construct(self, rngs: Rngs) -> Any:
         if isinstance(self.nnx_class, Module):
-            kind = type(self.nnx_class).__name__
+            class_name = type(self.nnx_class).__name__
             raise ArgumentTypeError(
                 "to_linen takes a class, whose constructor makes the variables",
-                found=f"an instance of {kind}",
+                found=f"an instance of {class_name}",
                 expected="a class or a function that makes a module, and its arguments",
-                do=f"bridge.to_linen({kind}, ...); to run a module that is there from Linen code, "
+                do=f"bridge.to_linen({class_name}, ...); to run a module that is there from Linen code, "
                 "bridge.to_collections gives its variables",
             )
         kwargs = unfreeze(FrozenDict(self.kwargs))

@@ -6,7 +6,7 @@ import pytest
 
 import plait
 from plait import bridge
-from plait.bridge.lazy import initialization_of
+from plait.bridge.wrappers.lazy import initialization_of
 from plait.errors import ArgumentError
 
 X = jnp.ones((1, 2))

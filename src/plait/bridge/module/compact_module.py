@@ -13,20 +13,21 @@ from typing import Any, TypeVar, dataclass_transform
 
 import jax
 
-from ..core.functional.merge import clone
-from ..core.objects.module import Module as PlaitModule, dataclass as plait_dataclass
-from ..core.objects.rngs import Rngs
-from ..core.objects.sowing import keeping_sown
-from ..core.objects.variable_metadata import VariableMetadata
-from ..core.objects.variables import Variable
-from ..errors import ArgumentError, ArgumentTypeError, ScopeParamShapeError
-from ..partitioning.boxes import AxisMetadata, unbox as unbox_tree
-from ..paths import describe_path
+from ...core.functional.merge import clone
+from ...core.objects.module import Module as PlaitModule, dataclass as plait_dataclass
+from ...core.objects.rngs import Rngs
+from ...core.objects.sowing import keeping_sown
+from ...core.objects.variable_metadata import VariableMetadata
+from ...core.objects.variables import Variable
+from ...errors import ArgumentError, ArgumentTypeError, ScopeParamShapeError
+from ...partitioning.boxes import AxisMetadata, unbox as unbox_tree
+from ...paths import describe_path
+from ..variables.boxed_variables import to_linen_var, to_nnx_var
+from ..variables.collection_types import variable_type, variable_type_name
+from ..variables.collections import MISSING, Collections, iter_leaves, linen_vars_to_nnx_attrs
+from ..wrappers.scope import Scope, entered
 from .children import OWN, Hybrid, attach, bind, bind_children, collect, set_plainly, set_priority
-from .collections import MISSING, Collections, iter_leaves, linen_vars_to_nnx_attrs
-from .kinds import variable_type, variable_type_name
-from .leaves import to_linen_var, to_nnx_var
-from .scope import AttrPriority, ModuleStackEntry, Scope, current_context, entered, running, stack
+from .running import AttrPriority, current_context, running
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,11 +59,8 @@ class _ModuleType(type):
                 do=f"{cls.__name__}(..., name='encoder')",
             )
         # What its constructor makes is not the parent's.
-        stack.entries.append(ModuleStackEntry(entry.module, constructing=True))
-        try:
+        with running(entry.module, constructing=True):
             module = super().__call__(*args, **kwargs)
-        finally:
-            stack.entries.pop()
         # In setup a module is named by the attribute that it is assigned to, unless it is given a name.
         is_child = parent is not None if entry.in_compact else name is not None
         return attach(entry, module, name) if is_child else module
@@ -185,17 +183,17 @@ class Module(Hybrid, metaclass=_ModuleType):
     def _existing(self, collection: str, name: str) -> Any:
         """The variable of a name, or ``MISSING``."""
         present = self.__dict__.get(name, MISSING)
-        kind = variable_type(collection)
+        cls = variable_type(collection)
         if present is MISSING and getattr(type(self), name, MISSING) is not MISSING:
             present = getattr(type(self), name)
-        if present is not MISSING and type(present) is not kind:
+        if present is not MISSING and type(present) is not cls:
             what = "a submodule or a group of variables" if isinstance(present, (dict, PlaitModule)) else "an attribute"
             shown = type(present).__name__ if isinstance(present, Variable) else f"{what}, {present!r:.40}"
             raise ArgumentError(
                 f"the name {name!r} of a variable is taken",
                 at=f"{type(self).__name__}.{name}",
                 found=shown,
-                expected=f"a {kind.__name__}, of collection {collection!r}, or nothing of that name",
+                expected=f"a {cls.__name__}, of collection {collection!r}, or nothing of that name",
                 do="choose another name for one of the two",
             )
         return present

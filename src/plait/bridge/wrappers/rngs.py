@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..core.objects.rngs import Rngs, as_key
+from ...core.objects.rngs import Rngs, as_key
 
 # What Linen calls the stream that initializers draw from, and where missing streams are looked for.
 PARAMS = "params"

@@ -8,17 +8,17 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.objects.module import Module
-from ..core.objects.pytree import RESERVED
-from ..core.objects.rngs import Rngs
-from ..core.objects.settings import using_eager_sharding
-from ..core.objects.sowing import RECORD
-from ..core.objects.trace_guard import check_trace
-from ..core.objects.variables import Variable, eager_sharding_hooks
-from ..errors import ArgumentError, ArgumentTypeError
-from ..paths import Path, describe_path
-from ..words import describe_type
-from .collections import iter_leaves, linen_vars_to_nnx_attrs, nnx_attrs_to_linen_vars
+from ...core.objects.module import Module
+from ...core.objects.pytree import RESERVED
+from ...core.objects.rngs import Rngs
+from ...core.objects.settings import using_eager_sharding
+from ...core.objects.sowing import RECORD
+from ...core.objects.trace_guard import check_trace
+from ...core.objects.variables import Variable, eager_sharding_hooks
+from ...errors import ArgumentError, ArgumentTypeError
+from ...paths import Path, describe_path
+from ...words import describe_type
+from ..variables.collections import iter_leaves, linen_vars_to_nnx_attrs, nnx_attrs_to_linen_vars
 from .lazy import Initialization, initialization_of, lazy_init
 from .linen import current_linen_module, is_missing_variable, need_linen
 from .rngs import linen_keys
@@ -204,14 +204,14 @@ def _merged(made: Any, kept: Any) -> Any:
     return kept
 
 
-def _check_names(attrs: dict[str, Any], kind: type) -> None:
+def _check_names(attrs: dict[str, Any], cls: type) -> None:
     """Refuse names that an attribute cannot have, before anything is set."""
     for name in attrs:
         if name in OWN or name in RESERVED or not isinstance(name, str):
             leaf = attrs[name] if isinstance(attrs[name], Variable) else next(iter(attrs[name].values()))
             raise ArgumentError(
                 f"a variable of a Linen module has the name {name!r}, which ToNNX keeps for itself",
-                at=f"{kind.__name__}.{name}",
+                at=f"{cls.__name__}.{name}",
                 found=f"a {type(leaf).__name__} of that name",
                 expected=f"a name other than {sorted({*OWN, *RESERVED})}",
                 do="rename the variable or submodule in the Linen module",

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..core.objects.variable_names import (
+from ...core.objects.variable_names import (
     _CLASSES,
     register_variable_name,
     variable_name_from_type,
     variable_type_from_name,
 )
-from ..core.objects.variables import Variable
-from ..errors import ArgumentError
+from ...core.objects.variables import Variable
+from ...errors import ArgumentError
 
 # The table itself: collection name -> class.
 VariableTypeCache: dict[str, type[Variable[Any]]] = _CLASSES
@@ -77,8 +77,8 @@ def sort_variable_types(types: Iterable[type]) -> list[type]:
     As filters in this order, each class selects what none of its subclasses did.
 
     Example:
-        >>> kinds = plait.bridge.sort_variable_types([plait.Variable, plait.Param, plait.LoRAParam])
-        >>> [kind.__name__ for kind in kinds]
+        >>> types = plait.bridge.sort_variable_types([plait.Variable, plait.Param, plait.LoRAParam])
+        >>> [each.__name__ for each in types]
         ['LoRAParam', 'Param', 'Variable']
     """
     return sorted(types, key=lambda cls: -sum(issubclass(base, Variable) for base in cls.__mro__))

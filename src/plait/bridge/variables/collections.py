@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..core.functional.merge import merge
-from ..core.functional.split import split, state
-from ..core.graph.graphdef import GraphDef
-from ..core.objects.filters import Not
-from ..core.objects.rngs import RngState
-from ..core.objects.state import from_flat_state, to_flat_state
-from ..core.objects.variable_names import variable_name_from_type
-from ..core.objects.variables import Variable
-from ..errors import ArgumentError, GraphError
-from ..paths import Path, describe_path
-from .kinds import variable_type_name
-from .leaves import to_linen_var, to_nnx_var
+from ...core.functional.merge import merge
+from ...core.functional.split import split, state
+from ...core.graph.graphdef import GraphDef
+from ...core.objects.filters import Not
+from ...core.objects.rngs import RngState
+from ...core.objects.state import from_flat_state, to_flat_state
+from ...core.objects.variable_names import variable_name_from_type
+from ...core.objects.variables import Variable
+from ...errors import ArgumentError, GraphError
+from ...paths import Path, describe_path
+from .boxed_variables import to_linen_var, to_nnx_var
+from .collection_types import variable_type_name
 
 Collections = dict[str, Any]
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "<missing>"})()

@@ -6,7 +6,7 @@ import pytest
 
 import plait
 from plait import bridge
-from plait.bridge.rngs import linen_keys
+from plait.bridge.wrappers.rngs import linen_keys
 from plait.errors import ArgumentError
 
 

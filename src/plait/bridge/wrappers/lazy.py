@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from .._compat import current_trace
-from ..core.objects.module import Module
-from ..core.objects.pytree import Pytree
-from ..core.objects.visit import iter_graph_nodes
-from ..errors import ArgumentError
+from ..._compat import current_trace
+from ...core.objects.module import Module
+from ...core.objects.pytree import Pytree
+from ...core.objects.visit import iter_graph_nodes
+from ...errors import ArgumentError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 
 import plait
-from plait.bridge.collections import MISSING
-from plait.bridge.filling import abstract_module, fill
+from plait.bridge.variables.collections import MISSING
+from plait.bridge.wrappers.stored_modules import abstract_module, fill
 
 
 class Net(plait.Module):

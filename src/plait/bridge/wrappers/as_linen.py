@@ -1,18 +1,14 @@
-"""The two wrappers and what belongs to them, under the module name of Flax: ``plait.bridge.wrappers``."""
+"""Plait classes as Linen modules: the functions that make a ``ToLinen``, whose own file needs Flax."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..core.objects.module import Module
-from ..core.objects.variables import Variable
-from .init_apply import Functional as Functional, functional as functional
-from .lazy import lazy_init as lazy_init
-from .leaves import to_linen_var
-from .linen import current_linen_module as current_linen_module, need_linen
-from .rngs import linen_rngs_dict as linen_rngs_dict
-from .to_nnx import ToNNX as ToNNX
+from ...core.objects.module import Module
+from ...core.objects.variables import Variable
+from ..variables.boxed_variables import to_linen_var
+from .linen import need_linen
 
 if TYPE_CHECKING:
     from .linen_wrapper import ToLinen as ToLinen

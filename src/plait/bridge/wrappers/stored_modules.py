@@ -12,15 +12,15 @@ from typing import Any
 
 import jax
 
-from ..core.functional.split import state
-from ..core.functional.update import update
-from ..core.objects.rngs import Rngs, RngState, as_key
-from ..core.objects.state import from_flat_state, to_flat_state
-from ..core.objects.variables import Variable
-from ..errors import ArgumentError
-from ..paths import Path, describe_path
-from ..transforms.jit.shapes import eval_shape
-from .collections import MISSING
+from ...core.functional.split import state
+from ...core.functional.update import update
+from ...core.objects.rngs import Rngs, RngState, as_key
+from ...core.objects.state import from_flat_state, to_flat_state
+from ...core.objects.variables import Variable
+from ...errors import ArgumentError
+from ...paths import Path, describe_path
+from ...transforms.jit.shapes import eval_shape
+from ..variables.collections import MISSING
 from .rngs import PARAMS
 
 # Makes the module from its streams.

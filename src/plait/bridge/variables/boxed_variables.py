@@ -9,13 +9,13 @@ from typing import Any
 
 from jax.tree_util import DictKey
 
-from .._compat import is_mutable_array
-from ..core.objects.cells import REQUIRED_METADATA
-from ..core.objects.variable_metadata import HOOKS, with_partitioning as with_partitioning_metadata
-from ..core.objects.variables import Variable
-from ..errors import ArgumentError, CollectionTypeError
-from ..partitioning.boxes import AxisMetadata, Partitioned, link_boxes
-from .kinds import variable_type, variable_type_name
+from ..._compat import is_mutable_array
+from ...core.objects.cells import REQUIRED_METADATA
+from ...core.objects.variable_metadata import HOOKS, with_partitioning as with_partitioning_metadata
+from ...core.objects.variables import Variable
+from ...errors import ArgumentError, CollectionTypeError
+from ...partitioning.boxes import AxisMetadata, Partitioned, link_boxes
+from .collection_types import variable_type, variable_type_name
 from .nnx_meta import NNXMeta, new_variable
 
 
@@ -56,12 +56,12 @@ def to_linen_var(v: Variable[Any]) -> Any:
     link_boxes()
     value = raw_value(v)
     metadata = v.get_metadata()
-    kind = metadata.get("linen_meta_type")
-    if kind is not None:
+    box = metadata.get("linen_meta_type")
+    if box is not None:
         fields = {name: entry for name, entry in metadata.items() if name not in _NO_FIELDS}
-        if hasattr(kind, "from_nnx_metadata"):
-            return kind.from_nnx_metadata({"value": value, **fields})
-        return kind(value=value, **fields)
+        if hasattr(box, "from_nnx_metadata"):
+            return box.from_nnx_metadata({"value": value, **fields})
+        return box(value=value, **fields)
     if is_vanilla_variable(v) and not metadata["ref"]:
         return value
     return NNXMeta(type(v), value, metadata)
@@ -86,28 +86,28 @@ def to_nnx_var(collection: str, x: Any) -> Variable[Any]:
         >>> type(v).__name__, v.out_sharding
         ('Param', ('embed',))
     """
-    kind = variable_type(collection)
-    if variable_type_name(kind) != collection:
+    cls = variable_type(collection)
+    if variable_type_name(cls) != collection:
         raise CollectionTypeError(
             "two collections have the same class of variables, so that a variable could not find its way back",
             at=f"collection {collection!r}",
-            found=f"{kind.__name__}, the class of collection {variable_type_name(kind)!r}",
+            found=f"{cls.__name__}, the class of collection {variable_type_name(cls)!r}",
             expected="a class for each collection",
-            do=f"plait.register_variable_name({collection!r}, a subclass of {kind.__name__}, overwrite=True)",
+            do=f"plait.register_variable_name({collection!r}, a subclass of {cls.__name__}, overwrite=True)",
         )
     if isinstance(x, NNXMeta):
-        if x.var_type is not kind:
+        if x.var_type is not cls:
             raise CollectionTypeError(
-                "a box holds another kind of variable than its collection",
+                "a box holds a variable of another class than its collection",
                 at=f"collection {collection!r}",
                 found=f"an NNXMeta of {x.var_type.__name__}",
-                expected=f"{kind.__name__}, the class of that collection",
+                expected=f"{cls.__name__}, the class of that collection",
                 do=f"plait.register_variable_name({collection!r}, {x.var_type.__name__}, overwrite=True), "
                 "or move the leaf to the collection of its class",
             )
         return x.to_nnx_variable()
     if not isinstance(x, AxisMetadata):
-        return new_variable(kind, x, {})
+        return new_variable(cls, x, {})
     fields = _fields(x)
     if "value" not in fields:
         raise ArgumentError(
@@ -118,7 +118,7 @@ def to_nnx_var(collection: str, x: Any) -> Variable[Any]:
             do=f"let {type(x).__name__}.to_nnx_metadata() return {{'value': ..., **metadata}}",
         )
     value = fields.pop("value")
-    return new_variable(kind, value, {**fields, "linen_meta_type": type(x)})
+    return new_variable(cls, value, {**fields, "linen_meta_type": type(x)})
 
 
 def _fields(box: Any) -> dict[str, Any]:

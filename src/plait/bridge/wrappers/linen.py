@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors import MissingDependencyError
-from ..partitioning.boxes import link_boxes
+from ...errors import MissingDependencyError
+from ...partitioning.boxes import link_boxes
 
 
 def need_linen(name: str) -> Any:

@@ -10,18 +10,19 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from ..core.functional.update import children_by_key
-from ..core.objects.containers import Dict, List
-from ..core.objects.module import Module
-from ..core.objects.pytree import Pytree
-from ..core.objects.rngs import RngState
-from ..core.objects.variables import Variable
-from ..errors import ArgumentError
-from .collections import MISSING, Collections, put_leaf
-from .filling import check_no_parameter, fill
-from .kinds import variable_type_name
-from .leaves import raw_value, to_linen_var
-from .scope import AttrPriority, ModuleStackEntry, Scope, running
+from ...core.functional.update import children_by_key
+from ...core.objects.containers import Dict, List
+from ...core.objects.module import Module
+from ...core.objects.pytree import Pytree
+from ...core.objects.rngs import RngState
+from ...core.objects.variables import Variable
+from ...errors import ArgumentError
+from ..variables.boxed_variables import raw_value, to_linen_var
+from ..variables.collection_types import variable_type_name
+from ..variables.collections import MISSING, Collections, put_leaf
+from ..wrappers.scope import Scope
+from ..wrappers.stored_modules import check_no_parameter, fill
+from .running import AttrPriority, ModuleStackEntry, running
 
 _CONTAINERS = (list, tuple, dict, List, Dict)
 
@@ -147,18 +148,18 @@ def receive(node: Any, variables: Mapping[Any, Any]) -> None:
             )
 
 
-def attach(entry: ModuleStackEntry, module: Any, name: str | None, kind: str | None = None) -> Any:
+def attach(entry: ModuleStackEntry, module: Any, name: str | None, prefix: str | None = None) -> Any:
     """Make a module that was made in a compact method a child of the module that runs.
 
     Args:
         name: its name; ``None`` numbers it.
-        kind: what a numbered name begins with; by default the class.
+        prefix: what a numbered name begins with; by default the class.
 
     Returns:
         The child: that of an earlier run of the method, if it is the same, or the module itself.
     """
     parent = entry.module
-    name = _free_name(entry, kind or type(module).__name__, name)
+    name = _free_name(entry, prefix or type(module).__name__, name)
     present = parent.__dict__.get(name, MISSING)
     again = isinstance(present, Module) and type(present) is type(module)
     if not again and present is not MISSING and type(present) is not dict:
@@ -182,16 +183,16 @@ def attach(entry: ModuleStackEntry, module: Any, name: str | None, kind: str | N
     return module
 
 
-def _free_name(entry: ModuleStackEntry, kind: str, name: str | None) -> str:
+def _free_name(entry: ModuleStackEntry, prefix: str, name: str | None) -> str:
     if name is None:
-        number = entry.type_counter.get(kind, 0)
-        entry.type_counter[kind] = number + 1
-        name = f"{kind}_{number}"
+        number = entry.type_counter.get(prefix, 0)
+        entry.type_counter[prefix] = number + 1
+        name = f"{prefix}_{number}"
     if name in entry.names:
         raise ArgumentError(
             f"the name {name!r} is given to two submodules",
             at=f"{type(entry.module).__name__}.{name}",
-            found=f"a second {kind} of that name",
+            found=f"a second {prefix} of that name",
             expected="one submodule for each name",
             do="call the first submodule again to share it, or choose another name",
         )
