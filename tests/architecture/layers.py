@@ -6,7 +6,9 @@ folder inside an area belong to that folder's own area where it has one, and are
 """
 
 FILES: dict[str, tuple[str, ...]] = {
-    "row 0": ("errors", "words", "notices", "lazy_names", "paths", "scratch", "typing", "_compat", "_public"),
+    "row 0": (
+        "errors", "words", "notices", "lazy_names", "paths", "scratch", "whole_writes", "typing", "_compat", "_public",
+    ),
     "core/objects": (
         "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings", "variable_metadata",
         "cells", "lent_cells", "detached_cells", "metadata_methods", "variables", "variable_kinds", "variable_names",
@@ -50,8 +52,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "kv_cache", "attention", "cells", "recurrent", "pooling", "lora", "sequential",
     ),
     "checkpoint": (
-        "layout", "keep", "leaves", "together", "positions", "orbax", "plain", "checkpoints", "stored", "safetensors",
-        "orbax_trees",
+        "layout", "keep", "leaf_descriptions", "together", "positions", "orbax", "plain", "checkpoints", "stored",
+        "safetensors", "orbax_trees",
     ),
     "bridge/variables": ("collection_types", "nnx_meta", "boxed_variables", "collections"),
     "bridge/wrappers": (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import plait
-from plait.checkpoint.leaves import (
+from plait.checkpoint.leaf_descriptions import (
     check_same_leaves,
     describe,
     from_array,
