@@ -82,7 +82,8 @@ def is_array(value: Any) -> bool:
 
 class _Walk:
     def __init__(self, library: str, model: Any, present: frozenset[str]) -> None:
-        self.library, self.present = library, present
+        self.library = library
+        self.present = present
         self.ignored: set[str] = set()
         self.places = {id(variable): path for path, variable in to_flat_state(variables(model))}
         self.taken: set[int] = set()

@@ -30,7 +30,9 @@ class Matching:
     """
 
     def __init__(self, arrays: dict[str, StoredArray], found: dict[str, list[str]], dtype: Any) -> None:
-        self.arrays, self.found, self.dtype = arrays, found, dtype
+        self.arrays = arrays
+        self.found = found
+        self.dtype = dtype
         self.used: set[str] = set()
         self.leaves: dict[Path, Any] = {}
         self.converted: list[Converted] = []

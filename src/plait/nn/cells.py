@@ -246,10 +246,14 @@ class SimpleCell(_Cell):
         recurrent_kernel_metadata: Mapping[str, Any] = HashableMapping(),
         bias_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        self.in_features, self.hidden_features = in_features, hidden_features
-        self.dtype, self.param_dtype = dtype, param_dtype
-        self.carry_init, self.residual = carry_init, residual
-        self.activation_fn, self.promote_dtype = activation_fn, promote_dtype
+        self.in_features = in_features
+        self.hidden_features = hidden_features
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.carry_init = carry_init
+        self.residual = residual
+        self.activation_fn = activation_fn
+        self.promote_dtype = promote_dtype
         self.keep_rngs = keep_rngs
         self.rngs = rngs.carry.fork() if keep_rngs else None
         of_input, recurrent = self._linears(
@@ -297,10 +301,14 @@ class _GatedCell(_Cell):
         recurrent_kernel_metadata: Mapping[str, Any] = HashableMapping(),
         bias_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        self.in_features, self.hidden_features = in_features, hidden_features
-        self.gate_fn, self.activation_fn = gate_fn, activation_fn
-        self.dtype, self.param_dtype = dtype, param_dtype
-        self.carry_init, self.promote_dtype = carry_init, promote_dtype
+        self.in_features = in_features
+        self.hidden_features = hidden_features
+        self.gate_fn = gate_fn
+        self.activation_fn = activation_fn
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.carry_init = carry_init
+        self.promote_dtype = promote_dtype
         self.keep_rngs = keep_rngs
         self.rngs = rngs.carry.fork() if keep_rngs else None
         of_input, recurrent = self._linears(

@@ -120,7 +120,7 @@ def _mask_layout(x: Array, shape: Sequence[int]) -> NamedSharding | None:
     return NamedSharding(sharding.mesh, PartitionSpec(*spec))
 
 
-def draw_key(rngs: Any, stream: str, *, layer: Any, use: str) -> Array:
+def draw_key(rngs: Any, stream: str, *, layer: Module, use: str) -> Array:
     """A key from an ``Rngs``, from one stream, or the key itself.
 
     Raises:

@@ -46,7 +46,8 @@ class PReLU(Module):
         promote_dtype: Callable[..., Any] = promote_dtype,
         negative_slope_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        self.dtype, self.param_dtype = dtype, param_dtype
+        self.dtype = dtype
+        self.param_dtype = param_dtype
         self.promote_dtype = promote_dtype
         self.negative_slope = Param(jnp.asarray(negative_slope_init, param_dtype), **negative_slope_metadata)
 

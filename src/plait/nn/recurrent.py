@@ -87,9 +87,12 @@ class RNN(Module):
         rngs: Rngs | RngStream | bool = True,
     ) -> None:
         self.cell = cell
-        self.time_major, self.return_carry = time_major, return_carry
-        self.reverse, self.keep_order = reverse, keep_order
-        self.unroll, self.broadcast_rngs = unroll, broadcast_rngs
+        self.time_major = time_major
+        self.return_carry = return_carry
+        self.reverse = reverse
+        self.keep_order = keep_order
+        self.unroll = unroll
+        self.broadcast_rngs = broadcast_rngs
         self.state_axes = None if state_axes is None else StateAxes(state_axes)
         self.rngs = _own_stream(rngs, self)
 
@@ -328,8 +331,10 @@ class Bidirectional(Module):
                 "parameters. Make two layers unless that is meant.",
                 stacklevel=2,
             )
-        self.forward_rnn, self.backward_rnn = forward_rnn, backward_rnn
-        self.merge_fn, self.time_major = merge_fn, time_major
+        self.forward_rnn = forward_rnn
+        self.backward_rnn = backward_rnn
+        self.merge_fn = merge_fn
+        self.time_major = time_major
         self.return_carry = return_carry
         self.rngs = _own_stream(rngs, self)
 

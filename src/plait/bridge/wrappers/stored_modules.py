@@ -97,7 +97,8 @@ class _Same:
     """A constructor that compares by what it does."""
 
     def __init__(self, identity: Hashable, construct: Construct) -> None:
-        self.identity, self.construct = identity, construct
+        self.identity = identity
+        self.construct = construct
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Same) and self.identity == other.identity
