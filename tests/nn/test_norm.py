@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
-from plait.errors import ArgumentError, ShapeError, SingleValueWarning
+from plait.errors import ArgumentError, SingleValueWarning
 from tests.nn.twins import (
     HALF_TOLERANCE,
     TOLERANCE,
@@ -243,14 +243,6 @@ def test_set_view_changes_only_what_it_is_given():
     assert norm.use_running_average is None
     norm.set_view(use_running_average=True)
     assert norm.use_running_average is True
-
-
-@every_norm
-def test_wrong_features_name_the_path_and_both_numbers(name):
-    model = Encoder(getattr(plait, name)(*FAMILY[name], rngs=plait.Rngs(0)))
-    expected = rf"at +encoder\.layers\[3\] \(an? {name}\)\s+found .*\(2, 5, 3\).*\s+expected +4 "
-    with pytest.raises(ShapeError, match=expected):
-        model(jnp.ones((2, 5, 3)))
 
 
 @pytest.mark.parametrize(

@@ -307,11 +307,6 @@ def test_no_step_is_refused():
         norms_of("SpectralNorm", n_steps=0)
 
 
-def test_wrong_features_name_the_inner_layer():
-    with pytest.raises(ShapeError, match=r"at +encoder\.layers\[3\]\.layer_instance \(a Linear\)"):
-        Encoder(norms_of("WeightNorm"))(jnp.ones((2, 5)))
-
-
 def nested(lib):
     class Nested(lib.Module):
         def __init__(self):

@@ -354,13 +354,13 @@ class Einsum(Module):
     def _check_input(self, x: Array, kernel: Array, equation: str) -> None:
         operands, _ = equation.split("->")
         letters, kernel_letters = operands.split(",")
-        if "..." in equation:
-            return
-        check_min_rank(x, len(letters), f"the axes {letters!r} of {equation!r}", layer=self)
-        sizes = dict(zip(kernel_letters, kernel.shape, strict=False))
-        for axis, letter in enumerate(letters):
-            if letter in sizes:
-                check_axis(x, axis, sizes[letter], layer=self, size_name=f"kernel_shape for {letter!r}")
+        check_min_rank(x, len(letters.replace("...", "")), f"the axes {letters!r} of {equation!r}", layer=self)
+        kernel_axes = _axes_of_letters(kernel_letters)
+        for letter, axis in _axes_of_letters(letters).items():
+            size = kernel.shape[kernel_axes[letter]] if letter in kernel_axes else x.shape[axis]
+            # Beside an ellipsis, axes of length 1 are broadcast.
+            if "..." not in equation or 1 not in (size, x.shape[axis]):
+                check_axis(x, axis, size, layer=self, size_name=f"kernel_shape for {letter!r}")
 
     def _spread_bias(self, bias: Array, y: Array, kernel: tuple[int, ...], equation: str) -> Array:
         """The bias with an axis of length 1 for each axis of the output that the kernel does not have."""
@@ -405,3 +405,11 @@ def resolve_equation(equation: str) -> str:
             do='for example "...a,ab->...b": the input, the kernel, the output',
         )
     return compact
+
+
+def _axes_of_letters(letters: str) -> dict[str, int]:
+    """The axis of each letter of an operand; those behind an ellipsis count from the end."""
+    before, _, after = letters.partition("...")
+    return {letter: axis for axis, letter in enumerate(before)} | {
+        letter: axis - len(after) for axis, letter in enumerate(after)
+    }

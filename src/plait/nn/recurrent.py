@@ -126,6 +126,8 @@ class RNN(Module):
         n_features = self.cell.num_feature_axes
         check_min_rank(inputs, n_features + 1, f"time, then {n_features} of features", layer=self)
         x = jnp.asarray(inputs)
+        if isinstance(self.cell, RNNCellBase):
+            self.cell._check_inputs(x)  # here, where the cell has its place in the model; the loop runs copies
         n_batch = x.ndim - n_features - 1
         time = 0 if time_major else n_batch
         step_shape = x.shape[:time] + x.shape[time + 1 :]
