@@ -254,12 +254,12 @@ class SimpleCell(_Cell):
     ) -> None:
         self.in_features = in_features
         self.hidden_features = hidden_features
-        self.dtype = dtype
+        self.dtype: DTypeLike | None = dtype
         self.param_dtype = param_dtype
         self.carry_init = carry_init
         self.residual = residual
         self.activation_fn = activation_fn
-        self.promote_dtype = promote_dtype
+        self.promote_dtype: Callable[..., Any] = promote_dtype
         self.keep_rngs = keep_rngs
         self.rngs = rngs.carry.fork() if keep_rngs else None
         of_input, recurrent = self._linears(
@@ -311,10 +311,10 @@ class _GatedCell(_Cell):
         self.hidden_features = hidden_features
         self.gate_fn = gate_fn
         self.activation_fn = activation_fn
-        self.dtype = dtype
+        self.dtype: DTypeLike | None = dtype
         self.param_dtype = param_dtype
         self.carry_init = carry_init
-        self.promote_dtype = promote_dtype
+        self.promote_dtype: Callable[..., Any] = promote_dtype
         self.keep_rngs = keep_rngs
         self.rngs = rngs.carry.fork() if keep_rngs else None
         of_input, recurrent = self._linears(

@@ -112,11 +112,11 @@ class Conv(Module):
         self.feature_group_count = feature_group_count
         self.use_bias = use_bias
         self.mask = mask
-        self.dtype = dtype
+        self.dtype: DTypeLike | None = dtype
         self.param_dtype = param_dtype
         self.precision = precision
         self.conv_general_dilated = conv_general_dilated
-        self.promote_dtype = promote_dtype
+        self.promote_dtype: Callable[..., Any] = promote_dtype
         self.preferred_element_type = preferred_element_type
         _check_groups(in_features, out_features, feature_group_count)
         self.kernel_shape = (*self.kernel_size, in_features // feature_group_count, out_features)
@@ -224,11 +224,11 @@ class ConvTranspose(Module):
         self.kernel_dilation = without_arrays(kernel_dilation)
         self.use_bias = use_bias
         self.mask = mask
-        self.dtype = dtype
+        self.dtype: DTypeLike | None = dtype
         self.param_dtype = param_dtype
         self.precision = precision
         self.transpose_kernel = transpose_kernel
-        self.promote_dtype = promote_dtype
+        self.promote_dtype: Callable[..., Any] = promote_dtype
         self.preferred_element_type = preferred_element_type
         channels = (out_features, in_features) if transpose_kernel else (in_features, out_features)
         self.kernel_shape = (*self.kernel_size, *channels)

@@ -66,7 +66,7 @@ class Dropout(Module):
             )
         self.rate = rate
         self.broadcast_dims = tuple(broadcast_dims)
-        self.deterministic = deterministic
+        self.deterministic: bool | None = deterministic
         self.rng_collection = rng_collection
         if isinstance(rngs, Rngs):
             rngs = rngs[rng_collection]

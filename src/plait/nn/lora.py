@@ -102,10 +102,10 @@ class LoRA(Module):
         self.lora_rank = lora_rank
         self.out_features = out_features
         self.base_module = base_module
-        self.dtype = dtype
+        self.dtype: DTypeLike | None = dtype
         self.param_dtype = param_dtype
         self.lora_param_type = lora_param_type
-        self.promote_dtype = promote_dtype
+        self.promote_dtype: Callable[..., Any] = promote_dtype
         a = a_initializer(rngs.params(), (in_features, lora_rank), param_dtype)
         b = b_initializer(rngs.params(), (lora_rank, out_features), param_dtype)
         self.lora_a = lora_param_type(a, **a_metadata)

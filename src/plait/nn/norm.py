@@ -61,13 +61,13 @@ class _Norm(Module):
     ) -> None:
         self.num_features = num_features
         self.epsilon = epsilon
-        self.dtype = dtype
+        self.dtype: DTypeLike | None = dtype
         self.param_dtype = param_dtype
         self.use_scale = use_scale
         self.axis_name = axis_name
-        self.axis_index_groups = axis_index_groups
-        self.use_fast_variance = use_fast_variance
-        self.promote_dtype = promote_dtype
+        self.axis_index_groups: Any = axis_index_groups
+        self.use_fast_variance: bool = use_fast_variance
+        self.promote_dtype: Callable[..., Any] = promote_dtype
         check_rngs(rngs, layer=self)
         self.scale: Param[Any] | None = None
         if use_scale:

@@ -89,9 +89,9 @@ class RNN(Module):
         self.cell = cell
         self.time_major = time_major
         self.return_carry = return_carry
-        self.reverse = reverse
+        self.reverse: bool = reverse
         self.keep_order = keep_order
-        self.unroll = unroll
+        self.unroll: int = unroll
         self.broadcast_rngs = broadcast_rngs
         self.state_axes = None if state_axes is None else StateAxes(state_axes)
         self.rngs = _own_stream(rngs, self)
@@ -335,7 +335,7 @@ class Bidirectional(Module):
             )
         self.forward_rnn = forward_rnn
         self.backward_rnn = backward_rnn
-        self.merge_fn = merge_fn
+        self.merge_fn: Callable[..., Any] = merge_fn
         self.time_major = time_major
         self.return_carry = return_carry
         self.rngs = _own_stream(rngs, self)

@@ -96,10 +96,10 @@ class WeightNorm(Module):
         self.feature_axes = tuple(feature_axes) if isinstance(feature_axes, Sequence) else feature_axes
         self.use_scale = use_scale
         self.epsilon = epsilon
-        self.dtype = dtype
+        self.dtype: DTypeLike | None = dtype
         self.param_dtype = param_dtype
         self.variable_filter = variable_filter
-        self.promote_dtype = promote_dtype
+        self.promote_dtype: Callable[..., Any] = promote_dtype
         self.scales: dict[Path, Param[Any]] | None = {} if use_scale else None
         for path, weight in _weights(layer_instance, variable_filter):
             features = self._features(path, weight)
@@ -210,7 +210,7 @@ class SpectralNorm(Module):
         self.layer_instance = layer_instance
         self.n_steps = n_steps
         self.epsilon = epsilon
-        self.dtype = dtype
+        self.dtype: DTypeLike | None = dtype
         self.param_dtype = param_dtype
         self.error_on_non_matrix = error_on_non_matrix
         self.update_stats = update_stats
