@@ -30,6 +30,7 @@ FOLDERS = {
     "partitioning": "Axis names and sharding",
     "nn": "Layers",
     "checkpoint": "Checkpoints",
+    "convert": "Checkpoints of other libraries",
     "bridge": "Linen interoperation",
     "export": "Export",
     "inspect": "Looking inside",

@@ -249,6 +249,7 @@ from .typing import Initializer as Initializer
 if TYPE_CHECKING:
     from . import bridge as bridge
     from . import checkpoint as checkpoint
+    from . import convert as convert
     from . import export as export
     from . import inspect as inspect
     from .inspect.display import display as display

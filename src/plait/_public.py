@@ -127,6 +127,7 @@ _LAZY_NAMES: dict[str, str] = {
 LAZY_MODULES: dict[str, str] = {
     "bridge": "bridge",
     "checkpoint": "checkpoint",
+    "convert": "convert",
     "export": "export",
     "inspect": "inspect",
     "metrics": "training.metrics",

@@ -21,6 +21,8 @@ except ImportError:  # no locks that end with their process: nothing is removed
 
 _SUFFIX = ".partial"
 _LOCK = "writing.lock"
+# What was there before, while something new is put in its place.
+REPLACED = "replaced"
 
 
 @contextlib.contextmanager
@@ -58,7 +60,7 @@ def remove_abandoned(parent: Path, name: str | None = None) -> None:
         with contextlib.suppress(OSError):
             lock = hold(folder / _LOCK, create=False)
         if lock is not None:
-            if not (folder / "replaced").exists():  # what was there before, which its writer could not put back
+            if not os.path.lexists(folder / REPLACED):  # what its writer could not put back
                 shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
 

@@ -7,15 +7,15 @@ folder inside an area belong to that folder's own area where it has one, and are
 
 FILES: dict[str, tuple[str, ...]] = {
     "row 0": (
-        "errors", "words", "notices", "deprecations", "paths", "scratch", "dependencies", "typing", "_compat",
-        "_public",
+        "errors", "words", "notices", "lazy_names", "deprecations", "paths", "scratch", "whole_writes", "dependencies",
+        "typing", "_compat", "_public",
     ),
     "core/objects": (
         "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings", "variable_metadata",
         "cells", "lent_cells", "detached_cells", "metadata_methods", "variables", "variable_kinds", "variable_names",
         "nodes",
         "node_predicates", "visit", "same_leaf", "nesting", "state", "state_functions", "pure_dicts", "attributes",
-        "sowing", "pytree", "module", "containers", "rngs",
+        "sowing", "pytree", "modes", "module", "containers", "rngs",
     ),
     "core/graph": (
         "graphdef", "diff", "flatten", "identities", "axes", "plan", "state_leaves", "unflatten", "walks", "locate",
@@ -53,14 +53,18 @@ FILES: dict[str, tuple[str, ...]] = {
         "kv_cache", "attention", "cells", "recurrent", "pooling", "lora", "sequential",
     ),
     "checkpoint": (
-        "layout", "keep", "leaves", "together", "positions", "orbax", "plain", "checkpoints", "stored", "safetensors",
-        "orbax_trees",
+        "layout", "keep", "leaf_descriptions", "together", "positions", "orbax", "plain", "checkpoints", "stored",
+        "safetensors", "orbax_trees",
     ),
-    "bridge": (
-        "linen", "kinds", "nnx_meta", "leaves", "collections", "variables", "rngs", "lazy", "init_apply", "filling",
-        "scope", "to_nnx", "linen_wrapper", "wrappers", "children", "module", "interop", "partitioning",
-        "linen_bytes", "sources", "name_map", "layouts", "torch_layouts", "linen_layouts", "wanted",
-        "conversion_report", "convert", "torch_weights",
+    "bridge/variables": ("collection_types", "nnx_meta", "boxed_variables", "collections"),
+    "bridge/wrappers": (
+        "linen", "rngs", "lazy", "init_apply", "stored_modules", "scope", "to_nnx", "linen_wrapper", "as_linen",
+    ),
+    "bridge/module": ("running", "children", "compact_module"),
+    "bridge": ("interop", "partitioning"),
+    "convert": (
+        "linen_bytes", "sources", "name_map", "layouts", "torch_layouts", "linen_layouts", "counterparts", "report",
+        "matching", "conversion", "torch_weights",
     ),
     "export/program": (
         "checks", "numbers", "weights", "sizes", "input_spec", "arguments", "program", "operations", "lowering",
@@ -110,8 +114,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "compat": CORE | TRANSFORMS | {"partitioning"},
     "nn": CORE | TRANSFORMS | {"partitioning"},
     "checkpoint": CORE | TRANSFORMS | {"partitioning"},
-    # Conversion states layouts of the standard layers, and reads files in the formats of checkpoint/.
-    "bridge": CORE | TRANSFORMS | {"partitioning", "nn", "checkpoint"},
+    "bridge/variables": CORE | {"partitioning"},
+    "bridge/wrappers": CORE | TRANSFORMS | {"partitioning", "bridge/variables"},
+    "bridge/module": CORE | {"partitioning", "bridge/variables", "bridge/wrappers"},
+    # The names of convert are found in bridge too.
+    "bridge": CORE | {"partitioning", "bridge/variables", "bridge/wrappers", "bridge/module", "convert"},
+    # It states layouts of the standard layers, and reads files in the formats of checkpoint/.
+    "convert": CORE | TRANSFORMS | {"partitioning", "nn", "checkpoint"},
     "export/program": CORE,
     "export/tensorflow": frozenset({"row 0", "export/program"}),
     "export/formats": CORE | {"export/program", "export/tensorflow"},
@@ -136,9 +145,9 @@ OWNERS: dict[str, frozenset[str]] = {
     "orbax": frozenset({"checkpoint"}),
     "tensorstore": frozenset({"checkpoint"}),
     "safetensors": frozenset({"checkpoint", "export/formats"}),
-    "flax": frozenset({"bridge"}),
+    "flax": frozenset({"bridge/wrappers", "bridge"}),
     "libcst": frozenset({"migrate"}),
-    "msgpack": frozenset({"bridge"}),
+    "msgpack": frozenset({"convert"}),
     "tensorflow": frozenset({"export/formats"}),
     "jax2onnx": frozenset({"export/formats"}),
     "onnx": frozenset({"export/formats"}),

@@ -20,5 +20,5 @@ def test_import_plait_loads_no_library_that_is_used_later():
     packages, modules = map(json.loads, result.stdout.splitlines())
     late = set(OWNERS) - ALWAYS_THERE
     assert late & set(packages) == set()
-    upper = ("checkpoint", "bridge", "export", "inspect", "training", "demo", "cli")
+    upper = ("checkpoint", "bridge", "convert", "export", "inspect", "training", "demo", "cli")
     assert [name for name in modules if name.split(".")[1] in upper and name.count(".") > 1] == []

@@ -155,6 +155,16 @@ def test_only_the_call_builds_walks_and_writes():
     assert users == set(OUTSIDE_OF_THE_CALL)
 
 
+# What puts a file in the place of another, or makes one under a name that nobody has.
+RENAMES = re.compile(r"\bos\.(rename|renames|replace)\(|\bmkstemp\(|\bshutil\.move\(|\bfsync\(")
+
+
+def test_files_are_replaced_in_one_place():
+    """Whole writes are one mechanism, which syncs."""
+    found = {file.name for file in ALL_FILES if RENAMES.search(file.read_text("utf-8"))}
+    assert found == {"whole_writes.py", "whole_write.py"}  # exports write by renames of their own
+
+
 def test_imports_go_down():
     assert [problem for file in ALL_FILES for problem in problems_of(file)] == []
 

@@ -9,7 +9,7 @@ import plait
 from plait import bridge
 from plait.bridge import variables as bv
 from tests.bridge.flaxes import LAYERS, plain, same_trees
-from tests.nn.cases import CASES
+from tests.conformance.layers import LAYERS as OURS
 
 KEYS = {"params": 0, "dropout": 1}
 NO_LAYERS = {
@@ -72,7 +72,7 @@ def positional(make):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", OURS, ids=lambda case: case.name)
 def test_a_layer_of_plait_in_linen_is_the_layer(case):
     """B29, B30, and there and back: with the same keys both sides begin, answer and change alike."""
     seeds = {name: jax.random.key(seed) for name, seed in {"params": 0, "dropout": 1, "default": 2}.items()}

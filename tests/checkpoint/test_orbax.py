@@ -37,13 +37,13 @@ class Everything(plait.Module):
 
 def contents(node):
     """Every leaf as bytes that can be compared."""
-    values, _ = checkpoint.leaves.named_leaves(node)
+    values, _ = checkpoint.leaf_descriptions.named_leaves(node)
     return {name: exact(value) for name, value in values.items()}
 
 
 def exact(value):
-    described = checkpoint.leaves.describe(value, "")
-    array = checkpoint.leaves.to_array(value, "") if hasattr(value, "dtype") else None
+    described = checkpoint.leaf_descriptions.describe(value, "")
+    array = checkpoint.leaf_descriptions.to_array(value, "") if hasattr(value, "dtype") else None
     return (
         type(value).__name__,
         tuple(sorted(map(str, described.items()))),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from plait import checkpoint
-from plait.checkpoint.leaves import named_leaves, to_array
+from plait.checkpoint.leaf_descriptions import named_leaves, to_array
 from plait.demo import digits
 from plait.demo.digits import Learner, Options, run
 from plait.demo.exports import Outcome

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
-from plait.errors import ArgumentError, ShapeError
+from plait.errors import ArgumentError
 from tests.nn.twins import (
     HALF_TOLERANCE,
-    Encoder,
     assert_pair_agrees,
     assert_twins_agree,
     flax_nnx,
@@ -110,16 +109,6 @@ def test_other_kinds_of_factors_are_flax_s():
 def test_a_base_that_cannot_be_called_is_refused():
     with pytest.raises(ArgumentError, match=r"base_module[\s\S]*found +a int[\s\S]*plait\.Linear"):
         plait.LoRA(3, 2, 4, base_module=5, rngs=plait.Rngs(0))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [lambda rngs: plait.LoRA(3, 2, 4, rngs=rngs), lambda rngs: plait.LoRALinear(3, 4, lora_rank=2, rngs=rngs)],
-    ids=["LoRA", "LoRALinear"],
-)
-def test_wrong_features_name_the_path_and_both_numbers(make):
-    with pytest.raises(ShapeError, match=r"at +encoder\.layers\[3\][\s\S]*\(2, 5\)[\s\S]*in_features=3"):
-        Encoder(make(plait.Rngs(0)))(jnp.ones((2, 5)))
 
 
 def trained(layer, seed=7):

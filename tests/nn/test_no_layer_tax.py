@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import plait
-from tests.nn.cases import CASES
+from tests.conformance.layers import LAYERS
 from tests.nn.plain import PLAIN
 from tests.nn.twins import pure, users_promotion
 
@@ -31,11 +31,11 @@ def test_the_count_finds_the_operations():
 
 
 def test_every_layer_has_an_expression():
-    assert set(PLAIN) == {case.name for case in CASES}
+    assert set(PLAIN) == {case.name for case in LAYERS}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", LAYERS, ids=lambda case: case.name)
 def test_a_layer_costs_no_operation_over_plain_jax(case):
     layer, x = case.make(plait.Rngs(0)), case.x
     arrays = pure(plait.state(layer))

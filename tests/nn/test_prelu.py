@@ -48,7 +48,6 @@ def test_integers_are_computed_as_floats():
     np.testing.assert_allclose(plait.PReLU(0.5)(jnp.array([-3, 4])), [-1.5, 4.0])
 
 
-def test_metadata_and_param_dtype_reach_the_slope():
+def test_metadata_reaches_the_slope():
     """L4."""
-    slope = plait.PReLU(param_dtype=jnp.bfloat16, negative_slope_metadata={"tag": 1}).negative_slope
-    assert (slope.dtype, slope.get_metadata("tag")) == (jnp.bfloat16, 1)
+    assert plait.PReLU(negative_slope_metadata={"tag": 1}).negative_slope.get_metadata("tag") == 1

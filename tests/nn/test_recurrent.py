@@ -422,11 +422,6 @@ def test_an_input_without_time_names_the_path():
         Encoder(rnn_of())(jnp.ones(3))
 
 
-def test_wrong_features_name_the_cell():
-    with pytest.raises(ShapeError, match=r"GRUCell[\s\S]*in_features=3"):
-        Encoder(rnn_of())(jnp.ones((2, 5, 6)))
-
-
 def test_a_missing_stream_names_the_cell_and_the_places_to_pass_one():
     """L33."""
     with pytest.raises(

@@ -254,6 +254,25 @@ def test_arguments_of_the_call_reach_the_layer():
     assert norm(x, deterministic=True) is x
 
 
+@pytest.mark.parametrize(
+    "switch",
+    [
+        lambda norm, on: norm.train() if on else norm.eval(),
+        lambda norm, on: norm.set_attributes(use_running_average=not on),
+        lambda norm, on: norm.set_attributes(update_stats=on),
+        lambda norm, on: plait.view(norm, use_running_average=not on),
+        lambda norm, on: plait.view(norm, update_stats=on),
+    ],
+    ids=["train and eval", "set_attributes", "set_attributes by its own name", "view", "view by its own name"],
+)
+@pytest.mark.parametrize("on", [True, False])
+def test_whatever_sets_modes_switches_the_statistics(switch, on):
+    norm = norms_of("SpectralNorm", update_stats=not on)
+    norm = switch(norm, on) or norm
+    assert norm.update_stats is on
+    assert not hasattr(norm, "use_running_average")
+
+
 def test_train_and_eval_switch_the_statistics():
     """L22, D4: the switch of BatchNorm, the call's argument first."""
     norm, x = norms_of("SpectralNorm", n_steps=1), some_input(2, 3)
@@ -286,11 +305,6 @@ def test_a_weight_that_is_no_matrix_is_named():
 def test_no_step_is_refused():
     with pytest.raises(ArgumentError, match="n_steps=0"):
         norms_of("SpectralNorm", n_steps=0)
-
-
-def test_wrong_features_name_the_inner_layer():
-    with pytest.raises(ShapeError, match=r"at +encoder\.layers\[3\]\.layer_instance \(a Linear\)"):
-        Encoder(norms_of("WeightNorm"))(jnp.ones((2, 5)))
 
 
 def nested(lib):

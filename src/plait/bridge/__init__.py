@@ -1,104 +1,118 @@
-"""The bridge to other libraries: modules and variables of plait inside Linen code and the other way round, and
-checkpoints of Linen and PyTorch converted for good.
+"""The bridge to Linen: modules and variables of plait inside Linen code, and the other way round.
+
+What converts checkpoints for good is ``plait.convert``; its names are found here too.
 
 Importing this package imports neither Flax nor torch; what wraps a Linen module, or becomes one, needs Flax. (rule B1)
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from ..lazy_names import lazy_names
+
 if TYPE_CHECKING:
-    from . import partitioning as partitioning, variables as variables, wrappers as wrappers
-    from .collections import (
-        from_collections as from_collections,
-        linen_vars_to_nnx_attrs as linen_vars_to_nnx_attrs,
-        nnx_attrs_to_linen_vars as nnx_attrs_to_linen_vars,
-        to_collections as to_collections,
+    from ..convert import (
+        Conversion as Conversion,
+        ConversionReport as ConversionReport,
+        Piece as Piece,
+        convert_checkpoint as convert_checkpoint,
+        register_layout as register_layout,
+        to_torch as to_torch,
     )
-    from .conversion_report import ConversionReport as ConversionReport
-    from .convert import Conversion as Conversion, convert_checkpoint as convert_checkpoint
-    from .init_apply import Functional as Functional, functional as functional
+    from . import (
+        interop as interop,
+        module as module,
+        partitioning as partitioning,
+        variables as variables,
+        wrappers as wrappers,
+    )
     from .interop import linen_in_bridge_mdl as linen_in_bridge_mdl, nnx_in_bridge_mdl as nnx_in_bridge_mdl
-    from .kinds import (
-        VariableTypeCache as VariableTypeCache,
-        register_variable_name_type_pair as register_variable_name_type_pair,
-        sort_variable_types as sort_variable_types,
-        variable_type as variable_type,
-        variable_type_name as variable_type_name,
+    from .module.compact_module import Module as Module, compact as compact
+    from .module.running import (
+        AttrPriority as AttrPriority,
+        current_context as current_context,
+        current_module as current_module,
     )
-    from .layouts import Piece as Piece, register_layout as register_layout
-    from .lazy import lazy_init as lazy_init
-    from .leaves import (
+    from .variables.boxed_variables import (
         get_col_name as get_col_name,
         is_vanilla_variable as is_vanilla_variable,
         to_linen_var as to_linen_var,
         to_nnx_var as to_nnx_var,
         with_partitioning as with_partitioning,
     )
-    from .linen import current_linen_module as current_linen_module
-    from .linen_wrapper import ToLinen as ToLinen
-    from .module import Module as Module, compact as compact
-    from .nnx_meta import NNXMeta as NNXMeta
-    from .rngs import linen_rngs_dict as linen_rngs_dict
-    from .scope import (
-        AttrPriority as AttrPriority,
-        Scope as Scope,
-        current_context as current_context,
-        current_module as current_module,
+    from .variables.collection_types import (
+        VariableTypeCache as VariableTypeCache,
+        register_variable_name_type_pair as register_variable_name_type_pair,
+        sort_variable_types as sort_variable_types,
+        variable_type as variable_type,
+        variable_type_name as variable_type_name,
     )
-    from .to_nnx import ToNNX as ToNNX
-    from .torch_weights import to_torch as to_torch
-    from .wrappers import to_linen as to_linen, to_linen_class as to_linen_class
+    from .variables.collections import (
+        from_collections as from_collections,
+        linen_vars_to_nnx_attrs as linen_vars_to_nnx_attrs,
+        nnx_attrs_to_linen_vars as nnx_attrs_to_linen_vars,
+        to_collections as to_collections,
+    )
+    from .variables.nnx_meta import NNXMeta as NNXMeta
+    from .wrappers.as_linen import to_linen as to_linen, to_linen_class as to_linen_class
+    from .wrappers.init_apply import Functional as Functional, functional as functional
+    from .wrappers.lazy import lazy_init as lazy_init
+    from .wrappers.linen import current_linen_module as current_linen_module
+    from .wrappers.linen_wrapper import ToLinen as ToLinen
+    from .wrappers.rngs import linen_rngs_dict as linen_rngs_dict
+    from .wrappers.scope import Scope as Scope
+    from .wrappers.to_nnx import ToNNX as ToNNX
 
     initializers: Any  # those of plait.nn, of which the bridge itself uses nothing
 
 _PLACES = {
-    "AttrPriority": "scope",
-    "Conversion": "convert",
-    "ConversionReport": "conversion_report",
-    "Functional": "init_apply",
-    "Module": "module",
-    "NNXMeta": "nnx_meta",
-    "Piece": "layouts",
-    "Scope": "scope",
-    "ToLinen": "wrappers",
-    "ToNNX": "to_nnx",
-    "VariableTypeCache": "kinds",
-    "compact": "module",
-    "convert_checkpoint": "convert",
-    "current_context": "scope",
-    "current_linen_module": "linen",
-    "current_module": "scope",
-    "from_collections": "collections",
-    "functional": "init_apply",
-    "get_col_name": "leaves",
-    "is_vanilla_variable": "leaves",
-    "lazy_init": "lazy",
+    "AttrPriority": "module.running",
+    "Conversion": "..convert",
+    "ConversionReport": "..convert",
+    "Functional": "wrappers.init_apply",
+    "Module": "module.compact_module",
+    "NNXMeta": "variables.nnx_meta",
+    "Piece": "..convert",
+    "Scope": "wrappers.scope",
+    "ToLinen": "wrappers.as_linen",
+    "ToNNX": "wrappers.to_nnx",
+    "VariableTypeCache": "variables.collection_types",
+    "compact": "module.compact_module",
+    "convert_checkpoint": "..convert",
+    "current_context": "module.running",
+    "current_linen_module": "wrappers.linen",
+    "current_module": "module.running",
+    "from_collections": "variables.collections",
+    "functional": "wrappers.init_apply",
+    "get_col_name": "variables.boxed_variables",
+    "is_vanilla_variable": "variables.boxed_variables",
+    "lazy_init": "wrappers.lazy",
     "linen_in_bridge_mdl": "interop",
-    "linen_rngs_dict": "rngs",
-    "linen_vars_to_nnx_attrs": "collections",
-    "nnx_attrs_to_linen_vars": "collections",
+    "linen_rngs_dict": "wrappers.rngs",
+    "linen_vars_to_nnx_attrs": "variables.collections",
+    "nnx_attrs_to_linen_vars": "variables.collections",
     "nnx_in_bridge_mdl": "interop",
-    "register_layout": "layouts",
-    "register_variable_name_type_pair": "kinds",
-    "sort_variable_types": "kinds",
-    "to_collections": "collections",
-    "to_linen": "wrappers",
-    "to_linen_class": "wrappers",
-    "to_linen_var": "leaves",
-    "to_nnx_var": "leaves",
-    "to_torch": "torch_weights",
-    "variable_type": "kinds",
-    "variable_type_name": "kinds",
-    "with_partitioning": "leaves",
+    "register_layout": "..convert",
+    "register_variable_name_type_pair": "variables.collection_types",
+    "sort_variable_types": "variables.collection_types",
+    "to_collections": "variables.collections",
+    "to_linen": "wrappers.as_linen",
+    "to_linen_class": "wrappers.as_linen",
+    "to_linen_var": "variables.boxed_variables",
+    "to_nnx_var": "variables.boxed_variables",
+    "to_torch": "..convert",
+    "variable_type": "variables.collection_types",
+    "variable_type_name": "variables.collection_types",
+    "with_partitioning": "variables.boxed_variables",
 }
 _MODULES = {
-    "partitioning": ".partitioning",
-    "variables": ".variables",
-    "wrappers": ".wrappers",
     "initializers": "..nn.initializers",
+    "interop": "interop",
+    "module": "module",
+    "partitioning": "partitioning",
+    "variables": "variables",
+    "wrappers": "wrappers",
 }
 
 __all__ = [
@@ -122,11 +136,13 @@ __all__ = [
     "functional",
     "get_col_name",
     "initializers",
+    "interop",
     "is_vanilla_variable",
     "lazy_init",
     "linen_in_bridge_mdl",
     "linen_rngs_dict",
     "linen_vars_to_nnx_attrs",
+    "module",
     "nnx_attrs_to_linen_vars",
     "nnx_in_bridge_mdl",
     "partitioning",
@@ -146,14 +162,4 @@ __all__ = [
     "wrappers",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name], __name__)
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _PLACES, _MODULES)

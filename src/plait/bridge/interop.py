@@ -8,11 +8,11 @@ from typing import Any
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
 from ..errors import ArgumentError
-from .children import attach
-from .filling import abstract_module
-from .linen import outside_linen
-from .scope import ModuleStackEntry, current_context
-from .to_nnx import ToNNX
+from .module.children import attach
+from .module.running import ModuleStackEntry, current_context
+from .wrappers.linen import outside_linen
+from .wrappers.stored_modules import abstract_module
+from .wrappers.to_nnx import ToNNX
 
 
 def nnx_in_bridge_mdl(factory: Callable[[Rngs], Module], name: str | None = None) -> Any:

@@ -18,9 +18,9 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..partitioning.axis_rules import RulesFallback, check_names
 from ..partitioning.boxes import with_logical_constraint
 from ..words import describe_type
-from .linen import current_linen_module, need_linen
-from .module import Module
-from .scope import current_module
+from .module.compact_module import Module
+from .module.running import current_module
+from .wrappers.linen import current_linen_module, need_linen
 
 _SUFFIX = "_axes"
 

@@ -5,8 +5,9 @@ Importing this package does not load Orbax or safetensors; saving and restoring 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .checkpoints import Checkpoints as Checkpoints
@@ -47,12 +48,4 @@ __all__ = [
     "save_safetensors",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACES})
+__getattr__, __dir__ = lazy_names(__name__, _PLACES)

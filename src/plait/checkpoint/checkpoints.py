@@ -6,7 +6,7 @@
         run.lock          held by the run that writes here, as long as its process lives
 
 ``save`` takes everything from the objects before it returns, so that the next step may change or donate them; a thread
-writes it. What goes wrong there is raised by the next call. (``leaves.py``, ``orbax.py``)
+writes it. What goes wrong there is raised by the next call. (``leaf_descriptions.py``, ``orbax.py``)
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any
 import jax
 
 from ..errors import CheckpointError
-from ..scratch import hold, remove_abandoned, scratch_folder
+from ..scratch import hold, remove_abandoned
+from ..whole_writes import remove_whole
 from .keep import Keep
 from .layout import Manifest, Saved, check_whole, damaged_in, saved_in
 from .orbax import Saving, restore
@@ -134,8 +135,7 @@ class Checkpoints:
         stay = self.keep.chosen(saved)
         for each in saved:
             if each not in stay:
-                with scratch_folder(each.path) as scratch:
-                    os.rename(each.path, scratch / "dropped")
+                remove_whole(each.path)
 
     def wait(self) -> None:
         """Wait until what was saved is on the disk, by all processes.

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
-from ..scratch import scratch_folder
+from ..whole_writes import CannotBeginError, written_whole
 
 FORMAT = "plait checkpoint"
 VERSION = 1
@@ -202,10 +203,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
         "files": files,
     }
     stored["sha256"] = _digest_of_manifest(stored)
-    with open(path / MANIFEST, "w", encoding="utf-8") as file:
-        json.dump(stored, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
+    (path / MANIFEST).write_text(json.dumps(stored, indent=1), encoding="utf-8")
 
 
 def _files(path: Path) -> list[str]:
@@ -231,31 +229,19 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
         CheckpointError: ``target`` exists, is no empty folder and may not be replaced, or its parent cannot be written
             to. Both are found out before the body runs.
     """
-    _check_replaceable(target, overwrite=overwrite)
-    with contextlib.ExitStack() as held:
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            scratch = held.enter_context(scratch_folder(target))
-        except OSError as error:
-            raise CheckpointError(
-                "the checkpoint cannot be written into this folder",
-                at=str(target.parent),
-                found=error.strerror or str(error),
-                expected="a folder in which files may be made",
-                do="choose a path in a folder that you may write to",
-            ) from error
-        draft = scratch / target.name
-        draft.mkdir()
-        yield draft
-        _check_replaceable(target, overwrite=overwrite)
-        if target.exists():
-            os.rename(target, scratch / "replaced")
-        try:
-            os.rename(draft, target)
-        except BaseException:
-            if (scratch / "replaced").exists() and not target.exists():
-                os.rename(scratch / "replaced", target)
-            raise
+    check = functools.partial(_check_replaceable, target, overwrite=overwrite)
+    try:
+        with written_whole(target, check, parents=True) as draft:
+            draft.mkdir()
+            yield draft
+    except CannotBeginError as error:
+        raise CheckpointError(
+            "the checkpoint cannot be written into this folder",
+            at=str(target.parent),
+            found=error.strerror or str(error),
+            expected="a folder in which files may be made",
+            do="choose a path in a folder that you may write to",
+        ) from error
 
 
 def _check_replaceable(target: Path, *, overwrite: bool) -> None:

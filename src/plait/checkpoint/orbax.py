@@ -1,8 +1,8 @@
 """Save and restore through Orbax, which writes arrays of any size and sharding in parallel.
 
-``layout.py`` says what surrounds Orbax's folder, ``leaves.py`` what a leaf is called. Where several processes make up
-one run, all of them call ``save`` and ``restore``: each writes and reads the parts of arrays that its devices hold, and
-process 0 does the rest for all.
+``layout.py`` says what surrounds Orbax's folder, ``leaf_descriptions.py`` what a leaf is called. Where several
+processes make up one run, all of them call ``save`` and ``restore``: each writes and reads the parts of arrays that its
+devices hold, and process 0 does the rest for all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from ..core.functional.update import update
 from ..errors import ArgumentTypeError
 from .layout import ARRAYS, Manifest, check_whole, manifest_of, new_folder, read_manifest_text, write_manifest
-from .leaves import (
+from .leaf_descriptions import (
     check_same_leaves,
     describe,
     from_array,

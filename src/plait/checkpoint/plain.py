@@ -17,7 +17,7 @@ from ..errors import CheckpointError, GraphError
 from ..paths import describe_path, parse_path
 from ..typing import FilterLiteral
 from .layout import ARRAYS, Manifest, check_whole, manifest_of, read_manifest_text
-from .leaves import from_array, is_in_arrays, to_target
+from .leaf_descriptions import from_array, is_in_arrays, to_target
 from .orbax import read_arrays
 from .together import on_first
 

@@ -14,8 +14,6 @@ import functools
 import json
 import math
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import ArgumentTypeError, CheckpointError
+from ..whole_writes import written_whole
 from .stored import StoredArray
 
 INDEX = "model.safetensors.index.json"
@@ -145,7 +144,7 @@ def save_safetensors(
     Args:
         path: ends in ``.safetensors`` for one file; anything else is a folder to be made, with ``model.safetensors``
             in it, or shards and ``model.safetensors.index.json`` if there are more than ``shard_bytes``.
-        arrays: the arrays, such as ``plait.bridge.to_torch(model)``.
+        arrays: the arrays, such as ``plait.convert.to_torch(model)``.
         shard_bytes: the most bytes in one shard; a larger array has a shard of its own.
         metadata: strings to be kept in each file; some readers look for ``{"format": "pt"}``.
         overwrite: whether what is at ``path`` may be replaced.
@@ -196,10 +195,7 @@ def save_safetensors(
 def _write(target: Path, shards: list[dict[str, Any]], metadata: dict[str, str] | None) -> None:
     from safetensors.numpy import save_file
 
-    target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
-    try:
-        draft = scratch / target.name
+    with written_whole(target, parents=True) as draft:
         if target.name.endswith(SUFFIX):
             whole = {name: _on_host(value) for shard in shards for name, value in shard.items()}
             save_file(whole, str(draft), metadata)
@@ -214,13 +210,6 @@ def _write(target: Path, shards: list[dict[str, Any]], metadata: dict[str, str] 
                 total = sum(_size(value) for shard in shards for value in shard.values())
                 index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
                 (draft / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-        if target.is_dir():
-            os.rename(target, scratch / "replaced")
-        os.replace(draft, target)
-    finally:
-        if (scratch / "replaced").exists() and not target.exists():
-            os.rename(scratch / "replaced", target)
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _shards(arrays: dict[str, Any], shard_bytes: int) -> list[dict[str, Any]]:

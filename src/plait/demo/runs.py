@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 from ..checkpoint.layout import latest, read_manifest_text
 from ..checkpoint.orbax import restore, save
 from ..errors import ArgumentError, CheckpointError
+from ..whole_writes import write_whole
 
 METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
@@ -118,9 +118,7 @@ class Run:
         save(place, objects, step=row["step"], metrics={**row, **self.options}, overwrite=True)
 
     def _write_rows(self) -> None:
-        draft = self.folder / f".{METRICS}.partial"
-        draft.write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
-        os.replace(draft, self.folder / METRICS)
+        write_whole(self.folder / METRICS, "".join(json.dumps(row) + "\n" for row in self.rows).encode())
 
     def _numbered(self) -> list[tuple[int, Path]]:
         """The folders that have the name of a checkpoint of this program, whole or not."""

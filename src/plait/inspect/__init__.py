@@ -5,8 +5,9 @@ Importing this package loads nothing else.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .retrace import explain_retraces as explain_retraces
@@ -16,12 +17,4 @@ _PLACES = {"ShardingReport": "sharding", "explain_retraces": "retrace", "shardin
 
 __all__ = ["ShardingReport", "explain_retraces", "sharding_report"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACES})
+__getattr__, __dir__ = lazy_names(__name__, _PLACES)

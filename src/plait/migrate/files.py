@@ -8,12 +8,12 @@ import io
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
 from ..errors import MissingDependencyError
+from ..whole_writes import written_whole
 
 _SUFFIXES = (".py", ".pyi")
 _NOTEBOOK = ".ipynb"
@@ -150,15 +150,9 @@ def _handle(file: Path, outcome: Outcome, *, write: bool, out: TextIO) -> None:
 def _replace(file: Path, source: bytes) -> None:
     """Write a file whole or not at all, with the permissions that it has; a link stays a link."""
     target = file.resolve()
-    handle, draft = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(source)
+    with written_whole(target) as draft:
+        draft.write_bytes(source)
         shutil.copymode(target, draft)
-        os.replace(draft, target)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
 
 
 def _print_diff(file: Path, before: bytes, after: bytes, out: TextIO) -> None:

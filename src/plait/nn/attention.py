@@ -160,21 +160,31 @@ class MultiHeadAttention(Module):
         query_ln_scale_metadata: Mapping[str, Any] = HashableMapping(),
         key_ln_scale_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        self.num_heads, self.in_features = num_heads, in_features
+        self.num_heads = num_heads
+        self.in_features = in_features
         self.qkv_features = as_tuple(in_features)[-1] if qkv_features is None else qkv_features
         self.out_features = in_features if out_features is None else out_features
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.in_kv_features = in_features if in_kv_features is None else in_kv_features
-        self.dtype, self.param_dtype = dtype, param_dtype
-        self.broadcast_dropout, self.dropout_rate = broadcast_dropout, dropout_rate
-        self.deterministic, self.decode = deterministic, decode
-        self.precision, self.use_bias = precision, use_bias
-        self.attention_fn, self.rotary_fn = attention_fn, rotary_fn
-        self.normalize_qk, self.keep_rngs = normalize_qk, keep_rngs
-        self.qkv_promote_dtype, self.out_promote_dtype = qkv_promote_dtype, out_promote_dtype
-        self.ln_promote_dtype = ln_promote_dtype
-        self.qkv_dot_general, self.out_dot_general = qkv_dot_general, out_dot_general
-        self.qkv_dot_general_cls, self.out_dot_general_cls = qkv_dot_general_cls, out_dot_general_cls
+        self.dtype: DTypeLike | None = dtype
+        self.param_dtype = param_dtype
+        self.broadcast_dropout = broadcast_dropout
+        self.dropout_rate = dropout_rate
+        self.deterministic: bool | None = deterministic
+        self.decode: bool | None = decode
+        self.precision = precision
+        self.use_bias = use_bias
+        self.attention_fn: Callable[..., Array] = attention_fn
+        self.rotary_fn = rotary_fn
+        self.normalize_qk = normalize_qk
+        self.keep_rngs = keep_rngs
+        self.qkv_promote_dtype = qkv_promote_dtype
+        self.out_promote_dtype = out_promote_dtype
+        self.ln_promote_dtype: Callable[..., Any] = ln_promote_dtype
+        self.qkv_dot_general = qkv_dot_general
+        self.out_dot_general = out_dot_general
+        self.qkv_dot_general_cls = qkv_dot_general_cls
+        self.out_dot_general_cls = out_dot_general_cls
         self._check_heads()
         self.head_dim = self.qkv_features // num_heads
 
@@ -308,8 +318,8 @@ class MultiHeadAttention(Module):
                 is_causal=is_causal,
             )
         except ShapeError as error:
-            error.parts = {"at": describe_place(self), **error.parts}  # the function does not know whose it is
-            raise
+            # The function does not know whose inputs these are.
+            raise ShapeError(error.message, **{"at": describe_place(self), **error.parts}) from error
         y = self.out(y, out_sharding=out_sharding)
         if step is not None:
             self._remember(key, value, step + length)
@@ -375,7 +385,9 @@ class MultiHeadAttention(Module):
         assert self.cached_key is not None
         assert self.cached_value is not None
         assert self.cache_index is not None
-        self.cached_key.value, self.cached_value.value, self.cache_index.value = key, value, index
+        self.cached_key.value = key
+        self.cached_value.value = value
+        self.cache_index.value = index
 
     def set_view(
         self,

@@ -73,6 +73,9 @@ class RNNCellBase(Module):
         """How many of the last axes of an input are features; the axes before them are batch axes."""
         raise NotImplementedError(f"{type(self).__name__} does not define the property num_feature_axes")
 
+    def _check_inputs(self, inputs: Any) -> None:
+        """Raise if the cell does not take inputs of this shape. Whoever runs copies of the cell asks it before."""
+
 
 class _Cell(RNNCellBase):
     """What the cells below have in common: vectors of features, and a carry of one or more hidden vectors."""
@@ -118,8 +121,11 @@ class _Cell(RNNCellBase):
         """1: the last axis."""
         return 1
 
-    def _check(self, carry: Carry, inputs: Any) -> None:
+    def _check_inputs(self, inputs: Any) -> None:
         check_last_axis(inputs, weight_length(_kernel(self, "i"), 0, self.in_features), layer=self)
+
+    def _check(self, carry: Carry, inputs: Any) -> None:
+        self._check_inputs(inputs)
         hidden = weight_length(_kernel(self, "h"), 0, self.hidden_features)
         several = len(self.CARRIED) > 1
         is_tuple = isinstance(carry, (tuple, list))
@@ -246,10 +252,14 @@ class SimpleCell(_Cell):
         recurrent_kernel_metadata: Mapping[str, Any] = HashableMapping(),
         bias_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        self.in_features, self.hidden_features = in_features, hidden_features
-        self.dtype, self.param_dtype = dtype, param_dtype
-        self.carry_init, self.residual = carry_init, residual
-        self.activation_fn, self.promote_dtype = activation_fn, promote_dtype
+        self.in_features = in_features
+        self.hidden_features = hidden_features
+        self.dtype: DTypeLike | None = dtype
+        self.param_dtype = param_dtype
+        self.carry_init = carry_init
+        self.residual = residual
+        self.activation_fn = activation_fn
+        self.promote_dtype: Callable[..., Any] = promote_dtype
         self.keep_rngs = keep_rngs
         self.rngs = rngs.carry.fork() if keep_rngs else None
         of_input, recurrent = self._linears(
@@ -297,10 +307,14 @@ class _GatedCell(_Cell):
         recurrent_kernel_metadata: Mapping[str, Any] = HashableMapping(),
         bias_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        self.in_features, self.hidden_features = in_features, hidden_features
-        self.gate_fn, self.activation_fn = gate_fn, activation_fn
-        self.dtype, self.param_dtype = dtype, param_dtype
-        self.carry_init, self.promote_dtype = carry_init, promote_dtype
+        self.in_features = in_features
+        self.hidden_features = hidden_features
+        self.gate_fn = gate_fn
+        self.activation_fn = activation_fn
+        self.dtype: DTypeLike | None = dtype
+        self.param_dtype = param_dtype
+        self.carry_init = carry_init
+        self.promote_dtype: Callable[..., Any] = promote_dtype
         self.keep_rngs = keep_rngs
         self.rngs = rngs.carry.fork() if keep_rngs else None
         of_input, recurrent = self._linears(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..core.graph.locate import describe_place
+from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError, StreamError
 from ..words import describe_type, with_article
@@ -25,7 +26,7 @@ def shape_of(x: Any) -> tuple[int, ...]:
     return np.shape(x)
 
 
-def check_array(x: Any, *, layer: Any) -> None:
+def check_array(x: Any, *, layer: Module) -> None:
     """The input must not be a list or tuple, which JAX does not take for an array.
 
     Raises:
@@ -52,7 +53,7 @@ def weight_length(weight: Any, axis: int, otherwise: int) -> int:
     return shape[axis] if -len(shape) <= axis < len(shape) else otherwise
 
 
-def _because(layer: Any, size_name: str, size: int) -> str:
+def _because(layer: Module, size_name: str, size: int) -> str:
     """Where a length comes from: the constructor, or a weight that has another one by now."""
     made = getattr(layer, size_name, size)
     made = made[-1] if isinstance(made, tuple) and made else made
@@ -61,7 +62,7 @@ def _because(layer: Any, size_name: str, size: int) -> str:
     return f"that is what its weights have now; it was made with {size_name}={made}"
 
 
-def check_last_axis(x: Any, size: int, *, layer: Any, size_name: str = "in_features") -> None:
+def check_last_axis(x: Any, size: int, *, layer: Module, size_name: str = "in_features") -> None:
     """The last axis of ``x`` must be ``size`` long.
 
     Raises:
@@ -81,7 +82,7 @@ def check_last_axis(x: Any, size: int, *, layer: Any, size_name: str = "in_featu
         )
 
 
-def check_axis(x: Any, axis: int, size: int, *, layer: Any, size_name: str) -> None:
+def check_axis(x: Any, axis: int, size: int, *, layer: Module, size_name: str) -> None:
     """Axis ``axis`` of ``x`` must exist and be ``size`` long.
 
     Raises:
@@ -101,7 +102,7 @@ def check_axis(x: Any, axis: int, size: int, *, layer: Any, size_name: str) -> N
         )
 
 
-def check_min_rank(x: Any, rank: int, wanted: str, *, layer: Any) -> None:
+def check_min_rank(x: Any, rank: int, wanted: str, *, layer: Module) -> None:
     """``x`` must have at least ``rank`` axes.
 
     Raises:
@@ -119,7 +120,7 @@ def check_min_rank(x: Any, rank: int, wanted: str, *, layer: Any) -> None:
         )
 
 
-def check_same_shape(x: Any, shape: Sequence[int], *, layer: Any, name: str, like: str) -> None:
+def check_same_shape(x: Any, shape: Sequence[int], *, layer: Module, name: str, like: str) -> None:
     """``x`` must have exactly ``shape``.
 
     Raises:
@@ -135,7 +136,7 @@ def check_same_shape(x: Any, shape: Sequence[int], *, layer: Any, name: str, lik
         )
 
 
-def resolve_switch(name: str, call: bool | None, attribute: bool | None, *, layer: Any) -> bool:
+def resolve_switch(name: str, call: bool | None, attribute: bool | None, *, layer: Module) -> bool:
     """The value of a mode switch: the call's, otherwise the attribute's. (rule L7)
 
     Raises:
@@ -156,7 +157,7 @@ def resolve_switch(name: str, call: bool | None, attribute: bool | None, *, laye
     )
 
 
-def remade(layer: Any, **changes: Any) -> str:
+def remade(layer: Module, **changes: Any) -> str:
     """The call that makes a layer like this one, with other sizes: ``plait.Linear(3, 4, rngs=rngs)``."""
     cls = type(layer)
     name = f"plait.{cls.__name__}" if cls.__module__.startswith(_NN) else cls.__name__
@@ -172,7 +173,7 @@ def remade(layer: Any, **changes: Any) -> str:
     return f"{name}({', '.join(given)})"
 
 
-def check_rngs(rngs: Any, *, layer: Any) -> None:
+def check_rngs(rngs: Any, *, layer: Module) -> None:
     """``rngs`` must be a source of random keys for the parameters of a layer.
 
     Raises:
@@ -182,7 +183,7 @@ def check_rngs(rngs: Any, *, layer: Any) -> None:
         raise wrong_rngs(rngs, layer, "an Rngs")
 
 
-def wrong_rngs(rngs: Any, layer: Any, expected: str) -> ArgumentTypeError:
+def wrong_rngs(rngs: Any, layer: Module, expected: str) -> ArgumentTypeError:
     """The error of a layer that was given something else as ``rngs``."""
     kind = type(layer).__name__
     seed = rngs if isinstance(rngs, int) and not isinstance(rngs, bool) else 0
@@ -195,7 +196,7 @@ def wrong_rngs(rngs: Any, layer: Any, expected: str) -> ArgumentTypeError:
     )
 
 
-def missing_stream(layer: Any, stream: str, use: str) -> StreamError:
+def missing_stream(layer: Module, stream: str, use: str) -> StreamError:
     """The error of a layer that has no source of random keys."""
     kind = type(layer).__name__
     return StreamError(

@@ -102,14 +102,21 @@ class Conv(Module):
         kernel_metadata: Mapping[str, Any] = HashableMapping(),
         bias_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        self.in_features, self.out_features = in_features, out_features
+        self.in_features = in_features
+        self.out_features = out_features
         self.kernel_size = as_tuple(kernel_size)
-        self.strides, self.padding = without_arrays(strides), without_arrays(padding)
-        self.input_dilation, self.kernel_dilation = without_arrays(input_dilation), without_arrays(kernel_dilation)
-        self.feature_group_count, self.use_bias = feature_group_count, use_bias
-        self.mask, self.dtype = mask, dtype
-        self.param_dtype, self.precision = param_dtype, precision
-        self.conv_general_dilated, self.promote_dtype = conv_general_dilated, promote_dtype
+        self.strides = without_arrays(strides)
+        self.padding = without_arrays(padding)
+        self.input_dilation = without_arrays(input_dilation)
+        self.kernel_dilation = without_arrays(kernel_dilation)
+        self.feature_group_count = feature_group_count
+        self.use_bias = use_bias
+        self.mask = mask
+        self.dtype: DTypeLike | None = dtype
+        self.param_dtype = param_dtype
+        self.precision = precision
+        self.conv_general_dilated = conv_general_dilated
+        self.promote_dtype: Callable[..., Any] = promote_dtype
         self.preferred_element_type = preferred_element_type
         _check_groups(in_features, out_features, feature_group_count)
         self.kernel_shape = (*self.kernel_size, in_features // feature_group_count, out_features)
@@ -136,7 +143,7 @@ class Conv(Module):
             rhs_dilation=kernel_dilation,
             dimension_numbers=channels_last(n_spatial),
             feature_group_count=self.feature_group_count,
-            **product_options(self, out_sharding),
+            **product_options(self.precision, self.preferred_element_type, out_sharding),
         )
         return unfold(add_bias(y, bias))
 
@@ -209,13 +216,19 @@ class ConvTranspose(Module):
         kernel_metadata: Mapping[str, Any] = HashableMapping(),
         bias_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        self.in_features, self.out_features = in_features, out_features
+        self.in_features = in_features
+        self.out_features = out_features
         self.kernel_size = as_tuple(kernel_size)
-        self.strides, self.padding = without_arrays(strides), without_arrays(padding)
-        self.kernel_dilation, self.use_bias = without_arrays(kernel_dilation), use_bias
-        self.mask, self.dtype = mask, dtype
-        self.param_dtype, self.precision = param_dtype, precision
-        self.transpose_kernel, self.promote_dtype = transpose_kernel, promote_dtype
+        self.strides = without_arrays(strides)
+        self.padding = without_arrays(padding)
+        self.kernel_dilation = without_arrays(kernel_dilation)
+        self.use_bias = use_bias
+        self.mask = mask
+        self.dtype: DTypeLike | None = dtype
+        self.param_dtype = param_dtype
+        self.precision = precision
+        self.transpose_kernel = transpose_kernel
+        self.promote_dtype: Callable[..., Any] = promote_dtype
         self.preferred_element_type = preferred_element_type
         channels = (out_features, in_features) if transpose_kernel else (in_features, out_features)
         self.kernel_shape = (*self.kernel_size, *channels)
@@ -240,7 +253,7 @@ class ConvTranspose(Module):
             rhs_dilation=per_axis(self.kernel_dilation, self, "kernel_dilation"),
             dimension_numbers=channels_last(n_spatial),
             transpose_kernel=self.transpose_kernel,
-            **product_options(self, None),
+            **product_options(self.precision, self.preferred_element_type, None),
         )
         if padding == "CIRCULAR":
             lengths = [length * stride for length, stride in zip(x.shape[1:-1], strides, strict=True)]
@@ -259,7 +272,7 @@ def _check_groups(in_features: int, out_features: int, groups: int) -> None:
             )
 
 
-def _check_input(x: Any, layer: Any) -> None:
+def _check_input(x: Any, layer: Conv | ConvTranspose) -> None:
     n_spatial = len(layer.kernel_size)
     check_min_rank(x, n_spatial + 1, f"{n_spatial} spatial and one for the channels", layer=layer)
     kernel = layer.kernel.value
@@ -271,7 +284,7 @@ def _check_input(x: Any, layer: Any) -> None:
     check_last_axis(x, channels, layer=layer)
 
 
-def promoted_with_mask(x: Any, layer: Any) -> tuple[Array, Array, Array | None]:
+def promoted_with_mask(x: Any, layer: Conv | ConvTranspose) -> tuple[Array, Array, Array | None]:
     """Input, masked kernel and bias of a layer in one dtype."""
     kernel = layer.kernel.value
     if layer.mask is not None:
@@ -290,7 +303,7 @@ def fold_batch(x: Array, n_spatial: int) -> tuple[Array, Callable[[Array], Array
     return folded, lambda y: jnp.reshape(y, (*batch, *y.shape[1:]))
 
 
-def per_axis(value: int | Sequence[int] | None, layer: Any, name: str) -> tuple[int, ...]:
+def per_axis(value: int | Sequence[int] | None, layer: Conv | ConvTranspose, name: str) -> tuple[int, ...]:
     """One number for each spatial axis.
 
     Raises:
@@ -310,7 +323,7 @@ def per_axis(value: int | Sequence[int] | None, layer: Any, name: str) -> tuple[
     return tuple(value)
 
 
-def resolve_padding(padding: Padding, layer: Any) -> str | Pairs:
+def resolve_padding(padding: Padding, layer: Conv | ConvTranspose) -> str | Pairs:
     """A padding as JAX takes it, or one of the names of this file.
 
     Raises:
@@ -329,7 +342,7 @@ def resolve_padding(padding: Padding, layer: Any) -> str | Pairs:
     return tuple((before, after) for before, after in sides)
 
 
-def _bad_padding(padding: Any, layer: Any, known: str) -> ArgumentError:
+def _bad_padding(padding: Any, layer: Conv | ConvTranspose, known: str) -> ArgumentError:
     n_spatial = len(layer.kernel_size)
     return ArgumentError(
         f"{describe_type(layer)} over {n_spatial} spatial axes cannot pad like this",
@@ -340,7 +353,7 @@ def _bad_padding(padding: Any, layer: Any, known: str) -> ArgumentError:
     )
 
 
-def _with_border(x: Array, padding: str, dilation: Sequence[int], *, layer: Any) -> Array:
+def _with_border(x: Array, padding: str, dilation: Sequence[int], *, layer: Conv | ConvTranspose) -> Array:
     """The input with the border that a valid convolution needs, so that its length stays (at stride 1)."""
     extents = [(size - 1) * spacing for size, spacing in zip(layer.kernel_size, dilation, strict=True)]
     if padding == "CAUSAL":

@@ -66,7 +66,7 @@ class Dropout(Module):
             )
         self.rate = rate
         self.broadcast_dims = tuple(broadcast_dims)
-        self.deterministic = deterministic
+        self.deterministic: bool | None = deterministic
         self.rng_collection = rng_collection
         if isinstance(rngs, Rngs):
             rngs = rngs[rng_collection]
@@ -120,7 +120,7 @@ def _mask_layout(x: Array, shape: Sequence[int]) -> NamedSharding | None:
     return NamedSharding(sharding.mesh, PartitionSpec(*spec))
 
 
-def draw_key(rngs: Any, stream: str, *, layer: Any, use: str) -> Array:
+def draw_key(rngs: Any, stream: str, *, layer: Module, use: str) -> Array:
     """A key from an ``Rngs``, from one stream, or the key itself.
 
     Raises:

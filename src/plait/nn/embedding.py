@@ -66,9 +66,9 @@ class Embed(Module):
     ) -> None:
         self.num_embeddings = num_embeddings
         self.features = features
-        self.dtype = dtype
+        self.dtype: DTypeLike | None = dtype
         self.param_dtype = param_dtype
-        self.promote_dtype = promote_dtype
+        self.promote_dtype: Callable[..., Any] = promote_dtype
         check_rngs(rngs, layer=self)
         table = embedding_init(rngs.params(), (num_embeddings, features), param_dtype)
         self.embedding = Param(table, **embedding_metadata)

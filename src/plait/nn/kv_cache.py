@@ -7,14 +7,13 @@ one that fails leaves the cache as it was.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from .._compat import Tracer
 from ..core.graph.locate import describe_place
+from ..core.objects.module import Module
 from ..core.objects.variable_kinds import Cache
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, DTypeLike, Shape
@@ -23,7 +22,7 @@ from .promotion import as_dtype
 
 
 def empty_cache(
-    input_shape: Shape, heads: int, features: int, dtype: DTypeLike, *, per_sequence: bool, layer: Any
+    input_shape: Shape, heads: int, features: int, dtype: DTypeLike, *, per_sequence: bool, layer: Module
 ) -> tuple[Cache[Array], Cache[Array], Cache[Array]]:
     """Keys, values and the index of the next step, for an input of a shape ``(..., length, in_features)``."""
     if len(input_shape) < 2:
@@ -39,7 +38,9 @@ def empty_cache(
     return Cache(jnp.zeros(shape, dtype)), Cache(jnp.zeros(shape, dtype)), Cache(index)
 
 
-def check_step(cached_key: Cache[Array] | None, cache_index: Cache[Array] | None, key: Array, *, layer: Any) -> Array:
+def check_step(
+    cached_key: Cache[Array] | None, cache_index: Cache[Array] | None, key: Array, *, layer: Module
+) -> Array:
     """The index of a step's first position; the cache must be able to take its keys.
 
     Raises:

@@ -76,10 +76,14 @@ class Linear(Module):
         kernel_metadata: Mapping[str, Any] = HashableMapping(),
         bias_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        self.in_features, self.out_features = in_features, out_features
-        self.use_bias, self.dtype = use_bias, dtype
-        self.param_dtype, self.precision = param_dtype, precision
-        self.dot_general, self.promote_dtype = dot_general, promote_dtype
+        self.in_features = in_features
+        self.out_features = out_features
+        self.use_bias = use_bias
+        self.dtype: DTypeLike | None = dtype
+        self.param_dtype = param_dtype
+        self.precision = precision
+        self.dot_general = dot_general
+        self.promote_dtype: Callable[..., Any] = promote_dtype
         self.preferred_element_type = preferred_element_type
         check_rngs(rngs, layer=self)
         self.kernel = Param(kernel_init(rngs.params(), (in_features, out_features), param_dtype), **kernel_metadata)
@@ -89,15 +93,15 @@ class Linear(Module):
         kernel, bias = self.kernel.value, None if self.bias is None else self.bias.value
         check_last_axis(x, weight_length(kernel, 0, self.in_features), layer=self)
         x, kernel, bias = self.promote_dtype((x, kernel, bias), dtype=self.dtype)
-        options = product_options(self, out_sharding)
+        options = product_options(self.precision, self.preferred_element_type, out_sharding)
         return add_bias(self.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())), **options), bias)
 
 
-def product_options(layer: Any, out_sharding: Any) -> dict[str, Any]:
+def product_options(precision: PrecisionLike, preferred_element_type: Any, out_sharding: Any) -> dict[str, Any]:
     """The keywords for a layer's product. Those that are not used are left out, for replacements that lack them."""
-    options: dict[str, Any] = {"precision": layer.precision}
-    if layer.preferred_element_type is not None:
-        options["preferred_element_type"] = layer.preferred_element_type
+    options: dict[str, Any] = {"precision": precision}
+    if preferred_element_type is not None:
+        options["preferred_element_type"] = preferred_element_type
     if out_sharding is not None:
         options["out_sharding"] = out_sharding
     return options
@@ -171,10 +175,14 @@ class LinearGeneral(Module):
         self.out_features = as_tuple(out_features)
         self.axis = as_tuple(axis)
         self.batch_axis = HashableMapping(batch_axis)
-        self.use_bias, self.dtype = use_bias, dtype
-        self.param_dtype, self.precision = param_dtype, precision
-        self.promote_dtype, self.dot_general = promote_dtype, dot_general
-        self.dot_general_cls, self.preferred_element_type = dot_general_cls, preferred_element_type
+        self.use_bias = use_bias
+        self.dtype: DTypeLike | None = dtype
+        self.param_dtype = param_dtype
+        self.precision = precision
+        self.promote_dtype: Callable[..., Any] = promote_dtype
+        self.dot_general = dot_general
+        self.dot_general_cls = dot_general_cls
+        self.preferred_element_type = preferred_element_type
         self._check_axes()
         batch = tuple(self.batch_axis[axis] for axis in sorted(self.batch_axis))
         matrix = (math.prod(batch) * math.prod(self.in_features), math.prod(self.out_features))
@@ -215,7 +223,8 @@ class LinearGeneral(Module):
         x, kernel, bias = self.promote_dtype((x, kernel, bias), dtype=self.dtype)
         batch = tuple(range(n_batch))
         dimensions = ((contracted, tuple(range(n_batch, n_batch + len(contracted)))), (batch, batch))
-        y = self._dot()(x, kernel, dimensions, **product_options(self, out_sharding))
+        options = product_options(self.precision, self.preferred_element_type, out_sharding)
+        y = self._dot()(x, kernel, dimensions, **options)
         if bias is not None and n_batch:
             # Its batch axes lead; the rest of the input stands between them and the features.
             between = (1,) * (y.ndim - bias.ndim)
@@ -320,9 +329,12 @@ class Einsum(Module):
         self.einsum_str = resolve_equation(einsum_str)
         self.kernel_shape = as_tuple(kernel_shape)
         self.bias_shape = None if bias_shape is None else as_tuple(bias_shape)
-        self.dtype, self.param_dtype = dtype, param_dtype
-        self.precision, self.promote_dtype = precision, promote_dtype
-        self.einsum_op, self.preferred_element_type = einsum_op, preferred_element_type
+        self.dtype: DTypeLike | None = dtype
+        self.param_dtype = param_dtype
+        self.precision = precision
+        self.promote_dtype: Callable[..., Any] = promote_dtype
+        self.einsum_op = einsum_op
+        self.preferred_element_type = preferred_element_type
         check_rngs(rngs, layer=self)
         self.kernel = Param(kernel_init(rngs.params(), self.kernel_shape, param_dtype), **kernel_metadata)
         self.bias = None
@@ -335,19 +347,20 @@ class Einsum(Module):
         bias = None if self.bias is None else self.bias.value
         x, kernel, bias = self.promote_dtype((x, self.kernel.value, bias), dtype=self.dtype)
         self._check_input(x, kernel, equation)
-        y = self.einsum_op(equation, x, kernel, **product_options(self, out_sharding))
+        options = product_options(self.precision, self.preferred_element_type, out_sharding)
+        y = self.einsum_op(equation, x, kernel, **options)
         return add_bias(y, None if bias is None else self._spread_bias(bias, y, kernel.shape, equation))
 
     def _check_input(self, x: Array, kernel: Array, equation: str) -> None:
         operands, _ = equation.split("->")
         letters, kernel_letters = operands.split(",")
-        if "..." in equation:
-            return
-        check_min_rank(x, len(letters), f"the axes {letters!r} of {equation!r}", layer=self)
-        sizes = dict(zip(kernel_letters, kernel.shape, strict=False))
-        for axis, letter in enumerate(letters):
-            if letter in sizes:
-                check_axis(x, axis, sizes[letter], layer=self, size_name=f"kernel_shape for {letter!r}")
+        check_min_rank(x, len(letters.replace("...", "")), f"the axes {letters!r} of {equation!r}", layer=self)
+        kernel_axes = _axes_of_letters(kernel_letters)
+        for letter, axis in _axes_of_letters(letters).items():
+            size = kernel.shape[kernel_axes[letter]] if letter in kernel_axes else x.shape[axis]
+            # Beside an ellipsis, axes of length 1 are broadcast.
+            if "..." not in equation or 1 not in (size, x.shape[axis]):
+                check_axis(x, axis, size, layer=self, size_name=f"kernel_shape for {letter!r}")
 
     def _spread_bias(self, bias: Array, y: Array, kernel: tuple[int, ...], equation: str) -> Array:
         """The bias with an axis of length 1 for each axis of the output that the kernel does not have."""
@@ -392,3 +405,11 @@ def resolve_equation(equation: str) -> str:
             do='for example "...a,ab->...b": the input, the kernel, the output',
         )
     return compact
+
+
+def _axes_of_letters(letters: str) -> dict[str, int]:
+    """The axis of each letter of an operand; those behind an ellipsis count from the end."""
+    before, _, after = letters.partition("...")
+    return {letter: axis for axis, letter in enumerate(before)} | {
+        letter: axis - len(after) for axis, letter in enumerate(after)
+    }

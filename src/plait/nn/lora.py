@@ -98,13 +98,18 @@ class LoRA(Module):
                 expected="a layer, a function of x, or None",
                 do="for example base_module=plait.Linear(...)",
             )
-        self.in_features, self.lora_rank = in_features, lora_rank
-        self.out_features, self.base_module = out_features, base_module
-        self.dtype, self.param_dtype = dtype, param_dtype
-        self.lora_param_type, self.promote_dtype = lora_param_type, promote_dtype
+        self.in_features = in_features
+        self.lora_rank = lora_rank
+        self.out_features = out_features
+        self.base_module = base_module
+        self.dtype: DTypeLike | None = dtype
+        self.param_dtype = param_dtype
+        self.lora_param_type = lora_param_type
+        self.promote_dtype: Callable[..., Any] = promote_dtype
         a = a_initializer(rngs.params(), (in_features, lora_rank), param_dtype)
         b = b_initializer(rngs.params(), (lora_rank, out_features), param_dtype)
-        self.lora_a, self.lora_b = lora_param_type(a, **a_metadata), lora_param_type(b, **b_metadata)
+        self.lora_a = lora_param_type(a, **a_metadata)
+        self.lora_b = lora_param_type(b, **b_metadata)
 
     def __call__(self, x: Array, **kwargs: Any) -> Array:
         a = self.lora_a.value
@@ -219,7 +224,8 @@ class LoRALinear(Linear):
         options = ("use_bias", "dtype", "param_dtype", "precision", "dot_general", "promote_dtype")
         given: dict[str, Any] = {name: getattr(self, name) for name in (*options, "preferred_element_type")}
         linear = eval_shape(lambda: Linear(self.in_features, self.out_features, rngs=Rngs(0), **given))
-        linear.kernel, linear.bias = self.kernel.copy(), None if self.bias is None else self.bias.copy()
+        linear.kernel = self.kernel.copy()
+        linear.bias = None if self.bias is None else self.bias.copy()
         return _with_product(linear, self.lora.lora_a, self.lora.lora_b)
 
 

@@ -14,6 +14,7 @@ float32 or wider.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -34,7 +35,134 @@ from .linear import as_tuple, without_arrays
 from .promotion import as_dtype, canonicalize_dtype, common_dtype, promote_dtype
 
 
-class BatchNorm(Module):
+class _Norm(Module):
+    """What all norms do: keep their arguments and parameters, take statistics, and apply them.
+
+    A subclass chooses the axes. Its constructor stores what it has besides, and says whether there is a bias.
+    """
+
+    bias: Param[Any] | None = None  # RMSNorm has none
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        epsilon: float,
+        dtype: DTypeLike | None,
+        param_dtype: DTypeLike,
+        use_scale: bool,
+        scale_init: Initializer,
+        axis_name: str | None,
+        axis_index_groups: Any,
+        use_fast_variance: bool,
+        promote_dtype: Callable[..., Any],
+        rngs: Rngs,
+        scale_metadata: Mapping[str, Any],
+    ) -> None:
+        self.num_features = num_features
+        self.epsilon = epsilon
+        self.dtype: DTypeLike | None = dtype
+        self.param_dtype = param_dtype
+        self.use_scale = use_scale
+        self.axis_name = axis_name
+        self.axis_index_groups: Any = axis_index_groups
+        self.use_fast_variance: bool = use_fast_variance
+        self.promote_dtype: Callable[..., Any] = promote_dtype
+        check_rngs(rngs, layer=self)
+        self.scale: Param[Any] | None = None
+        if use_scale:
+            self.scale = Param(scale_init(rngs.params(), (num_features,), param_dtype), **scale_metadata)
+
+    def _add_bias(self, use_bias: bool, bias_init: Initializer, bias_metadata: Mapping[str, Any], rngs: Rngs) -> None:
+        """Make the parameter that most norms have besides ``scale``."""
+        self.use_bias = use_bias
+        self.bias = None
+        if use_bias:
+            self.bias = Param(bias_init(rngs.params(), (self.num_features,), self.param_dtype), **bias_metadata)
+
+    def _scale_and_bias(self) -> tuple[Array | None, Array | None]:
+        scale, bias = self.scale, self.bias
+        return None if scale is None else scale.value, None if bias is None else bias.value
+
+    def _feature_axes(self, x: Array, feature_axes: Axes) -> tuple[int, ...]:
+        """The feature axes of ``x`` as non-negative numbers, checked to have ``num_features`` entries.
+
+        Raises:
+            ShapeError: they have another number.
+        """
+        axes = _resolve_axes(feature_axes, x, self)
+        size = math.prod(x.shape[axis] for axis in axes)
+        wanted = self.num_features
+        for weight in (self.scale, self.bias):
+            if weight is not None:
+                wanted = weight_length(weight.value, 0, wanted)
+        # Where nothing was learned of the features, a part of them is as good as all: others know of the rest.
+        of_parts = self.axis_name is not None and self.scale is None and self.bias is None
+        if size != wanted and not of_parts:
+            name = type(self).__name__
+            raise ShapeError(
+                f"the features of the input do not fit the {name}",
+                at=describe_place(self),
+                found=f"an input of shape {x.shape}, with {size} features along feature_axes={feature_axes}",
+                expected=f"{wanted} features: num_features={self.num_features}",
+                do=f"give it {wanted} features, or make the layer for this input: {name}({size}, ...)",
+            )
+        return axes
+
+    def _statistics(self, x: Array, axes: tuple[int, ...], mask: Array | None) -> tuple[Array, Array]:
+        """Mean and biased variance over ``axes``, which stay with length 1, in float32 or wider."""
+        x = _widened(x)
+        if self.use_fast_variance:
+            square = _average(squared(x), axes, mask)  # before the mean: see the top of the file
+            mean, square = self._over_devices(_average(x, axes, mask), square)
+            # Rounding can take the difference below zero.
+            return mean, jnp.maximum(square - squared(mean), 0)
+        (mean,) = self._over_devices(_average(x, axes, mask))
+        (var,) = self._over_devices(_average(squared(x - mean), axes, mask))  # from the mean of all: a second round
+        return mean, var
+
+    def _over_devices(self, *averages: Array) -> Sequence[Array]:
+        """Averages over ``axis_name`` too, in one exchange between devices. The first may be complex."""
+        if self.axis_name is None:
+            return averages
+        together = jnp.stack([as_dtype(average, averages[0].dtype) for average in averages])
+        together = lax.pmean(together, self.axis_name, axis_index_groups=self.axis_index_groups)
+        return [
+            whole if jnp.iscomplexobj(average) else whole.real
+            for whole, average in zip(together, averages, strict=True)
+        ]
+
+    def _normalise(
+        self,
+        x: Array,
+        mean: Array | None,
+        var: Array,
+        scale: Array | None,
+        bias: Array | None,
+        features: tuple[int, ...],
+    ) -> Array:
+        """``(x − mean) / sqrt(var + epsilon) · scale + bias``, computed in the widest dtype.
+
+        The dtype of the result is the layer's, or the common one of ``x`` and the parameters: where the layer has a
+        ``promote_dtype`` of its own, ``x`` need not have it.
+        """
+        dtype = x.dtype
+        if self.promote_dtype is not promote_dtype:
+            dtype = canonicalize_dtype(x, scale, bias, dtype=self.dtype)
+        wide = x.dtype if var.dtype == x.dtype else common_dtype(x, var)
+        y = as_dtype(x, wide)
+        if mean is not None:
+            y = y - as_dtype(mean, wide)
+        factor = lax.rsqrt(var + jnp.asarray(self.epsilon, var.dtype))
+        if scale is not None:
+            factor = as_dtype(factor, wide) * as_dtype(_spread(scale, x, features), wide)
+        y = y * as_dtype(factor, wide)
+        if bias is not None:
+            y = y + as_dtype(_spread(bias, x, features), wide)
+        return as_dtype(y, dtype)
+
+
+class BatchNorm(_Norm):
     """Normalise each feature over the batch and all positions: ``y = (x − mean) / sqrt(var + epsilon) · scale + bias``.
 
     In training the statistics are those of the batch, and the running averages move towards them:
@@ -108,16 +236,26 @@ class BatchNorm(Module):
         bias_metadata: Mapping[str, Any] = HashableMapping(),
         scale_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        self.num_features, self.use_running_average = num_features, use_running_average
-        self.axis, self.momentum = without_arrays(axis), momentum
-        self.epsilon, self.dtype = epsilon, dtype
-        self.param_dtype, self.use_bias = param_dtype, use_bias
-        self.use_scale, self.axis_name = use_scale, axis_name
-        self.axis_index_groups, self.use_fast_variance = axis_index_groups, use_fast_variance
-        self.promote_dtype = promote_dtype
+        super().__init__(
+            num_features,
+            epsilon=epsilon,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            use_scale=use_scale,
+            scale_init=scale_init,
+            axis_name=axis_name,
+            axis_index_groups=axis_index_groups,
+            use_fast_variance=use_fast_variance,
+            promote_dtype=promote_dtype,
+            rngs=rngs,
+            scale_metadata=scale_metadata,
+        )
+        self._add_bias(use_bias, bias_init, bias_metadata, rngs)
+        self.use_running_average = use_running_average
+        self.momentum = momentum
+        self.axis = without_arrays(axis)
         self.mean = BatchStat(jnp.zeros((num_features,), jnp.float32))
         self.var = BatchStat(jnp.ones((num_features,), jnp.float32))
-        _add_scale_and_bias(self, num_features, scale_init, bias_init, scale_metadata, bias_metadata, rngs)
 
     def __call__(self, x: Array, use_running_average: bool | None = None, *, mask: Array | None = None) -> Array:
         use_running_average = resolve_switch(
@@ -126,7 +264,7 @@ class BatchNorm(Module):
         size = weight_length(self.mean.value, 0, self.num_features)
         check_axis(x, self.axis, size, layer=self, size_name="num_features")
         running = (self.mean.value, self.var.value)
-        x, mean, var, scale, bias = self.promote_dtype((x, *running, *_scale_and_bias(self)), dtype=self.dtype)
+        x, mean, var, scale, bias = self.promote_dtype((x, *running, *self._scale_and_bias()), dtype=self.dtype)
         features = (self.axis % x.ndim,)
         if use_running_average:
             mean, var = _spread(mean, x, features), _spread(var, x, features)
@@ -134,9 +272,9 @@ class BatchNorm(Module):
             axes = _all_but(features, x.ndim)
             if self.axis_name is None and all(x.shape[axis] == 1 for axis in axes):
                 _warn_of_single_values(x, self)
-            mean, var = statistics(x, axes, layer=self, mask=mask)
+            mean, var = self._statistics(x, axes, mask)
             self._remember(mean, var)
-        return normalise(x, mean, var, scale, bias, features, layer=self)
+        return self._normalise(x, mean, var, scale, bias, features)
 
     def _remember(self, mean: Array, var: Array) -> None:
         for stat, batch in ((self.mean, mean), (self.var, var)):
@@ -154,7 +292,7 @@ class BatchNorm(Module):
             self.use_running_average = use_running_average
 
 
-class LayerNorm(Module):
+class LayerNorm(_Norm):
     """Normalise the features of each position: ``y = (x − mean) / sqrt(var + epsilon) · scale + bias``.
 
     Shapes:
@@ -215,23 +353,33 @@ class LayerNorm(Module):
         bias_metadata: Mapping[str, Any] = HashableMapping(),
         scale_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        self.num_features, self.epsilon = num_features, epsilon
-        self.dtype, self.param_dtype = dtype, param_dtype
-        self.use_bias, self.use_scale = use_bias, use_scale
-        self.reduction_axes, self.feature_axes = without_arrays(reduction_axes), without_arrays(feature_axes)
-        self.axis_name, self.axis_index_groups = axis_name, axis_index_groups
-        self.use_fast_variance, self.promote_dtype = use_fast_variance, promote_dtype
-        _add_scale_and_bias(self, num_features, scale_init, bias_init, scale_metadata, bias_metadata, rngs)
+        super().__init__(
+            num_features,
+            epsilon=epsilon,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            use_scale=use_scale,
+            scale_init=scale_init,
+            axis_name=axis_name,
+            axis_index_groups=axis_index_groups,
+            use_fast_variance=use_fast_variance,
+            promote_dtype=promote_dtype,
+            rngs=rngs,
+            scale_metadata=scale_metadata,
+        )
+        self._add_bias(use_bias, bias_init, bias_metadata, rngs)
+        self.reduction_axes = without_arrays(reduction_axes)
+        self.feature_axes = without_arrays(feature_axes)
 
     def __call__(self, x: Array, *, mask: Array | None = None) -> Array:
         check_array(x, layer=self)
-        x, scale, bias = self.promote_dtype((x, *_scale_and_bias(self)), dtype=self.dtype)
-        features = _resolve_features(x, self)
-        mean, var = statistics(x, resolve_axes(self.reduction_axes, x, self), layer=self, mask=mask)
-        return normalise(x, mean, var, scale, bias, features, layer=self)
+        x, scale, bias = self.promote_dtype((x, *self._scale_and_bias()), dtype=self.dtype)
+        features = self._feature_axes(x, self.feature_axes)
+        mean, var = self._statistics(x, _resolve_axes(self.reduction_axes, x, self), mask)
+        return self._normalise(x, mean, var, scale, bias, features)
 
 
-class RMSNorm(Module):
+class RMSNorm(_Norm):
     """Divide the features of each position by their root mean square: ``y = x / sqrt(mean(x²) + epsilon) · scale``.
 
     Shapes:
@@ -285,28 +433,34 @@ class RMSNorm(Module):
         rngs: Rngs,
         scale_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        self.num_features, self.epsilon = num_features, epsilon
-        self.dtype, self.param_dtype = dtype, param_dtype
-        self.use_scale, self.reduction_axes = use_scale, without_arrays(reduction_axes)
-        self.feature_axes, self.axis_name = without_arrays(feature_axes), axis_name
-        self.axis_index_groups, self.use_fast_variance = axis_index_groups, use_fast_variance
-        self.promote_dtype = promote_dtype
-        check_rngs(rngs, layer=self)
-        self.scale = None
-        if use_scale:
-            self.scale = Param(scale_init(rngs.params(), (num_features,), param_dtype), **scale_metadata)
+        super().__init__(
+            num_features,
+            epsilon=epsilon,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            use_scale=use_scale,
+            scale_init=scale_init,
+            axis_name=axis_name,
+            axis_index_groups=axis_index_groups,
+            use_fast_variance=use_fast_variance,
+            promote_dtype=promote_dtype,
+            rngs=rngs,
+            scale_metadata=scale_metadata,
+        )
+        self.reduction_axes = without_arrays(reduction_axes)
+        self.feature_axes = without_arrays(feature_axes)
 
     def __call__(self, x: Array, mask: Array | None = None) -> Array:
         check_array(x, layer=self)
         scale = None if self.scale is None else self.scale.value
         x, scale = self.promote_dtype((x, scale), dtype=self.dtype)
-        features = _resolve_features(x, self)
-        axes = resolve_axes(self.reduction_axes, x, self)
-        square = _average(squared(_widened(x)), axes, layer=self, mask=mask)
-        return normalise(x, None, square, scale, None, features, layer=self)
+        features = self._feature_axes(x, self.feature_axes)
+        axes = _resolve_axes(self.reduction_axes, x, self)
+        (square,) = self._over_devices(_average(squared(_widened(x)), axes, mask))
+        return self._normalise(x, None, square, scale, None, features)
 
 
-class GroupNorm(Module):
+class GroupNorm(_Norm):
     """Normalise groups of features over an example: ``y = (x − mean) / sqrt(var + epsilon) · scale + bias``.
 
     Shapes:
@@ -374,20 +528,29 @@ class GroupNorm(Module):
         bias_metadata: Mapping[str, Any] = HashableMapping(),
         scale_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        self.num_features = num_features
         self.num_groups, self.group_size = _resolve_groups(num_features, num_groups, group_size)
-        self.epsilon, self.dtype = epsilon, dtype
-        self.param_dtype, self.use_bias = param_dtype, use_bias
-        self.use_scale, self.reduction_axes = use_scale, without_arrays(reduction_axes)
-        self.axis_name, self.axis_index_groups = axis_name, axis_index_groups
-        self.use_fast_variance, self.promote_dtype = use_fast_variance, promote_dtype
-        _add_scale_and_bias(self, num_features, scale_init, bias_init, scale_metadata, bias_metadata, rngs)
+        super().__init__(
+            num_features,
+            epsilon=epsilon,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            use_scale=use_scale,
+            scale_init=scale_init,
+            axis_name=axis_name,
+            axis_index_groups=axis_index_groups,
+            use_fast_variance=use_fast_variance,
+            promote_dtype=promote_dtype,
+            rngs=rngs,
+            scale_metadata=scale_metadata,
+        )
+        self._add_bias(use_bias, bias_init, bias_metadata, rngs)
+        self.reduction_axes = without_arrays(reduction_axes)
 
     def __call__(self, x: Array, *, mask: Array | None = None) -> Array:
         check_min_rank(x, 2, "a batch axis first, features last", layer=self)
         check_axis(x, -1, self.num_features, layer=self, size_name="num_features")
-        x, scale, bias = self.promote_dtype((x, *_scale_and_bias(self)), dtype=self.dtype)
-        axes = tuple(range(1, x.ndim)) if self.reduction_axes is None else resolve_axes(self.reduction_axes, x, self)
+        x, scale, bias = self.promote_dtype((x, *self._scale_and_bias()), dtype=self.dtype)
+        axes = tuple(range(1, x.ndim)) if self.reduction_axes is None else _resolve_axes(self.reduction_axes, x, self)
         if x.ndim - 1 not in axes:
             raise ArgumentError(
                 "GroupNorm takes its statistics over each group of features",
@@ -402,12 +565,12 @@ class GroupNorm(Module):
             mask = jnp.reshape(mask, (*mask.shape[:-1], *((1, 1) if mask.shape[-1] == 1 else grouped[-2:])))
         # The last axis of x became two: the groups, which stay apart, and the features in a group.
         axes = tuple(x.ndim if axis == x.ndim - 1 else axis for axis in axes)
-        mean, var = statistics(jnp.reshape(x, grouped), axes, layer=self, mask=mask)
+        mean, var = self._statistics(jnp.reshape(x, grouped), axes, mask)
         mean, var = (_ungrouped(stat, grouped) for stat in (mean, var))
-        return normalise(x, mean, var, scale, bias, (x.ndim - 1,), layer=self)
+        return self._normalise(x, mean, var, scale, bias, (x.ndim - 1,))
 
 
-class InstanceNorm(Module):
+class InstanceNorm(_Norm):
     """Normalise each feature of each example over its positions; the formula is that of ``LayerNorm``.
 
     Shapes:
@@ -467,18 +630,27 @@ class InstanceNorm(Module):
         bias_metadata: Mapping[str, Any] = HashableMapping(),
         scale_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        self.num_features, self.epsilon = num_features, epsilon
-        self.dtype, self.param_dtype = dtype, param_dtype
-        self.use_bias, self.use_scale = use_bias, use_scale
-        self.feature_axes, self.axis_name = without_arrays(feature_axes), axis_name
-        self.axis_index_groups, self.use_fast_variance = axis_index_groups, use_fast_variance
-        self.promote_dtype = promote_dtype
-        _add_scale_and_bias(self, num_features, scale_init, bias_init, scale_metadata, bias_metadata, rngs)
+        super().__init__(
+            num_features,
+            epsilon=epsilon,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            use_scale=use_scale,
+            scale_init=scale_init,
+            axis_name=axis_name,
+            axis_index_groups=axis_index_groups,
+            use_fast_variance=use_fast_variance,
+            promote_dtype=promote_dtype,
+            rngs=rngs,
+            scale_metadata=scale_metadata,
+        )
+        self._add_bias(use_bias, bias_init, bias_metadata, rngs)
+        self.feature_axes = without_arrays(feature_axes)
 
     def __call__(self, x: Array, *, mask: Array | None = None) -> Array:
         check_min_rank(x, 2, "a batch axis first, then features and positions", layer=self)
-        x, scale, bias = self.promote_dtype((x, *_scale_and_bias(self)), dtype=self.dtype)
-        if 0 in resolve_axes(self.feature_axes, x, self):
+        x, scale, bias = self.promote_dtype((x, *self._scale_and_bias()), dtype=self.dtype)
+        if 0 in _resolve_axes(self.feature_axes, x, self):
             raise ArgumentError(
                 "InstanceNorm treats the first axis as the batch, so it cannot hold features",
                 at=describe_place(self),
@@ -486,30 +658,9 @@ class InstanceNorm(Module):
                 expected="feature_axes without axis 0",
                 do="move the features to another axis with jnp.moveaxis",
             )
-        features = _resolve_features(x, self)
-        mean, var = statistics(x, _all_but((0, *features), x.ndim), layer=self, mask=mask)
-        return normalise(x, mean, var, scale, bias, features, layer=self)
-
-
-def _add_scale_and_bias(
-    layer: Any,
-    num_features: int,
-    scale_init: Initializer,
-    bias_init: Initializer,
-    scale_metadata: Mapping[str, Any],
-    bias_metadata: Mapping[str, Any],
-    rngs: Rngs,
-) -> None:
-    """Make the two parameters that most norms have, ``scale`` first."""
-    check_rngs(rngs, layer=layer)
-    shape, dtype = (num_features,), layer.param_dtype
-    layer.scale = Param(scale_init(rngs.params(), shape, dtype), **scale_metadata) if layer.use_scale else None
-    layer.bias = Param(bias_init(rngs.params(), shape, dtype), **bias_metadata) if layer.use_bias else None
-
-
-def _scale_and_bias(layer: Any) -> tuple[Array | None, Array | None]:
-    scale, bias = layer.scale, layer.bias
-    return None if scale is None else scale.value, None if bias is None else bias.value
+        features = self._feature_axes(x, self.feature_axes)
+        mean, var = self._statistics(x, _all_but((0, *features), x.ndim), mask)
+        return self._normalise(x, mean, var, scale, bias, features)
 
 
 def _resolve_groups(num_features: int, num_groups: int | None, group_size: int | None) -> tuple[int, int]:
@@ -538,7 +689,7 @@ def _resolve_groups(num_features: int, num_groups: int | None, group_size: int |
     return (value, num_features // value) if num_groups is not None else (num_features // value, value)
 
 
-def resolve_axes(axes: Axes, x: Array, layer: Any) -> tuple[int, ...]:
+def _resolve_axes(axes: Axes, x: Array, layer: _Norm) -> tuple[int, ...]:
     """Axes of ``x`` as non-negative numbers, in order.
 
     Raises:
@@ -557,48 +708,8 @@ def resolve_axes(axes: Axes, x: Array, layer: Any) -> tuple[int, ...]:
     return tuple(sorted(axis % x.ndim for axis in wanted))
 
 
-def _resolve_features(x: Array, layer: Any) -> tuple[int, ...]:
-    """The feature axes of ``x``, checked to have ``num_features`` entries.
-
-    Raises:
-        ShapeError: they have another number.
-    """
-    axes: Sequence[int] = resolve_axes(layer.feature_axes, x, layer)
-    size = 1
-    for axis in axes:
-        size *= x.shape[axis]
-    wanted = layer.num_features
-    for weight in (layer.scale, getattr(layer, "bias", None)):
-        if weight is not None:
-            wanted = weight_length(weight.value, 0, wanted)
-    # Where nothing was learned of the features, a part of them is as good as all: others know of the rest.
-    of_parts = layer.axis_name is not None and layer.scale is None and getattr(layer, "bias", None) is None
-    if size != wanted and not of_parts:
-        kind = type(layer).__name__
-        raise ShapeError(
-            f"the features of the input do not fit the {kind}",
-            at=describe_place(layer),
-            found=f"an input of shape {x.shape}, with {size} features along feature_axes={layer.feature_axes}",
-            expected=f"{wanted} features: num_features={layer.num_features}",
-            do=f"give it {wanted} features, or make the layer for this input: {kind}({size}, ...)",
-        )
-    return tuple(axes)
-
-
 def _all_but(axes: Sequence[int], ndim: int) -> tuple[int, ...]:
     return tuple(axis for axis in range(ndim) if axis not in axes)
-
-
-def statistics(x: Array, axes: tuple[int, ...], *, layer: Any, mask: Array | None) -> tuple[Array, Array]:
-    """Mean and biased variance over ``axes``, which stay with length 1, in float32 or wider."""
-    x = _widened(x)
-    if layer.use_fast_variance:
-        square = _average(squared(x), axes, layer=layer, mask=mask)  # before the mean: see the top of the file
-        mean = _average(x, axes, layer=layer, mask=mask)
-        # Rounding can take the difference below zero.
-        return mean, jnp.maximum(square - squared(mean), 0)
-    mean = _average(x, axes, layer=layer, mask=mask)
-    return mean, _average(squared(x - mean), axes, layer=layer, mask=mask)
 
 
 def _widened(x: Array) -> Array:
@@ -610,12 +721,9 @@ def squared(x: Array) -> Array:
     return lax.square(x.real) + lax.square(x.imag) if jnp.iscomplexobj(x) else lax.square(x)
 
 
-def _average(x: Array, axes: tuple[int, ...], *, layer: Any, mask: Array | None) -> Array:
+def _average(x: Array, axes: tuple[int, ...], mask: Array | None) -> Array:
     where = None if mask is None else _of_rank(jnp.asarray(mask, bool), x.ndim)
-    mean = jnp.mean(x, axes, keepdims=True, where=where)
-    if layer.axis_name is not None:
-        mean = lax.pmean(mean, layer.axis_name, axis_index_groups=layer.axis_index_groups)
-    return mean
+    return jnp.mean(x, axes, keepdims=True, where=where)
 
 
 def _of_rank(mask: Array, ndim: int) -> Array:
@@ -646,32 +754,3 @@ def _ungrouped(stat: Array, grouped: tuple[int, ...]) -> Array:
     """A statistic per group as one per feature."""
     stat = jnp.broadcast_to(stat, (*stat.shape[:-2], *grouped[-2:]))
     return jnp.reshape(stat, (*stat.shape[:-2], grouped[-2] * grouped[-1]))
-
-
-def normalise(
-    x: Array,
-    mean: Array | None,
-    var: Array,
-    scale: Array | None,
-    bias: Array | None,
-    features: tuple[int, ...],
-    *,
-    layer: Any,
-) -> Array:
-    """``(x − mean) / sqrt(var + epsilon) · scale + bias``, computed in the widest dtype.
-
-    The dtype of the result is the layer's, or the common one of ``x`` and the parameters: where the layer has a
-    ``promote_dtype`` of its own, ``x`` need not have it.
-    """
-    dtype = x.dtype if layer.promote_dtype is promote_dtype else canonicalize_dtype(x, scale, bias, dtype=layer.dtype)
-    wide = x.dtype if var.dtype == x.dtype else common_dtype(x, var)
-    y = as_dtype(x, wide)
-    if mean is not None:
-        y = y - as_dtype(mean, wide)
-    factor = lax.rsqrt(var + jnp.asarray(layer.epsilon, var.dtype))
-    if scale is not None:
-        factor = as_dtype(factor, wide) * as_dtype(_spread(scale, x, features), wide)
-    y = y * as_dtype(factor, wide)
-    if bias is not None:
-        y = y + as_dtype(_spread(bias, x, features), wide)
-    return as_dtype(y, dtype)

@@ -46,8 +46,9 @@ class PReLU(Module):
         promote_dtype: Callable[..., Any] = promote_dtype,
         negative_slope_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        self.dtype, self.param_dtype = dtype, param_dtype
-        self.promote_dtype = promote_dtype
+        self.dtype: DTypeLike | None = dtype
+        self.param_dtype = param_dtype
+        self.promote_dtype: Callable[..., Any] = promote_dtype
         self.negative_slope = Param(jnp.asarray(negative_slope_init, param_dtype), **negative_slope_metadata)
 
     def __call__(self, x: Array) -> Array:

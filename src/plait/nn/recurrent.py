@@ -87,9 +87,12 @@ class RNN(Module):
         rngs: Rngs | RngStream | bool = True,
     ) -> None:
         self.cell = cell
-        self.time_major, self.return_carry = time_major, return_carry
-        self.reverse, self.keep_order = reverse, keep_order
-        self.unroll, self.broadcast_rngs = unroll, broadcast_rngs
+        self.time_major = time_major
+        self.return_carry = return_carry
+        self.reverse: bool = reverse
+        self.keep_order = keep_order
+        self.unroll: int = unroll
+        self.broadcast_rngs = broadcast_rngs
         self.state_axes = None if state_axes is None else StateAxes(state_axes)
         self.rngs = _own_stream(rngs, self)
 
@@ -123,6 +126,8 @@ class RNN(Module):
         n_features = self.cell.num_feature_axes
         check_min_rank(inputs, n_features + 1, f"time, then {n_features} of features", layer=self)
         x = jnp.asarray(inputs)
+        if isinstance(self.cell, RNNCellBase):
+            self.cell._check_inputs(x)  # here, where the cell has its place in the model; the loop runs copies
         n_batch = x.ndim - n_features - 1
         time = 0 if time_major else n_batch
         step_shape = x.shape[:time] + x.shape[time + 1 :]
@@ -328,8 +333,10 @@ class Bidirectional(Module):
                 "parameters. Make two layers unless that is meant.",
                 stacklevel=2,
             )
-        self.forward_rnn, self.backward_rnn = forward_rnn, backward_rnn
-        self.merge_fn, self.time_major = merge_fn, time_major
+        self.forward_rnn = forward_rnn
+        self.backward_rnn = backward_rnn
+        self.merge_fn: Callable[..., Any] = merge_fn
+        self.time_major = time_major
         self.return_carry = return_carry
         self.rngs = _own_stream(rngs, self)
 

@@ -91,11 +91,15 @@ class WeightNorm(Module):
         promote_dtype: Callable[..., Any] = promote_dtype,
         rngs: Rngs,
     ) -> None:
-        self.layer_instance, self.deterministic = layer_instance, False
+        self.layer_instance = layer_instance
+        self.deterministic = False
         self.feature_axes = tuple(feature_axes) if isinstance(feature_axes, Sequence) else feature_axes
-        self.use_scale, self.epsilon = use_scale, epsilon
-        self.dtype, self.param_dtype = dtype, param_dtype
-        self.variable_filter, self.promote_dtype = variable_filter, promote_dtype
+        self.use_scale = use_scale
+        self.epsilon = epsilon
+        self.dtype: DTypeLike | None = dtype
+        self.param_dtype = param_dtype
+        self.variable_filter = variable_filter
+        self.promote_dtype: Callable[..., Any] = promote_dtype
         self.scales: dict[Path, Param[Any]] | None = {} if use_scale else None
         for path, weight in _weights(layer_instance, variable_filter):
             features = self._features(path, weight)
@@ -168,7 +172,7 @@ class SpectralNorm(Module):
         param_dtype: dtype of ``u`` and ``sigma``.
         error_on_non_matrix: whether a weight of more than two axes is an error.
         update_stats: whether calls keep the new ``u`` and ``sigma``, and the new weights. ``train()`` and ``eval()``
-            switch it, as does the attribute that it is the opposite of, ``use_running_average``.
+            switch it, as does whatever sets the mode ``use_running_average``.
         rngs: draws one key of the stream ``params`` for each ``u``.
 
     Raises:
@@ -203,11 +207,13 @@ class SpectralNorm(Module):
                 expected="1 or more",
                 do="leave n_steps out; use update_stats=False to keep the statistics as they are",
             )
-        self.layer_instance, self.n_steps = layer_instance, n_steps
-        self.epsilon, self.dtype = epsilon, dtype
-        self.param_dtype, self.error_on_non_matrix = param_dtype, error_on_non_matrix
-        # Under this name, so that what switches BatchNorm switches this layer too.
-        self.use_running_average = not update_stats
+        self.layer_instance = layer_instance
+        self.n_steps = n_steps
+        self.epsilon = epsilon
+        self.dtype: DTypeLike | None = dtype
+        self.param_dtype = param_dtype
+        self.error_on_non_matrix = error_on_non_matrix
+        self.update_stats = update_stats
         self.batch_stats: dict[Path, BatchStat[Any]] = {}
         for path, weight in _matrices(layer_instance):
             if error_on_non_matrix and weight.value.ndim > 2:
@@ -222,14 +228,8 @@ class SpectralNorm(Module):
             self.batch_stats[(*path, "u")] = BatchStat(u)
             self.batch_stats[(*path, "sigma")] = BatchStat(jnp.ones((), param_dtype))
 
-    @property
-    def update_stats(self) -> bool:
-        """Whether calls keep the new ``u`` and ``sigma``."""
-        return not self.use_running_average
-
     def __call__(self, x: Any, update_stats: bool | None = None) -> Any:
-        use_running_average = None if update_stats is None else not update_stats
-        frozen = resolve_switch("use_running_average", use_running_average, self.use_running_average, layer=self)
+        update_stats = resolve_switch("update_stats", update_stats, self.update_stats, layer=self)
         new = []
         for path, weight in _matrices(self.layer_instance):
             kept_u, kept_sigma = self.batch_stats[(*path, "u")], self.batch_stats[(*path, "sigma")]
@@ -238,20 +238,24 @@ class SpectralNorm(Module):
             u, v = _power_iteration(lax.stop_gradient(matrix), u, self.n_steps, self.epsilon)
             sigma = jnp.reshape(v @ matrix @ u.T, ())
             new.append((weight, as_dtype(w / jnp.where(sigma == 0, 1, sigma), weight.value.dtype)))
-            if not frozen:
+            if update_stats:
                 kept_u.value = as_dtype(u, kept_u.value.dtype)
                 kept_sigma.value = as_dtype(lax.stop_gradient(sigma), kept_sigma.value.dtype)
-        with _holding(new, keep=not frozen):
+        with _holding(new, keep=update_stats):
             return self.layer_instance(x)
 
-    def set_view(self, use_running_average: bool | None = None) -> None:
+    def set_view(self, use_running_average: bool | None = None, update_stats: bool | None = None) -> None:
         """Change the mode; ``None`` leaves it as it is.
 
         Args:
-            use_running_average: whether to leave ``u`` and ``sigma`` as they are.
+            use_running_average: whether to leave ``u`` and ``sigma`` as they are: what the mode of other layers with
+                statistics means for this one.
+            update_stats: the opposite, under the name that the constructor has.
         """
         if use_running_average is not None:
-            self.use_running_average = use_running_average
+            self.update_stats = not use_running_average
+        if update_stats is not None:
+            self.update_stats = update_stats
 
 
 def _weights(layer: Any, filter: FilterLiteral) -> Iterator[tuple[Path, Variable[Any]]]:

@@ -80,8 +80,10 @@ class DynamicLossScale(Pytree):
                 expected="factor > 1, growth_interval >= 1, and 0 < minimum <= initial <= maximum",
                 do="leave them out for the defaults",
             )
-        self.growth_interval, self.factor = growth_interval, factor
-        self.minimum, self.maximum = minimum, maximum
+        self.growth_interval = growth_interval
+        self.factor = factor
+        self.minimum = minimum
+        self.maximum = maximum
         self.scale = LossScaleState(jnp.asarray(initial, jnp.float32))
         self.good_steps = LossScaleState(jnp.zeros((), jnp.int32))
 

@@ -19,7 +19,7 @@ import plait as nnx
 from plait.core.graph.flatten import Walk
 from plait.core.objects.clock import clock
 from plait.core.objects.pytree import RESERVED, own_info
-from plait.errors import TraceContextError
+from plait.errors import ArgumentError, TraceContextError
 from tests.oracles import describe
 
 T = typing.TypeVar("T")
@@ -527,3 +527,35 @@ class StoredByBase(nnx.Module, Remembered):
 def test_a_class_may_say_itself_how_it_is_pickled():
     assert pickle.loads(pickle.dumps(StoredByBase(3))).size == 4
     assert pickle.loads(pickle.dumps(nnx.Dict(size=3))).size == 3
+
+
+class Thermostat(nnx.Module):
+    """A mode that is no attribute of its name, and one that is."""
+
+    def __init__(self):
+        self.heating = True
+        self.strict = False
+
+    def set_view(self, deterministic: bool | None = None, strict: bool | None = None) -> None:
+        if deterministic is not None:
+            self.heating = not deterministic
+
+
+def test_a_mode_that_is_no_attribute_goes_to_set_view():
+    """D4, L6: what a mode means for a layer is the layer's own business."""
+    house = nnx.Dict(room=Thermostat())
+    house.eval()
+    assert house.room.heating is False
+    assert not hasattr(house.room, "deterministic")
+    house.train(strict=True)
+    assert (house.room.heating, house.room.strict) == (True, True)
+    with pytest.raises(ArgumentError, match=r"found +the names \['warmth'\]"):
+        house.set_attributes(deterministic=True, warmth=3)
+
+
+def test_a_set_view_that_takes_any_name_is_asked_by_view_alone():
+    class Forwarding(nnx.Module):
+        def set_view(self, **settings):
+            raise AssertionError(settings)
+
+    Forwarding().eval()

@@ -8,7 +8,7 @@ import pytest
 
 import plait
 from plait.errors import ArgumentError, GraphError
-from tests.nn.cases import CASES
+from tests.conformance.layers import LAYERS
 from tests.nn.twins import some_input
 from tests.strategies import Node, Pair
 
@@ -332,7 +332,7 @@ NOT_AGAIN = {"WeightNorm", "SpectralNorm", "LoRA", "LoRALinear"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [case for case in CASES if case.name not in NOT_AGAIN], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [case for case in LAYERS if case.name not in NOT_AGAIN], ids=lambda case: case.name)
 def test_every_layer_can_be_initialized_again(case):
     """Each parameter is drawn anew, from the distribution of the layer's own constructor."""
     layer, graphdef = case.make(plait.Rngs(0)), plait.graphdef(case.make(plait.Rngs(0)))

@@ -15,6 +15,7 @@ from .attributes import (
     static,
 )
 from .filters import to_predicate
+from .modes import has_modes, mode_names
 from .pytree import Pytree
 from .sowing import Sowing
 from .visit import iter_graph_nodes
@@ -40,7 +41,9 @@ class Module(Sowing, Pytree):
     """
 
     def set_attributes(self, *filters: Any, raise_if_not_found: bool = True, **attributes: Any) -> None:
-        """Set existing attributes on this module and all modules below it, in place.
+        """Set existing attributes, or modes, on this module and all modules below it, in place.
+
+        A name that is no attribute of a module is handed to its ``set_view``, if that takes it.
 
         Args:
             *filters: only modules that one of these matches; none means all.
@@ -77,7 +80,7 @@ def set_attributes(
     raise_if_not_found: bool,
     kind: type = Module,
 ) -> None:
-    """Set existing attributes on every matching graph node of a kind, in place.
+    """Set existing attributes on every matching graph node of a kind, or modes that it takes, in place.
 
     Raises:
         ArgumentError: an attribute exists on no matching module, and ``raise_if_not_found`` is set.
@@ -86,10 +89,15 @@ def set_attributes(
     missing = set(attributes)
     for path, module in list(iter_graph_nodes(node)):
         if isinstance(module, kind) and any(predicate(path, module) for predicate in predicates):
+            modes = (mode_names(module) or set()) if has_modes(module) else set()
             for name, value in attributes.items():
                 if hasattr(module, name):
                     setattr(module, name, value)
-                    missing.discard(name)
+                elif name in modes:
+                    module.set_view(**{name: value})  # type: ignore[attr-defined]
+                else:
+                    continue
+                missing.discard(name)
     if missing and raise_if_not_found:
         raise ArgumentError(
             "no module has an attribute that was to be set",

@@ -19,6 +19,7 @@ from ..functional.merge import clone, merge
 from ..functional.traversal import find_duplicates, iter_graph
 from ..graph.flatten import Walk, path_of
 from ..objects.filters import to_predicate
+from ..objects.modes import has_modes, mode_names
 from ..objects.module import set_attributes
 from ..objects.nodes import Kind, PytreeNodeImpl, get_node_impl, kind_of
 from ..objects.variables import Variable
@@ -82,10 +83,10 @@ def view(
     copied = clone(node, variables=False)
     unused = set(settings)
     for path, value in list(iter_graph(copied)):
-        if kind_of(value) is not Kind.GRAPH or not hasattr(value, "set_view") or not predicate(path, value):
+        if kind_of(value) is not Kind.GRAPH or not has_modes(value) or not predicate(path, value):
             continue
-        takes = _view_parameters(value.set_view)
-        chosen = settings if takes is None else {name: v for name, v in settings.items() if name in takes}
+        names = mode_names(value)
+        chosen = settings if names is None else {name: v for name, v in settings.items() if name in names}
         value.set_view(**chosen)  # type: ignore[attr-defined]
         unused -= set(chosen)
     if unused and raise_if_not_found:
@@ -96,14 +97,6 @@ def view(
             do="see what there is: print(plait.view_info(model))",
         )
     return copied
-
-
-def _view_parameters(method: Callable[..., Any]) -> set[str] | None:
-    """Names that a ``set_view`` takes; ``None`` when it takes any."""
-    parameters = inspect.signature(method).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return None
-    return {parameter.name for parameter in parameters}
 
 
 def view_info(node: Any, /, *, only: FilterLiteral = ...) -> str:

@@ -70,8 +70,9 @@ class Outcome:
             return None
         if self.moved is None:
             return {}
-        arguments_by_index = {self.moved.get(root.index): number for number, root in enumerate(arguments.roots)}
-        before = set(self.moved.values())
+        moved: dict[Any, int] = dict(self.moved)
+        arguments_by_index = {moved.get(root.index): number for number, root in enumerate(arguments.roots)}
+        before = set(moved.values())
         found: dict[Any, int] = {}
         for root in self.output.roots:
             if type(root) is NodeRef and root.index in arguments_by_index:

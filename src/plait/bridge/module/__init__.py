@@ -1,0 +1,29 @@
+"""Modules with compact methods, under the module name of Flax: ``plait.bridge.module``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from ..wrappers.scope import Scope as Scope
+    from .compact_module import Module as Module, compact as compact
+    from .running import (
+        AttrPriority as AttrPriority,
+        ModuleStackEntry as ModuleStackEntry,
+        current_context as current_context,
+        current_module as current_module,
+    )
+
+_PLACES = {
+    "AttrPriority": "running",
+    "Module": "compact_module",
+    "ModuleStackEntry": "running",
+    "Scope": "..wrappers.scope",
+    "compact": "compact_module",
+    "current_context": "running",
+    "current_module": "running",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _PLACES)

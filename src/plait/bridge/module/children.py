@@ -1,0 +1,247 @@
+"""The tree of a ``bridge.Module`` while it runs: how submodules get their names and variables, and how they are read.
+
+A child that is not made yet is represented by what waits for it: a plain dictionary of variables under its name. It is
+bound when it is made (in a compact method), assigned to an attribute, or found in a field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from ...core.functional.update import children_by_key
+from ...core.objects.containers import Dict, List
+from ...core.objects.module import Module
+from ...core.objects.pytree import Pytree
+from ...core.objects.rngs import RngState
+from ...core.objects.variables import Variable
+from ...errors import ArgumentError
+from ..variables.boxed_variables import raw_value, to_linen_var
+from ..variables.collection_types import variable_type_name
+from ..variables.collections import MISSING, Collections, put_leaf
+from ..wrappers.scope import Scope
+from ..wrappers.stored_modules import check_no_parameter, fill
+from .running import AttrPriority, ModuleStackEntry, running
+
+_CONTAINERS = (list, tuple, dict, List, Dict)
+
+
+class Hybrid(Module):
+    """What ``bridge.Module`` is to the functions of this file: a module that can be bound to a scope."""
+
+    scope: ClassVar[Any] = None
+    attr_priorities: ClassVar[Any] = {}
+
+    def setup(self) -> None:
+        """Make variables and submodules; runs when the module is bound."""
+
+
+OWN = ("scope", "attr_priorities")
+
+
+def set_plainly(node: Hybrid, name: str, value: Any) -> None:
+    """Set an attribute without binding what is in it."""
+    Module.__setattr__(node, name, value)
+
+
+def bind(module: Hybrid, scope: Scope, waiting: Mapping[str, Any]) -> None:
+    """Bind a module to a scope: hand it the variables that wait for it, bind its fields, and run ``setup``."""
+    fields = [field.name for field in dataclasses.fields(module)]  # type: ignore[arg-type]
+    for name in fields:
+        if name in waiting and not isinstance(module.__dict__.get(name), (Module, *_CONTAINERS)):
+            raise ArgumentError(
+                f"stored variables have the name of a field, {name!r}",
+                at=f"{type(module).__name__}.{name}",
+                found=f"variables under {name!r}, and a field {module.__dict__.get(name)!r:.40}",
+                expected="variables under the names of parameters and submodules",
+                do="rename the field, or apply the variables of this module's own init()",
+            )
+    set_plainly(module, "scope", scope)
+    for name, value in waiting.items():
+        if name not in fields:
+            set_plainly(module, name, value)
+    with running(module) as entry:
+        for name in fields:
+            bind_children(entry, module.__dict__.get(name), waiting.get(name, MISSING))
+        module.setup()
+
+
+def bind_children(entry: ModuleStackEntry, value: Any, waiting: Any) -> Any:
+    """Bind the modules in a value that is assigned in ``setup`` or a compact method.
+
+    Args:
+        waiting: what stood under the same name: variables, or a module of an earlier run.
+
+    Returns:
+        The value to assign: a plait module of an earlier run stays.
+    """
+    if isinstance(value, Hybrid):
+        if value.scope is None:
+            bind(value, entry.module.scope, own_attributes(waiting))
+    elif isinstance(value, Module):
+        if isinstance(waiting, type(value)):
+            return waiting
+        take_in(entry, value, waiting)
+    elif isinstance(value, _CONTAINERS):
+        below = dict(_items(waiting)) if isinstance(waiting, _CONTAINERS) else {}
+        for key, child in _items(value):
+            bind_children(entry, child, below.get(key, MISSING))
+    return value
+
+
+def _items(container: Any) -> Iterable[tuple[Any, Any]]:
+    return enumerate(container) if isinstance(container, (list, tuple, List)) else container.items()
+
+
+def own_attributes(waiting: Any) -> Mapping[str, Any]:
+    """The variables and submodules that stand for a child: a dictionary, or those of an earlier instance."""
+    if isinstance(waiting, Hybrid):
+        fields = {field.name for field in dataclasses.fields(waiting)}  # type: ignore[arg-type]
+        return {name: value for name, value in waiting.__dict__.items() if name not in fields and name not in OWN}
+    return waiting if isinstance(waiting, Mapping) else {}
+
+
+def take_in(entry: ModuleStackEntry, module: Module, waiting: Any) -> None:
+    """Give a plait module that was just made the variables that wait for it."""
+    variables = waiting if isinstance(waiting, Mapping) else {}
+    unfilled = entry.unfilled.pop(id(module), None)
+    if unfilled is not None:
+        _, construct, keys = unfilled
+
+        def supply(path: Any, variable: Variable[Any]) -> Any:
+            value, collection = _value_at(variables, path), variable_type_name(type(variable))
+            if value is MISSING and not entry.module.scope.is_mutable(collection):
+                check_no_parameter(collection, path, f"{type(entry.module).__name__}, a {type(module).__name__}")
+            return value
+
+        fill(module, construct, keys, supply)
+    receive(module, variables)
+
+
+def _value_at(variables: Mapping[Any, Any], path: Any) -> Any:
+    node: Any = variables
+    for key in path:
+        if not isinstance(node, Mapping) or key not in node:
+            return MISSING
+        node = node[key]
+    return raw_value(node) if isinstance(node, Variable) else MISSING
+
+
+def receive(node: Any, variables: Mapping[Any, Any]) -> None:
+    """Write nested variables into a module; variables that it does not have become attributes."""
+    for key, value in variables.items():
+        present = children_by_key(node).get(key, MISSING)
+        if isinstance(present, Variable) and isinstance(value, Variable):
+            present.update_from_state(value)
+        elif present is MISSING and isinstance(node, Pytree) and isinstance(key, str):
+            setattr(node, key, value)
+        elif isinstance(value, Mapping) and present is not MISSING and not isinstance(present, Variable):
+            receive(present, value)
+        else:
+            raise ArgumentError(
+                "stored variables do not fit the module",
+                at=f"{type(node).__name__}, entry {key!r}",
+                found=f"a {type(value).__name__}",
+                expected="variables at the paths of the module's own",
+                do="apply the variables of a module of the same structure",
+            )
+
+
+def attach(entry: ModuleStackEntry, module: Any, name: str | None, prefix: str | None = None) -> Any:
+    """Make a module that was made in a compact method a child of the module that runs.
+
+    Args:
+        name: its name; ``None`` numbers it.
+        prefix: what a numbered name begins with; by default the class.
+
+    Returns:
+        The child: that of an earlier run of the method, if it is the same, or the module itself.
+    """
+    parent = entry.module
+    name = _free_name(entry, prefix or type(module).__name__, name)
+    present = parent.__dict__.get(name, MISSING)
+    again = isinstance(present, Module) and type(present) is type(module)
+    if not again and present is not MISSING and type(present) is not dict:
+        raise ArgumentError(
+            f"the name {name!r} of a submodule is taken",
+            at=f"{type(parent).__name__}.{name}",
+            found=f"a {type(present).__name__}",
+            expected="nothing of that name",
+            do=f"{type(module).__name__}(..., name='another_name')",
+        )
+    if isinstance(module, Hybrid):
+        if again and _same_fields(module, present):
+            return present
+        bind(module, parent.scope, own_attributes(present))
+    elif again:
+        return present
+    else:
+        take_in(entry, module, present)
+    set_plainly(parent, name, module)
+    set_priority(parent, name, AttrPriority.INIT_PARENT)
+    return module
+
+
+def _free_name(entry: ModuleStackEntry, prefix: str, name: str | None) -> str:
+    if name is None:
+        number = entry.type_counter.get(prefix, 0)
+        entry.type_counter[prefix] = number + 1
+        name = f"{prefix}_{number}"
+    if name in entry.names:
+        raise ArgumentError(
+            f"the name {name!r} is given to two submodules",
+            at=f"{type(entry.module).__name__}.{name}",
+            found=f"a second {prefix} of that name",
+            expected="one submodule for each name",
+            do="call the first submodule again to share it, or choose another name",
+        )
+    entry.names.add(name)
+    return name
+
+
+def _same_fields(module: Hybrid, present: Any) -> bool:
+    names = [field.name for field in dataclasses.fields(module)]  # type: ignore[arg-type]
+    pairs = [(module.__dict__.get(name), present.__dict__.get(name)) for name in names]
+    return all(one is other or (type(one) is type(other) and _equal(one, other)) for one, other in pairs)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return isinstance(one, (bool, int, float, str, tuple)) and one == other
+
+
+def set_priority(node: Hybrid, name: str, value: AttrPriority) -> None:
+    """Say how strong a claim an attribute has to name what it holds."""
+    set_plainly(node, "attr_priorities", {**node.attr_priorities, name: int(value)})
+
+
+def collect(module: Any) -> Collections:
+    """The variables of a module and of what is below it, by collection; each under one path, random state left out."""
+    collections: Collections = {}
+    seen: set[int] = set()
+
+    def walk(node: Any, path: tuple[Any, ...]) -> None:
+        if id(node) in seen:
+            return
+        if isinstance(node, Variable):
+            if not isinstance(node, RngState):
+                seen.add(id(node))
+                put_leaf(collections, (variable_type_name(type(node)), *path), to_linen_var(node))
+        elif isinstance(node, (Pytree, *_CONTAINERS)) and not isinstance(node, Scope):
+            seen.add(id(node))
+            for key, child in _in_order(node):
+                walk(child, (*path, key))
+
+    walk(module, ())
+    return collections
+
+
+def _in_order(node: Any) -> Iterable[tuple[Any, Any]]:
+    """The children of a node, those that name what they hold first."""
+    if isinstance(node, tuple):
+        return enumerate(node)
+    children = children_by_key(node).items()
+    if not isinstance(node, Hybrid):
+        return children
+    priorities = node.attr_priorities
+    return sorted(children, key=lambda item: priorities.get(item[0], AttrPriority.DEFAULT))

@@ -1,0 +1,370 @@
+"""``bridge.Module``: modules in Linen's style, with ``setup`` and compact methods, without Linen. (rules B32 to B35)
+
+``init`` and ``apply`` run on a clone that is bound to a ``Scope``. Variables and submodules are attributes of the
+clone, as in any plait module, so transforms of plait carry them; what ``apply`` is given waits as nested dictionaries
+under the names of submodules until the submodule is made.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+
+from ...core.functional.merge import clone
+from ...core.objects.module import Module as PlaitModule, dataclass as plait_dataclass
+from ...core.objects.rngs import Rngs
+from ...core.objects.sowing import keeping_sown
+from ...core.objects.variable_metadata import VariableMetadata
+from ...core.objects.variables import Variable
+from ...errors import ArgumentError, ArgumentTypeError, ScopeParamShapeError
+from ...partitioning.boxes import AxisMetadata, unbox as unbox_tree
+from ...paths import describe_path
+from ..variables.boxed_variables import to_linen_var, to_nnx_var
+from ..variables.collection_types import variable_type, variable_type_name
+from ..variables.collections import MISSING, Collections, iter_leaves, linen_vars_to_nnx_attrs
+from ..wrappers.scope import Scope, entered
+from .children import OWN, Hybrid, attach, bind, bind_children, collect, set_plainly, set_priority
+from .running import AttrPriority, current_context, running
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _ModuleType(type):
+    """Gives modules that are made inside a compact method, or with a name in ``setup``, their name and their parent."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        entry = current_context()
+        if entry is None or entry.constructing:
+            return super().__call__(*args, **kwargs)
+        fields = getattr(cls, "__dataclass_fields__", {})
+        parent = kwargs.pop("parent", MISSING) if "parent" not in fields and entry.in_compact else MISSING
+        if parent is not MISSING and parent is not None:
+            raise ArgumentError(
+                "'parent' can only be None inside a compact method",
+                at=f"{cls.__name__}(parent=...)",
+                found=f"a {type(parent).__name__}",
+                expected="None, for a module that is no submodule here, or no 'parent' at all",
+                do=f"{cls.__name__}(...), whose parent is the module that runs",
+            )
+        name = kwargs.get("name") if "name" in fields else kwargs.pop("name", None)
+        if name is not None and not isinstance(name, str):
+            raise ArgumentError(
+                "'name' is no string",
+                at=f"{cls.__name__}(name=...)",
+                found=f"{name!r} of type {type(name).__name__}",
+                expected="a string, or None for a name by class and number",
+                do=f"{cls.__name__}(..., name='encoder')",
+            )
+        # What its constructor makes is not the parent's.
+        with running(entry.module, constructing=True):
+            module = super().__call__(*args, **kwargs)
+        # In setup a module is named by the attribute that it is assigned to, unless it is given a name.
+        is_child = parent is not None if entry.in_compact else name is not None
+        return attach(entry, module, name) if is_child else module
+
+
+@dataclass_transform()
+class Module(Hybrid, metaclass=_ModuleType):
+    """Base of modules in Linen's style: fields as in a dataclass, ``setup()`` or ``@compact``, ``init`` and ``apply``.
+
+    Example:
+        >>> class Dense(plait.bridge.Module):
+        ...     features: int
+        ...     @plait.bridge.compact
+        ...     def __call__(self, x):
+        ...         kernel = self.param("kernel", plait.initializers.ones, (x.shape[-1], self.features))
+        ...         return x @ kernel[...]
+        >>> variables = Dense(3).init(0, jnp.ones((1, 2)))
+        >>> Dense(3).apply(variables, jnp.ones((1, 2))).tolist()
+        [[2.0, 2.0, 2.0]]
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        plait_dataclass(cls, init="__init__" not in cls.__dict__)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        entry = current_context()
+        if entry is not None and entry.module is self and self.scope is not None:
+            value = bind_children(entry, value, self.__dict__.get(name, MISSING))
+        super().__setattr__(name, value)
+
+    def set_attr_priority(self, name: str, value: AttrPriority) -> None:
+        """Say how strong a claim an attribute has to name a variable that other attributes hold, too."""
+        set_priority(self, name, value)
+
+    # While a method runs ----------------------------------------------------------------------------------------------
+
+    def param(self, name: str, init_fn: Callable[..., Any], *args: Any, unbox: bool = True, **kwargs: Any) -> Any:
+        """The ``Param`` of a name; ``init_fn(key, *args, **kwargs)`` makes it during ``init``.
+
+        Args:
+            unbox: whether the value of a box is the variable's value, and the names its metadata.
+
+        Raises:
+            ArgumentError: outside of ``setup`` and compact methods; the name is taken; or there is no such parameter,
+                and ``params`` is immutable.
+            ScopeParamShapeError: what is stored has another shape than ``init_fn`` makes.
+        """
+        scope = self._running_scope("param")
+        variable = self._existing("params", name)
+        if variable is MISSING:
+            self._check_mutable("params", name)
+            return self._add("params", name, init_fn(scope.rngs["params"](), *args, **kwargs), unbox)
+        expected = jax.eval_shape(lambda: _bare(init_fn(jax.random.key(0), *args, **kwargs)))
+        stored = unbox_tree(variable.get_raw_value())
+        shapes, found = (jax.tree.map(lambda x: getattr(x, "shape", ()), tree) for tree in (expected, stored))
+        if shapes != found:
+            raise ScopeParamShapeError(
+                "a stored parameter has another shape than its initializer makes",
+                at=f"{type(self).__name__}, parameter {name!r} of collection 'params'",
+                found=f"shape {found}",
+                expected=f"shape {shapes}",
+                do="apply the variables of a module of the same sizes, to inputs of the same sizes",
+            )
+        return self._boxed_as(variable, name, unbox)
+
+    def variable(
+        self,
+        col: str,
+        name: str,
+        init_fn: Callable[..., Any] | None = None,
+        *args: Any,
+        unbox: bool = True,
+        **kwargs: Any,
+    ) -> Variable[Any]:
+        """The variable of a collection and a name; ``init_fn(*args, **kwargs)`` makes one that is not there.
+
+        Raises:
+            ArgumentError: outside of ``setup`` and compact methods; the name is taken; or there is no such variable,
+                and the collection is immutable, or there is no ``init_fn``.
+        """
+        self._running_scope("variable")
+        variable = self._existing(col, name)
+        if variable is not MISSING:
+            return self._boxed_as(variable, name, unbox)
+        self._check_mutable(col, name, has_init=init_fn is not None)
+        assert init_fn is not None
+        return self._add(col, name, init_fn(*args, **kwargs), unbox)
+
+    def make_rng(self, name: str = "default") -> jax.Array:
+        """A fresh key of a stream.
+
+        Raises:
+            ArgumentError: outside of ``setup`` and compact methods.
+            StreamKeyError: there is no such stream, and no ``default``.
+        """
+        return self._running_scope("make_rng").rngs[name]()
+
+    def is_initializing(self) -> bool:
+        """Whether ``init`` runs."""
+        return self.scope is not None and self.scope.initializing
+
+    @property
+    def variables(self) -> Collections:
+        """The variables of this module and of what is below it, by collection."""
+        return collect(self)
+
+    def _running_scope(self, what: str) -> Scope:
+        entry = current_context()
+        if entry is None or entry.module is not self or self.scope is None:
+            raise ArgumentError(
+                f"{what}() works while the module's own setup() or @compact method runs",
+                at=f"{type(self).__name__}.{what}",
+                found="a call from elsewhere",
+                expected="a call in `setup()`, or in a method wrapped in `@compact`, during init or apply",
+                do=f"mark the method with @bridge.compact, and call {type(self).__name__}(...).init(...) or apply",
+            )
+        return self.scope
+
+    def _existing(self, collection: str, name: str) -> Any:
+        """The variable of a name, or ``MISSING``."""
+        present = self.__dict__.get(name, MISSING)
+        cls = variable_type(collection)
+        if present is MISSING and getattr(type(self), name, MISSING) is not MISSING:
+            present = getattr(type(self), name)
+        if present is not MISSING and type(present) is not cls:
+            what = "a submodule or a group of variables" if isinstance(present, (dict, PlaitModule)) else "an attribute"
+            shown = type(present).__name__ if isinstance(present, Variable) else f"{what}, {present!r:.40}"
+            raise ArgumentError(
+                f"the name {name!r} of a variable is taken",
+                at=f"{type(self).__name__}.{name}",
+                found=shown,
+                expected=f"a {cls.__name__}, of collection {collection!r}, or nothing of that name",
+                do="choose another name for one of the two",
+            )
+        return present
+
+    def _check_mutable(self, collection: str, name: str, *, has_init: bool = True) -> None:
+        scope = self.scope
+        assert scope is not None
+        if has_init and (scope.initializing or scope.is_mutable(collection)):
+            return
+        raise ArgumentError(
+            f"there is no variable {name!r} in the collection {collection!r}",
+            at=f"{type(self).__name__}, {collection}/{name}",
+            found=f"the attributes {sorted(self.__dict__.keys() - set(OWN))}, with "
+            f"mutable={scope.mutable!r}" + ("" if has_init else ", and no init_fn"),
+            expected="a stored variable, or an init_fn and a mutable collection",
+            do=f"pass the variables of init(), or apply(..., mutable=[{collection!r}])",
+        )
+
+    def _add(self, collection: str, name: str, value: Any, unbox: bool) -> Any:
+        if isinstance(value, AxisMetadata):
+            variable = to_nnx_var(collection, value)
+        else:
+            variable = variable_type(collection)(value)
+        set_plainly(self, name, variable)
+        set_priority(self, name, AttrPriority.HIGH)
+        return self._boxed_as(variable, name, unbox)
+
+    def _boxed_as(self, variable: Variable[Any], name: str, unbox: bool) -> Any:
+        """The variable itself, or for ``unbox=False`` one in its place whose value is the box."""
+        if unbox or isinstance(variable.get_raw_value(), AxisMetadata):
+            return variable
+        box = to_linen_var(variable)
+        if not isinstance(box, AxisMetadata):
+            return variable
+        boxed = type(variable)(box)
+        set_plainly(self, name, boxed)
+        return boxed
+
+    # From outside -----------------------------------------------------------------------------------------------------
+
+    def init(self, rngs: Any = None, *args: Any, method: Any = "__call__", **kwargs: Any) -> Collections:
+        """The variables that one call makes, by collection.
+
+        Args:
+            rngs: ``Rngs``, a seed, a key, or a mapping from names to seeds and keys.
+            method: the method to call, or its name.
+
+        Example:
+            >>> class Bias(plait.bridge.Module):
+            ...     @plait.bridge.compact
+            ...     def __call__(self, x):
+            ...         return x + self.param("bias", plait.initializers.zeros, x.shape[-1:])
+            >>> Bias().init(0, jnp.ones((1, 2)))["params"]["bias"].shape
+            (2,)
+        """
+        return self.init_with_output(rngs, *args, method=method, **kwargs)[1]
+
+    def init_with_output(
+        self, rngs: Any = None, *args: Any, method: Any = "__call__", mutable: Any = True, **kwargs: Any
+    ) -> tuple[Any, Collections]:
+        """The output of one call, and the variables that it makes."""
+        scope = Scope(_streams(rngs), mutable, initializing=True)
+        return self._run(scope, {}, method, args, kwargs)
+
+    def apply(
+        self,
+        variables: Mapping[str, Any],
+        *args: Any,
+        method: Any = "__call__",
+        mutable: Any = False,
+        rngs: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call a method with these variables. The module itself is not changed.
+
+        Args:
+            variables: variables by collection, as ``init`` returns them.
+            mutable: the collections that may change; with ``False`` changes are dropped.
+
+        Returns:
+            The output; with ``mutable`` other than ``False``, the output and the mutable collections.
+
+        Raises:
+            ArgumentError: a collection that is not in ``mutable`` was changed, and ``mutable`` is not ``False``.
+        """
+        out, collections = self._run(Scope(_streams(rngs), mutable), variables, method, args, kwargs)
+        return out if mutable is False else (out, collections)
+
+    def _run(self, scope: Scope, variables: Mapping[str, Any], method: Any, args: Any, kwargs: Any) -> Any:
+        module = clone(self)
+        function = _method_of(module, method)
+        attrs = linen_vars_to_nnx_attrs(variables)
+        before = [(path, leaf, leaf.get_raw_value()) for path, leaf in iter_leaves(attrs)]
+        with keeping_sown(), entered(scope):
+            bind(module, scope, attrs)
+            with running(module):
+                out = function(module, *args, **kwargs)
+        if scope.mutable is not False:
+            _check_immutable(scope, before, type(self).__name__)
+        return out, {name: tree for name, tree in collect(module).items() if scope.is_mutable(name)}
+
+
+def _method_of(module: Module, method: Any) -> Callable[..., Any]:
+    found = getattr(type(module), method, None) if isinstance(method, str) else getattr(method, "__func__", method)
+    if not callable(found):
+        raise ArgumentTypeError(
+            "method is no method of the module",
+            at=f"{type(module).__name__}.{method}",
+            found=f"{found!r:.80} of type {type(found).__name__}",
+            expected="a callable that takes the module first, or the name of a method",
+            do="for example method='encode'",
+        )
+    return found
+
+
+def _streams(rngs: Any) -> Rngs:
+    return rngs if isinstance(rngs, Rngs) else Rngs(rngs)
+
+
+def _bare(value: Any) -> Any:
+    return unbox_tree(value.raw_value if isinstance(value, VariableMetadata) else value)
+
+
+def _check_immutable(scope: Scope, before: list[tuple[Any, Variable[Any], Any]], owner: str) -> None:
+    """Refuse changes that a list of mutable collections leaves out. (rule B33)"""
+    for path, variable, old in before:
+        collection = variable_type_name(type(variable))
+        if variable.get_raw_value() is not old and not scope.is_mutable(collection):
+            raise ArgumentError(
+                f"a variable of the immutable collection {collection!r} was changed",
+                at=f"{owner}, {describe_path(path)}",
+                found=f"a new value of a {type(variable).__name__}, with mutable={scope.mutable!r}",
+                expected=f"{collection!r} among the mutable collections, or mutable=False to drop changes",
+                do=f"apply(..., mutable=[{collection!r}])",
+            )
+
+
+def compact(f: F) -> F:
+    """Mark a method of a ``bridge.Module`` in which variables and submodules may be made.
+
+    Raises:
+        ArgumentError: at the call, if the class is no ``bridge.Module``, or outside of ``init`` and ``apply``.
+
+    Example:
+        >>> class Scale(plait.bridge.Module):
+        ...     @plait.bridge.compact
+        ...     def __call__(self, x):
+        ...         return x * self.param("scale", plait.initializers.ones, (x.shape[-1],))
+        >>> Scale().init(0, jnp.ones((1, 3)))["params"]["scale"].shape
+        (3,)
+    """
+
+    @functools.wraps(f)
+    def compact_method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(self, Module):
+            raise ArgumentError(
+                "compact methods belong to subclasses of plait.bridge.Module",
+                at=f"{type(self).__name__}.{getattr(f, '__name__', f)}",
+                found=f"a {type(self).__name__}",
+                expected="a plait.bridge.Module",
+                do=f"class {type(self).__name__}(plait.bridge.Module)",
+            )
+        if self.scope is None:
+            raise ArgumentError(
+                "a compact method was called outside of init and apply",
+                at=f"{type(self).__name__}.{getattr(f, '__name__', f)}",
+                found="a module that is bound to no variables",
+                expected="a call during init or apply",
+                do=f"variables = {type(self).__name__}(...).init(0, x), then apply(variables, x)",
+            )
+        with running(self, in_compact=True):
+            return f(self, *args, **kwargs)
+
+    return compact_method  # type: ignore[return-value]

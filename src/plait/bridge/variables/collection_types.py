@@ -1,0 +1,88 @@
+"""Names of collections and the classes of variables they stand for, under the names of Flax. (rules B4 to B9)
+
+The table is that of ``plait.register_variable_name`` and its sisters; these functions register what they do not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ...core.objects.variable_names import (
+    _CLASSES,
+    register_variable_name,
+    variable_name_from_type,
+    variable_type_from_name,
+)
+from ...core.objects.variables import Variable
+from ...errors import ArgumentError
+
+# The table itself: collection name -> class.
+VariableTypeCache: dict[str, type[Variable[Any]]] = _CLASSES
+
+
+def variable_type(name: str) -> type[Variable[Any]]:
+    """The class that a collection name stands for; an unknown name gets a new class, and keeps it.
+
+    Example:
+        >>> plait.bridge.variable_type("params").__name__, plait.bridge.variable_type("demo_counts").__name__
+        ('Param', 'demo_counts')
+    """
+    return variable_type_from_name(name, allow_register=True)
+
+
+def variable_type_name(cls: type[Variable[Any]]) -> str:
+    """The collection name of a class of variables; a class without one is registered under its own name.
+
+    Raises:
+        ArgumentError: the class has no name, and another class has taken the class's own.
+
+    Example:
+        >>> plait.bridge.variable_type_name(plait.BatchStat)
+        'batch_stats'
+    """
+    taken = _CLASSES.get(cls.__name__)
+    if taken is not None and taken is not cls and cls not in _CLASSES.values():
+        raise ArgumentError(
+            f"the collection name {cls.__name__!r} is taken",
+            found=f"{_dotted(cls)}, which would be registered under it",
+            expected=f"{_dotted(taken)}, the class of that name so far",
+            do=f"give the class a name of its own: plait.register_variable_name('a_name', {cls.__name__})",
+        )
+    return variable_name_from_type(cls, allow_register=True)
+
+
+def register_variable_name_type_pair(name: str, cls: type[Variable[Any]], overwrite: bool = False) -> None:
+    """Bind a collection name to a class of variables.
+
+    Args:
+        overwrite: take the name over from the class that has it.
+
+    Raises:
+        ArgumentError: the name has a class already, and ``overwrite`` is not set.
+
+    Example:
+        >>> class DemoScale(plait.Variable):
+        ...     pass
+        >>> plait.bridge.register_variable_name_type_pair("demo_scales", DemoScale)
+        >>> plait.bridge.variable_type("demo_scales").__name__
+        'DemoScale'
+    """
+    register_variable_name(name, cls, overwrite=overwrite)
+
+
+def sort_variable_types(types: Iterable[type]) -> list[type]:
+    """Classes of variables, the most derived first; those of equal depth keep their order.
+
+    As filters in this order, each class selects what none of its subclasses did.
+
+    Example:
+        >>> types = plait.bridge.sort_variable_types([plait.Variable, plait.Param, plait.LoRAParam])
+        >>> [each.__name__ for each in types]
+        ['LoRAParam', 'Param', 'Variable']
+    """
+    return sorted(types, key=lambda cls: -sum(issubclass(base, Variable) for base in cls.__mro__))
+
+
+def _dotted(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

@@ -1,0 +1,224 @@
+"""Whole trees both ways: ``{collection: nested values or boxes}`` and nested variables. (rules B16 to B18)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...core.functional.merge import merge
+from ...core.functional.split import split, state
+from ...core.graph.graphdef import GraphDef
+from ...core.objects.filters import Not
+from ...core.objects.rngs import RngState
+from ...core.objects.state import from_flat_state, to_flat_state
+from ...core.objects.variable_names import variable_name_from_type
+from ...core.objects.variables import Variable
+from ...errors import ArgumentError, GraphError
+from ...paths import Path, describe_path
+from .boxed_variables import to_linen_var, to_nnx_var
+from .collection_types import variable_type_name
+
+Collections = dict[str, Any]
+MISSING: Any = type("Missing", (), {"__repr__": lambda self: "<missing>"})()
+
+
+def linen_vars_to_nnx_attrs(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Variables of Linen as the attributes of a plait module.
+
+    Args:
+        variables: ``{collection: nested dictionaries of values or boxes}``; what is no mapping is a leaf.
+
+    Returns:
+        Nested dictionaries of variables, without the level of collections.
+
+    Raises:
+        ArgumentError: two collections have a leaf at the same path, or a value stands in no collection.
+
+    Example:
+        >>> attrs = plait.bridge.linen_vars_to_nnx_attrs({"params": {"dense": {"bias": jnp.zeros(2)}}})
+        >>> type(attrs["dense"]["bias"]).__name__
+        'Param'
+    """
+    attrs: dict[str, Any] = {}
+    for collection, tree in variables.items():
+        for path, leaf in iter_leaves(tree):
+            if not path:
+                raise ArgumentError(
+                    "a value stands in no collection",
+                    found=f"{leaf!r:.80} under {collection!r}",
+                    expected="a mapping from names to values under the name of each collection",
+                    do="pass {'params': variables} if these are parameters",
+                )
+            _place(attrs, path, to_nnx_var(collection, leaf), collection)
+    return attrs
+
+
+def iter_leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """What is no mapping in nested mappings, with its path."""
+    if isinstance(tree, Mapping) and not isinstance(tree, Variable):
+        for key, value in tree.items():
+            yield from iter_leaves(value, (*path, key))
+    else:
+        yield path, tree
+
+
+def _place(attrs: dict[str, Any], path: Path, variable: Variable[Any], collection: str) -> None:
+    node = attrs
+    for place, key in enumerate(path[:-1]):
+        node = node.setdefault(key, {})
+        if isinstance(node, Variable):
+            raise _collision(path[: place + 1], node, variable, collection)
+    if path[-1] in node:
+        raise _collision(path, node[path[-1]], variable, collection)
+    node[path[-1]] = variable
+
+
+def _collision(path: Path, first: Any, second: Variable[Any], collection: str) -> ArgumentError:
+    if not isinstance(first, Variable):
+        first = next(leaf for _, leaf in iter_leaves(first))
+    return ArgumentError(
+        "two collections have something at the same path, and an attribute holds one variable",
+        at=describe_path(path),
+        found=f"a {type(first).__name__} of collection {variable_type_name(type(first))!r}, "
+        f"and a {type(second).__name__} of collection {collection!r}",
+        expected="one variable for each path",
+        do="rename one of the two in the Linen module",
+    )
+
+
+def nnx_attrs_to_linen_vars(attrs: Mapping[Any, Any]) -> Collections:
+    """The inverse of ``linen_vars_to_nnx_attrs``: each variable goes to the collection of its class.
+
+    A graphdef goes to the collection ``nnx``.
+
+    Raises:
+        ArgumentError: a leaf is neither, or its class has no collection name.
+
+    Example:
+        >>> plait.bridge.nnx_attrs_to_linen_vars({"scale": plait.BatchStat(1.0)})
+        {'batch_stats': {'scale': 1.0}}
+    """
+    collections: Collections = {}
+    for path, leaf in iter_leaves(attrs):
+        if isinstance(leaf, Variable):
+            name, value = variable_name_from_type(type(leaf)), to_linen_var(leaf)
+        elif isinstance(leaf, GraphDef):
+            name, value = "nnx", leaf
+        else:
+            raise ArgumentError(
+                "a value belongs to no collection",
+                at=describe_path(path) if path else None,
+                found=f"{leaf!r:.80} of type {type(leaf).__name__}",
+                expected="a variable, whose class has a collection",
+                do="wrap it, for example plait.Param(value)",
+            )
+        put_leaf(collections, (name, *path), value)
+    return collections
+
+
+def put_leaf(tree: dict[Any, Any], path: Path, value: Any) -> None:
+    """Set a leaf in nested dictionaries, making those on the way."""
+    for key in path[:-1]:
+        tree = tree.setdefault(key, {})
+    tree[path[-1]] = value
+
+
+def find_leaf(tree: Any, path: Path) -> Any:
+    """What stands at a path of nested mappings, or ``MISSING``."""
+    for key in path:
+        if not isinstance(tree, Mapping) or key not in tree:
+            return MISSING
+        tree = tree[key]
+    return tree
+
+
+def to_collections(model: Any) -> Collections:
+    """The variables of a model by collection, as Linen code and ``TrainState`` dictionaries hold them.
+
+    Random state is left out, since Linen stores none.
+
+    Args:
+        model: a module, or any graph.
+
+    Raises:
+        ArgumentError: an array that is no variable, or a class of variables without a collection name; names the path.
+
+    Example:
+        >>> plait.bridge.to_collections(plait.Linear(2, 3, rngs=plait.Rngs(0)))["params"]["kernel"].shape
+        (2, 3)
+    """
+    return nnx_attrs_to_linen_vars(state(model, Not(RngState)))
+
+
+def from_collections(collections: Mapping[str, Any], like: Any) -> Any:
+    """A model from variables by collection; the inverse of ``to_collections``.
+
+    Args:
+        collections: what ``to_collections`` returned, or the variables of a Linen module of the same names; boxed or
+            not. Dictionaries may be frozen.
+        like: a model of the same structure, concrete or abstract, which gives the structure, the random state, and the
+            metadata of values that come without a box.
+
+    Returns:
+        A new model. ``like`` is not changed.
+
+    Raises:
+        GraphError: values are missing, left over, in another collection or of another shape; names collection and
+            path, and no model is made.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> like = plait.eval_shape(lambda: plait.Linear(2, 3, rngs=plait.Rngs(0)))
+        >>> copy = plait.bridge.from_collections(plait.bridge.to_collections(model), like)
+        >>> bool((copy.kernel[...] == model.kernel[...]).all())
+        True
+    """
+    graphdef, whole = split(like)
+    flat = dict(to_flat_state(whole))
+    taken: list[Path] = []
+    for path, leaf in flat.items():
+        if isinstance(leaf, Variable) and not isinstance(leaf, RngState):
+            collection = variable_name_from_type(type(leaf))
+            found = find_leaf(collections, (collection, *path))
+            if found is MISSING:
+                raise _absent(collections, collection, path)
+            flat[path] = _converted(collection, path, found, leaf)
+            taken.append((collection, *path))
+    for path, _ in iter_leaves(collections):
+        if not any(path[: len(known)] == known for known in taken):
+            raise GraphError(
+                "the collections have a value that the model has no place for",
+                at=f"collection {path[0]!r}, {describe_path(path[1:])}",
+                found=f"collections {sorted(map(str, collections))}",
+                expected="the paths of the variables of `like`, each in the collection of its class",
+                do="drop the value, or pass a `like` that has the variable",
+            )
+    return merge(graphdef, from_flat_state(flat.items()))
+
+
+def _absent(collections: Mapping[str, Any], collection: str, path: Path) -> GraphError:
+    others = [name for name in collections if find_leaf(collections, (name, *path)) is not MISSING]
+    return GraphError(
+        "the collections lack a variable of the model",
+        at=f"collection {collection!r}, {describe_path(path)}",
+        found=f"it stands in collection {others[0]!r}" if others else f"collections {sorted(map(str, collections))}",
+        expected=f"a value in collection {collection!r}",
+        do="pass the collections of a model of the same structure, or register the name of its class",
+    )
+
+
+def _converted(collection: str, path: Path, found: Any, leaf: Variable[Any]) -> Variable[Any]:
+    """The variable for a leaf of the model. A value without a box keeps the metadata that the model has."""
+    variable = to_nnx_var(collection, found)
+    if variable.get_raw_value() is found:
+        variable = leaf.copy(value=found)
+    shape, expected = (getattr(each.get_raw_value(), "shape", None) for each in (variable, leaf))
+    if shape != expected:
+        raise GraphError(
+            "a value has another shape than the variable of the model",
+            at=f"collection {collection!r}, {describe_path(path)}",
+            found=f"shape {shape}",
+            expected=f"shape {expected}",
+            do="pass the collections of a model of the same sizes",
+        )
+    return variable

@@ -1,0 +1,98 @@
+"""``lazy_init``: running a model once so that its Linen parts make their variables. (rule B19)"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from ..._compat import current_trace
+from ...core.objects.module import Module
+from ...core.objects.pytree import Pytree
+from ...core.objects.visit import iter_graph_nodes
+from ...errors import ArgumentError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Initialization:
+    """One run of ``lazy_init``: what is marked, and what has made its variables already."""
+
+    def __init__(self, module: Any, *, again: bool = True) -> None:
+        self.again = again
+        # Objects, not ids alone: an id is reused once its object is gone.
+        self.marked = {id(node): node for _, node in iter_graph_nodes(module)}
+        self.done: dict[int, Any] = {}
+        self.trace = current_trace()
+
+    def covers(self, node: Pytree) -> bool:
+        """Whether a node is marked. Inside a transform all are: it works on copies of the marked ones."""
+        return id(node) in self.marked or node._info.trace is not self.trace
+
+
+class _Runs(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Initialization] = []
+
+
+_runs = _Runs()
+
+
+def initialization_of(node: Pytree) -> Initialization | None:
+    """The run that initializes a node, or ``None``."""
+    return next((run for run in reversed(_runs.stack) if run.covers(node)), None)
+
+
+@contextlib.contextmanager
+def initializing(module: Any, *, again: bool = True) -> Iterator[Initialization]:
+    """Everything that is reachable from a module initializes, until the end.
+
+    Args:
+        again: whether what has variables makes new ones.
+    """
+    run = Initialization(module, again=again)
+    _runs.stack.append(run)
+    try:
+        yield run
+    finally:
+        _runs.stack.remove(run)
+
+
+def lazy_init(fn: F, *args: Any, **kwargs: Any) -> F:
+    """Call a module, or a method of it, so that all Linen modules in it make their variables.
+
+    Args:
+        fn: a module with ``__call__``, or a bound method of a module.
+        *args: what to call it with.
+
+    Returns:
+        ``fn``. The output of the call is dropped.
+
+    Raises:
+        ArgumentError: ``fn`` is no method of a module.
+
+    Example:
+        >>> import flax.linen as nn
+        >>> model = plait.Dict(head=plait.bridge.ToNNX(nn.Dense(3), rngs=plait.Rngs(0)))
+        >>> model = plait.bridge.lazy_init(model.head, jnp.ones((1, 2)))
+        >>> model.kernel.shape
+        (2, 3)
+    """
+    with initializing(_module_of(fn)):
+        fn(*args, **kwargs)
+    return fn
+
+
+def _module_of(fn: Any) -> Module:
+    method = fn.func if isinstance(fn, functools.partial) else fn
+    module = getattr(method, "__self__", method)
+    if not isinstance(module, Module) or not callable(fn):
+        raise ArgumentError(
+            "lazy_init takes a module, or a method of one",
+            found=f"{fn!r:.80} of type {type(fn).__name__}",
+            expected="a callable plait module, or a bound method of a plait module",
+            do="for example lazy_init(model, x), or lazy_init(model.encode, x)",
+        )
+    return module

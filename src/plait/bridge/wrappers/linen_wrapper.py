@@ -1,0 +1,297 @@
+"""``ToLinen``: a plait class as a Linen module. Importing this file imports flax. (rules B27 to B31)"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flax import linen
+from flax.core import FrozenDict, unfreeze
+
+from ...core.functional.split import state
+from ...core.objects.filters import Not
+from ...core.objects.module import Module
+from ...core.objects.rngs import Rngs, RngState
+from ...core.objects.sowing import keeping_sown
+from ...core.objects.state import to_flat_state
+from ...core.objects.variables import Variable
+from ...errors import ArgumentError, ArgumentTypeError
+from ...partitioning.boxes import AxisMetadata, link_boxes, unbox
+from ...paths import Path, describe_path
+from ..variables.boxed_variables import raw_value, to_linen_var, to_nnx_var
+from ..variables.collection_types import variable_type_name
+from ..variables.collections import MISSING, find_leaf, iter_leaves, put_leaf
+from .lazy import initializing
+from .linen import outside_linen
+from .rngs import linen_rngs_dict, root_keys
+from .stored_modules import abstract_module, check_no_parameter, fill
+from .to_nnx import ToNNX
+
+link_boxes()
+
+# (collection, path) -> what Linen stores there.
+Leaves = dict[tuple[str, Path], Any]
+
+
+class ToLinen(linen.Module):
+    """A Linen module around a plait class.
+
+    ``init`` makes the plait module and stores its variables, each in the collection of its class; ``apply`` makes it
+    again around the stored values, calls it, and stores what changed in mutable collections. Random state is not
+    stored; it comes from the ``rngs`` of each call.
+
+    Args:
+        nnx_class: the plait class, or any function that makes a module.
+        args: positional arguments of the class.
+        kwargs: keyword arguments of the class; readable as attributes.
+        skip_rng: whether the class takes no ``rngs``.
+        metadata_fn: what Linen stores for a variable; ``None`` stores bare values.
+        abstract_init: whether ``apply`` runs the constructor on shapes only, so that it allocates nothing. Set it to
+            False for a constructor that looks at the values of arrays.
+        same_keys: whether a module that is not inside another draws from the very keys that ``init`` is given, so that
+            ``init(key, x)`` gives the parameters of ``nnx_class(..., rngs=plait.Rngs(params=key))``.
+
+    Example:
+        >>> model = plait.bridge.ToLinen(plait.Linear, args=(32, 64))
+        >>> y, variables = model.init_with_output(jax.random.key(0), jnp.ones((1, 32)))
+        >>> y.shape, variables["params"]["kernel"].shape
+        ((1, 64), (32, 64))
+    """
+
+    nnx_class: Callable[..., Module]
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = FrozenDict()  # frozen
+    skip_rng: bool = False
+    metadata_fn: Callable[[Variable[Any]], Any] | None = to_linen_var
+    abstract_init: bool = True
+    same_keys: bool = False
+
+    @linen.compact
+    def __call__(self, *args: Any, nnx_method: Any = None, **kwargs: Any) -> Any:
+        """Call the plait module.
+
+        Args:
+            nnx_method: a method of the class, or its name; by default ``__call__``.
+        """
+        method = _method_of(self.nnx_class, nnx_method)
+        stored = self._stored()
+        keys = self._keys()
+        if self.is_initializing() and not any(stored.values()):
+            return self._initialize(keys, method, args, kwargs)
+        return self._apply(stored, keys, method, args, kwargs)
+
+    def _stored(self) -> dict[str, Any]:
+        variables: Any = self.variables
+        return unfreeze(variables)
+
+    def _keys(self) -> dict[str, Any]:
+        if self.same_keys and not self.path:
+            keys = root_keys(self)
+            return keys if self.is_initializing() or "default" in keys else {**keys, "default": 0}
+        return linen_rngs_dict(self, add_default=True)
+
+    def _construct(self, rngs: Rngs) -> Any:
+        if isinstance(self.nnx_class, Module):
+            class_name = type(self.nnx_class).__name__
+            raise ArgumentTypeError(
+                "to_linen takes a class, whose constructor makes the variables",
+                found=f"an instance of {class_name}",
+                expected="a class or a function that makes a module, and its arguments",
+                do=f"bridge.to_linen({class_name}, ...); to run a module that is there from Linen code, "
+                "bridge.to_collections gives its variables",
+            )
+        kwargs = unfreeze(FrozenDict(self.kwargs))
+        with outside_linen():
+            return self.nnx_class(*self.args, **kwargs, **({} if self.skip_rng else {"rngs": rngs}))
+
+    def _initialize(self, keys: Mapping[str, Any], method: Any, args: Any, kwargs: Any) -> Any:
+        module = self._construct(Rngs(keys))
+        born = self._stored_leaves(module, {})
+        self._put({}, born)
+        with initializing(module, again=False), keeping_sown():
+            out = method(module, *args, **kwargs)
+        every = self._stored_leaves(module, {})
+        late = {place: leaf for place, leaf in every.items() if place not in born}
+        if late:
+            self._put(self._stored(), late)
+        return out
+
+    def _apply(self, stored: dict[str, Any], keys: Any, method: Any, args: Any, kwargs: Any) -> Any:
+        used: Leaves = {}
+
+        def supply(path: Path, variable: Variable[Any]) -> Any:
+            collection = variable_type_name(type(variable))
+            found = find_leaf(stored, (collection, *path))
+            if isinstance(found, Mapping) and not isinstance(variable.get_raw_value(), Mapping):
+                found = MISSING
+            if found is MISSING:
+                if not self.is_mutable_collection(collection):
+                    check_no_parameter(collection, path, "/".join(self.path) or type(module).__name__)
+                return MISSING
+            value = unbox(found)
+            used[collection, path] = (found, value)
+            return value
+
+        if self.abstract_init:
+            module = abstract_module(self._construct, keys)
+            identity = (self.nnx_class, self.args, FrozenDict(self.kwargs), self.skip_rng)
+        else:
+            module, identity = self._construct(Rngs(keys)), None
+        fill(module, self._construct, keys, supply, identity)
+        _attach(module, stored, used)
+        before = {place: variable.get_raw_value() for place, variable in _variables_of(module)}
+        with keeping_sown():
+            out = method(module, *args, **kwargs)
+        after = self._stored_leaves(module, used)
+        self._check_immutable(before, module)
+        self._put(stored, after)
+        return out
+
+    def _stored_leaves(self, module: Any, used: Leaves) -> Leaves:
+        """What Linen stores in mutable collections; what came in and did not change is the same object."""
+        leaves: Leaves = {}
+        for (collection, path), variable in _variables_of(module):
+            if not self.is_mutable_collection(collection):
+                continue
+            found, value = used.get((collection, path), (None, MISSING))
+            raw = raw_value(variable)
+            if raw is value:
+                leaves[collection, path] = found
+            elif isinstance(found, AxisMetadata):
+                leaves[collection, path] = found.replace_boxed(raw)
+            else:
+                leaves[collection, path] = raw if self.metadata_fn is None else self.metadata_fn(variable)
+        return leaves
+
+    def _put(self, stored: dict[str, Any], leaves: Leaves) -> None:
+        """Store leaves beside what is there."""
+        changed: set[tuple[str, Any]] = set()
+        for (collection, path), leaf in leaves.items():
+            put_leaf(stored, (collection, *path), leaf)
+            changed.add((collection, path[0]))
+        for collection, name in sorted(changed, key=str):
+            self.put_variable(collection, name, stored[collection][name])
+
+    def _check_immutable(self, before: Mapping[Any, Any], module: Any) -> None:
+        """Refuse changes that a list of mutable collections leaves out; with ``mutable=False`` they are dropped."""
+        mutable = None if self.scope is None else self.scope.mutable
+        if mutable is False:
+            return
+        for (collection, path), variable in _variables_of(module):
+            old = before.get((collection, path), MISSING)
+            if (
+                old is not MISSING
+                and old is not variable.get_raw_value()
+                and not self.is_mutable_collection(collection)
+            ):
+                raise ArgumentError(
+                    f"a variable of the immutable collection {collection!r} was changed",
+                    at=f"{'/'.join(self.path) or type(self).__name__}, {describe_path(path)}",
+                    found=f"a new value of a {type(variable).__name__}, with mutable={mutable!r}",
+                    expected=f"{collection!r} among the mutable collections, or mutable=False to drop changes",
+                    do=f"apply(..., mutable=[{collection!r}])",
+                )
+
+    def __getattr__(self, name: str) -> Any:
+        kwargs = self.__dict__.get("kwargs") or {}
+        if name in kwargs:
+            return kwargs[name]
+        nnx_class = self.__dict__.get("nnx_class")
+        function = None if name.startswith("__") else inspect.getattr_static(nnx_class, name, None)
+        if inspect.isfunction(function):
+            return functools.partial(self.__call__, nnx_method=function)
+        return super().__getattr__(name)
+
+
+def _method_of(nnx_class: Any, method: Any) -> Callable[..., Any]:
+    """What to call with the module first.
+
+    Raises:
+        ArgumentTypeError: names class and attribute.
+    """
+    named = "__call__" if method is None else method
+    found = getattr(nnx_class, named, None) if isinstance(named, str) and isinstance(nnx_class, type) else named
+    if isinstance(named, str) and not isinstance(nnx_class, type):
+        return lambda module, *args, **kwargs: _method_of(type(module), named)(module, *args, **kwargs)
+    if not callable(found):
+        raise ArgumentTypeError(
+            "nnx_method is no method of the plait class",
+            at=f"{getattr(nnx_class, '__name__', nnx_class)}.{named}",
+            found=f"{found!r:.80} of type {type(found).__name__}",
+            expected="a callable that takes the module first, or the name of a method",
+            do="for example nnx_method='encode'",
+        )
+    return found
+
+
+def _variables_of(module: Any) -> list[tuple[tuple[str, Path], Any]]:
+    """The variables that Linen stores, with collection and path, each once."""
+    flat = to_flat_state(state(module, Not(RngState)))
+    return [((variable_type_name(type(leaf)), path), leaf) for path, leaf in flat if isinstance(leaf, Variable)]
+
+
+def _attach(module: Any, stored: Mapping[str, Any], used: Leaves) -> None:
+    """Give the module the stored variables that its constructor did not make.
+
+    For a ``ToNNX`` they are all of its variables; elsewhere a warning lists them, and those that a module of the graph
+    can hold as an attribute are set. (rule B30)
+    """
+    unknown: list[Path] = []
+    late: dict[int, tuple[Any, dict[str, Any]]] = {}
+    taken = [(collection, *path) for collection, path in used]
+    for place, leaf in iter_leaves(stored):
+        if any(place[: len(path)] == path for path in taken):
+            continue
+        collection, path = place[0], place[1:]
+        owner, rest = _owner(module, path)
+        if not isinstance(owner, ToNNX):
+            unknown.append(path)
+        if isinstance(owner, ToNNX) or (isinstance(owner, Module) and len(rest) == 1):
+            _, attrs = late.setdefault(id(owner), (owner, {}))
+            put_leaf(attrs, rest, to_nnx_var(collection, leaf))
+    for owner, attrs in late.values():
+        for name, value in attrs.items():
+            setattr(owner, name, value)
+    if unknown:
+        listed = "".join(f"\n  - {describe_path(path)}" for path in unknown)
+        warnings.warn(f"Found unknown module paths in incoming state:{listed}", UserWarning, stacklevel=2)
+
+
+def _owner(module: Any, path: Path) -> tuple[Any, Path]:
+    """The deepest node on a path, and the rest of the path below it."""
+    node: Any = module
+    for place, key in enumerate(path):
+        if isinstance(node, Module) and isinstance(key, str):
+            child = node.__dict__.get(key, MISSING)
+        else:
+            container: Any = node
+            try:
+                child = container[key]
+            except (KeyError, IndexError, TypeError):
+                child = MISSING
+        if child is MISSING or isinstance(child, Variable):
+            return node, path[place:]
+        node = child
+    return node, ()
+
+
+def partial_class(nnx_class: Any, metadata_fn: Any, skip_rng: bool, defaults: Mapping[str, Any]) -> type[ToLinen]:
+    """A subclass of ``ToLinen`` whose instances take the arguments of ``nnx_class``."""
+    body = {"__module__": getattr(nnx_class, "__module__", __name__), "__doc__": nnx_class.__doc__}
+    made: Any = type(getattr(nnx_class, "__name__", "ToLinenPartial"), (ToLinen,), body)
+    fields = {"nnx_class": nnx_class, "metadata_fn": metadata_fn, "skip_rng": skip_rng}
+    known = set(made.__dataclass_fields__)
+    plain_init = made.__init__
+
+    def __init__(self: Any, *args: Any, **given: Any) -> None:
+        own = {**fields, **{name: value for name, value in given.items() if name in known}}
+        own["args"] = args or own.get("args", ())
+        overrides = {name: value for name, value in given.items() if name not in known}
+        own["kwargs"] = FrozenDict({**defaults, **own.get("kwargs", {}), **overrides})
+        plain_init(self, **own)
+
+    made.__init__ = __init__
+    return made

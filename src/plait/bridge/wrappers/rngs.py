@@ -1,0 +1,57 @@
+"""Random keys across the border: streams as the keys that Linen takes, and Linen's keys as seeds of streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from ...core.objects.rngs import Rngs, as_key
+
+# What Linen calls the stream that initializers draw from, and where missing streams are looked for.
+PARAMS = "params"
+
+
+def linen_keys(rngs: Any) -> dict[str, jax.Array]:
+    """The ``rngs`` of a call of Linen: one key for each stream. (rule B22)
+
+    Args:
+        rngs: ``Rngs``, of which each stream is drawn from once; a key or a seed, which becomes ``params``; a mapping
+            from names to keys or seeds, which are used as they are; or ``None``. ``default`` is called ``params``
+            where there is no stream of that name.
+
+    Raises:
+        ArgumentError: a value is none of these.
+    """
+    if rngs is None:
+        return {}
+    if isinstance(rngs, Rngs):
+        keys = {name: stream() for name, stream in rngs.items()}
+    elif isinstance(rngs, Mapping):
+        keys = {name: as_key(source) for name, source in rngs.items()}
+    else:
+        return {PARAMS: as_key(rngs)}
+    if PARAMS not in keys and "default" in keys:
+        keys[PARAMS] = keys.pop("default")
+    return keys
+
+
+def linen_rngs_dict(linen_module: Any, add_default: bool = False) -> dict[str, Any]:
+    """One fresh key from every random collection of a bound Linen module.
+
+    Args:
+        linen_module: a Linen module whose method runs now.
+        add_default: whether to add a seed ``default`` where the module has no such collection: a draw of ``params``
+            while the module initializes, as Linen itself falls back, and otherwise 0. (rule B28)
+    """
+    keys: dict[str, Any] = {name: linen_module.make_rng(name) for name in linen_module.scope.rngs}
+    if add_default and "default" not in keys:
+        from_params = linen_module.is_initializing() and PARAMS in keys
+        keys["default"] = linen_module.make_rng(PARAMS) if from_params else 0
+    return keys
+
+
+def root_keys(linen_module: Any) -> dict[str, Any]:
+    """The keys that ``init`` or ``apply`` was given, as the user gave them."""
+    return {name: lazy.rng for name, lazy in linen_module.scope.rngs.items()}

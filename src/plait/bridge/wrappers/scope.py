@@ -1,0 +1,69 @@
+"""The scope of one ``init`` or ``apply``: the random streams and mutable collections of all in it. (rule B35)"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from ...core.objects.pytree import Pytree
+from ...core.objects.rngs import Rngs
+
+
+class Scope(Pytree):
+    """The random streams and the mutable collections of one ``init`` or ``apply``; shared by all modules in it.
+
+    Args:
+        rngs: the streams.
+        mutable: which collections may change: a bool, a name, several names, or a ``DenyList`` of Flax.
+
+    Example:
+        >>> scope = plait.bridge.Scope(plait.Rngs(0), mutable=["batch_stats"])
+        >>> scope.is_mutable("batch_stats"), scope.is_mutable("params")
+        (True, False)
+    """
+
+    def __init__(self, rngs: Rngs, mutable: Any, *, initializing: bool = False) -> None:
+        self.rngs = rngs
+        self.mutable = tuple(mutable) if isinstance(mutable, (list, set, frozenset)) else mutable
+        self.initializing = initializing
+
+    def is_mutable(self, collection: str) -> bool:
+        """Whether a collection may change."""
+        return in_filter(self.mutable, collection)
+
+
+def in_filter(mutable: Any, collection: str) -> bool:
+    """Whether a collection is in what Linen calls a collection filter."""
+    if isinstance(mutable, bool):
+        return mutable
+    if isinstance(mutable, str):
+        return mutable == collection
+    deny = getattr(mutable, "deny", None)
+    if deny is not None:
+        return not in_filter(deny, collection)
+    return collection in mutable
+
+
+class _Scopes(threading.local):
+    def __init__(self) -> None:
+        self.entered: list[Scope] = []
+
+
+_scopes = _Scopes()
+
+
+@contextlib.contextmanager
+def entered(scope: Scope) -> Iterator[None]:
+    """``init`` or ``apply`` runs in this scope and thread, until the end."""
+    _scopes.entered.append(scope)
+    try:
+        yield
+    finally:
+        _scopes.entered.pop()
+
+
+def current_scope() -> Scope | None:
+    """The scope of the innermost ``init`` or ``apply`` of this thread."""
+    return _scopes.entered[-1] if _scopes.entered else None

@@ -1,0 +1,228 @@
+"""Convert for good: the values of a Linen checkpoint or a PyTorch state dict as the state of a plait model.
+
+The model decides what is looked for. Each of its variables has a counterpart in the other library, with a name and a
+layout there (``counterparts.py``, ``torch_layouts.py``, ``linen_layouts.py``); the checkpoint is read to names and
+arrays (``sources.py``); a map of names (``name_map.py``) brings the two together (``matching.py``). Arrays are read,
+converted and placed one after the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..checkpoint.stored import StoredArray
+from ..core.functional.split import variables
+from ..core.functional.update import update as update_graph
+from ..core.objects.rngs import RngCount, RngKey, Rngs, RngState
+from ..core.objects.state import State, from_flat_state, to_flat_state
+from ..errors import ConversionError
+from ..paths import Path, describe_path
+from ..typing import DTypeLike
+from . import (
+    linen_layouts as linen_layouts,
+    torch_layouts as torch_layouts,  # they fill the table of layouts
+)
+from .counterparts import Counterpart, check_model, counterparts
+from .layouts import check_library
+from .matching import Matching
+from .name_map import NameMap, Names
+from .report import ConversionReport
+from .sources import read_source, with_collections
+
+_BOXED = ".value"
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """What ``convert_checkpoint`` returns.
+
+    Args:
+        state: the converted variables, under their paths in the model.
+        report: what became of every leaf, on both sides; ``print`` it.
+    """
+
+    state: State
+    report: ConversionReport
+
+
+def convert_checkpoint(
+    source: Any,
+    model: Any,
+    *,
+    layout: str,
+    names: Names = None,
+    dtype: DTypeLike | None = None,
+    strict: bool = True,
+    update: bool = False,
+    rngs: Rngs | None = None,
+) -> Conversion:
+    """Convert a checkpoint of Linen or PyTorch to a state of ``model``.
+
+    Names are those of the other library: a variable of ``model.encoder.layers[0]`` is looked for as
+    ``encoder.layers.0.weight`` in a state dict, and as ``params.encoder.layers.0.kernel`` in a Linen tree. A tree of
+    Linen without collections is taken as that of ``params``. Where names differ, ``names`` says which foreign name
+    stands for which.
+
+    Args:
+        source: the path of a safetensors file, of a folder of sharded ones, of a folder of Orbax, or of a msgpack file
+            of Linen; its bytes; or a mapping of arrays: a state dict of torch, variables of Linen.
+        model: the model, which stays as it is unless ``update`` is set. It may be abstract, as from
+            ``plait.eval_shape``.
+        layout: ``"torch"`` or ``"linen"``: how layers lie in the source.
+        names: a map from names in the source to names of the model, in the words of the source:
+            ``{"transformer.h.*": "blocks.*", "lm_head": None}``. Patterns are matched at the beginning of a name; ``*``
+            stands for anything without a dot, ``**`` for any number of steps; ``None`` drops a name. Or a function
+            from a name to a name.
+        dtype: dtype of the floating-point variables; ``None`` keeps that of the source.
+        strict: whether missing and unexpected leaves are an error; otherwise they are only reported. Values that do
+            not fit always are.
+        update: whether to write the state into the model, if everything fits.
+        rngs: what the random streams of an abstract model are made from by ``update``: a key of the stream of the same
+            name for each.
+
+    Returns:
+        The state and the report. Random streams, caches and what was sown have no part in it.
+
+    Raises:
+        ConversionError: something is missing, unexpected or does not fit, or ``update`` would leave random streams of
+            an abstract model without values; the message names module, collection and
+            leaf, and ``error.report`` has everything. The model is as it was.
+        CheckpointError: there is nothing at the path, or it is damaged.
+        ArgumentError: there is no such layout, or a rule for names does not make sense.
+        ArgumentTypeError: the source is none of these, or ``model`` is a state or a variable.
+
+    Example:
+        >>> import numpy as np
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> weights = {"fc.weight": np.ones((3, 2), np.float32), "fc.bias": np.zeros(3, np.float32)}
+        >>> done = plait.convert.convert_checkpoint(weights, model, layout="torch", names={"fc": ""}, update=True)
+        >>> print(done.report)
+        0 matched, 2 renamed, 0 missing, 0 unexpected
+          renamed  kernel  params  <- fc.weight
+          renamed  bias    params  <- fc.bias
+        >>> model(jnp.ones((1, 2))).tolist()
+        [[2.0, 2.0, 2.0]]
+    """
+    check_library(layout)
+    check_model(model, "convert_checkpoint")
+    arrays = read_source(source)
+    if layout == "linen":
+        arrays = with_collections(arrays)
+    rename = NameMap(names)
+    found, dropped = _renamed(arrays, rename)
+    looked_for, ignored = counterparts(layout, model, found.keys() | {name.removesuffix(_BOXED) for name in found})
+    if layout == "linen":
+        _take_out_of_boxes(found, looked_for)
+    matching = Matching(arrays, found, None if dtype is None else jnp.dtype(dtype))
+    for counterpart in looked_for:
+        matching.add(counterpart)
+    left = [(name, sources) for name, sources in found.items() if name not in matching.used]
+    report = ConversionReport(
+        converted=tuple(matching.converted),
+        missing=tuple(matching.missing),
+        mismatched=tuple(matching.mismatched),
+        unexpected=tuple(source for name, sources in left if name not in ignored for source in sources),
+        dropped=tuple(dropped),
+        ignored=tuple(source for name, sources in left if name in ignored for source in sources),
+        unused_rules=tuple(rename.unused),
+    )
+    if report.mismatched or (strict and not report.is_complete):
+        raise _error(report)
+    state = from_flat_state(matching.leaves)
+    if update:
+        streams = _streams(model, matching.leaves, rngs, strict=strict)
+        update_graph(model, from_flat_state({**matching.leaves, **streams}))
+    return Conversion(state, report)
+
+
+def _streams(model: Any, leaves: Mapping[Path, Any], rngs: Rngs | None, *, strict: bool) -> dict[Path, Any]:
+    """Values for the random streams of an abstract model, which no checkpoint of another library has.
+
+    Raises:
+        ConversionError: there is nothing to make them from, or other variables are left without values.
+    """
+    made: dict[Path, Any] = {}
+    left: list[str] = []
+    for path, variable in to_flat_state(variables(model)):
+        shape = variable.get_raw_value()
+        if path in leaves or not isinstance(shape, jax.ShapeDtypeStruct):
+            continue
+        if isinstance(variable, RngKey) and rngs is not None:
+            key = rngs[variable.get_metadata().get("tag", "default")]()
+            made[path] = variable.copy(jax.random.split(key, shape.shape) if shape.shape else key)
+        elif isinstance(variable, RngCount) and rngs is not None:
+            made[path] = variable.copy(jnp.zeros(shape.shape, shape.dtype))
+        elif strict or isinstance(variable, RngState):
+            left.append(f"{describe_path(path)}: {type(variable).__name__}")
+    if left:
+        raise ConversionError(
+            "the model would be left with shapes that have no values",
+            at=_listed(left),
+            found="an abstract model, and a checkpoint without them",
+            expected="values for random streams, caches and the like, which other libraries do not store",
+            do="convert_checkpoint(..., update=True, rngs=plait.Rngs(0)) makes the streams; make caches and the like "
+            "after the conversion, or convert into a model with values",
+        )
+    return made
+
+
+def _renamed(arrays: dict[str, StoredArray], rename: NameMap) -> tuple[dict[str, list[str]], list[str]]:
+    """New names with the names that became them, and the names that were dropped."""
+    found: dict[str, list[str]] = {}
+    dropped = []
+    for name in arrays:
+        new = rename(name)
+        if new is None:
+            dropped.append(name)
+        else:
+            found.setdefault(new, []).append(name)
+    return found, dropped
+
+
+def _take_out_of_boxes(found: dict[str, list[str]], looked_for: list[Counterpart]) -> None:
+    """Linen stores a boxed value (``Partitioned``) one step below its own name, as ``kernel.value``."""
+    for name in [name for counterpart in looked_for for name in counterpart.names]:
+        if name not in found and name + _BOXED in found:
+            found[name] = found.pop(name + _BOXED)
+
+
+def _error(report: ConversionReport) -> ConversionError:
+    """An error that names module, collection and leaf of what does not fit."""
+    places, found, expected = [], [], []
+    for each in report.mismatched:
+        places.append(f"{each.module}, {each.collection}: {', '.join(each.variables)}")
+        found.append(each.found)
+        expected.append(f"{each.expected} for {', '.join(each.variables)}")
+    for each in report.missing:
+        places.append(f"{each.module}, {each.collection}: {', '.join(each.variables)}")
+        found.append(f"nothing under {', '.join(each.names)}")
+        expected.append(f"{', '.join(each.names)} for {', '.join(each.variables)}")
+    for name in report.unexpected:
+        places.append(f"{name} of the checkpoint")
+        found.append(f"{name}, which no variable of the model wants")
+    if report.unexpected:
+        expected.append("no names but those of the model")
+    do = "rename with names={'their.name': 'our.name'}, drop with names={'their.name': None}"
+    if report.mismatched:
+        do = "make the model with the sizes of the checkpoint, or say the right layout and names"
+    elif report.unused_rules:
+        do += f"; these rules matched nothing: {', '.join(report.unused_rules)}"
+    error = ConversionError(
+        f"the checkpoint does not fit the model: {report.summary()}",
+        at=_listed(places),
+        found=_listed(found),
+        expected=_listed(expected),
+        do=f"{do}; error.report has everything",
+    )
+    error.report = report
+    return error
+
+
+def _listed(lines: list[str]) -> str:
+    more = [f"… and {len(lines) - 8} more"] if len(lines) > 8 else []
+    return "\n            ".join([*lines[:8], *more])

@@ -1,0 +1,164 @@
+"""The counterparts of a model's variables in another library: their names there, and the way to them and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from ..core.functional.split import variables
+from ..core.functional.update import children_by_key
+from ..core.objects.module import Module
+from ..core.objects.nodes import Kind, check_node, kind_of
+from ..core.objects.rngs import RngState
+from ..core.objects.state import FlatState, State, to_flat_state
+from ..core.objects.variable_kinds import Cache, Intermediate, Perturbation
+from ..core.objects.variable_names import variable_name_from_type
+from ..core.objects.variables import Variable
+from ..errors import ArgumentError, ArgumentTypeError
+from ..paths import Path, describe_path, sorted_keys
+from ..words import describe_type
+from .layouts import Layout, Piece, alternatives, path_of_name
+
+# Variables that are no weights: no other library has them in its files.
+_PASSING = (RngState, Cache, Intermediate, Perturbation)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counterpart:
+    """Some variables of one module, and where their values are on the other side.
+
+    Args:
+        module: the path of the module and its class, for messages.
+        variables: the variables, live.
+        paths: their paths in the state of the model.
+        collection: their collection.
+        names: the full foreign names.
+        piece: the way from one to the other.
+        is_again: whether the variables have been reached before, under other names.
+    """
+
+    module: str
+    variables: tuple[Variable[Any], ...]
+    paths: tuple[Path, ...]
+    collection: str
+    names: tuple[str, ...]
+    piece: Piece
+    is_again: bool
+
+
+def counterparts(library: str, model: Any, present: Collection[str] = ()) -> tuple[list[Counterpart], set[str]]:
+    """Those of a model's variables, in the order of its graph, and the names that its layers have no use for.
+
+    Args:
+        library: whose names.
+        model: the model.
+        present: the names that there are, for layers that can lie in several ways.
+    """
+    walk = _Walk(library, model, frozenset(present))
+    return list(walk.visit((), model, ())), walk.ignored
+
+
+def check_model(model: Any, operation: str) -> None:
+    """Refuse what has no layers.
+
+    Raises:
+        ArgumentTypeError: a state or a variable.
+    """
+    check_node(model, operation)
+    if isinstance(model, (Variable, State, FlatState)):
+        raise ArgumentTypeError(
+            f"{operation} takes a model, whose layers say how their variables lie elsewhere",
+            found=describe_type(model),
+            expected="a module, or a container of modules",
+            do="pass the model itself; plait.merge(graphdef, state) makes one of a state",
+        )
+
+
+def is_array(value: Any) -> bool:
+    """Whether a variable's value is one array, or a number, and not a tree of several."""
+    return isinstance(value, (bool, int, float, complex)) or (hasattr(value, "shape") and hasattr(value, "dtype"))
+
+
+class _Walk:
+    def __init__(self, library: str, model: Any, present: frozenset[str]) -> None:
+        self.library = library
+        self.present = present
+        self.ignored: set[str] = set()
+        self.places = {id(variable): path for path, variable in to_flat_state(variables(model))}
+        self.taken: set[int] = set()
+        self.covered: set[Path] = set()
+
+    def visit(self, path: Path, node: Any, above: tuple[int, ...]) -> Iterator[Counterpart]:
+        if id(node) in above:  # a cycle
+            return
+        place = f"{describe_path(path)} ({type(node).__name__})"
+        if isinstance(node, Module):
+            layout = self._layout(path, node)
+            if layout is not None:
+                self.ignored.update(self._prefixed(path, name) for name in layout.ignored)
+                for piece in layout.pieces:
+                    ours = [(*path, *path_of_name(name)) for name in piece.ours]
+                    if not self.covered.issuperset(ours):
+                        found = [_follow(node, path_of_name(name)) for name in piece.ours]
+                        yield self._counterpart(path, place, ours, found, piece)
+        children = children_by_key(node)
+        for key in sorted_keys(children):
+            child, below = children[key], (*path, key)
+            kind = kind_of(child)
+            if kind is Kind.VARIABLE and isinstance(child, Variable):
+                if below not in self.covered and not isinstance(child, _PASSING):
+                    yield self._counterpart(path, place, [below], [child], Piece(str(key), str(key)))
+            elif kind in (Kind.GRAPH, Kind.PYTREE) and child is not None:
+                yield from self.visit(below, child, (*above, id(node)))
+
+    def _layout(self, path: Path, module: Module) -> Layout | None:
+        """The alternative whose names there are; without any, the usual one."""
+        layouts = alternatives(self.library, module)
+        for layout in layouts if self.present else ():
+            for piece in layout.pieces:
+                collection = _collection(_follow(module, path_of_name(piece.ours[0])))
+                if any(self._full(path, name, collection) in self.present for name in piece.theirs):
+                    return layout
+        if not layouts or (_reaches_into_parts(layouts[0]) and self._has_names_below(path)):
+            return None
+        return layouts[0]
+
+    def _has_names_below(self, path: Path) -> bool:
+        below = self._prefixed(path, "")
+        names = (name.partition(".")[2] for name in self.present) if self.library == "linen" else self.present
+        return any(name.startswith(below) for name in names)
+
+    def _counterpart(self, path: Path, place: str, ours: list[Path], found: list[Any], piece: Piece) -> Counterpart:
+        self.covered.update(ours)
+        is_again = all(id(variable) in self.taken for variable in found)
+        self.taken.update(map(id, found))
+        collection = _collection(found[0])
+        names = tuple(self._full(path, name, collection) for name in piece.theirs)
+        places = tuple(self.places[id(variable)] for variable in found)
+        return Counterpart(place, tuple(found), places, collection, names, piece, is_again)
+
+    def _full(self, path: Path, name: str, collection: str) -> str:
+        name = self._prefixed(path, name)
+        return f"{collection}.{name}" if self.library == "linen" else name
+
+    def _prefixed(self, path: Path, name: str) -> str:
+        return ".".join([*map(str, path), name])
+
+
+def _follow(node: Any, path: Path) -> Any:
+    for key in path:
+        node = getattr(node, key) if isinstance(key, str) and not isinstance(node, dict) else node[key]
+    return node
+
+
+def _reaches_into_parts(layout: Layout) -> bool:
+    return any("." in name for piece in layout.pieces for name in piece.ours)
+
+
+def _collection(variable: Variable[Any]) -> str:
+    """The collection of a variable; a class without one gives its own name, and is not registered for it."""
+    try:
+        return variable_name_from_type(type(variable))
+    except ArgumentError:
+        return type(variable).__name__

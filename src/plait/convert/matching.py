@@ -1,0 +1,128 @@
+"""Bringing a model's variables and the arrays of a checkpoint together, one piece of a layer after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..checkpoint.stored import StoredArray
+from ..core.objects.variables import Variable
+from ..paths import Path, describe_path
+from ..words import describe_type
+from .counterparts import Counterpart, is_array
+from .layouts import DoesNotFit
+from .report import Converted, Mismatched, Missing
+
+_NUMBERS = (np.bool_, np.integer, np.floating, np.complexfloating)
+
+
+class Matching:
+    """What became of the variables so far.
+
+    Args:
+        arrays: the arrays of the checkpoint, by their names there.
+        found: the names that the map of names gave, each with the names of the checkpoint that became it.
+        dtype: dtype of the floating-point variables; ``None`` keeps that of the checkpoint.
+    """
+
+    def __init__(self, arrays: dict[str, StoredArray], found: dict[str, list[str]], dtype: Any) -> None:
+        self.arrays = arrays
+        self.found = found
+        self.dtype = dtype
+        self.used: set[str] = set()
+        self.leaves: dict[Path, Any] = {}
+        self.converted: list[Converted] = []
+        self.missing: list[Missing] = []
+        self.mismatched: list[Mismatched] = []
+
+    def add(self, counterpart: Counterpart) -> None:
+        """Look for the values of some variables, and keep them or what is wrong with them."""
+        paths = tuple(map(describe_path, counterpart.paths))
+        absent = tuple(name for name in counterpart.names if name not in self.found)
+        self.used.update(counterpart.names)
+        if absent:
+            if not counterpart.is_again or len(absent) < len(counterpart.names):
+                self.missing.append(Missing(paths, counterpart.collection, counterpart.module, absent))
+            return
+        sources = tuple(source for name in counterpart.names for source in self.found[name])
+        try:
+            misfit = self._misfit(counterpart)
+            if misfit is None:
+                stored = map(self._read, counterpart.names)
+                misfit = self._keep(counterpart, counterpart.piece.to_ours(*stored))
+        except DoesNotFit as error:
+            misfit = (str(error), "values that the layer can hold")
+        if misfit is not None:
+            self.mismatched.append(Mismatched(paths, counterpart.collection, counterpart.module, sources, *misfit))
+        elif not counterpart.is_again:
+            note = self._note(counterpart)
+            self.converted.append(Converted(paths, counterpart.collection, sources, sources != counterpart.names, note))
+
+    def _misfit(self, counterpart: Counterpart) -> tuple[str, str] | None:
+        """What is there and what would fit, by shape and kind of number, if that differs."""
+        for variable in counterpart.variables:
+            if not is_array(variable.get_raw_value()):
+                held = describe_type(variable.get_raw_value())
+                return ", ".join(counterpart.names), f"a variable that holds one array, not {held},"
+        ours = _number_type(_dtype_of(counterpart.variables[0]))
+        own_shapes = [np.shape(variable.get_raw_value()) for variable in counterpart.variables]
+        shapes = counterpart.piece.their_shapes(own_shapes)
+        for name, shape in zip(counterpart.names, shapes, strict=True):
+            for source in self.found[name]:
+                if self.arrays[source].shape != shape:
+                    return f"{source} of shape {self.arrays[source].shape}", f"shape {shape}"
+                if ours is not _number_type(self.arrays[source].dtype):
+                    return f"{source} of dtype {self.arrays[source].dtype}", f"a dtype of {ours.__name__} numbers"
+        return None
+
+    def _read(self, name: str) -> np.ndarray:
+        """The values under a name; where several names of the source became one, all must agree."""
+        first, *others = self.found[name]
+        values = self.arrays[first].read()
+        for other in others:
+            if not np.array_equal(values, self.arrays[other].read()):
+                raise DoesNotFit(f"{first} and {other}, which differ")
+        return values
+
+    def _keep(self, counterpart: Counterpart, values: Sequence[np.ndarray]) -> tuple[str, str] | None:
+        for path, variable, value in zip(counterpart.paths, counterpart.variables, values, strict=True):
+            value = self._placed(value, variable)
+            if path in self.leaves:
+                if not np.array_equal(self.leaves[path].get_raw_value(), value):
+                    names = ", ".join(counterpart.names)
+                    return (
+                        f"{names} with other values than those of {describe_path(path)}",
+                        "equal values: it is shared",
+                    )
+            else:
+                self.leaves[path] = variable.copy(value)
+        return None
+
+    def _placed(self, value: np.ndarray, variable: Variable[Any]) -> jax.Array:
+        """The value as JAX holds it, where the variable's own value lies."""
+        is_real = jnp.issubdtype(value.dtype, np.floating)
+        dtype = self.dtype if self.dtype is not None and is_real else jax.dtypes.canonicalize_dtype(value.dtype)
+        array = np.asarray(value, dtype)
+        like = variable.get_raw_value()
+        sharding = getattr(like, "sharding", None)
+        if sharding is not None and getattr(like, "committed", True):
+            return jax.device_put(array, sharding)
+        return jnp.asarray(array)
+
+    def _note(self, counterpart: Counterpart) -> str:
+        before = {str(self.arrays[source].dtype) for name in counterpart.names for source in self.found[name]}
+        after = {str(self.leaves[path].get_raw_value().dtype) for path in counterpart.paths}
+        return "" if before == after else f"{', '.join(sorted(before))} to {', '.join(sorted(after))}"
+
+
+def _number_type(dtype: Any) -> type:
+    return next((each for each in _NUMBERS if jnp.issubdtype(dtype, each)), np.generic)
+
+
+def _dtype_of(variable: Variable[Any]) -> Any:
+    value = variable.get_raw_value()
+    return value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype

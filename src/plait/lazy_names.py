@@ -1,0 +1,36 @@
+"""Packages whose names load on first use: what their ``__init__`` needs of ``__getattr__`` and ``__dir__``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def lazy_names(
+    package: str, places: Mapping[str, str], modules: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a package that imports nothing by itself.
+
+    Args:
+        package: its ``__name__``.
+        places: public name → the module that has it, relative to the package: ``"sharding"``, or ``"..convert"``.
+        modules: public name → the module itself, relative to the package.
+    """
+    found = {} if modules is None else modules
+
+    def find(name: str) -> Any:
+        if name in found:
+            return importlib.import_module(_relative(found[name]), package)
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(_relative(places[name]), package), name)
+
+    def names() -> list[str]:
+        return sorted({*places, *found})
+
+    return find, names
+
+
+def _relative(module: str) -> str:
+    return module if module.startswith(".") else f".{module}"

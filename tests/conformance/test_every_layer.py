@@ -1,0 +1,239 @@
+"""What every layer does alike, over the table of all of them."""
+
+import copy
+import pickle
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import plait
+from plait._public import PUBLIC
+from tests.conformance.layers import LAYERS, NO_LAYERS
+from tests.nn.twins import Encoder, pure
+
+REFUSING = [case for case in LAYERS if case.refuses is not None]
+every_layer = pytest.mark.parametrize("case", LAYERS, ids=lambda case: case.name)
+every_layer_that_refuses = pytest.mark.parametrize("case", REFUSING, ids=lambda case: case.name)
+each_copy = pytest.mark.parametrize("copied", ["merge", "clone", "deepcopy", "pickle"])
+
+COPIES = {
+    "merge": lambda layer: plait.merge(*plait.split(layer)),
+    "clone": plait.clone,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda layer: pickle.loads(pickle.dumps(layer)),
+}
+
+
+def make(case, **dtypes):
+    return case.make(plait.Rngs(0), **dtypes)
+
+
+def forward(model, x):
+    return model(x)
+
+
+def with_dtype(name):
+    layers = [case for case in LAYERS if name in case.takes]
+    return pytest.mark.parametrize("case", layers, ids=lambda case: case.name)
+
+
+def test_every_layer_has_a_row():
+    homes = {name: home for name, home in PUBLIC.items() if home.startswith("nn.")}
+    public = {name for name in homes if isinstance(getattr(plait, name), type)}
+    assert public == {name for case in LAYERS for name in (case.name, *case.also)} | NO_LAYERS
+
+
+@every_layer
+def test_a_row_makes_the_layers_that_it_names(case):
+    made = {type(module).__name__ for _, module in plait.iter_modules(make(case))}
+    assert {case.name, *case.also} <= made
+
+
+@every_layer
+def test_the_names_of_its_state_are_those_of_the_table(case):
+    """Checkpoints and conversions go by them."""
+    state = plait.to_flat_state(plait.state(make(case), plait.Not(plait.RngState)))
+    found = {".".join(map(str, path)): f"{type(leaf).__name__} {leaf.shape}" for path, leaf in state}
+    assert found == case.state
+
+
+@every_layer
+def test_jit_agrees_with_eager_in_output_and_state(case):
+    eager, compiled = make(case), make(case)
+    step = plait.jit(forward)
+    for _ in range(2):  # the second call takes the fast way
+        np.testing.assert_allclose(step(compiled, case.x), eager(case.x), rtol=1e-5, atol=1e-5)
+    mine, other = pure(plait.state(compiled)), pure(plait.state(eager))
+    for path in mine:
+        np.testing.assert_allclose(mine[path], other[path], rtol=1e-5, atol=1e-5, err_msg=path)
+
+
+@every_layer
+def test_numpy_inputs_give_what_jax_arrays_give(case):
+    np.testing.assert_array_equal(make(case)(np.asarray(case.x)), make(case)(case.x))
+
+
+@every_layer
+def test_equal_constructor_calls_give_one_structure(case):
+    assert plait.graphdef(make(case)) is plait.graphdef(make(case))
+
+
+@each_copy
+@every_layer
+def test_a_copy_is_the_same_layer_and_shares_nothing(case, copied):
+    layer = make(case)
+    layer(case.x)  # a state that is not that of the constructor
+    again = COPIES[copied](layer)
+    if copied != "deepcopy":  # Python copies the jitted functions of JAX, such as jax.nn.sigmoid
+        assert plait.graphdef(again) is plait.graphdef(layer)
+    mine, other = (dict(plait.to_flat_state(plait.variables(each))) for each in (layer, again))
+    assert mine.keys() == other.keys()
+    for path in mine:
+        assert mine[path] is not other[path], path
+        assert jnp.array_equal(mine[path][...], other[path][...]), path
+    np.testing.assert_array_equal(again(case.x), layer(case.x))
+
+
+@every_layer
+def test_eval_shape_gives_the_shapes_and_dtypes(case):
+    layer = make(case)
+    abstract = plait.eval_shape(lambda: make(case))
+    described = lambda node: {path: (leaf.shape, leaf.dtype) for path, leaf in plait.to_flat_state(plait.state(node))}
+    assert plait.graphdef(abstract) is plait.graphdef(layer)
+    assert described(abstract) == described(layer)
+    y = plait.eval_shape(forward, abstract, case.x)
+    assert (y.shape, y.dtype) == (layer(case.x).shape, layer(case.x).dtype)
+
+
+@every_layer
+def test_a_call_leaks_no_tracer(case):
+    layer = make(case)
+    with jax.checking_leaks():
+        plait.jit(forward)(layer, case.x)
+
+
+@with_dtype("dtype")
+def test_it_computes_in_dtype_and_stores_in_float32(case):
+    """L3."""
+    layer = make(case, dtype=jnp.bfloat16)
+    assert layer(case.x).dtype == case.in_bfloat16
+    assert {leaf.dtype for _, leaf in plait.to_flat_state(plait.state(layer, plait.Param))} == {jnp.dtype("float32")}
+
+
+@with_dtype("param_dtype")
+def test_parameters_are_stored_in_param_dtype(case):
+    """L4: before and after a call; a float32 input makes the result float32."""
+    layer = make(case, param_dtype=jnp.bfloat16)
+    y = layer(case.x)
+    assert {leaf.dtype for _, leaf in plait.to_flat_state(plait.state(layer, plait.Param))} == {jnp.dtype(jnp.bfloat16)}
+    assert y.dtype == (jnp.float32 if jnp.issubdtype(case.x.dtype, jnp.floating) else jnp.bfloat16)
+
+
+@every_layer_that_refuses
+@pytest.mark.parametrize("run", [forward, plait.jit(forward)], ids=["eager", "jit"])
+def test_a_wrong_last_axis_names_the_path_and_both_lengths(case, run):
+    below, refusing = case.refuses
+    size = case.x.shape[-1]
+    wrong = jnp.concatenate([case.x, case.x], -1)
+    expected = rf"at +encoder\.layers\[3\]{re.escape(below)} \(an? {refusing or case.name}\)\n  found .*\b{2 * size}\)"
+    with pytest.raises(plait.errors.ShapeError, match=expected) as caught:
+        run(Encoder(make(case)), wrong)
+    assert re.search(rf"\b{size}\b", caught.value.parts["expected"])
+
+
+@every_layer
+@pytest.mark.parametrize("value", [None, 0.0, 1e4], ids=["drawn", "zeros", "large"])
+def test_gradients_are_finite(case, value):
+    """Of parameters and of the input, also where a deviation is zero. Not all are zero."""
+    layer, x = make(case), case.x
+    if value is not None and jnp.issubdtype(x.dtype, jnp.floating):
+        x = jnp.full_like(x, value)
+    argnums = (0, 1) if jnp.issubdtype(x.dtype, jnp.floating) else (0,)
+    loss = lambda layer, x: (layer(x) * jnp.cos(jnp.arange(layer(x).size)).reshape(layer(x).shape)).sum()
+    leaves = jax.tree.leaves(plait.as_pure(plait.grad(loss, argnums=argnums)(layer, x)))
+    assert all(np.isfinite(leaf).all() for leaf in leaves)
+    assert value is not None or any(np.any(leaf) for leaf in leaves)
+
+
+@every_layer
+def test_sharding_metadata_survives(case):
+    """Copies, calls, shapes and gradients; ``vmap`` adds the name of its own axis."""
+    layer = make(case)
+    for path, variable in plait.to_flat_state(plait.variables(layer, plait.Param)):
+        variable.set_metadata(out_sharding=tuple(f"{path[-1]}{axis}" for axis in range(variable.ndim)))
+    names = lambda node: {
+        path: leaf.get_metadata("out_sharding") for path, leaf in plait.to_flat_state(plait.state(node, plait.Param))
+    }
+    before = names(layer)
+    for copied in COPIES.values():
+        assert names(copied(layer)) == before
+    assert names(plait.eval_shape(lambda: plait.clone(layer))) == before
+    plait.jit(forward)(layer, case.x)
+    assert names(layer) == before
+    if before:
+        assert names(plait.grad(lambda layer: layer(case.x).sum())(layer)) == before
+    stack = plait.vmap(
+        lambda _: plait.clone(layer), transform_metadata={plait.PARTITION_NAME: "stacked"}, axis_size=2, in_axes=None
+    )(0)
+    assert names(stack) == {path: ("stacked", *axes) for path, axes in before.items()}
+
+
+@pytest.mark.parametrize("case", [case for case in LAYERS if case.name != "Embed"], ids=lambda case: case.name)
+def test_bfloat16_in_gives_float32_parameters_their_due(case):
+    """L3: the common type of a bfloat16 input and float32 parameters is float32, under strict promotion too."""
+    y = make(case)(case.x.astype(jnp.bfloat16))
+    keeps_dtype = case.name in ("Dropout", "PReLU")
+    assert y.dtype == (jnp.bfloat16 if keeps_dtype else jnp.float32)
+
+
+@every_layer
+def test_a_layer_works_below_a_module(case):
+    np.testing.assert_array_equal(Encoder(make(case))(case.x), make(case)(case.x))
+
+
+# Axes of an input that may have any length, beside the batch.
+LENGTHS = {
+    "Conv": (1, 2),
+    "ConvTranspose": (1,),
+    "Embed": (1,),
+    "GroupNorm": (1,),
+    "InstanceNorm": (1,),
+    "MultiHeadAttention": (1,),
+    "SimpleCell": (1,),
+    "LSTMCell": (1,),
+    "GRUCell": (1,),
+    "Bidirectional": (1,),
+}
+
+
+@pytest.mark.slow
+@every_layer
+def test_one_program_takes_every_size(case):
+    """Ask 17: a symbolic batch, and symbolic lengths where they mean something; three sizes of each."""
+    axes = (0, *LENGTHS.get(case.name, ()))
+    names = [f"n{axis}" if axis in axes else str(size) for axis, size in enumerate(case.x.shape)]
+    shape = jax.export.symbolic_shape(", ".join(names))
+    layer = make(case)
+    graphdef, state = plait.split(layer)
+
+    def forward(state, x):
+        return plait.merge(graphdef, state)(x)
+
+    program = jax.export.export(jax.jit(forward))(state, jax.ShapeDtypeStruct(shape, case.x.dtype))
+    for size in (2, 3, 7):
+        x = case.x
+        for axis in axes:
+            x = jnp.take(x, jnp.arange(size + axis) % x.shape[axis], axis=axis)
+        expected = jax.jit(forward)(state, x)
+        np.testing.assert_allclose(program.call(state, x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_failure_with_a_symbolic_size_names_the_layer():
+    """Ask 17: the layer's path, what it found and what it takes."""
+    model = Encoder(plait.Linear(3, 4, rngs=plait.Rngs(0)))
+    shape = jax.export.symbolic_shape("batch, features")
+    with pytest.raises(plait.errors.ShapeError, match=r"(?s)encoder\.layers\[3\] \(a Linear\).*features.*3"):
+        jax.export.export(jax.jit(lambda x: model(x)))(jax.ShapeDtypeStruct(shape, jnp.float32))
