@@ -38,6 +38,22 @@ ROWS = {
         fix="plait.StateAxes({plait.BatchStat: plait.Carry, ...: None})",
         cure="scan(f, model, x, in_axes=($, 0), out_axes=0); assert model.calls == 8",
     ),
+    "a shared array attribute is set": Row(
+        "scan(f, model, x, in_axes=(None, 0), out_axes=0)",
+        LostUpdateWarning,
+        (r"at +model\.seen", "all iterations share is dropped"),
+        setup=SCAN
+        + "model.seen = jnp.zeros(())\ndef f(model, x):\n    model.seen = model.seen + x.sum()\n    return x\n",
+        fix="plait.StateAxes({jax.Array: plait.Carry, ...: None})",
+        cure="scan(f, model, x, in_axes=($, 0), out_axes=0); assert model.seen == 8",
+    ),
+    "an array attribute of another dtype": Row(
+        "plait.fori_loop(0, 3, f, model)",
+        ArgumentTypeError,
+        (r"at +model\.seen\n", "int32", "float32"),
+        "plait.fori_loop(0, 3, lambda i, m: (f(i, m), setattr(m, 'seen', m.seen.astype(jnp.float32)), m)[2], model)",
+        setup="model.seen = jnp.zeros(())\ndef f(i, model):\n    model.seen = jnp.int32(1)\n    return model\n",
+    ),
     "no pair": Row(
         "scan(lambda c, x: c, 0.0, x)",
         ArgumentTypeError,

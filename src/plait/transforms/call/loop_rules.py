@@ -141,16 +141,16 @@ class Loop:
         return port is None
 
     def warn_of_dropped(self, labels: list[str], kinds: list[type]) -> None:
-        """Warn of writes to what all iterations share.
+        """Warn of writes to variables, or array attributes, that all iterations share.
 
         Warns:
             LostUpdateWarning: names the paths.
         """
         warn(
             LostUpdateWarning,
-            f"{self.name}: what an iteration writes to a variable that all iterations share is dropped",
+            f"{self.name}: what an iteration writes to what all iterations share is dropped",
             at=", ".join(labels[:5]) + (f", and {len(labels) - 5} more" if len(labels) > 5 else ""),
-            found="a new value for a variable whose axis is None",
+            found="a new value where the axis is None",
             expected="that it is only read; every iteration starts from its first value",
             do="carry it, with these axes for the argument: plait.StateAxes({"
             + ", ".join(f"{name_of_class(kind)}: plait.Carry" for kind in dict.fromkeys(kinds))
