@@ -139,7 +139,19 @@ MISTAKES = {
     ),
     "output object": (
         lambda n: plait.cond(True, lambda n: n, lambda n: Node(v=plait.Param(1.0)), n),
-        "(?s)the root: the same object as the root -> Node",
+        r"(?s)at +the output\n +found +a new Node from branch 1.*expected +n, as from branch 0.*plait\.update",
+    ),
+    "parts of the arguments": (
+        lambda n: plait.cond(True, lambda n: (1, n.a), lambda n: (1, n.b), n),
+        r"(?s)at +the output\[1\]\n +found +n\.b from branch 1.*expected +n\.a, as from branch 0",
+    ),
+    "new modules": (
+        lambda n: plait.cond(True, lambda n: Node(size=1), lambda n: Node(size=2), n),
+        r"(?s)at +the output\n +found +size: 1 -> 2.*return modules of one class",
+    ),
+    "a module or an array": (
+        lambda n: plait.cond(True, lambda n: Node(v=plait.Param(1.0)), lambda n: 1.0, n),
+        r"(?s)found +no module from branch 1.*expected +a new Node, as from branch 0",
     ),
     "swapped in one": (
         lambda n: plait.cond(True, lambda n: setattr(n, "c", n.a), lambda n: setattr(n, "c", n.b), n),

@@ -149,4 +149,13 @@ ROWS = {
         "plait.cond(True, f, f, model)",
         setup="def f(m):\n    m.label = 'a'",
     ),
+    "branches that return different modules": Row(
+        "plait.cond(True, lambda a, b: a, lambda a, b: b, model, Two(rngs))",
+        ArgumentError,
+        (r"at +the output\n", r"found +b from branch 1", r"expected +a, as from branch 0"),
+        setup="choose = lambda model: plait.state(model)\nother = Two(rngs)\nother.calls[...] = 3.0",
+        fix="plait.update(model, state)",
+        cure="state = plait.cond(False, lambda a, b: choose(a), lambda a, b: choose(b), model, other)\n"
+        "$\nassert model.calls == 3",
+    ),
 }
