@@ -176,7 +176,7 @@ def _lift(
             return outputs[call.ports.index(VALUE)][0], (call.port(BESIDE, outputs), outcome)
 
         differentiate = jax.value_and_grad(pure, has_aux=True, holomorphic=holomorphic, allow_int=allow_int)
-        (value, (beside, outcome)), part = differentiate(inputs[port])
+        (value, (beside, outcome)), part = call.run(differentiate, inputs[port])
         found = {VALUE: [value], BESIDE: beside}
         out = call.finish([found.get(kind, []) for kind in call.ports], outcome)
         grads = gradients_of(call, args, requests, part, states=carried.updates)

@@ -100,10 +100,8 @@ def _choose(
     calls = [Call(name, f, operands, crossing=crossing, all_values=True) for f in branches]
     kept = [call.kept("branch", _Branch) for call in calls]
     try:
-        if name == "cond":
-            outputs, outcome = jax.lax.cond(index, *kept, calls[0].inputs)
-        else:
-            outputs, outcome = jax.lax.switch(index, kept, calls[0].inputs)
+        chosen = kept if name == "cond" else [kept]
+        outputs, outcome = calls[0].run(getattr(jax.lax, name), index, *chosen, calls[0].inputs)
     except TypeError:
         _explain(kept, branches)
         raise
@@ -185,9 +183,7 @@ def _raise_different(body: Body, before: Outcome, after: Outcome, titles: list[s
     at: str | None = ", ".join(dict.fromkeys(label for label, _ in lines)) or None
     found, expected = "; ".join(line for _, line in lines), f"the structure that {titles[0]} leaves"
     do = "make the same structural changes in every branch, and return outputs of one structure"
-    outputs = [outcome.output for outcome in outcomes]
-    assert outputs[0] is not None
-    assert outputs[1] is not None
+    outputs = [outcome.output for outcome in outcomes if outcome.output is not None]
     if not lines and outputs[0].treedef != outputs[1].treedef:
         found, expected = (
             f"{output.treedef}{how} {title}"

@@ -138,7 +138,8 @@ def scan_ports(
     initial = [] if carry is None else list(inputs[carry])
     # Left to the arrays where there are any, the length may be symbolic.
     told = None if jax.tree_util.tree_leaves(stacked) else size
-    (last, _), (slices, outcome) = jax.lax.scan(iteration, (initial, arrays), stacked, **{**options, "length": told})
+    scan_with = functools.partial(jax.lax.scan, iteration, **{**options, "length": told})
+    (last, _), (slices, outcome) = call.run(scan_with, (initial, arrays), stacked)
     outputs: list[list[Any]] = [[] for _ in call.ports]
     for port, axis in scanned.items():
         outputs[port] = _from_front(slices[port], axis)
@@ -214,7 +215,8 @@ def while_loop(
     call = _loop_call("while_loop", body_fun, (init_val,), (Carry,), crossing)
     asking = _loop_call("while_loop", cond_fun, (init_val,), (Carry,), crossing, output=_Answer)
     turn = call.kept("while_loop", _Turn)
-    last = jax.lax.while_loop(asking.kept("while_loop", _Question), turn, call.port(Carry, call.inputs))
+    loop = functools.partial(jax.lax.while_loop, asking.kept("while_loop", _Question), turn)
+    last = call.run(loop, call.port(Carry, call.inputs))
     return turn.finish(call, last)
 
 
@@ -303,7 +305,8 @@ def fori_loop(
     check_function(body_fun, "fori_loop")
     call = _loop_call("fori_loop", body_fun, (0, init_val), (_Index, Carry), crossing)
     turn = call.kept("fori_loop", _Turn)
-    last = jax.lax.fori_loop(lower, upper, turn, call.port(Carry, call.inputs), unroll=unroll)
+    loop = functools.partial(jax.lax.fori_loop, lower, upper, turn, unroll=unroll)
+    last = call.run(loop, call.port(Carry, call.inputs))
     return turn.finish(call, last)
 
 

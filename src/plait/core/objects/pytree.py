@@ -101,6 +101,7 @@ class Pytree:
     _info: NodeInfo
     _declared: ClassVar[dict[str, str]] = {}
     _pytree: ClassVar[bool] = True
+    _takes_parts: ClassVar[bool] = False  # whether ``update`` adds a dict of variables under a new name
 
     def __init_subclass__(cls, *, pytree: bool | None = None, _slots: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -68,9 +68,7 @@ class Structure:
 
     def leaf_paths(self) -> list[tuple[int, Path]]:
         """For each value: the number of the object that it belongs to, and its path in there."""
-        return [
-            (number, path) for number, path, part in self.part_paths() if isinstance(part, (VariableDef, LeafDef))
-        ]
+        return [(number, path) for number, path, part in self.part_paths() if isinstance(part, (VariableDef, LeafDef))]
 
     def places(self) -> list[Any]:
         """The JAX path of each leaf, objects among them."""
