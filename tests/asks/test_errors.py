@@ -73,7 +73,7 @@ class Mistake:
 
 
 TOP = "the top level (no JAX transform)"
-JAXPR = "a function being traced to a jaxpr (jit, scan, cond, …)"
+JITTED = "a function under jit (<lambda>)"
 LINEAR = "a function under linearization (grad, vjp)"
 CARRIED = "make the model an argument of the function, and use plait's own transform, which carries the change out: "
 
@@ -108,7 +108,7 @@ MISTAKES = {
             "change the value of BatchStat",
             "model.blocks[1].calls (a BatchStat)",
             "BatchStat",
-            JAXPR,
+            JITTED,
             "plait.jit(f)(model, x)",
         ),
         fix="plait.jit(f)(model, x)",
@@ -140,7 +140,7 @@ MISTAKES = {
             "set the attribute 'scale' of a Block",
             "model.blocks[0] (a Block)",
             "Block",
-            JAXPR,
+            JITTED,
             "plait.jit(f)(model, x)",
         ),
         fix="plait.jit(f)(model, x)",
@@ -157,7 +157,7 @@ MISTAKES = {
             "draw from the stream 'noise', which changes its RngCount",
             "model.rngs.noise.count (a RngCount)",
             "RngCount",
-            JAXPR,
+            JITTED,
             "plait.jit(f)(model, x)",
         ),
         fix="plait.jit(f)(model, x)",
@@ -380,10 +380,10 @@ MISTAKES = {
         error=ValueError,
         message="""
             two variables hold one buffer, which cannot be donated
-              at        blocks[0].linear.bias and blocks[1].linear.bias
+              at        model.blocks[0].linear.bias and model.blocks[1].linear.bias
               found     the same array in both
               expected  a buffer of its own for each donated variable
-              do        copy one of them first: variable.value = jnp.copy(variable.value)
+              do        copy one of them first: variable.value = jnp.copy(variable.value), or model = plait.clone(model, arrays=True) for all of a model
         """,
         fix="variable.value = jnp.copy(variable.value)",
         then="step(model)\nassert variable[0] == 1",

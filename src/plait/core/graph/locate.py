@@ -18,6 +18,7 @@ from ...paths import Path, format_path
 from ...words import with_article
 from ..objects.pytree import Pytree
 from ..objects.trace_guard import find_paths
+from ..objects.variables import Variable
 from ..objects.visit import children_if_any, visit
 from .walks import walked_roots
 
@@ -67,6 +68,15 @@ def find_path(target: Any) -> str | None:
                 best = (name, path)
     name, path = best
     return format_path((name, *path) if name else path) if path else None
+
+
+def path_of_value(value: Any) -> str | None:
+    """The path of a variable that holds a value, in the modules that are known, the outermost first."""
+    for name, root in [*modules_in_use(), *(("", root) for root in walked_roots())]:
+        for place in visit(root, children=children_if_any):
+            if isinstance(place.value, Variable) and place.value._cell.raw is value:
+                return format_path((name, *place.path) if name else place.path)
+    return None
 
 
 def describe_place(target: Any) -> str:

@@ -20,10 +20,16 @@ import jax.numpy as jnp
 from jax.tree_util import GetAttrKey
 
 from ..._compat import trace_state
-from ...errors import ArgumentError, ArgumentTypeError, GraphError, NothingSelectedWarning
+from ...errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    GraphError,
+    NothingSelectedWarning,
+    ReplacedVariableWarning,
+)
 from ...notices import warn
 from ...paths import sort_key
-from ...words import describe_type
+from ...words import describe_type, name_of_class
 from .attributes import (
     _NOTHING,
     DATA,
@@ -34,7 +40,7 @@ from .attributes import (
     declared_statuses,
     holds_data,
 )
-from .cells import run_through
+from .cells import ARRAYS, run_through
 from .clock import Stamp, mark_changed
 from .named import from_named, to_named
 from .nodes import (
@@ -48,7 +54,7 @@ from .nodes import (
 )
 from .repr import render_tree, repr_fields, size_comment
 from .statics import HashableMapping, same_static
-from .trace_guard import raise_foreign_trace
+from .trace_guard import path_of, raise_foreign_trace
 from .variables import Variable
 from .visit import visit
 
@@ -163,6 +169,8 @@ class Pytree:
         before = self.__dict__.get(name, _MISSING)
         if before is _MISSING and name in RESERVED:
             raise _reserved(type(self), name)
+        if isinstance(before, Variable) and isinstance(value, ARRAYS):
+            _warn_of_replaced(self, name, before)
         if status is not None:
             info.marks[name] = status  # type: ignore[index]
         object.__setattr__(self, name, value)
@@ -349,6 +357,19 @@ def _warn_if_flax_reads(node: Pytree) -> None:
         if frame.f_back is None:
             return
         frame = frame.f_back
+
+
+def _warn_of_replaced(node: Pytree, name: str, variable: Variable[Any]) -> None:
+    owner, kind = path_of(node) or type(node).__name__, type(variable).__name__
+    warn(
+        ReplacedVariableWarning,
+        f"an array takes the place of a {kind}",
+        at=f"{owner}.{name}",
+        found="an array, which no filter by kind selects: an optimizer does not update it",
+        expected=f"a new value for the {kind}, which stays where it is",
+        do=f"write the value into the variable: module.{name}[...] = value; or make a new one: "
+        f"module.{name} = {name_of_class(type(variable))}(value)",
+    )
 
 
 def _reserved(cls: type, name: str) -> ArgumentError:

@@ -18,7 +18,7 @@ import numpy as np
 from jax.tree_util import GetAttrKey
 
 from ..._compat import ArrayImpl, current_trace, is_mutable_array, new_ref, top_level_trace, trace_state
-from ...errors import MetadataError, VariableAttributeError
+from ...errors import MetadataError, ShapeError, VariableAttributeError
 from ...words import describe_type, name_of_class, with_article
 from .cells import (
     ARRAYS,
@@ -38,11 +38,11 @@ from .clock import DETACHED, mark_changed
 from .detached_cells import note_write
 from .lent_cells import LentCell, latest_flatten
 from .metadata_methods import MetadataMethods, joined_with_box, refuse_hijax, tidied
-from .operators import VariableOperators
+from .operators import VariableOperators, value_of
 from .repr import render_tree, repr_fields, size_comment
 from .settings import defaults
 from .statics import HashableMapping
-from .trace_guard import raise_foreign_trace
+from .trace_guard import path_of, raise_foreign_trace
 from .variable_metadata import HOOKS, VariableMetadata
 
 A = TypeVar("A")
@@ -290,7 +290,10 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         if through_reference:
             cell.raw[... if index is _MISSING else index] = value
         elif index is not _MISSING:
-            store_part(cell, index, value)
+            try:
+                store_part(cell, index, value)
+            except ValueError as error:
+                raise _misfit(self, index, value, error) from error
         elif isinstance(value, ARRAYS):
             cell.raw = value  # type: ignore[assignment]
         else:
@@ -331,10 +334,10 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         return self.get_value()(*args, **kwargs)
 
     def __jax_array__(self) -> jax.Array:
-        return jnp.asarray(self.get_value())
+        return jnp.asarray(value_of(self))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.get_value(), dtype=dtype, copy=copy)
+        return np.array(value_of(self), dtype=dtype, copy=copy)
 
     # Attributes -------------------------------------------------------------------------------------------------------
 
@@ -514,6 +517,21 @@ def _unpickle(cls: type[Variable[Any]], raw: Any, metadata: dict[str, Any] | Non
     )
     metadata = PLAIN_METADATA if metadata is None else metadata
     return make_variable(cls, fitting(raw, metadata), metadata, trace_state.value)
+
+
+def _misfit(variable: Variable[Any], index: Any, value: Any, error: ValueError) -> ValueError:
+    """The error for a value that does not fit the part that it is written to."""
+    raw = variable._cell.raw
+    if not isinstance(raw, ARRAYS):
+        return error
+    place = "[...]" if index is ... else f"[{index!r:.40}]"
+    return ShapeError(
+        "a value does not fit the part of a variable that it is written to",
+        at=(path_of(variable) or with_article(type(variable).__name__)) + place,
+        found=f"an array of shape {np.shape(value)}: {str(error).splitlines()[0]}",
+        expected=f"one that broadcasts to a part of an array of shape {raw.shape}",
+        do="to give the variable another shape: variable.value = value",
+    )
 
 
 def _refuse_references(value: Any, kind: type) -> None:

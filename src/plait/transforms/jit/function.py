@@ -33,6 +33,7 @@ import numpy as np
 
 from ..._compat import Tracer
 from ...core.graph.walks import CachedWalk, drop_runs
+from ...core.objects.cells import gone, is_gone
 from ...core.objects.filters import to_predicate
 from ...errors import ArgumentError, DispatchError, TraceContextError
 from ...paths import describe_path
@@ -249,7 +250,7 @@ class JittedFunction:
             positional, named = compiled.arguments(gathered, args, kwargs)
             returned = compiled.jitted(*positional, **named)
         except (ValueError, RuntimeError) as error:
-            explain_deleted(gathered)
+            explain_deleted(self.f, gathered)
             if self.shardings is not None:
                 self.shardings.explain(error, gathered, args)
             raise
@@ -382,7 +383,7 @@ def finish(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], re
 def explain_buffers(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise an error with paths if a buffer is gone, or a donated buffer is held by two variables."""
     gathered = gather((args, kwargs))
-    explain_deleted(gathered)
+    explain_deleted(compiled.f, gathered)
     compiled.arguments(gathered, args, kwargs)
 
 
@@ -397,31 +398,19 @@ def explain_layout(shardings: Shardings, compiled: Compiled, args: tuple[Any, ..
         shardings.explain(error, gather((args, kwargs)), args)
 
 
-def explain_deleted(gathered: Gathered) -> None:
+def explain_deleted(f: Any, gathered: Gathered) -> None:
     """Name the variables whose buffers an earlier call took over.
 
     Raises:
-        ArgumentError: names their paths.
+        DonatedArrayError: names their paths.
     """
     if gathered.walk is None:
         return
-    gone = [
-        describe_path(path)
-        for cell, path in zip(gathered.walk.cells, gathered.walk.paths(), strict=True)
-        if any(isinstance(leaf, jax.Array) and _is_deleted(leaf) for leaf in jax.tree.leaves(cell.raw))
-    ]
-    if gone:
-        raise ArgumentError(
-            "a variable holds an array that is gone: an earlier call took over its buffer (donation)",
-            at=", ".join(gone[:5]) + (f", and {len(gone) - 5} more" if len(gone) > 5 else ""),
-            found="a deleted array",
-            expected="an array",
-            do="go on with the object that the donating call updated, or donate plait.clone(model, arrays=True)",
-        )
-
-
-def _is_deleted(array: Any) -> bool:
-    return not isinstance(array, Tracer) and array.is_deleted()
+    flags = [any(map(is_gone, jax.tree.leaves(cell.raw))) for cell in gathered.walk.cells]
+    if any(flags):
+        labels = gathered.structure.value_labels(gathered.structure.labels(f)[0])
+        places = [*itertools.compress(labels, flags)]
+        raise gone(", ".join(places[:5]) + (f", and {len(places) - 5} more" if len(places) > 5 else ""))
 
 
 def explain_bad_values(error: Exception, gathered: Gathered) -> None:
