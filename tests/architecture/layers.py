@@ -8,8 +8,8 @@ folder inside an area belong to that folder's own area where it has one, and are
 FILES: dict[str, tuple[str, ...]] = {
     "row 0": ("errors", "words", "notices", "paths", "scratch", "typing", "_compat", "_public"),
     "core/objects": (
-        "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings", "variable_metadata",
-        "cells", "lent_cells", "detached_cells", "metadata_methods", "variables", "variable_kinds", "variable_names",
+        "clock", "named", "statics", "trace_guard", "filters", "repr", "settings", "variable_metadata",
+        "cells", "operators", "lent_cells", "detached_cells", "metadata_methods", "variables", "variable_kinds", "variable_names",
         "nodes",
         "node_predicates", "visit", "same_leaf", "nesting", "state", "state_functions", "pure_dicts", "attributes",
         "sowing", "pytree", "module", "containers", "rngs",
