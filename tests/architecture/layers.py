@@ -9,8 +9,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "row 0": ("errors", "words", "notices", "paths", "scratch", "typing", "_compat", "_public"),
     "core/objects": (
         "clock", "named", "statics", "trace_guard", "filters", "repr", "settings", "variable_metadata",
-        "cells", "operators", "lent_cells", "detached_cells", "metadata_methods", "variables", "variable_kinds", "variable_names",
-        "nodes",
+        "cells", "operators", "lent_cells", "detached_cells", "metadata_methods", "variables", "variable_kinds",
+        "variable_names", "nodes",
         "node_predicates", "visit", "same_leaf", "nesting", "state", "state_functions", "pure_dicts", "attributes",
         "sowing", "pytree", "module", "containers", "rngs",
     ),

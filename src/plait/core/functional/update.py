@@ -10,7 +10,9 @@ from ...errors import GraphError, RegistryError
 from ...paths import Path, describe_path, sorted_keys
 from ..graph.flatten import Link, path_of
 from ..objects.cells import PLAIN_METADATA, Cell
+from ..objects.clock import DETACHED
 from ..objects.containers import List
+from ..objects.detached_cells import note_write
 from ..objects.nodes import _KINDS, Kind, get_node_impl, kind_of, unwrapped
 from ..objects.pytree import Pytree, check_kept_status
 from ..objects.state import FlatState, State
@@ -64,6 +66,8 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
                 cell.raw = source.raw
             else:
                 owner.update_from_state(value)
+            if cell.version == DETACHED:
+                note_write(cell, type(owner))
         elif key is None:
             _write_leaf(owner, value)
         else:

@@ -320,7 +320,7 @@ class Pytree:
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         node = empty_object(type(self), dict(self._info.marks) if self._info.marks else None)
         memo[id(self)] = node
-        node.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        node.__setstate__(copy.deepcopy(to_named(self.__getstate__()), memo))
         return node
 
     def __repr__(self) -> str:

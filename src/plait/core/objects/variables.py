@@ -38,6 +38,7 @@ from .clock import DETACHED, mark_changed
 from .detached_cells import note_write
 from .lent_cells import LentCell, latest_flatten
 from .metadata_methods import MetadataMethods, joined_with_box, refuse_hijax, tidied
+from .named import from_named, to_named
 from .operators import VariableOperators, value_of
 from .repr import render_tree, repr_fields, size_comment
 from .settings import defaults
@@ -472,14 +473,15 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         raw = jax.tree.map(
             lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else copy.deepcopy(leaf, memo), read(cell.raw)
         )
-        metadata = PLAIN_METADATA if cell.metadata is PLAIN_METADATA else copy.deepcopy(cell.metadata, memo)
+        plain = cell.metadata is PLAIN_METADATA
+        metadata = PLAIN_METADATA if plain else from_named(copy.deepcopy(to_named(cell.metadata), memo))
         result = memo[id(self)] = make_variable(type(self), fitting(raw, metadata), metadata, trace_state.value)
         return result
 
     def __reduce__(self) -> Any:
         cell = self._cell
         raw = read(cell.raw)
-        metadata = None if cell.metadata is PLAIN_METADATA else cell.metadata
+        metadata = None if cell.metadata is PLAIN_METADATA else to_named(cell.metadata)
         return _unpickle, (type(self), jax.tree.map(storable, raw), metadata)
 
     def __repr__(self) -> str:
@@ -515,8 +517,8 @@ def _unpickle(cls: type[Variable[Any]], raw: Any, metadata: dict[str, Any] | Non
         raw,
         is_leaf=lambda leaf: isinstance(leaf, StoredKey),
     )
-    metadata = PLAIN_METADATA if metadata is None else metadata
-    return make_variable(cls, fitting(raw, metadata), metadata, trace_state.value)
+    entries: Any = PLAIN_METADATA if metadata is None else from_named(metadata)
+    return make_variable(cls, fitting(raw, entries), entries, trace_state.value)
 
 
 def _misfit(variable: Variable[Any], index: Any, value: Any, error: ValueError) -> ValueError:

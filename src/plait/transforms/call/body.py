@@ -23,6 +23,7 @@ import numpy as np
 
 from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
 from ...core.graph.flatten import path_of
+from ...core.objects.named import Sentinel
 from ...core.objects.nodes import Static
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, AxisNameMismatchError
@@ -37,7 +38,7 @@ from .outcome import INPUT, Address, Outcome
 from .prefixes import Carry, Prefix, is_graph_leaf
 
 # What is written goes out by the port that it came in by.
-OWN: Any = type("Own", (), {"__repr__": lambda self: "its own port"})()
+OWN: Any = Sentinel(__name__, "OWN", "its own port")
 
 
 @dataclasses.dataclass(frozen=True)

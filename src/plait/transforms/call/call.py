@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 import jax
 
 from ...core.graph.locate import crossings, remember_cause
+from ...core.objects.named import Sentinel
 from ...core.tools.method_observers import is_observing
 from ...errors import ArgumentTypeError, StaticValueError
 from .aliasing import Treatment, check_aliasing
@@ -44,7 +45,7 @@ from .write_back import write_back
 T = TypeVar("T")
 
 # The port of values that a transform treats all alike.
-ALL = type("All", (), {"__repr__": lambda self: "all"})()
+ALL = Sentinel(__name__, "ALL", "all")
 
 
 class Call:

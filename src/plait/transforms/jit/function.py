@@ -46,7 +46,7 @@ from ..call.policy import STRUCTURE, Crossing
 from ..call.prefixes import is_graph_leaf
 from ..call.write_back import write_back
 from .compiled import Compiled, Donation, Layout, TraceSignature
-from .dispatch import Parameters, can_be_named, entrance_code, make_entrance, make_run
+from .dispatch import Parameters, can_be_named, entrance_code, make_entrance, make_run, running_entrance
 from .shapes import shapes_of_call
 from .shardings import Shardings, leave_in_layout
 from .stages import Lowered, Traced
@@ -55,7 +55,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 CHECK_DISPATCH = os.environ.get("PLAIT_CHECK_DISPATCH", "0") not in ("", "0")
-_numbers = itertools.count()
+
+# Keys of runs, counted from a place of this process's own: a jitted function that cloudpickle takes to another process
+# still has the number of an entrance, which must be that of no other function there.
+_numbers = itertools.count(int.from_bytes(os.urandom(5), "big") << 20)
 
 
 class _Token:
@@ -229,6 +232,7 @@ class JittedFunction:
         self.history: list[TraceSignature] = []
         self.tokens: dict[Layout, _Token] = {}
         self.codes: dict[Layout, Any] = {}
+        self.itself: Callable[[], Any] | None = None
         self.explain = explain_buffers if shardings is None else functools.partial(explain_layout, shardings)
 
     def entrance(self) -> Any:
@@ -241,8 +245,14 @@ class JittedFunction:
         self.itself = weakref.ref(wrapper)  # or it would keep itself
         return wrapper
 
+    def __reduce__(self) -> Any:  # what it has compiled stays behind
+        given = (self.static_numbers, self.static_names), self.options, self.donation, self.shardings, self.crossing
+        return JittedFunction, (self.f, *given)
+
     def general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The general way of a call."""
+        if self.itself is None and (entrance := running_entrance(sys._getframe(1))) is not None:  # unpickled
+            self.itself, self.first_code = weakref.ref(entrance), entrance.__code__
         args, kwargs = self.prepare(args, kwargs)
         gathered = self.gathered(args, kwargs)
         try:
@@ -329,7 +339,7 @@ class JittedFunction:
             walk.runs[number] = run
         kept[number] = run
         code = self.codes.get(layout) or self.codes.setdefault(layout, entrance_code(self.parameters, layout, number))
-        jitted = self.itself()
+        jitted = self.itself and self.itself()
         if jitted is not None and jitted.__code__ is not code:
             jitted.__code__ = code
 
@@ -365,7 +375,7 @@ class JittedFunction:
         """Forget what was compiled."""
         for compiled in self.compiled.values():
             compiled.jitted.clear_cache()
-        jitted = self.itself()
+        jitted = self.itself and self.itself()
         if jitted is not None:
             jitted.__code__ = self.first_code
         self.compiled.clear()
