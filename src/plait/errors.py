@@ -43,8 +43,8 @@ builtin exception that a user would catch::
     └── CollectionTypeError          (ValueError, AssertionError)  a box of another kind than its collection
 
 Warnings stand beside them: ``CapturedModelWarning``, for a model that a jitted function captures,
-``LostUpdateWarning``, for a change that reaches no one, ``ReplacedVariableWarning``, for an array that takes the place
-of a variable, ``SingleValueWarning``,
+``LostUpdateWarning``, for a change that reaches no one, ``LostSharingWarning``, for a shared part of which JAX makes
+copies, ``ReplacedVariableWarning``, for an array that takes the place of a variable, ``SingleValueWarning``,
 for statistics of one value, ``NothingSelectedWarning``, for a filter or a tag that matches nothing,
 ``UnevenLayoutWarning``, for a dimension that a mesh cannot divide, and ``LoggerWarning``, for a logger that failed.
 """
@@ -247,6 +247,10 @@ class CapturedModelWarning(UserWarning):
 
 class LostUpdateWarning(UserWarning):
     """A change is lost: of a variable inside a transform, or of a state that was split from a model and not used."""
+
+
+class LostSharingWarning(UserWarning):
+    """JAX takes a model for a tree, and makes a copy of what is shared for each place."""
 
 
 class ReplacedVariableWarning(UserWarning):

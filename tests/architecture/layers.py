@@ -12,7 +12,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "cells", "operators", "lent_cells", "detached_cells", "metadata_methods", "variables", "variable_kinds",
         "variable_names", "nodes",
         "node_predicates", "visit", "same_leaf", "nesting", "state", "state_functions", "pure_dicts", "attributes",
-        "sowing", "pytree", "module", "containers", "rngs",
+        "sowing", "jax_flattening", "pytree", "module", "containers", "rngs",
     ),
     "core/graph": (
         "graphdef", "diff", "flatten", "identities", "axes", "plan", "state_leaves", "unflatten", "walks", "locate",

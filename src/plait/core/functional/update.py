@@ -82,6 +82,8 @@ def _write_leaf(target: Any, value: Any) -> None:
             target._cell.raw[...] = value
         else:
             target._cell.raw = value
+            if target._cell.version == DETACHED:
+                note_write(target._cell, type(target))
     else:
         target[...] = value[...] if is_mutable_array(value) else value
 

@@ -42,6 +42,7 @@ from .attributes import (
 )
 from .cells import ARRAYS, run_through
 from .clock import Stamp, mark_changed
+from .jax_flattening import check_no_cycle, watched
 from .named import from_named, to_named
 from .nodes import (
     DataElem,
@@ -275,11 +276,16 @@ class Pytree:
         if "flax.nnx" in sys.modules:
             _warn_if_flax_reads(self)
         children, aux = self._tree_parts()
+        check_no_cycle(self)
         return [(GetAttrKey(name), value) for name, value in children], aux
 
     def _tree_flatten(self) -> Any:
         if "flax.nnx" in sys.modules:
             _warn_if_flax_reads(self)
+        values, aux = self._tree_values()
+        return watched(self, values), aux
+
+    def _tree_values(self) -> tuple[list[Any], Any]:
         children, aux = self._tree_parts()
         return [value for _, value in children], aux
 
