@@ -80,7 +80,7 @@ CARRIED = "make the model an argument of the function, and use plait's own trans
 
 def trace_error(what, at, kind, found, fix):
     return f"""
-        cannot {what} from another trace than the one it belongs to
+        Cannot mutate {kind}: cannot {what} from another trace than the one it belongs to
           at        {at}
           found     the current trace is {found}
           expected  {TOP}, where the {kind} was created
@@ -181,7 +181,7 @@ MISTAKES = {
         wrong="plait.jit(model.blocks[1].__call__)",
         error=ValueError,
         message="""
-            jit was given a bound method of a module
+            jit does not support bound methods, and was given one of a module
               at        model.blocks[1] (a Block)
               found     the method '__call__' bound to a Block
               expected  a function that takes the module as an argument
@@ -221,7 +221,7 @@ MISTAKES = {
         wrong="model.blocks[1].norm(x)",
         error=ValueError,
         message="""
-            BatchNorm was not told whether to use use_running_average
+            No `use_running_average` argument was provided to BatchNorm
               at        model.blocks[1].norm (a BatchNorm)
               found     use_running_average=None in the constructor and in the call
               expected  True or False in one of the two
@@ -262,7 +262,7 @@ MISTAKES = {
         wrong="self.scales = plait.static(scales)",
         error=ValueError,
         message="""
-            data was found under an attribute marked static
+            Found data under an attribute marked static
               at        Block.scales[0]
               found     a Param
               expected  numbers, strings, functions and other values without arrays, variables or modules

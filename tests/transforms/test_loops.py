@@ -383,7 +383,7 @@ MISTAKES = {
     "no array": (lambda: scan(lambda c, x: c)(0.0, "text"), r"(?s)no array.*at +x.*'text'"),
     "several carries": (
         lambda: scan(lambda c, x: c, (plait.Carry, plait.Carry))(0.0, 0.0),
-        r"(?s)several Carry.*in_axes\[0\], in_axes\[1\]",
+        r"(?s)multiple Carry.*in_axes\[0\], in_axes\[1\]",
     ),
     "nested carry": (
         lambda: scan(lambda c: c, ({"a": plait.Carry},), {"a": plait.Carry})({"a": 0.0}),
@@ -391,7 +391,7 @@ MISTAKES = {
     ),
     "one side": (
         lambda: scan(lambda c, x: c, (plait.Carry, 0), 0),
-        r"(?s)one side only.*in_axes=\(Carry, 0\), out_axes=0",
+        r"(?s)must also have Carry.*in_axes=\(Carry, 0\), out_axes=0",
     ),
     "output without axis": (
         lambda: scan(lambda c, x: (c, x), out_axes=(plait.Carry, None)),

@@ -105,7 +105,7 @@ def scan(
         size = check_axes(call, length)
         if size is None:
             raise ArgumentError(
-                "scan does not know how many iterations to make",
+                "scan got no values to scan over, and does not know how many iterations to make",
                 found="no argument with an axis, and no length",
                 expected="one of the two",
                 do="pass the number of iterations: plait.scan(f, length=10)",
@@ -328,14 +328,14 @@ def _carry_positions(in_axes: Any, out_axes: Any) -> tuple[int | None, int | Non
     for argument, places in (("in_axes", places_in), ("out_axes", places_out)):
         if len(places) > 1 or any(len(place) > 1 for place in places):
             raise ArgumentError(
-                f"scan: {argument} has several Carry, or one below the top",
+                f"scan: Found multiple Carry definitions in {argument}, or one below the top",
                 found=f"Carry at {', '.join(f'{argument}{jax.tree_util.keystr(place)}' for place in places)}",
                 expected="at most one, in place of a whole argument or output",
                 do="put what is carried into one argument, such as a tuple",
             )
     if len(places_in) != len(places_out):
         raise ArgumentError(
-            "scan: Carry stands on one side only",
+            "scan: If one of in_axes or out_axes has Carry, the other must also have Carry",
             found=f"in_axes={_show(in_axes)}, out_axes={_show(out_axes)}",
             expected="Carry in both, or in neither",
             do="return the carry, and mark it: out_axes=(plait.Carry, 0)",
@@ -344,7 +344,7 @@ def _carry_positions(in_axes: Any, out_axes: Any) -> tuple[int | None, int | Non
         values = leaf.values_ if isinstance(leaf, FilterMapping) else (leaf,)
         if None in values or (isinstance(leaf, FilterMapping) and Carry in values):
             raise ArgumentError(
-                "scan: an output has no axis to be stacked along",
+                "scan: Cannot broadcast output state: an output has no axis to be stacked along",
                 at=f"out_axes{jax.tree_util.keystr(path)}",
                 found=f"{leaf!r}",
                 expected="an integer" + (" for every filter" if isinstance(leaf, FilterMapping) else ", or Carry"),

@@ -122,7 +122,7 @@ ROWS = {
         "model.layers += [x, x, x, x]; plait.update(model, {'layers': {5: x}})",
     ),
     "pop without a filter": Row(
-        "plait.pop(model)", FilterError, "pop needs at least one filter", "plait.pop(model, ...)", fix="..."
+        "plait.pop(model)", FilterError, "Expected at least one filter", "plait.pop(model, ...)", fix="..."
     ),
     "pop from a tuple": Row(
         "plait.pop(pair, ...)",

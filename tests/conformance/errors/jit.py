@@ -25,7 +25,7 @@ def of_a_bound_method(transform: str, cure: str, fix: str) -> Row:
     return Row(
         f"plait.{transform}",
         ArgumentError,
-        ("bound method of a module", "a Linear"),
+        ("does not support bound methods", "a Linear"),
         fix=fix,
         setup=LAYER,
         cure=cure,

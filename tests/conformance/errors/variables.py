@@ -78,7 +78,7 @@ ROWS = {
     "an attribute that is assigned": Row(
         "variable.scale = value",
         VariableAttributeError,
-        "cannot assign the attribute 'scale' of a Param",
+        "Cannot set attribute 'scale' of a Param",
         setup=VARIABLE,
         fix="variable.set_metadata(scale=value)",
         cure="$; variable.value = value",

@@ -42,7 +42,7 @@ def raise_foreign_trace(trace: Any, owner: Any, action: str) -> None:
     there = "that around it, another of the same kind" if there == here else there
     transform = transform_of(current_trace())
     raise TraceContextError(
-        f"cannot {what} from another trace than the one it belongs to",
+        f"Cannot mutate {kind}: cannot {what} from another trace than the one it belongs to",
         at=f"{path} ({with_article(kind)})" if path else with_article(kind),
         found=f"the current trace is {here}",
         expected=f"{there}, where the {kind} was created",

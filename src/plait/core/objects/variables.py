@@ -372,7 +372,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
             self._set_own(name, value)
             return
         raise VariableAttributeError(
-            f"cannot assign the attribute {name!r} of {describe_type(self)}",
+            f"Cannot set attribute {name!r} of {describe_type(self)}",
             found="an assignment to an attribute",
             expected="`.value` and `[...]` are the only things that can be assigned",
             do=f"for the value write variable.value = value, for metadata variable.set_metadata({name}=value)",
@@ -440,7 +440,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         """
         if type(self) is not type(other):
             raise MetadataError(
-                "copy_from takes a variable of the same class",
+                "Cannot copy from incompatible container: copy_from takes a variable of the same class",
                 found=describe_type(other),
                 expected=describe_type(self),
                 do="take the value alone: variable.set_value(other.get_value())",
@@ -541,7 +541,7 @@ def _refuse_references(value: Any, kind: type) -> None:
         return
     if any(map(is_mutable_array, jax.tree.leaves(value))):
         raise MetadataError(
-            f"a JAX Ref is not allowed as the value of {with_article(kind.__name__)}",
+            f"Cannot pass a Ref directly: a JAX Ref is not allowed as the value of {with_article(kind.__name__)}",
             found="a value that is, or contains, a JAX Ref",
             expected="arrays or other values",
             do=f"pass the array and let the variable make the reference: {name_of_class(kind)}(x, ref=True)",

@@ -79,7 +79,8 @@ class Loop:
                 or id(first) in shared
             ):
                 raise ArgumentError(
-                    f"{self.name}: the references in the carry changed",
+                    f"{self.name}: the references in the carry changed. "
+                    "Carry references must be the same between iterations",
                     at=f"the carry{jax.tree_util.keystr(path)}",
                     found=f"another {type(second).__name__} than the {type(first).__name__} that came in",
                     expected="the same object",
