@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import os
 import sys
 from typing import Any
 
@@ -58,20 +59,56 @@ def describe_trace(token: Any) -> str:
     trace = token() if token is not None else None
     if trace is None:
         return "a JAX trace that has ended"
-    kind = type(trace).__name__
+    kind, info = type(trace).__name__, _debug_info(trace)
     words = {
-        "DynamicJaxprTrace": "a function being traced to a jaxpr (jit, scan, cond, …)",
+        "DynamicJaxprTrace": f"a function under {transform_of(token) or getattr(info, 'traced_for', 'a transform')}",
         "BatchTrace": "a function under vmap",
         "JVPTrace": "a function under forward differentiation (grad, jvp)",
         "LinearizeTrace": "a function under linearization (grad, vjp)",
     }
-    return words.get(kind, f"a {kind}")
+    return words.get(kind, f"a {kind}") + _describe_function(info)
+
+
+def _debug_info(trace: Any) -> Any:
+    """What JAX knows of the function that it traces: what for, its name, file and line; ``None`` if nothing."""
+    return getattr(getattr(trace, "frame", None), "debug_info", None)
+
+
+def _describe_function(info: Any) -> str:
+    """``(step, train.py:12)``, in brackets after something; the place only of a user's function."""
+    name, file, line = (getattr(info, f"func_{what}", None) for what in ("name", "filename", "lineno"))
+    if not name or name == "<unknown>":
+        return ""
+    if not file or file.startswith((_PLAIT, _JAX)) or not os.path.exists(file):
+        return f" ({name})"
+    return f" ({name}, {os.path.basename(file)}:{line})"
+
+
+_PLAIT, _JAX = (os.path.dirname(os.path.abspath(place)) + os.sep for place in (__file__, str(jax.__file__)))
+
+# What JAX calls the purpose of a trace → the transform of plait's that makes such traces.
+_TRANSFORMS = {
+    "scan": "scan",
+    "fori_loop": "fori_loop",
+    "while_body": "while_loop",
+    "while_cond": "while_loop",
+    "cond": "cond",
+    "switch": "switch",
+    "checkpoint / remat": "remat",
+    "shard_map": "shard_map",
+    "pmap": "pmap",
+    "custom_vjp fun": "custom_vjp",
+    "custom_jvp fun": "custom_jvp",
+}
 
 
 def transform_of(token: Any) -> str | None:
     """The name of plait's transform that makes traces of this kind; ``None`` where there is none."""
-    kinds = {"DynamicJaxprTrace": "jit", "JVPTrace": "grad", "LinearizeTrace": "grad"}
-    return kinds.get(type(token() if token is not None else None).__name__)
+    trace = token() if token is not None else None
+    if type(trace).__name__ == "DynamicJaxprTrace":
+        return _TRANSFORMS.get(getattr(_debug_info(trace), "traced_for", "jit"), "jit")
+    kinds = {"JVPTrace": "grad", "LinearizeTrace": "grad", "BatchTrace": "vmap", "ShardMapTrace": "shard_map"}
+    return kinds.get(type(trace).__name__)
 
 
 def promotes_nothing() -> bool:

@@ -17,6 +17,7 @@ builtin exception that a user would catch::
     ├── MetadataKeyError             (KeyError)       a metadata name that is not there
     ├── VariableAttributeError       (AttributeError) an attribute that a variable does not have
     ├── ArgumentError                (ValueError)     an argument of the right type and a wrong value
+    │   └── DonatedArrayError        (RuntimeError)   an array that is gone: an earlier call took over its buffer
     ├── ArgumentTypeError            (TypeError)      an argument of the wrong type
     ├── ShapeError                   (ValueError)     an array whose shape, rank or dtype a layer does not take
     ├── NonFiniteError               (FloatingPointError)  a NaN or an infinity, found by ``plait.debug_nans``
@@ -42,7 +43,8 @@ builtin exception that a user would catch::
     └── CollectionTypeError          (ValueError, AssertionError)  a box of another kind than its collection
 
 Warnings stand beside them: ``CapturedModelWarning``, for a model that a jitted function captures,
-``LostUpdateWarning``, for a change that reaches no one, ``SingleValueWarning``,
+``LostUpdateWarning``, for a change that reaches no one, ``LostSharingWarning``, for a shared part of which JAX makes
+copies, ``ReplacedVariableWarning``, for an array that takes the place of a variable, ``SingleValueWarning``,
 for statistics of one value, ``NothingSelectedWarning``, for a filter or a tag that matches nothing,
 ``UnevenLayoutWarning``, for a dimension that a mesh cannot divide, and ``LoggerWarning``, for a logger that failed.
 """
@@ -187,6 +189,10 @@ class ArgumentError(PlaitError, ValueError):
     """An argument has a value that the function cannot take."""
 
 
+class DonatedArrayError(ArgumentError, RuntimeError):
+    """An array was to be used that is gone, because an earlier call took over its buffer."""
+
+
 class ArgumentTypeError(PlaitError, TypeError):
     """An argument has a type that the function cannot take."""
 
@@ -287,6 +293,14 @@ class CapturedModelWarning(UserWarning):
 
 class LostUpdateWarning(UserWarning):
     """A change is lost: of a variable inside a transform, or of a state that was split from a model and not used."""
+
+
+class LostSharingWarning(UserWarning):
+    """JAX takes a model for a tree, and makes a copy of what is shared for each place."""
+
+
+class ReplacedVariableWarning(UserWarning):
+    """An array was assigned to an attribute that held a variable: it is part of no filter by kind any more."""
 
 
 class SingleValueWarning(UserWarning):

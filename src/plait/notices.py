@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import jax
+
 from .errors import NothingSelectedWarning, PlaitError
 from .words import describe_filter
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
+_NOT_THE_USERS = tuple(os.path.dirname(os.path.abspath(str(place))) + os.sep for place in (__file__, jax.__file__))
 
 
 def warn(kind: type[Warning], message: str, **parts: str | None) -> None:
@@ -42,10 +44,10 @@ def warn_nothing_selected(
 
 
 def _levels_out() -> int:
-    """How many frames there are from ``warn`` to the user's own code."""
+    """How many frames there are from ``warn`` to the user's own code, which is neither plait's nor JAX's."""
     level = 1
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
         frame = frame.f_back
         level += 1
     return level

@@ -21,8 +21,9 @@ def with_article(name: str) -> str:
 
 
 def name_of_class(cls: type) -> str:
-    """A class as a program writes it: ``plait.Param``, or ``Scale`` for one of its own."""
-    return f"plait.{cls.__name__}" if cls.__module__.split(".")[0] == "plait" else cls.__name__
+    """A class as a program writes it: ``plait.Param``, ``jax.Array``, or ``Scale`` for one of its own."""
+    package = cls.__module__.split(".")[0]
+    return f"{package}.{cls.__name__.rpartition('.')[2]}" if package in ("plait", "jax") else cls.__name__
 
 
 def describe_filter(filter: Any) -> str:

@@ -11,11 +11,11 @@ FILES: dict[str, tuple[str, ...]] = {
         "typing", "_compat", "_public",
     ),
     "core/objects": (
-        "clock", "named", "statics", "trace_guard", "filters", "operators", "repr", "settings", "variable_metadata",
-        "cells", "lent_cells", "detached_cells", "metadata_methods", "variables", "variable_kinds", "variable_names",
-        "nodes",
+        "clock", "named", "statics", "trace_guard", "filters", "repr", "settings", "variable_metadata",
+        "cells", "operators", "lent_cells", "detached_cells", "metadata_methods", "variables", "variable_kinds",
+        "variable_names", "nodes",
         "node_predicates", "visit", "same_leaf", "nesting", "state", "state_functions", "pure_dicts", "attributes",
-        "sowing", "pytree", "modes", "module", "containers", "rngs",
+        "sowing", "jax_flattening", "pytree", "modes", "module", "containers", "rngs",
     ),
     "core/graph": (
         "graphdef", "diff", "flatten", "identities", "axes", "plan", "state_leaves", "unflatten", "walks", "locate",

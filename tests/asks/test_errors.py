@@ -73,14 +73,14 @@ class Mistake:
 
 
 TOP = "the top level (no JAX transform)"
-JAXPR = "a function being traced to a jaxpr (jit, scan, cond, …)"
+JITTED = "a function under jit (<lambda>)"
 LINEAR = "a function under linearization (grad, vjp)"
 CARRIED = "make the model an argument of the function, and use plait's own transform, which carries the change out: "
 
 
 def trace_error(what, at, kind, found, fix):
     return f"""
-        cannot {what} from another trace than the one it belongs to
+        Cannot mutate {kind}: cannot {what} from another trace than the one it belongs to
           at        {at}
           found     the current trace is {found}
           expected  {TOP}, where the {kind} was created
@@ -108,7 +108,7 @@ MISTAKES = {
             "change the value of BatchStat",
             "model.blocks[1].calls (a BatchStat)",
             "BatchStat",
-            JAXPR,
+            JITTED,
             "plait.jit(f)(model, x)",
         ),
         fix="plait.jit(f)(model, x)",
@@ -140,7 +140,7 @@ MISTAKES = {
             "set the attribute 'scale' of a Block",
             "model.blocks[0] (a Block)",
             "Block",
-            JAXPR,
+            JITTED,
             "plait.jit(f)(model, x)",
         ),
         fix="plait.jit(f)(model, x)",
@@ -157,7 +157,7 @@ MISTAKES = {
             "draw from the stream 'noise', which changes its RngCount",
             "model.rngs.noise.count (a RngCount)",
             "RngCount",
-            JAXPR,
+            JITTED,
             "plait.jit(f)(model, x)",
         ),
         fix="plait.jit(f)(model, x)",
@@ -181,7 +181,7 @@ MISTAKES = {
         wrong="plait.jit(model.blocks[1].__call__)",
         error=ValueError,
         message="""
-            jit was given a bound method of a module
+            jit does not support bound methods, and was given one of a module
               at        model.blocks[1] (a Block)
               found     the method '__call__' bound to a Block
               expected  a function that takes the module as an argument
@@ -221,7 +221,7 @@ MISTAKES = {
         wrong="model.blocks[1].norm(x)",
         error=ValueError,
         message="""
-            BatchNorm was not told whether to use use_running_average
+            No `use_running_average` argument was provided to BatchNorm
               at        model.blocks[1].norm (a BatchNorm)
               found     use_running_average=None in the constructor and in the call
               expected  True or False in one of the two
@@ -262,7 +262,7 @@ MISTAKES = {
         wrong="self.scales = plait.static(scales)",
         error=ValueError,
         message="""
-            data was found under an attribute marked static
+            Found data under an attribute marked static
               at        Block.scales[0]
               found     a Param
               expected  numbers, strings, functions and other values without arrays, variables or modules
@@ -380,10 +380,10 @@ MISTAKES = {
         error=ValueError,
         message="""
             two variables hold one buffer, which cannot be donated
-              at        blocks[0].linear.bias and blocks[1].linear.bias
+              at        model.blocks[0].linear.bias and model.blocks[1].linear.bias
               found     the same array in both
               expected  a buffer of its own for each donated variable
-              do        copy one of them first: variable.value = jnp.copy(variable.value)
+              do        copy one of them first: variable.value = jnp.copy(variable.value), or model = plait.clone(model, arrays=True) for all of a model
         """,
         fix="variable.value = jnp.copy(variable.value)",
         then="step(model)\nassert variable[0] == 1",

@@ -1,5 +1,6 @@
 """Save and restore: what was saved comes back exactly, or nothing changes."""
 
+import gc
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -12,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import plait
 from plait import checkpoint
-from plait.errors import ArgumentTypeError, CheckpointError, GraphError
+from plait.errors import ArgumentTypeError, CheckpointError, GraphError, LostUpdateWarning
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -319,3 +320,26 @@ def test_an_empty_folder_is_a_free_path(tmp_path):
     (tmp_path / "empty").mkdir()
     path = checkpoint.save(tmp_path / "empty", {"x": plait.Param(jnp.ones(2))})
     assert checkpoint.restore(path, {"x": plait.Param(jnp.zeros(2))}).step is None
+
+
+def test_a_state_that_is_restored_and_dropped_is_told(tmp_path):
+    """Its values reach no model: the warning names what does. A state that is used, and live variables, are fine."""
+    saved, model = (plait.Linear(2, 3, rngs=plait.Rngs(seed)) for seed in (0, 1))
+    path = plait.checkpoint.save(tmp_path / "model", saved)
+
+    def restore_and_drop():
+        plait.checkpoint.restore(path, plait.state(model))
+        gc.collect()
+
+    with pytest.warns(LostUpdateWarning, match=r"plait\.update\(model, state\), or write into .*variables") as told:
+        restore_and_drop()
+    assert {each.filename for each in told} == {__file__}
+    state = plait.state(model)
+    plait.checkpoint.restore(path, state)
+    plait.update(model, state)
+    assert (model.kernel[...] == saved.kernel[...]).all()
+    other = plait.Linear(2, 3, rngs=plait.Rngs(2))
+    plait.checkpoint.restore(path, plait.variables(other))
+    assert (other.kernel[...] == saved.kernel[...]).all()
+    del state
+    gc.collect()

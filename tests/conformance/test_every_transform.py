@@ -49,6 +49,25 @@ def test_a_write_reaches_the_callers_own_variable(transform):
     assert model.inner.n[...] == 1
 
 
+def set_attribute(model, x):
+    model.inner.seen = model.inner.seen + 1
+    return model.inner.w[...] * x
+
+
+@each_that_writes
+def test_an_array_attribute_that_is_set_reaches_the_callers_object(transform):
+    """U18, U28: it travels as a value, like that of a variable; several times over, and in a nest of transforms."""
+    model = make_model()
+    model.inner.seen, nested = jnp.float32(1), plait.clone(model)
+    nested.inner.seen, inner = jnp.float32(1), model.inner
+    transform.run(set_attribute)(model, jnp.float32(3))
+    transform.run(set_attribute)(model, jnp.float32(3))
+    plait.jit(lambda model: (transform.run(set_attribute)(model, jnp.float32(3)), None)[1])(nested)
+    assert model.inner is inner
+    assert float(model.inner.seen) == (3 if transform.sets_attributes else 1)
+    assert float(nested.inner.seen) == (2 if transform.sets_attributes else 1)
+
+
 @each
 @pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
 def test_no_tracer_is_left_in_a_captured_model(transform):
@@ -90,6 +109,27 @@ def test_no_attribute_is_set_on_a_captured_model(transform):
         return x
 
     with pytest.raises(TraceContextError, match=r"cannot set the attribute 'label' of a Node"):
+        outer(jnp.float32(3))
+    assert describe(model) == before
+
+
+SETTING = [transform for transform in WRITING if transform.sets_attributes]
+
+
+@pytest.mark.parametrize("transform", SETTING, ids=lambda transform: transform.name)
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+def test_no_array_attribute_is_set_on_a_captured_model(transform):
+    """G64: and so for array attributes."""
+    model = make_model()
+    model.inner.seen = jnp.float32(1)
+    before = describe(model)
+
+    @plait.jit
+    def outer(x):
+        transform.run(set_attribute)(model, x)
+        return x
+
+    with pytest.raises(TraceContextError, match=r"cannot set the attribute 'seen' of a Node"):
         outer(jnp.float32(3))
     assert describe(model) == before
 

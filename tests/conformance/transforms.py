@@ -22,6 +22,7 @@ class Transform:
         run: ``run(f)(model, x)`` runs ``f`` under it, once.
         writes: whether what ``f`` writes into the model reaches the caller's object.
         structural: whether changes of structure do, too, in this use of it.
+        sets_attributes: whether array attributes that ``f`` sets do, too.
         traced_once: whether JAX traces its own transform once for equal calls of one function, outside of jit too.
     """
 
@@ -29,6 +30,7 @@ class Transform:
     run: Callable[[Callable[..., Any]], Callable[..., Any]]
     writes: bool = True
     structural: bool = True
+    sets_attributes: bool = True
     traced_once: bool = False
 
 
@@ -168,11 +170,11 @@ TRANSFORMS = [
     Transform("jit", jit, traced_once=True),
     Transform("grad", grad),
     Transform("value_and_grad", value_and_grad),
-    Transform("vjp", vjp, structural=False),
-    Transform("jvp", jvp, structural=False),
-    Transform("linearize", linearize, structural=False),
+    Transform("vjp", vjp, structural=False, sets_attributes=False),
+    Transform("jvp", jvp, structural=False, sets_attributes=False),
+    Transform("linearize", linearize, structural=False, sets_attributes=False),
     Transform("custom_vjp", custom_vjp),
-    Transform("custom_jvp", custom_jvp, structural=False),
+    Transform("custom_jvp", custom_jvp, structural=False, sets_attributes=False),
     Transform("vmap", vmap),
     Transform("pmap", pmap),
     Transform("scan", scan, structural=False, traced_once=True),
@@ -184,7 +186,7 @@ TRANSFORMS = [
     Transform("shard_map", shard_map),
     Transform("remat", remat, traced_once=True),
     Transform("checkify", checkify),
-    Transform("jit_partial", jit_partial, structural=False),
+    Transform("jit_partial", jit_partial, structural=False, sets_attributes=False),
     Transform("cached_partial", cached_partial, traced_once=True),
     Transform("eval_shape", eval_shape, writes=False),
     Transform("make_jaxpr", make_jaxpr, writes=False),

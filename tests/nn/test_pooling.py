@@ -88,3 +88,22 @@ def test_strides_must_be_as_many_as_the_window_s_axes(strides):
 def test_padding_must_be_a_pair_for_each_axis_of_the_window(padding):
     with pytest.raises(ArgumentError, match=r"found +padding="):
         plait.max_pool(jnp.ones((2, 4, 2)), (2,), padding=padding)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("strides", [[2, 1], np.array([2, 1]), (np.int64(2), 1)], ids=["list", "NumPy", "NumPy's one"])
+def test_windows_and_strides_may_be_lists_and_numpy_s(name, strides):
+    x = some_input(2, 5, 4, 2)
+    with users_promotion():
+        expected = getattr(flax_nnx(), name)(x, (2, 3), (2, 1))
+    for window in ([2, 3], np.array([2, 3])):
+        np.testing.assert_allclose(getattr(plait, name)(x, window, strides=strides), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("strides", [2, (2,), np.int64(2)], ids=repr)
+def test_strides_that_do_not_fit_their_window_are_told(strides):
+    with pytest.raises(
+        ArgumentError, match=r"strides=.* and window_shape=\(2, 2\)(.|\n)*do +for example strides=\(2, 2\)"
+    ):
+        plait.max_pool(some_input(2, 5, 4, 2), (2, 2), strides=strides)

@@ -412,3 +412,14 @@ def test_flax_refuses_the_same_axes_when_it_wraps(wrap):
     """X2."""
     with pytest.raises(ValueError, match=r"not allowed|not supported"):
         wrap(pytest.importorskip("flax.nnx"))
+
+
+def test_a_new_variable_around_a_value_that_came_in_goes_out_by_its_own_axis():
+    """U17, X2: also where the function did nothing to the value."""
+    whole, rows = plait.Variable(jnp.float32(5)), plait.Variable(jnp.arange(6.0).reshape(2, 3))
+    mapped = plait.vmap(
+        lambda whole, rows: (plait.Param(whole[...]), plait.Param(rows[...])), in_axes=(None, 0), out_axes=(0, 1)
+    )
+    new, turned = mapped(whole, rows)
+    assert (new[...].tolist(), turned.shape) == ([5, 5], (3, 2))
+    np.testing.assert_array_equal(turned[...], rows[...].T)

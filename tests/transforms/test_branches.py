@@ -70,6 +70,29 @@ def test_a_variable_that_no_branch_writes_is_untouched():
     assert "tensor<2xf32>" not in lowered.as_text().split("stablehlo.case")[1].split("return")[-1]
 
 
+@pytest.mark.parametrize("choose", ["cond", "switch"])
+def test_an_array_attribute_may_be_set_in_one_branch_only(choose):
+    """U29: it is a value; the branch that runs decides, and every call anew."""
+    node = Node(seen=jnp.float32(1), b=plait.BatchStat(jnp.zeros(())), inner=Node(c=jnp.zeros(2)))
+    inner = node.inner
+
+    def sets(node):
+        node.seen = node.seen + 1
+        return node.seen
+
+    def reads(node):
+        node.inner.c = node.inner.c + 1
+        return node.seen
+
+    run = (
+        plait.jit(lambda p, n: plait.cond(p, sets, reads, n))
+        if choose == "cond"
+        else lambda p, n: plait.switch(1 - p, [sets, reads], n)
+    )
+    assert [float(run(jnp.int32(p), node)) for p in (1, 0, 1)] == [2, 2, 3]
+    assert (float(node.seen), node.inner.c.tolist(), node.inner) == (3.0, [1, 1], inner)
+
+
 def test_branches_may_change_structure_alike():
     """U18, U29: new objects appear once, and outputs keep identity."""
     node = two()
@@ -117,7 +140,19 @@ MISTAKES = {
     ),
     "output object": (
         lambda n: plait.cond(True, lambda n: n, lambda n: Node(v=plait.Param(1.0)), n),
-        "(?s)the root: the same object as the root -> Node",
+        r"(?s)at +the output\n +found +a new Node from branch 1.*expected +n, as from branch 0.*plait\.update",
+    ),
+    "parts of the arguments": (
+        lambda n: plait.cond(True, lambda n: (1, n.a), lambda n: (1, n.b), n),
+        r"(?s)at +the output\[1\]\n +found +n\.b from branch 1.*expected +n\.a, as from branch 0",
+    ),
+    "new modules": (
+        lambda n: plait.cond(True, lambda n: Node(size=1), lambda n: Node(size=2), n),
+        r"(?s)at +the output\n +found +size: 1 -> 2.*return modules of one class",
+    ),
+    "a module or an array": (
+        lambda n: plait.cond(True, lambda n: Node(v=plait.Param(1.0)), lambda n: 1.0, n),
+        r"(?s)found +no module from branch 1.*expected +a new Node, as from branch 0",
     ),
     "swapped in one": (
         lambda n: plait.cond(True, lambda n: setattr(n, "c", n.a), lambda n: setattr(n, "c", n.b), n),

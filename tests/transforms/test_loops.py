@@ -162,6 +162,72 @@ def test_what_is_sown_in_a_carried_module_is_stacked_where_an_axis_says_so():
     assert node.total[...].tolist() == [6, 9]
 
 
+# Each with the values that Flax gives: of the loop, and of the attributes afterwards.
+ARRAY_ATTRIBUTES = {
+    "fori_loop": (lambda n, body: plait.fori_loop(0, 3, lambda i, n: body(n, 1.0)[0], n), [3, 6]),
+    "while_loop": (lambda n, body: plait.while_loop(lambda n: n.seen < 3, lambda n: body(n, 1.0)[0], n), [3, 6]),
+    "scan": (lambda n, body: plait.scan(body)(n, jnp.ones(3))[1].tolist() == [1, 2, 3] or 1 / 0, [3, 6]),
+    "scan by filter": (
+        lambda n, body: plait.scan(
+            lambda n, x: body(n, x)[1], in_axes=(plait.StateAxes({plait.Param: None, ...: plait.Carry}), 0), out_axes=0
+        )(n, jnp.ones(3)),
+        [3, 6],
+    ),
+    "in cond in a loop": (
+        lambda n, body: plait.fori_loop(
+            0, 3, lambda i, n: (plait.cond(i > 0, body, lambda n, x: (n, n.seen), n, 1.0), n)[1], n
+        ),
+        [2, 4],
+    ),
+    "in jit": (lambda n, body: plait.jit(plait.scan(body))(n, jnp.ones(3)) and None, [3, 6]),
+}
+
+
+@pytest.mark.parametrize("name", ARRAY_ATTRIBUTES)
+def test_array_attributes_are_carried(name):
+    """U28: as values, also in plain containers; the objects and the variables beside them stay."""
+    run, expected = ARRAY_ATTRIBUTES[name]
+    node = Node(seen=jnp.float32(0), inner=Node(sums=[jnp.zeros(2), "static"]), w=plait.Param(jnp.float32(2)))
+    inner, sums, w = node.inner, node.inner.sums, node.w
+
+    def body(node, x):
+        node.seen = node.seen + x
+        node.inner.sums[0] = node.inner.sums[0] + node.w[...]
+        return node, node.seen
+
+    run(node, body)
+    assert [float(node.seen), float(node.inner.sums[0][1])] == expected
+    assert (node.inner, node.w, node.inner.sums[1]) == (inner, w, "static")
+    assert node.inner.sums is sums or sums[0] is not node.inner.sums[0]
+
+
+def test_a_new_variable_and_an_array_attribute_in_one_body():
+    """X20, U28: the structure changes where an axis says so, and the attribute is carried."""
+    node = Node(seen=jnp.float32(0), n=plait.Variable(jnp.float32(0)))
+
+    def body(node, x):
+        node.new = plait.Param(node.seen)
+        node.seen = node.seen + x
+        return node.seen
+
+    axes = plait.StateAxes({plait.Param: 0, ...: plait.Carry})
+    seen = plait.scan(body, in_axes=(axes, 0), out_axes=0)(node, jnp.ones(3))
+    assert (seen.tolist(), float(node.seen), node.new[...].tolist()) == ([1, 2, 3], 3.0, [0, 1, 2])
+
+
+def test_new_variables_around_values_that_are_carried_are_stacked():
+    """U17: a new variable that holds what a carried one held gets the value of its own iteration."""
+    counter = plait.Variable(jnp.float32(0))
+
+    def body(counter, x):
+        old = plait.Variable(counter[...])
+        counter[...] += x
+        return counter, (old, plait.Variable(x))
+
+    _, (old, x) = plait.scan(body)(counter, jnp.ones(3))
+    assert (old[...].tolist(), x[...].tolist(), float(counter[...])) == ([0, 1, 2], [1, 1, 1], 3.0)
+
+
 def test_new_objects_come_out_stacked():
     """U17."""
 
@@ -317,7 +383,7 @@ MISTAKES = {
     "no array": (lambda: scan(lambda c, x: c)(0.0, "text"), r"(?s)no array.*at +x.*'text'"),
     "several carries": (
         lambda: scan(lambda c, x: c, (plait.Carry, plait.Carry))(0.0, 0.0),
-        r"(?s)several Carry.*in_axes\[0\], in_axes\[1\]",
+        r"(?s)multiple Carry.*in_axes\[0\], in_axes\[1\]",
     ),
     "nested carry": (
         lambda: scan(lambda c: c, ({"a": plait.Carry},), {"a": plait.Carry})({"a": 0.0}),
@@ -325,7 +391,7 @@ MISTAKES = {
     ),
     "one side": (
         lambda: scan(lambda c, x: c, (plait.Carry, 0), 0),
-        r"(?s)one side only.*in_axes=\(Carry, 0\), out_axes=0",
+        r"(?s)must also have Carry.*in_axes=\(Carry, 0\), out_axes=0",
     ),
     "output without axis": (
         lambda: scan(lambda c, x: (c, x), out_axes=(plait.Carry, None)),

@@ -104,6 +104,9 @@ class FlaxModule(ModuleType):
     def __dir__(self) -> list[str]:
         return names_of(self.__flax_path__[1])
 
+    def __reduce__(self) -> Any:
+        return importlib.import_module, (self.__name__,)
+
 
 class _Widened(ModuleType):
     """A module of plait that has the path of a module of Flax, and finds the names that it lacks."""
@@ -112,6 +115,9 @@ class _Widened(ModuleType):
         if name.startswith("_"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return find(ROOT, vars(self)["__flax_path__"], name)
+
+    def __reduce__(self) -> Any:  # by name, as cloudpickle does for modules of Python's own class alone
+        return importlib.import_module, (self.__name__,)
 
 
 def register() -> None:

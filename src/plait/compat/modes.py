@@ -113,7 +113,7 @@ def check_tree(node: Any) -> None:
         value = place.value
         if place.first is not None:
             raise GraphError(
-                "tree mode takes no shared objects and no cycles",
+                "Duplicate: tree mode takes no shared objects and no cycles",
                 at=f"{describe_path(place.first.path)} and {describe_path(place.path)}",
                 found=f"the same {type(value).__name__} at both (a duplicate)",
                 expected="each object at one path",

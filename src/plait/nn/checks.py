@@ -148,7 +148,7 @@ def resolve_switch(name: str, call: bool | None, attribute: bool | None, *, laye
         return attribute
     kind = type(layer).__name__
     raise ArgumentError(
-        f"{kind} was not told whether to use {name}",
+        f"No `{name}` argument was provided to {kind}",
         at=describe_place(layer),
         found=f"{name}=None in the constructor and in the call",
         expected="True or False in one of the two",

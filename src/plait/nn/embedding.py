@@ -77,7 +77,7 @@ class Embed(Module):
         x = jnp.asarray(x)
         if not jnp.issubdtype(x.dtype, jnp.integer):
             raise ShapeError(
-                "Embed looks up rows by integer",
+                "Input type must be an integer: Embed looks up rows by integer",
                 at=describe_place(self),
                 found=f"an input of dtype {x.dtype.name}",
                 expected="an integer dtype",

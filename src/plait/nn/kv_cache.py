@@ -50,7 +50,7 @@ def check_step(
     kind = type(layer).__name__
     if cached_key is None or cache_index is None:
         raise ArgumentError(
-            f"a {kind} has no cache to decode with",
+            f"Autoregressive cache not initialized: a {kind} has no cache to decode with",
             at=describe_place(layer),
             found="decode=True before init_cache",
             expected="a cache made by init_cache",

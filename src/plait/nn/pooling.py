@@ -175,7 +175,7 @@ def avg_pool(
         x = x.astype(common_dtype(x, jnp.float32))
     total = pool(x, 0, lax.add, window_shape, strides, padding)
     if count_include_pad:
-        return total / math.prod(window_shape)
+        return total / math.prod(map(int, window_shape))
     # How many elements a window holds depends on its place alone: count them for one example and one channel.
     n_spatial = len(window_shape)
     ones = jnp.ones((*x.shape[x.ndim - n_spatial - 1 : -1], 1), x.dtype)

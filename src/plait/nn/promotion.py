@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..core.graph.locate import path_of_value
+from ..core.objects.cells import gone, is_gone
 from ..errors import ArgumentError
 from ..typing import Array, DTypeLike
 
@@ -64,11 +66,16 @@ def promote_dtype(args: T, /, *, dtype: DTypeLike | None = None, inexact: bool =
         dtype: the dtype; ``None`` takes the common one (see ``canonicalize_dtype``).
         inexact: whether it must be a float or complex type.
 
+    Raises:
+        DonatedArrayError: an array is gone; names the path of the variable that holds it.
+
     Example:
         >>> from plait.nn.promotion import promote_dtype
         >>> [x if x is None else x.dtype.name for x in promote_dtype((jnp.arange(2), None, jnp.ones(2)))]
         ['float32', None, 'float32']
     """
+    if any(map(is_gone, args)):
+        raise gone(path_of_value(next(filter(is_gone, args))))
     found = _shared_dtype(args) if dtype is None else None
     if found is None or (inexact and not jnp.issubdtype(found, jnp.inexact)):
         found = canonicalize_dtype(*args, dtype=dtype, inexact=inexact)

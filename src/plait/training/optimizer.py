@@ -104,7 +104,7 @@ class Optimizer(Pytree, Generic[M]):
     ) -> None:
         if wrt is _MISSING:
             raise ArgumentTypeError(
-                f"{type(self).__name__} was not told which variables to update: wrt is missing",
+                f"Missing required argument `wrt`: {type(self).__name__} does not know what to update; wrt is missing",
                 found="no wrt",
                 expected="a filter that selects variables of the model",
                 do="for example Optimizer(model, tx, wrt=plait.Param); plait.ModelAndOptimizer(model, tx) keeps the "

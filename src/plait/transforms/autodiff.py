@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..core.objects.named import Sentinel
 from ..errors import ArgumentTypeError
 from ..words import describe_type
 from .call.arguments import positional
@@ -39,8 +40,8 @@ from .selections import (
 )
 
 # The ports of what a function with a gradient returns.
-VALUE = type("Value", (), {"__repr__": lambda self: "the value"})()
-BESIDE = type("Beside", (), {"__repr__": lambda self: "beside the value"})()
+VALUE = Sentinel(__name__, "VALUE", "the value")
+BESIDE = Sentinel(__name__, "BESIDE", "beside the value")
 
 
 def grad(
@@ -176,7 +177,7 @@ def _lift(
             return outputs[call.ports.index(VALUE)][0], (call.port(BESIDE, outputs), outcome)
 
         differentiate = jax.value_and_grad(pure, has_aux=True, holomorphic=holomorphic, allow_int=allow_int)
-        (value, (beside, outcome)), part = differentiate(inputs[port])
+        (value, (beside, outcome)), part = call.run(differentiate, inputs[port])
         found = {VALUE: [value], BESIDE: beside}
         out = call.finish([found.get(kind, []) for kind in call.ports], outcome)
         grads = gradients_of(call, args, requests, part, states=carried.updates)

@@ -97,7 +97,7 @@ def vmap(
             spmd_axis_name=spmd_axis_name,
         )
         try:
-            outputs, outcome = mapped(call.inputs)
+            outputs, outcome = call.run(mapped, call.inputs)
         except ValueError as error:
             if outcomes:
                 explain_batched(error, call, outcomes[-1])

@@ -12,10 +12,13 @@ from typing import Any, NoReturn
 import jax
 
 from ..core.graph.diff import diff
+from ..core.graph.graphdef import NodeRef
 from ..errors import ArgumentError, ArgumentTypeError
 from .call.body import Body, describe_address
 from .call.call import Call
 from .call.functions import check_function
+from .call.gather import Structure
+from .call.names import joined
 from .call.outcome import Address, Outcome
 from .call.policy import STRUCTURE, Crossing
 
@@ -97,10 +100,8 @@ def _choose(
     calls = [Call(name, f, operands, crossing=crossing, all_values=True) for f in branches]
     kept = [call.kept("branch", _Branch) for call in calls]
     try:
-        if name == "cond":
-            outputs, outcome = jax.lax.cond(index, *kept, calls[0].inputs)
-        else:
-            outputs, outcome = jax.lax.switch(index, kept, calls[0].inputs)
+        chosen = kept if name == "cond" else [kept]
+        outputs, outcome = calls[0].run(getattr(jax.lax, name), index, *chosen, calls[0].inputs)
     except TypeError:
         _explain(kept, branches)
         raise
@@ -176,19 +177,53 @@ def _title(branches: tuple[Callable[..., Any], ...], *numbers: int) -> list[str]
 
 def _raise_different(body: Body, before: Outcome, after: Outcome, titles: list[str]) -> NoReturn:
     """Say how what two branches left differs, by path."""
-    unchanged = body.structure.roots
-    pairs = list(zip(before.arguments or unchanged, after.arguments or unchanged, strict=True))
-    assert before.output is not None
-    assert after.output is not None
-    outputs = zip(before.output.graphdefs, after.output.graphdefs, strict=False)
-    pairs += [(x, y) for x, y in outputs if x is not None and y is not None]
-    lines = [str(line) for x, y in pairs for line in diff(x, y)]
-    found, expected = "; ".join(lines), f"the structure that {titles[0]} leaves"
-    if not lines and before.output != after.output:
-        found, expected = f"{after.output.treedef} from {titles[1]}", f"{before.output.treedef}, as from {titles[0]}"
+    labels, outcomes = body.labels()[0], (before, after)
+    roots = [outcome.arguments or body.structure.roots for outcome in outcomes]
+    lines = [(label, str(line)) for label, *pair in zip(labels, *roots, strict=True) for line in diff(*pair)]
+    at: str | None = ", ".join(dict.fromkeys(label for label, _ in lines)) or None
+    found, expected = "; ".join(line for _, line in lines), f"the structure that {titles[0]} leaves"
+    do = "make the same structural changes in every branch, and return outputs of one structure"
+    outputs = [outcome.output for outcome in outcomes if outcome.output is not None]
+    if not lines and outputs[0].treedef != outputs[1].treedef:
+        found, expected = (
+            f"{output.treedef}{how} {title}"
+            for output, how, title in zip(outputs[::-1], (" from", ", as from"), titles[::-1], strict=True)
+        )
+        do = "return outputs of one structure from every branch"
+    elif not lines:
+        places = [f"the output{jax.tree_util.keystr(path)}" for path in outputs[0].places()]
+        for place, mine, other in zip(places, outputs[0].graphdefs, outputs[1].graphdefs, strict=True):
+            if mine is other or (mine == other and not isinstance(mine, NodeRef)):
+                continue
+            at, do = place, "return modules of one class, with the same static attributes, from every branch"
+            if mine is not None and other is not None and not isinstance(mine, NodeRef) and type(mine) is type(other):
+                found = "; ".join(map(str, diff(mine, other)))
+                expected = f"the module that {titles[0]} returns"
+            else:
+                names = [_describe(body, outcome, part) for outcome, part in zip(outcomes, (mine, other), strict=True)]
+                found, expected = f"{names[1]} from {titles[1]}", f"{names[0]}, as from {titles[0]}"
+            if isinstance(mine, NodeRef) or isinstance(other, NodeRef):
+                do = (
+                    "return values, `return plait.state(model)` or `return variable[...]`, and put them where they "
+                    "belong after the call: plait.update(model, state)"
+                )
+            break
     raise ArgumentError(
         f"{body.name}: {titles[0]} and {titles[1]} leave different structures (types, attributes or references)",
+        at=at,
         found=found or f"other references from {titles[1]}",
         expected=expected,
-        do="make the same structural changes in every branch, and return outputs of one structure",
+        do=do,
     )
+
+
+def _describe(body: Body, outcome: Outcome, part: Any) -> str:
+    """An object of the output: ``model.encoder``, one that came in; or ``a new Linear``."""
+    if part is None:
+        return "no module"
+    if isinstance(part, NodeRef):
+        labels = body.labels()[0]
+        for number, path, known in Structure(None, outcome.arguments or body.structure.roots).part_paths():
+            if not isinstance(known, NodeRef) and getattr(known, "index", None) == part.index:
+                return joined(labels[number], path)
+    return f"a new {part.type.__name__}"

@@ -105,7 +105,7 @@ def scan(
         size = check_axes(call, length)
         if size is None:
             raise ArgumentError(
-                "scan does not know how many iterations to make",
+                "scan got no values to scan over, and does not know how many iterations to make",
                 found="no argument with an axis, and no length",
                 expected="one of the two",
                 do="pass the number of iterations: plait.scan(f, length=10)",
@@ -138,7 +138,8 @@ def scan_ports(
     initial = [] if carry is None else list(inputs[carry])
     # Left to the arrays where there are any, the length may be symbolic.
     told = None if jax.tree_util.tree_leaves(stacked) else size
-    (last, _), (slices, outcome) = jax.lax.scan(iteration, (initial, arrays), stacked, **{**options, "length": told})
+    scan_with = functools.partial(jax.lax.scan, iteration, **{**options, "length": told})
+    (last, _), (slices, outcome) = call.run(scan_with, (initial, arrays), stacked)
     outputs: list[list[Any]] = [[] for _ in call.ports]
     for port, axis in scanned.items():
         outputs[port] = _from_front(slices[port], axis)
@@ -214,7 +215,8 @@ def while_loop(
     call = _loop_call("while_loop", body_fun, (init_val,), (Carry,), crossing)
     asking = _loop_call("while_loop", cond_fun, (init_val,), (Carry,), crossing, output=_Answer)
     turn = call.kept("while_loop", _Turn)
-    last = jax.lax.while_loop(asking.kept("while_loop", _Question), turn, call.port(Carry, call.inputs))
+    loop = functools.partial(jax.lax.while_loop, asking.kept("while_loop", _Question), turn)
+    last = call.run(loop, call.port(Carry, call.inputs))
     return turn.finish(call, last)
 
 
@@ -303,7 +305,8 @@ def fori_loop(
     check_function(body_fun, "fori_loop")
     call = _loop_call("fori_loop", body_fun, (0, init_val), (_Index, Carry), crossing)
     turn = call.kept("fori_loop", _Turn)
-    last = jax.lax.fori_loop(lower, upper, turn, call.port(Carry, call.inputs), unroll=unroll)
+    loop = functools.partial(jax.lax.fori_loop, lower, upper, turn, unroll=unroll)
+    last = call.run(loop, call.port(Carry, call.inputs))
     return turn.finish(call, last)
 
 
@@ -325,14 +328,14 @@ def _carry_positions(in_axes: Any, out_axes: Any) -> tuple[int | None, int | Non
     for argument, places in (("in_axes", places_in), ("out_axes", places_out)):
         if len(places) > 1 or any(len(place) > 1 for place in places):
             raise ArgumentError(
-                f"scan: {argument} has several Carry, or one below the top",
+                f"scan: Found multiple Carry definitions in {argument}, or one below the top",
                 found=f"Carry at {', '.join(f'{argument}{jax.tree_util.keystr(place)}' for place in places)}",
                 expected="at most one, in place of a whole argument or output",
                 do="put what is carried into one argument, such as a tuple",
             )
     if len(places_in) != len(places_out):
         raise ArgumentError(
-            "scan: Carry stands on one side only",
+            "scan: If one of in_axes or out_axes has Carry, the other must also have Carry",
             found=f"in_axes={_show(in_axes)}, out_axes={_show(out_axes)}",
             expected="Carry in both, or in neither",
             do="return the carry, and mark it: out_axes=(plait.Carry, 0)",
@@ -341,7 +344,7 @@ def _carry_positions(in_axes: Any, out_axes: Any) -> tuple[int | None, int | Non
         values = leaf.values_ if isinstance(leaf, FilterMapping) else (leaf,)
         if None in values or (isinstance(leaf, FilterMapping) and Carry in values):
             raise ArgumentError(
-                "scan: an output has no axis to be stacked along",
+                "scan: Cannot broadcast output state: an output has no axis to be stacked along",
                 at=f"out_axes{jax.tree_util.keystr(path)}",
                 found=f"{leaf!r}",
                 expected="an integer" + (" for every filter" if isinstance(leaf, FilterMapping) else ", or Carry"),

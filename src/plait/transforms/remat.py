@@ -52,6 +52,7 @@ def remat(
         args = with_statics("remat", args, static_argnums)
         call = Call("remat", f, args, kwargs, crossing=crossing)
         body = call.kept("remat", lambda body: body)
-        return call.finish(*jax.checkpoint(body, prevent_cse=prevent_cse, policy=policy)(call.inputs))
+        recomputed = jax.checkpoint(body, prevent_cse=prevent_cse, policy=policy)
+        return call.finish(*call.run(recomputed, call.inputs, stepwise=body))
 
     return wrapper

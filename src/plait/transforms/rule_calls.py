@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from ..core.objects.named import Sentinel
 from ..core.objects.nodes import Static
 from ..errors import ArgumentError, ArgumentTypeError
 from .call.body import reveal
@@ -27,7 +28,7 @@ from .selections import DIFFERENTIATED, LEFT_ALONE, DiffState, as_prefix, check_
 from .tangent_trees import shapes_of
 
 # The port of all that comes out.
-OUT = type("Out", (), {"__repr__": lambda self: "the output"})()
+OUT = Sentinel(__name__, "OUT", "the output")
 
 
 class RuleCall:

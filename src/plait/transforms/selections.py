@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from .._compat import trace_state
 from ..core.graph.walks import CachedWalk
+from ..core.objects.named import Sentinel
 from ..core.objects.rngs import RngState
 from ..core.objects.state import FlatState, State
 from ..core.objects.variable_kinds import Param
@@ -25,8 +26,8 @@ from .call.names import argument_names
 from .call.prefixes import FilterMapping, is_graph_leaf
 
 # The ports of what goes in.
-DIFFERENTIATED = type("Differentiated", (), {"__repr__": lambda self: "differentiated"})()
-LEFT_ALONE = type("LeftAlone", (), {"__repr__": lambda self: "left alone"})()
+DIFFERENTIATED = Sentinel(__name__, "DIFFERENTIATED", "differentiated")
+LEFT_ALONE = Sentinel(__name__, "LEFT_ALONE", "left alone")
 
 
 @dataclasses.dataclass(frozen=True)

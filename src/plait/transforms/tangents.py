@@ -15,6 +15,7 @@ from typing import Any
 import jax
 from jax.tree_util import Partial
 
+from ..core.objects.named import Sentinel
 from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
 from .autodiff import check_pair
@@ -29,8 +30,8 @@ from .selections import DIFFERENTIATED
 from .tangent_trees import flatten_like, shapes_of
 
 # The ports of what comes out: what has a derivative, and the rest.
-OUT = type("Out", (), {"__repr__": lambda self: "the output"})()
-AUX = type("Aux", (), {"__repr__": lambda self: "auxiliary"})()
+OUT = Sentinel(__name__, "OUT", "the output")
+AUX = Sentinel(__name__, "AUX", "auxiliary")
 
 
 def vjp(

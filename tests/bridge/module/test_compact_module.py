@@ -534,3 +534,98 @@ def test_the_module_that_runs_is_flax_s_one():
         found.append((seen, jax.tree.map(jnp.shape, variables)))
         assert library.current_module() is None
     assert found[0] == found[1]
+
+
+# Parts that transforms of plait make and use --------------------------------------------------------------------------
+
+
+def stacks(bridge, nnx):
+    """Modules whose ``setup`` makes a stack of layers with ``vmap``; ``__call__`` scans over it."""
+
+    def scanned(part, x, **options):
+        return nnx.scan(lambda x, part: part(x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry, **options)(x, part)
+
+    class Bare(bridge.Module):
+        def setup(self):
+            self.layers = nnx.vmap(lambda key: nnx.Linear(3, 3, rngs=nnx.Rngs(key)))(
+                jax.random.split(jax.random.key(0), 4)
+            )
+
+        def __call__(self, x):
+            return scanned(self.layers, x)
+
+    class Twice(Bare):
+        @bridge.compact
+        def __call__(self, x):
+            return scanned(self.layers, scanned(self.layers, x, length=4))
+
+    class OfParts(bridge.Module):
+        def setup(self):
+            def make(key):
+                return nnx.Dict(
+                    linear=nnx.Linear(3, 3, rngs=nnx.Rngs(key)),
+                    norm=nnx.BatchNorm(3, use_running_average=True, rngs=nnx.Rngs(0)),
+                )
+
+            self.layers = nnx.vmap(make)(jax.random.split(jax.random.key(0), 4))
+
+        def __call__(self, x):
+            layer = lambda x, layer: layer.norm(layer.linear(x))
+            return nnx.scan(layer, in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)(x, self.layers)
+
+    class OfLinen(bridge.Module):
+        def setup(self):
+            def make(key):
+                return bridge.ToNNX(nn.Dense(3), rngs=nnx.Rngs(key)).lazy_init(jnp.ones((2, 3)))
+
+            self.layers = nnx.vmap(make)(jax.random.split(jax.random.key(0), 4))
+
+        def __call__(self, x):
+            return scanned(self.layers, x)
+
+    return {kind.__name__: kind for kind in (Bare, Twice, OfParts, OfLinen)}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", stacks(bridge, plait))
+@pytest.mark.usefixtures("users_promotion")
+def test_a_part_that_vmap_makes_in_setup_is_scanned_as_in_flax(name):
+    flax_nnx = pytest.importorskip("flax.nnx")
+    found, x = [], jnp.ones((2, 3))
+    for library, nnx in ((bridge, plait), (flax_nnx.bridge, flax_nnx)):
+        kind = stacks(library, nnx)[name]
+        variables = kind().init(0, x)
+        doubled = jax.tree.map(lambda leaf: leaf * 2, variables)
+        found.append((jax.tree.map(jnp.shape, variables), *(kind().apply(v, x).tolist() for v in (variables, doubled))))
+    assert found[0][0] == found[1][0]
+    np.testing.assert_allclose(found[0][1:], found[1][1:], rtol=1e-5)
+
+
+@pytest.mark.oracle
+def test_update_adds_a_part_to_a_module_in_linens_style_as_in_flax():
+    """G38: it waits for the module of that name. A plait module refuses it."""
+    flax_nnx = pytest.importorskip("flax.nnx")
+    found = []
+    for library, nnx in ((bridge, plait), (flax_nnx.bridge, flax_nnx)):
+
+        class Empty(library.Module):
+            pass
+
+        module = Empty()
+        nnx.update(module, {"b": {"c": nnx.Param(jnp.ones(2)), "d": {"e": jnp.zeros(1)}}})
+        found.append((type(module.b), type(module.b["d"]), module.b["c"][...].tolist(), module.b["d"]["e"].tolist()))
+    assert found[0] == found[1]
+    with pytest.raises(plait.errors.GraphError, match=r"at +b\n"):
+        plait.update(plait.Dict(a=plait.Param(1.0)), {"b": {"c": plait.Param(2.0)}})
+
+
+def test_an_added_part_is_bound_when_its_module_is_made():
+    class Outer(bridge.Module):
+        def setup(self):
+            plait.update(self, {"dense": {"kernel": plait.Param(jnp.full((2, 3), 2.0))}})
+            self.dense = Dense(3)
+
+        def __call__(self, x):
+            return self.dense(x)
+
+    assert Outer().init_with_output(0, jnp.ones((1, 2)))[0].tolist() == [[4.0, 4.0, 4.0]]

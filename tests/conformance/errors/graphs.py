@@ -8,6 +8,7 @@ from plait.errors import (
     GraphError,
     GraphTypeError,
     InternalError,
+    LostSharingWarning,
     PartitioningUnspecifiedError,
     RegistryError,
 )
@@ -78,6 +79,29 @@ ROWS = {
         (r"at +drop", "a leaf where a subgraph is expected"),
         "plait.update(model, plait.state(model))",
     ),
+    "a model that contains itself, given to JAX": Row(
+        "jax.tree.map(f, model)",
+        GraphError,
+        (r"at +the root and back", "contains itself"),
+        "state = plait.state(model); $",
+        setup="model.back = model; f = lambda *leaf: leaf[-1]",
+        fix="plait.map(f, state)",
+    ),
+    "a model that contains itself, with paths": Row(
+        "jax.tree_util.tree_flatten_with_path(model)",
+        GraphError,
+        "contains itself",
+        "$",
+        setup="model.back = model; f = lambda model, x: x",
+        fix="plait.jit(f)(model, x)",
+    ),
+    "a tied model, given to JAX": Row(
+        "jax.jit(f)(model, x)",
+        LostSharingWarning,
+        r"at +layers\[0\]\.kernel and layers\[1\]\.kernel|at +head and layers\[0\]",
+        setup="model.head = model.layers[0]; f = lambda model, x: x",
+        fix="plait.jit(f)(model, x)",
+    ),
     "a part that the graph does not have": Row(
         "plait.update(model, {'head': {'w': x}})",
         GraphError,
@@ -98,7 +122,7 @@ ROWS = {
         "model.layers += [x, x, x, x]; plait.update(model, {'layers': {5: x}})",
     ),
     "pop without a filter": Row(
-        "plait.pop(model)", FilterError, "pop needs at least one filter", "plait.pop(model, ...)", fix="..."
+        "plait.pop(model)", FilterError, "Expected at least one filter", "plait.pop(model, ...)", fix="..."
     ),
     "pop from a tuple": Row(
         "plait.pop(pair, ...)",

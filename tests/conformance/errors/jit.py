@@ -5,6 +5,7 @@ from plait.errors import (
     ArgumentTypeError,
     CapturedModelWarning,
     DispatchError,
+    DonatedArrayError,
     FilterError,
     GraphError,
     TraceContextError,
@@ -24,12 +25,20 @@ def of_a_bound_method(transform: str, cure: str, fix: str) -> Row:
     return Row(
         f"plait.{transform}",
         ArgumentError,
-        ("bound method of a module", "a Linear"),
+        ("does not support bound methods", "a Linear"),
         fix=fix,
         setup=LAYER,
         cure=cure,
     )
 
+
+DONATING = """
+@plait.jit(donate_argnums=0)
+def step(m):
+    m.calls += 1
+other = plait.clone(model)
+other.calls.value = model.calls.value
+"""
 
 ROWS = {
     "no function": Row(
@@ -135,22 +144,24 @@ ROWS = {
     ),
     "a donated model": Row(
         "step(model); plait.jit(lambda m: m.calls + x)(other)",
-        ArgumentError,
-        (r"calls", "donation"),
-        setup="""
-            @plait.jit(donate_argnums=0)
-            def step(m):
-                m.calls += 1
-            other = plait.clone(model)
-            other.calls.value = model.calls.value
-        """,
+        DonatedArrayError,
+        (r"at +m\.calls", "donation"),
+        setup=DONATING,
         fix="plait.clone(model, arrays=True)",
         cure="step($); plait.jit(lambda m: m.calls + x)(other)",
+    ),
+    "a donated variable in an operation": Row(
+        "step(model); other.calls + 1",
+        DonatedArrayError,
+        ("Array has been deleted", "donation"),
+        setup=DONATING,
+        fix="plait.clone(model, arrays=True)",
+        cure="step($); other.calls + 1",
     ),
     "one buffer twice": Row(
         "step(model)",
         ArgumentError,
-        r"at +layers\[0\]\.bias and layers\[1\]\.bias",
+        r"at +m\.layers\[0\]\.bias and m\.layers\[1\]\.bias",
         setup="""
             @plait.jit(donate_argnums=0)
             def step(m):

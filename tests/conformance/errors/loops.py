@@ -38,6 +38,22 @@ ROWS = {
         fix="plait.StateAxes({plait.BatchStat: plait.Carry, ...: None})",
         cure="scan(f, model, x, in_axes=($, 0), out_axes=0); assert model.calls == 8",
     ),
+    "a shared array attribute is set": Row(
+        "scan(f, model, x, in_axes=(None, 0), out_axes=0)",
+        LostUpdateWarning,
+        (r"at +model\.seen", "all iterations share is dropped"),
+        setup=SCAN
+        + "model.seen = jnp.zeros(())\ndef f(model, x):\n    model.seen = model.seen + x.sum()\n    return x\n",
+        fix="plait.StateAxes({jax.Array: plait.Carry, ...: None})",
+        cure="scan(f, model, x, in_axes=($, 0), out_axes=0); assert model.seen == 8",
+    ),
+    "an array attribute of another dtype": Row(
+        "plait.fori_loop(0, 3, f, model)",
+        ArgumentTypeError,
+        (r"at +model\.seen\n", "int32", "float32"),
+        "plait.fori_loop(0, 3, lambda i, m: (f(i, m), setattr(m, 'seen', m.seen.astype(jnp.float32)), m)[2], model)",
+        setup="model.seen = jnp.zeros(())\ndef f(i, model):\n    model.seen = jnp.int32(1)\n    return model\n",
+    ),
     "no pair": Row(
         "scan(lambda c, x: c, 0.0, x)",
         ArgumentTypeError,
@@ -132,5 +148,14 @@ ROWS = {
         ("leave different structures", "label"),
         "plait.cond(True, f, f, model)",
         setup="def f(m):\n    m.label = 'a'",
+    ),
+    "branches that return different modules": Row(
+        "plait.cond(True, lambda a, b: a, lambda a, b: b, model, Two(rngs))",
+        ArgumentError,
+        (r"at +the output\n", r"found +b from branch 1", r"expected +a, as from branch 0"),
+        setup="choose = lambda model: plait.state(model)\nother = Two(rngs)\nother.calls[...] = 3.0",
+        fix="plait.update(model, state)",
+        cure="state = plait.cond(False, lambda a, b: choose(a), lambda a, b: choose(b), model, other)\n"
+        "$\nassert model.calls == 3",
     ),
 }

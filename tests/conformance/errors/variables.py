@@ -5,6 +5,8 @@ from plait.errors import (
     ArgumentTypeError,
     MetadataError,
     MetadataKeyError,
+    ReplacedVariableWarning,
+    ShapeError,
     VariableAttributeError,
 )
 
@@ -13,6 +15,34 @@ from .rows import Row
 VARIABLE = "variable = plait.Param(x, note='a'); value = 1.0\n"
 
 ROWS = {
+    "a value of another shape": Row(
+        "variable[...] = jnp.ones(7)",
+        ShapeError,
+        (r"at +variable|at +a Param\[\.\.\.\]", r"shape \(7,\)", r"shape \(4, 2\)"),
+        setup=VARIABLE + "value = jnp.ones(7)",
+        fix="variable.value = value",
+    ),
+    "a part of another shape": Row(
+        "model.layers[0].kernel[0] = jnp.ones(7)",
+        ShapeError,
+        (r"at +model\.layers\[0\]\.kernel\[0\]", r"shape \(7,\)"),
+        setup="variable, value = model.layers[0].kernel, jnp.ones(7)",
+        fix="variable.value = value",
+    ),
+    "an array for a variable": Row(
+        "model.layers[0].bias = jnp.ones(2)",
+        ReplacedVariableWarning,
+        (r"at +model\.layers\[0\]\.bias", "takes the place of a Param"),
+        setup="module, value = model.layers[0], jnp.ones(2)",
+        fix="module.bias[...] = value",
+    ),
+    "an array for a variable, made anew": Row(
+        "model.layers[0].bias = jnp.ones(2)",
+        ReplacedVariableWarning,
+        "takes the place of a Param",
+        setup="module, value = model.layers[0], jnp.ones(2)",
+        fix="module.bias = plait.Param(value)",
+    ),
     "a name that is taken": Row(
         "plait.register_variable_name('params', Scale)",
         ArgumentError,
@@ -48,7 +78,7 @@ ROWS = {
     "an attribute that is assigned": Row(
         "variable.scale = value",
         VariableAttributeError,
-        "cannot assign the attribute 'scale' of a Param",
+        "Cannot set attribute 'scale' of a Param",
         setup=VARIABLE,
         fix="variable.set_metadata(scale=value)",
         cure="$; variable.value = value",

@@ -35,6 +35,10 @@ LOST = {
     "filtered": lambda m: write(plait.state(m, plait.Param)),
     "twice": lambda m: write(plait.state(m), times=2),
     "after reading": lambda m: plait.state(m)["bias"].set_value(m.bias.value + 1),
+    "update of it": lambda m: plait.update(plait.state(m), {"bias": jnp.ones(3)}),
+    "update of a part, by a state": lambda m: plait.update(
+        {"m": plait.state(m)}, {"m": {"bias": plait.Param(jnp.ones(3))}}
+    ),
     "a single variable": lambda m: plait.split(m.bias)[1].set_value(jnp.ones(3)),
 }
 

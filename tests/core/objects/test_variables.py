@@ -125,9 +125,9 @@ def test_what_a_class_with_a_mixin_assigns_is_metadata(early):
     assert [each.tag for each in (v, *again)] == ["x"] * 6
     assert v.get_metadata("tag") == "x"
     assert nnx.jit(lambda holder: holder.v.tag == "x")(holder)
-    with pytest.raises(AttributeError, match="cannot assign the attribute 'kind'"):
+    with pytest.raises(AttributeError, match="Cannot set attribute 'kind'"):
         v.kind = "other"  # the class has one, which would hide it
-    with pytest.raises(AttributeError, match="cannot assign the attribute 'tag'"):
+    with pytest.raises(AttributeError, match="Cannot set attribute 'tag'"):
         nnx.Param(1.0).tag = "x"
 
 

@@ -397,7 +397,7 @@ def test_a_shared_buffer_is_refused_on_the_fast_way_and_nothing_is_lost(f, nativ
     raw = m.w.get_raw_value()
     m.b.set_value(raw)
     for _ in range(2):
-        with pytest.raises(ArgumentError, match="b and w"):
+        with pytest.raises(ArgumentError, match=r"\.b and \w+\.w"):
             jitted(m)
         assert not raw.is_deleted()
         assert m.w.get_raw_value() is m.b.get_raw_value() is raw
@@ -534,12 +534,14 @@ def test_an_array_that_was_donated_before_is_told_by_path():
         if first:
             fresh = plait.clone(model)
             plait.jit(lambda x: x + 1, donate_argnums=0)(fresh.inner.w[...])
-            with pytest.raises(ArgumentError, match=r"(?s)at +inner\.w\n.*deleted.*plait\.clone\(model, arrays=True\)"):
+            with pytest.raises(
+                ArgumentError, match=r"(?s)at +m\.inner\.w\n.*deleted.*plait\.clone\(model, arrays=True\)"
+            ):
                 plait.jit(lambda m, x: m.inner.w.sum() + x)(fresh, 1.0)
             model = Node(inner=Node(w=plait.Param(jnp.ones(3)), n=plait.Param(jnp.zeros(()))))
         else:
             step(model, 1.0)
             step(model, 1.0)
             plait.jit(lambda x: x + 1, donate_argnums=0)(model.inner.w[...])
-            with pytest.raises(ArgumentError, match=r"(?s)at +inner\.w\n.*deleted"):
+            with pytest.raises(ArgumentError, match=r"(?s)at +m\.inner\.w\n.*deleted"):
                 step(model, 1.0)

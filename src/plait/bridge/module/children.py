@@ -30,6 +30,7 @@ _CONTAINERS = (list, tuple, dict, List, Dict)
 class Hybrid(Module):
     """What ``bridge.Module`` is to the functions of this file: a module that can be bound to a scope."""
 
+    _takes_parts: ClassVar[bool] = True  # they wait for the module of that name
     scope: ClassVar[Any] = None
     attr_priorities: ClassVar[Any] = {}
 

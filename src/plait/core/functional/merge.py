@@ -112,7 +112,7 @@ def merge(
 def _check_mergeable(graphdef: Any, state: Any, states: tuple[Any, ...]) -> None:
     if not isinstance(graphdef, GraphDef):
         raise GraphTypeError(
-            "merge takes a graphdef first",
+            "Expected a GraphDef: merge takes a graphdef first",
             found=f"a {type(graphdef).__name__}",
             expected="a GraphDef or GraphState",
             do="call merge(graphdef, state) with what split(model) returned",

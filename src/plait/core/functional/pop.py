@@ -40,7 +40,7 @@ def graph_pop(node: Any, filters: tuple[FilterLiteral, ...], /) -> tuple[State, 
     """``pop`` with the filters as a tuple; always a tuple of states."""
     if not filters:
         raise FilterError(
-            "pop needs at least one filter",
+            "Expected at least one filter: pop needs to know what to take out",
             found="no filter",
             expected="pop(model, filter, ...)",
             do="to remove everything pass `...`",

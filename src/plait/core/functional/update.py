@@ -10,7 +10,9 @@ from ...errors import GraphError, RegistryError
 from ...paths import Path, describe_path, sorted_keys
 from ..graph.flatten import Link, path_of
 from ..objects.cells import PLAIN_METADATA, Cell
+from ..objects.clock import DETACHED
 from ..objects.containers import List
+from ..objects.detached_cells import note_write
 from ..objects.nodes import _KINDS, Kind, get_node_impl, kind_of, unwrapped
 from ..objects.pytree import Pytree, check_kept_status
 from ..objects.state import FlatState, State
@@ -64,6 +66,8 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
                 cell.raw = source.raw
             else:
                 owner.update_from_state(value)
+            if cell.version == DETACHED:
+                note_write(cell, type(owner))
         elif key is None:
             _write_leaf(owner, value)
         else:
@@ -78,6 +82,8 @@ def _write_leaf(target: Any, value: Any) -> None:
             target._cell.raw[...] = value
         else:
             target._cell.raw = value
+            if target._cell.version == DETACHED:
+                note_write(target._cell, type(target))
     else:
         target[...] = value[...] if is_mutable_array(value) else value
 
@@ -139,7 +145,7 @@ def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
                 stack.append((current, value, (link, key)))
             elif kind is Kind.REF:
                 writes.append((current, None, None, value))
-            elif current is _ABSENT and isinstance(value, Mapping) and not isinstance(value, Variable) and value:
+            elif current is _ABSENT and _is_part(value) and not getattr(owner, "_takes_parts", False):
                 raise GraphError(
                     "the state has entries for a part that the graph does not have",
                     at=describe_path(path_of((link, key))),
@@ -159,10 +165,22 @@ def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
                     )
                 _check_can_set(owner, key, value, path_of((link, key)), size)
                 size += current is _ABSENT and type(key) is int
-                if isinstance(value, Mapping) and not isinstance(value, Variable):
-                    value = State(value)
-                writes.append((owner, key, None, value.copy() if isinstance(value, Variable) else value))
+                writes.append((owner, key, None, _new_child(value, current is _ABSENT)))
     return writes
+
+
+def _is_part(value: Any) -> bool:
+    """Whether an entry of a state stands for a node: entries of its own, and not none."""
+    return isinstance(value, Mapping) and not isinstance(value, Variable) and bool(value)
+
+
+def _new_child(value: Any, is_new: bool) -> Any:
+    """What becomes a child for an entry of a state. A part that is new is a dict of variables."""
+    if isinstance(value, Variable):
+        return value.copy()
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _new_child(child, True) for key, child in value.items()} if is_new and value else State(value)
 
 
 def _check_can_set(owner: Any, key: Any, value: Any, path: Path, size: int) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from jax.tree_util import register_static
 
+from ..objects.named import from_named, to_named
 from ..objects.nodes import GenericPytree as GenericPytree
 from ..objects.repr import repr_fields
 from ..objects.statics import HashableMapping, content_key, same_static, static_key
@@ -108,7 +109,10 @@ class _Part:
         return repr_fields(type(self).__name__, [(name, _Text(_show(value))) for name, value in fields])
 
     def __reduce__(self) -> Any:
-        return _rebuild, (type(self), tuple(getattr(self, name) for name in self._fields))
+        return _rebuild, (type(self), tuple(to_named(getattr(self, name)) for name in self._fields))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self  # it is immutable
 
 
 class _Text(str):
@@ -347,6 +351,7 @@ def _mapped(plain: Any, mapping: HashableMapping[int, int]) -> GraphDef:
 
 def _rebuild(cls: Any, fields: tuple[Any, ...]) -> Any:
     """Unpickle a part into the table."""
+    fields = tuple(map(from_named, fields))
     if cls is NodeRef:
         return node_ref(*fields)
     if cls is LeafDef:

@@ -9,16 +9,22 @@ for this.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..._compat import frame_locals
 from ...paths import Path, format_path
 from ...words import with_article
 from ..objects.pytree import Pytree
 from ..objects.trace_guard import find_paths
+from ..objects.variables import Variable
 from ..objects.visit import children_if_any, visit
 from .walks import walked_roots
+
+# ``transforms/call/call.py`` registers how to tell the objects of a call from the variables of a frame:
+# ``(whether they are the private ones, objects)``.
+crossings: list[Callable[[dict[str, Any]], tuple[bool, Sequence[Any]] | None]] = []
 
 _PACKAGE = __name__.partition(".")[0] + "."
 
@@ -64,6 +70,15 @@ def find_path(target: Any) -> str | None:
     return format_path((name, *path) if name else path) if path else None
 
 
+def path_of_value(value: Any) -> str | None:
+    """The path of a variable that holds a value, in the modules that are known, the outermost first."""
+    for name, root in [*modules_in_use(), *(("", root) for root in walked_roots())]:
+        for place in visit(root, children=children_if_any):
+            if isinstance(place.value, Variable) and place.value._cell.raw is value:
+                return format_path((name, *place.path) if name else place.path)
+    return None
+
+
 def describe_place(target: Any) -> str:
     """An object with its path, for the ``at`` of an error: ``encoder.layers[3] (a Linear)``."""
     path = find_path(target)
@@ -71,16 +86,60 @@ def describe_place(target: Any) -> str:
     return f"{path} ({with_article(kind)})" if path else with_article(kind)
 
 
-def modules_of_traceback(traceback: TracebackType | None) -> list[tuple[Any, str]]:
-    """The modules whose methods were running, outermost first, with the name of the method."""
-    found = []
+class Running(NamedTuple):
+    """A module whose method was running: its path in the outermost one, if it is known."""
+
+    module: Any
+    method: str
+    path: Path | None
+
+
+def modules_of_traceback(traceback: TracebackType | None) -> list[Running]:
+    """The modules whose methods were running, outermost first. Paths go on inside the calls of transforms."""
+    found: list[Running] = []
+    known: list[tuple[Path, Any]] = []
+    outside: list[Path | None] = []
     while traceback is not None:
         frame, traceback = traceback.tb_frame, traceback.tb_next
-        code = frame.f_code
-        owner = next(iter(frame_locals(frame).values()), None) if code.co_argcount else None
+        code, variables = frame.f_code, frame_locals(frame)
+        for is_private, roots in filter(None, (crossing(variables) for crossing in crossings)):
+            if is_private:
+                known += [(path, root) for path, root in zip(outside, roots, strict=False) if path is not None]
+            else:
+                outside = [_path_from(known, root) for root in roots]
+        owner = next(iter(variables.values()), None) if code.co_argcount else None
         if isinstance(owner, Pytree) and hasattr(type(owner), code.co_name):
-            found.append((owner, code.co_name))
+            known = known or [((), owner)]
+            found.append(Running(owner, code.co_name, _path_from(known, owner)))
     return found
+
+
+def remember_cause(error: BaseException) -> None:
+    """Keep what an error comes from, which tells of code that JAX had traced: a jitted function around drops it."""
+    error.comes_from = error.__cause__ or error.__context__  # type: ignore[attr-defined]
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The errors behind an error. JAX puts the code that it had traced into one of them."""
+    cause = getattr(error, "comes_from", None) or error.__cause__ or error.__context__
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def objects_of_traceback(traceback: TracebackType | None) -> list[tuple[Path, Any]]:
+    """The objects of the outermost call of a transform that was running, as roots: each with an empty path."""
+    while traceback is not None:
+        variables, traceback = frame_locals(traceback.tb_frame), traceback.tb_next
+        for _, roots in filter(None, (crossing(variables) for crossing in crossings)):
+            return [((), root) for root in roots]
+    return []
+
+
+def _path_from(known: Sequence[tuple[Path, Any]], target: Any) -> Path | None:
+    """The path of an object that is found in one of those whose paths are known, the innermost first."""
+    paths = ((path, path_within(root, target)) for path, root in reversed(known))
+    return next(((*path, *rest) for path, rest in paths if rest is not None), None)
 
 
 def place_of(traceback: TracebackType | None) -> str | None:
@@ -88,8 +147,7 @@ def place_of(traceback: TracebackType | None) -> str | None:
     running = modules_of_traceback(traceback)
     if not running:
         return None
-    (root, _), (module, method) = running[0], running[-1]
-    path = path_within(root, module)
+    module, method, path = running[-1]
     kind = with_article(type(module).__name__)
     return f"{format_path(path)} ({kind}), in {method}" if path else f"{kind}, in {method}"
 

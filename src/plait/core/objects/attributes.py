@@ -177,7 +177,7 @@ def check_static(value: Any, name: str, owner: type) -> None:
     if found is not None:
         path, item = found
         raise AttributeStatusError(
-            "data was found under an attribute marked static",
+            "Found data under an attribute marked static",
             at=f"{owner.__name__}.{format_path((name, *path))}",
             found=describe_type(item),
             expected="numbers, strings, functions and other values without arrays, variables or modules",

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._compat import is_mutable_array, new_ref
+from ..._compat import ArrayImpl, is_mutable_array, new_ref
+from ...errors import DonatedArrayError
 from .clock import Stamp
 from .statics import HashableMapping
 
@@ -76,6 +77,22 @@ def storable(leaf: Any) -> Any:
 def has_ref(cell: Cell) -> bool:
     """Whether the value is kept in a JAX reference."""
     return cell.metadata["ref"] and is_mutable_array(cell.raw)
+
+
+def is_gone(value: Any) -> bool:
+    """Whether a value is an array whose buffer an earlier call took over."""
+    return type(value) is ArrayImpl and value.is_deleted()
+
+
+def gone(at: str | None) -> DonatedArrayError:
+    """The error for such an array; ``at`` says which variables hold it."""
+    return DonatedArrayError(
+        "Array has been deleted: an earlier call took over the buffer of a variable (donation)",
+        at=at,
+        found="a deleted array",
+        expected="an array",
+        do="go on with the object that the donating call updated, or donate plait.clone(model, arrays=True)",
+    )
 
 
 def read(raw: Any) -> Any:

@@ -178,8 +178,8 @@ class List(Module, MutableSequence[A], _slots=True):
         elements = [(SequenceKey(i), item) for i, item in enumerate(self._tree_elements())]
         return [*elements, *children], (len(elements), aux)
 
-    def _tree_flatten(self) -> Any:
-        children, aux = super()._tree_flatten()
+    def _tree_values(self) -> tuple[list[Any], Any]:
+        children, aux = super()._tree_values()
         return [*self._tree_elements(), *children], (len(self._elements), aux)
 
     def _tree_elements(self) -> Iterator[Any]:

@@ -263,7 +263,7 @@ def resolve_filters(filters: Sequence[FilterLiteral]) -> list[Predicate]:
             rest = filters[index + 1 :]
             if any(not (later is ... or later is True) for later in rest):
                 raise FilterError(
-                    "a filter that matches everything must come last",
+                    "`...` or `True` can only be used as the last filters: one that matches everything must come last",
                     at=f"filter {index} of {len(filters)}",
                     found=f"{filter!r} before {rest[0]!r}",
                     expected="`...` or `True` only at the end",

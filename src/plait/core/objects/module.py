@@ -100,7 +100,7 @@ def set_attributes(
                 missing.discard(name)
     if missing and raise_if_not_found:
         raise ArgumentError(
-            "no module has an attribute that was to be set",
+            "Could not find at least one instance of the following attributes: no module has what was to be set",
             found=f"the names {sorted(missing)}",
             expected="attributes of a module that the filters match",
             do="check the names, or pass raise_if_not_found=False",

@@ -37,6 +37,25 @@ def _find(module: str, name: str) -> Any:
     return found
 
 
+class Sentinel:
+    """A value that stands for nothing but itself; a pickle has its name.
+
+    Args:
+        module: where it is assigned.
+        name: the name there.
+        text: how it is shown.
+    """
+
+    def __init__(self, module: str, name: str, text: str) -> None:
+        self.__module__, self.name, self.text = module, name, text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __reduce__(self) -> str:
+        return self.name
+
+
 class NamedFunction:
     """Stands in a pickle for a function that pickle itself cannot find."""
 

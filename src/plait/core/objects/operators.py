@@ -12,20 +12,33 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from .cells import gone, is_gone
+from .trace_guard import path_of
 
-def _value(operand: Any) -> Any:
-    return operand.get_value() if isinstance(operand, VariableOperators) else operand
+
+def value_of(operand: Any) -> Any:
+    """The value of a variable, for use; anything else as it is.
+
+    Raises:
+        DonatedArrayError: the array is gone; names the path.
+    """
+    if not isinstance(operand, VariableOperators):
+        return operand
+    value = operand.get_value()
+    if is_gone(value):
+        raise gone(path_of(operand))
+    return value
 
 
 def _binary(operation: Callable[[Any, Any], Any], name: str) -> tuple[Any, Any, Any]:
     def forward(self: Any, other: Any) -> Any:
-        return operation(self.get_value(), _value(other))
+        return operation(value_of(self), value_of(other))
 
     def reflected(self: Any, other: Any) -> Any:
-        return operation(_value(other), self.get_value())
+        return operation(value_of(other), value_of(self))
 
     def in_place(self: Any, other: Any) -> Any:
-        self.set_value(operation(self.get_value(), _value(other)))
+        self.set_value(operation(value_of(self), value_of(other)))
         return self
 
     forward.__name__, reflected.__name__, in_place.__name__ = f"__{name}__", f"__r{name}__", f"__i{name}__"
@@ -34,7 +47,7 @@ def _binary(operation: Callable[[Any, Any], Any], name: str) -> tuple[Any, Any, 
 
 def _comparison(operation: Callable[[Any, Any], Any], name: str) -> Any:
     def compare(self: Any, other: Any) -> Any:
-        return operation(self.get_value(), _value(other))
+        return operation(value_of(self), value_of(other))
 
     compare.__name__ = f"__{name}__"
     return compare
@@ -42,7 +55,7 @@ def _comparison(operation: Callable[[Any, Any], Any], name: str) -> Any:
 
 def _unary(operation: Callable[[Any], Any], name: str) -> Any:
     def apply(self: Any) -> Any:
-        return operation(self.get_value())
+        return operation(value_of(self))
 
     apply.__name__ = f"__{name}__"
     return apply
@@ -111,14 +124,14 @@ class VariableOperators:
     __ceil__ = _unary(math.ceil, "ceil")
 
     def __divmod__(self, other: Any) -> Any:
-        return divmod(self.get_value(), _value(other))
+        return divmod(value_of(self), value_of(other))
 
     def __rdivmod__(self, other: Any) -> Any:
-        return divmod(_value(other), self.get_value())
+        return divmod(value_of(other), value_of(self))
 
     def __format__(self, spec: str) -> str:
         return format(self.get_value(), spec) if spec else str(self)
 
     def __round__(self, digits: int | None = None) -> Any:
-        value = self.get_value()
+        value = value_of(self)
         return round(value) if digits is None else round(value, digits)

@@ -20,10 +20,16 @@ import jax.numpy as jnp
 from jax.tree_util import GetAttrKey
 
 from ..._compat import trace_state
-from ...errors import ArgumentError, ArgumentTypeError, GraphError, NothingSelectedWarning
+from ...errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    GraphError,
+    NothingSelectedWarning,
+    ReplacedVariableWarning,
+)
 from ...notices import warn
 from ...paths import sort_key
-from ...words import describe_type
+from ...words import describe_type, name_of_class
 from .attributes import (
     _NOTHING,
     DATA,
@@ -34,8 +40,9 @@ from .attributes import (
     declared_statuses,
     holds_data,
 )
-from .cells import run_through
+from .cells import ARRAYS, run_through
 from .clock import Stamp, mark_changed
+from .jax_flattening import check_no_cycle, watched
 from .named import from_named, to_named
 from .nodes import (
     DataElem,
@@ -48,7 +55,7 @@ from .nodes import (
 )
 from .repr import render_tree, repr_fields, size_comment
 from .statics import HashableMapping, same_static
-from .trace_guard import raise_foreign_trace
+from .trace_guard import path_of, raise_foreign_trace
 from .variables import Variable
 from .visit import visit
 
@@ -101,6 +108,7 @@ class Pytree:
     _info: NodeInfo
     _declared: ClassVar[dict[str, str]] = {}
     _pytree: ClassVar[bool] = True
+    _takes_parts: ClassVar[bool] = False  # whether ``update`` adds a dict of variables under a new name
 
     def __init_subclass__(cls, *, pytree: bool | None = None, _slots: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -162,6 +170,8 @@ class Pytree:
         before = self.__dict__.get(name, _MISSING)
         if before is _MISSING and name in RESERVED:
             raise _reserved(type(self), name)
+        if isinstance(before, Variable) and isinstance(value, ARRAYS):
+            _warn_of_replaced(self, name, before)
         if status is not None:
             info.marks[name] = status  # type: ignore[index]
         object.__setattr__(self, name, value)
@@ -266,11 +276,16 @@ class Pytree:
         if "flax.nnx" in sys.modules:
             _warn_if_flax_reads(self)
         children, aux = self._tree_parts()
+        check_no_cycle(self)
         return [(GetAttrKey(name), value) for name, value in children], aux
 
     def _tree_flatten(self) -> Any:
         if "flax.nnx" in sys.modules:
             _warn_if_flax_reads(self)
+        values, aux = self._tree_values()
+        return watched(self, values), aux
+
+    def _tree_values(self) -> tuple[list[Any], Any]:
         children, aux = self._tree_parts()
         return [value for _, value in children], aux
 
@@ -311,7 +326,7 @@ class Pytree:
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         node = empty_object(type(self), dict(self._info.marks) if self._info.marks else None)
         memo[id(self)] = node
-        node.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        node.__setstate__(copy.deepcopy(to_named(self.__getstate__()), memo))
         return node
 
     def __repr__(self) -> str:
@@ -348,6 +363,19 @@ def _warn_if_flax_reads(node: Pytree) -> None:
         if frame.f_back is None:
             return
         frame = frame.f_back
+
+
+def _warn_of_replaced(node: Pytree, name: str, variable: Variable[Any]) -> None:
+    owner, kind = path_of(node) or type(node).__name__, type(variable).__name__
+    warn(
+        ReplacedVariableWarning,
+        f"an array takes the place of a {kind}",
+        at=f"{owner}.{name}",
+        found="an array, which no filter by kind selects: an optimizer does not update it",
+        expected=f"a new value for the {kind}, which stays where it is",
+        do=f"write the value into the variable: module.{name}[...] = value; or make a new one: "
+        f"module.{name} = {name_of_class(type(variable))}(value)",
+    )
 
 
 def _reserved(cls: type, name: str) -> ArgumentError:

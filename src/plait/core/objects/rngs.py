@@ -319,7 +319,7 @@ class Rngs(_Samplers):
             if isinstance(streams.get(each), RngStream):
                 return streams[each]
         raise error(
-            f"there is no random stream {name!r}, and no default one",
+            f"No RngStream named {name!r} found: there is no random stream {name!r}, and no default one",
             found=f"the streams {sorted(self)}",
             expected=f"a stream {name!r} or 'default'" if name != "default" else "a stream 'default'",
             do=f"make it: plait.Rngs({name}=0), or plait.Rngs(0) for a default stream",

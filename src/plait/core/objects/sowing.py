@@ -171,7 +171,7 @@ def _kept(module: Any, kept: dict[str, Any] | None, kind: type, name: str) -> Va
     if found is None or isinstance(found, kind):
         return found
     raise ArgumentError(
-        f"the name {name!r} is taken by something that is no {kind.__name__}",
+        f"Expected {name!r} to be of type {kind.__name__!r}: the name is taken by something else",
         at=f"{type(module).__name__}.{name}",
         found=describe_type(found),
         expected=f"{with_article(kind.__name__)}, or no attribute of this name",

@@ -29,6 +29,7 @@ import numpy as np
 from jax.tree_util import register_static
 
 from ...errors import StaticValueError
+from .named import from_named, to_named
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -271,6 +272,9 @@ class HashableMapping(Mapping[K, V], Generic[K, V]):
             self._key = frozenset(pairs)
         return self._key
 
+    def __reduce__(self) -> Any:  # without the hash, which holds in this process alone
+        return _unpickled, (type(self), to_named(self._items))
+
     def __getitem__(self, name: K) -> V:
         return self._items[name]
 
@@ -299,3 +303,7 @@ class HashableMapping(Mapping[K, V], Generic[K, V]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._items!r})"
+
+
+def _unpickled(cls: type[HashableMapping[Any, Any]], items: dict[Any, Any]) -> HashableMapping[Any, Any]:
+    return cls(from_named(items))

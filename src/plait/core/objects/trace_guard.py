@@ -38,18 +38,32 @@ def raise_foreign_trace(trace: Any, owner: Any, action: str) -> None:
     path = path_of(owner)
     kind = type(owner).__name__
     what = f"{action[:-2]} {with_article(kind)}" if action.endswith(" a") else f"{action} {kind}"
+    here, there = describe_trace(current_trace()), describe_trace(trace)
+    there = "that around it, another of the same kind" if there == here else there
     transform = transform_of(current_trace())
     raise TraceContextError(
-        f"cannot {what} from another trace than the one it belongs to",
+        f"Cannot mutate {kind}: cannot {what} from another trace than the one it belongs to",
         at=f"{path} ({with_article(kind)})" if path else with_article(kind),
-        found=f"the current trace is {describe_trace(current_trace())}",
-        expected=f"{describe_trace(trace)}, where the {kind} was created",
+        found=f"the current trace is {here}",
+        expected=f"{there}, where the {kind} was created",
         do="return the new value from the function, and make the change after the call"
         if transform is None
         else "make the model an argument of the function, and use plait's own transform, which carries the change out: "
-        f"plait.{transform}(f)(model, x)"
-        + (", with argnums=1 for the gradient with respect to x alone" if transform == "grad" else ""),
+        + _CALLS.get(transform, f"plait.{transform}(f)(model, x)"),
     )
+
+
+# How a function of a model and an array is passed to a transform, where it is not ``plait.jit(f)(model, x)``.
+_CALLS = {
+    "grad": "plait.grad(f)(model, x), with argnums=1 for the gradient with respect to x alone",
+    "vmap": "plait.vmap(f, in_axes=(None, 0))(model, x)",
+    "scan": "plait.scan(f)(model, x), where f returns the model and an output",
+    "fori_loop": "plait.fori_loop(0, n, f, model), where f takes a number and the model, and returns the model",
+    "while_loop": "plait.while_loop(goes_on, f, model), where f returns the model",
+    "cond": "plait.cond(pred, f, g, model, x)",
+    "switch": "plait.switch(index, [f, g], model, x)",
+    "shard_map": "plait.shard_map(f, mesh=mesh, in_specs=(P(), P()), out_specs=P())(model, x)",
+}
 
 
 def path_of(owner: Any) -> str | None:

@@ -85,7 +85,7 @@ def variable_type_from_name(
     if found is None:
         if not allow_register:
             raise ArgumentError(
-                f"no class of variables is registered under the name {name!r}",
+                f"Name {name} is not registered: no class of variables has the name {name!r}",
                 found=f"the name {name!r}",
                 expected=f"one of {sorted(_CLASSES)}",
                 do=f"plait.register_variable_name({name!r}, SomeVariable), or pass allow_register=True",

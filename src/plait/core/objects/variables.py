@@ -17,7 +17,7 @@ import numpy as np
 from jax.tree_util import GetAttrKey
 
 from ..._compat import ArrayImpl, current_trace, is_mutable_array, new_ref, top_level_trace, trace_state
-from ...errors import MetadataError, VariableAttributeError
+from ...errors import MetadataError, ShapeError, VariableAttributeError
 from ...words import describe_type, name_of_class, with_article
 from .cells import (
     ARRAYS,
@@ -37,11 +37,12 @@ from .clock import DETACHED, mark_changed
 from .detached_cells import note_write
 from .lent_cells import LentCell, latest_flatten
 from .metadata_methods import MetadataMethods, joined_with_box, refuse_hijax, tidied, warn_old_sharding_name
-from .operators import VariableOperators
+from .named import from_named, to_named
+from .operators import VariableOperators, value_of
 from .repr import render_tree, repr_fields, size_comment
 from .settings import defaults
 from .statics import HashableMapping
-from .trace_guard import raise_foreign_trace
+from .trace_guard import path_of, raise_foreign_trace
 from .variable_metadata import HOOKS, VariableMetadata
 
 A = TypeVar("A")
@@ -289,7 +290,10 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         if through_reference:
             cell.raw[... if index is _MISSING else index] = value
         elif index is not _MISSING:
-            store_part(cell, index, value)
+            try:
+                store_part(cell, index, value)
+            except ValueError as error:
+                raise _misfit(self, index, value, error) from error
         elif isinstance(value, ARRAYS):
             cell.raw = value  # type: ignore[assignment]
         else:
@@ -330,10 +334,10 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         return self.get_value()(*args, **kwargs)
 
     def __jax_array__(self) -> jax.Array:
-        return jnp.asarray(self.get_value())
+        return jnp.asarray(value_of(self))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.get_value(), dtype=dtype, copy=copy)
+        return np.array(value_of(self), dtype=dtype, copy=copy)
 
     # Attributes -------------------------------------------------------------------------------------------------------
 
@@ -367,7 +371,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
             self._set_own(name, value)
             return
         raise VariableAttributeError(
-            f"cannot assign the attribute {name!r} of {describe_type(self)}",
+            f"Cannot set attribute {name!r} of {describe_type(self)}",
             found="an assignment to an attribute",
             expected="`.value` and `[...]` are the only things that can be assigned",
             do=f"for the value write variable.value = value, for metadata variable.set_metadata({name}=value)",
@@ -435,7 +439,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         """
         if type(self) is not type(other):
             raise MetadataError(
-                "copy_from takes a variable of the same class",
+                "Cannot copy from incompatible container: copy_from takes a variable of the same class",
                 found=describe_type(other),
                 expected=describe_type(self),
                 do="take the value alone: variable.set_value(other.get_value())",
@@ -468,14 +472,15 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         raw = jax.tree.map(
             lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else copy.deepcopy(leaf, memo), read(cell.raw)
         )
-        metadata = PLAIN_METADATA if cell.metadata is PLAIN_METADATA else copy.deepcopy(cell.metadata, memo)
+        plain = cell.metadata is PLAIN_METADATA
+        metadata = PLAIN_METADATA if plain else from_named(copy.deepcopy(to_named(cell.metadata), memo))
         result = memo[id(self)] = make_variable(type(self), fitting(raw, metadata), metadata, trace_state.value)
         return result
 
     def __reduce__(self) -> Any:
         cell = self._cell
         raw = read(cell.raw)
-        metadata = None if cell.metadata is PLAIN_METADATA else cell.metadata
+        metadata = None if cell.metadata is PLAIN_METADATA else to_named(cell.metadata)
         return _unpickle, (type(self), jax.tree.map(storable, raw), metadata)
 
     def __repr__(self) -> str:
@@ -511,8 +516,23 @@ def _unpickle(cls: type[Variable[Any]], raw: Any, metadata: dict[str, Any] | Non
         raw,
         is_leaf=lambda leaf: isinstance(leaf, StoredKey),
     )
-    metadata = PLAIN_METADATA if metadata is None else metadata
-    return make_variable(cls, fitting(raw, metadata), metadata, trace_state.value)
+    entries: Any = PLAIN_METADATA if metadata is None else from_named(metadata)
+    return make_variable(cls, fitting(raw, entries), entries, trace_state.value)
+
+
+def _misfit(variable: Variable[Any], index: Any, value: Any, error: ValueError) -> ValueError:
+    """The error for a value that does not fit the part that it is written to."""
+    raw = variable._cell.raw
+    if not isinstance(raw, ARRAYS):
+        return error
+    place = "[...]" if index is ... else f"[{index!r:.40}]"
+    return ShapeError(
+        "a value does not fit the part of a variable that it is written to",
+        at=(path_of(variable) or with_article(type(variable).__name__)) + place,
+        found=f"an array of shape {np.shape(value)}: {str(error).splitlines()[0]}",
+        expected=f"one that broadcasts to a part of an array of shape {raw.shape}",
+        do="to give the variable another shape: variable.value = value",
+    )
 
 
 def _refuse_references(value: Any, kind: type) -> None:
@@ -520,7 +540,7 @@ def _refuse_references(value: Any, kind: type) -> None:
         return
     if any(map(is_mutable_array, jax.tree.leaves(value))):
         raise MetadataError(
-            f"a JAX Ref is not allowed as the value of {with_article(kind.__name__)}",
+            f"Cannot pass a Ref directly: a JAX Ref is not allowed as the value of {with_article(kind.__name__)}",
             found="a value that is, or contains, a JAX Ref",
             expected="arrays or other values",
             do=f"pass the array and let the variable make the reference: {name_of_class(kind)}(x, ref=True)",

@@ -21,7 +21,7 @@ from ...paths import Path, describe_path, format_path
 from ...typing import FilterLiteral
 from ...words import with_article
 from ..functional.split import state
-from ..graph.locate import modules_of_traceback, path_within, place_of
+from ..graph.locate import causes, modules_of_traceback, objects_of_traceback, place_of
 from ..objects.state import to_flat_state
 from ..objects.variables import Variable
 from ..objects.visit import iter_graph_nodes
@@ -100,41 +100,38 @@ def debug_nans(*, infs: bool = False) -> Iterator[None]:
 def _described(error: FloatingPointError) -> NonFiniteError:
     running = modules_of_traceback(error.__traceback__)
     what = str(error).removesuffix(".")
-    held = _held(running[0][0]) if running else {}
+    held = _held(running[0].module) if running else {}
     place = place_of(error.__traceback__) or "outside of the methods of modules"
-    below = next(filter(None, (_below(running[-1][0], cause) for cause in _causes(error))), None) if running else None
+    roots = [(running[-1].path or (), running[-1].module)] if running else objects_of_traceback(error.__traceback__)
+    below = next(filter(None, (_below(roots, cause) for cause in causes(error))), None)
     if below:
-        paths, kind, method = below
-        outer = path_within(running[0][0], running[-1][0]) or ()
-        names = sorted({format_path((*outer, *path)) for path in paths})
-        place = f"{' or '.join(names)} ({with_article(kind.__name__)}), in {method}"
+        nodes, method = below
+        names = sorted({format_path(path) for path, _ in nodes} - {""})
+        kind = with_article(type(nodes[0][1]).__name__)
+        place = (f"{' or '.join(names)} ({kind})" if names else kind) + f", in {method}"
+        place += "" if running else ", or its derivative"
     if held:
         before = ", ".join(list(held)[:4]) + (f" and {len(held) - 4} more" if len(held) > 4 else "")
-        do = f"make these anew, or go back to a checkpoint: {before} of {type(running[0][0]).__name__} held some before"
+        model = type(running[0].module).__name__
+        do = f"make these anew, or go back to a checkpoint: {before} of {model} held some before"
     else:
         do = "look at what goes in there: a division by zero, a log or root of a negative number, or a NaN in the input"
     word = "an infinity" if "inf" in what.replace("invalid", "") else "a NaN"
     return NonFiniteError(f"{word} appeared", at=place, found=what, expected="finite numbers", do=do)
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The errors behind an error. JAX puts the code that it had traced into one of them."""
-    cause = error.__cause__ or error.__context__
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__ or cause.__context__
-
-
-def _below(module: Any, cause: BaseException) -> tuple[list[Path], type, str] | None:
-    """The modules below one whose methods JAX saw when it traced what failed, as under ``remat``: the innermost.
+def _below(roots: list[tuple[Path, Any]], cause: BaseException) -> tuple[list[tuple[Path, Any]], str] | None:
+    """The modules in some whose methods JAX saw when it traced what failed, such as a derivative: the innermost.
 
     JAX keeps which code ran, and not on which objects: several modules of one class stand for each other.
 
+    Args:
+        roots: with their paths.
+
     Returns:
-        Their paths, their class, and the name of the method; ``None`` if there are none.
+        The modules with their paths, all of one class, and the name of the method; ``None`` if there are none.
     """
-    nodes: list[tuple[Path, Any]] = [((), module)]
-    method = None
+    nodes, method = roots, None
     traceback = cause.__traceback__
     while traceback is not None:
         code, line, traceback = traceback.tb_frame.f_code, traceback.tb_lineno, traceback.tb_next
@@ -142,11 +139,11 @@ def _below(module: Any, cause: BaseException) -> tuple[list[Path], type, str] | 
             ((*path, *further), node)
             for path, above in nodes
             for further, node in iter_graph_nodes(above)
-            if further and _runs(node, code, line)
+            if _runs(node, code, line)
         ]
         if inner:
             nodes, method = inner, code.co_name
-    return None if method is None else ([path for path, _ in nodes], type(nodes[0][1]), method)
+    return None if method is None else (nodes, method)
 
 
 def _runs(node: Any, code: Any, line: int) -> bool:

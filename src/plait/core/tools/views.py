@@ -91,7 +91,7 @@ def view(
         unused -= set(chosen)
     if unused and raise_if_not_found:
         raise ArgumentError(
-            "no object takes a setting of this view",
+            "Unused keys: no object takes a setting of this view",
             found=f"the settings {sorted(unused)}",
             expected="names that some set_view takes",
             do="see what there is: print(plait.view_info(model))",

@@ -43,7 +43,7 @@ def check_aliasing(name: str, treatments: Sequence[Treatment], known: dict[int, 
             before, first = known.setdefault(id(leaf), (value, place))
             if before != value:
                 raise SharingError(
-                    f"Inconsistent aliasing: {name} reaches one variable under two prefixes",
+                    f"Inconsistent aliasing detected: {name} reaches one variable under two prefixes",
                     at=f"{first} and {place} (the same {type(leaf).__name__})",
                     found=f"{_shown(before)} at the first, {_shown(value)} at the second",
                     expected="one prefix for a variable, however many ways lead to it",

@@ -29,7 +29,7 @@ def static_argument(transform: str, value: Any, argument: int | str) -> Static:
         static_key(value)
     except TypeError as error:
         raise ArgumentError(
-            f"{transform}: a static argument cannot be hashed",
+            f"{transform}: Non-hashable static arguments are not supported",
             at=f"argument {argument!r}",
             found=describe_type(value),
             expected="a hashable value",

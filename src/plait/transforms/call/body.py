@@ -23,6 +23,7 @@ import numpy as np
 
 from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
 from ...core.graph.flatten import path_of
+from ...core.objects.named import Sentinel
 from ...core.objects.nodes import Static
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, AxisNameMismatchError
@@ -37,7 +38,7 @@ from .outcome import INPUT, Address, Outcome
 from .prefixes import Carry, Prefix, is_graph_leaf
 
 # What is written goes out by the port that it came in by.
-OWN: Any = type("Own", (), {"__repr__": lambda self: "its own port"})()
+OWN: Any = Sentinel(__name__, "OWN", "its own port")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,8 +202,8 @@ class _Sorting:
         for position, own in enumerate(self.body.value_ports):
             if own == port:
                 self.carried[position] = Address(port, len(carried))
-                variable = self.replaced.get(position, self.left.variables[position])
-                carried.append(self.values[position] if variable is None else variable._cell.raw)
+                variable = self.replaced.get(position)
+                carried.append(self.left.after[position] if variable is None else variable._cell.raw)
         count = self.body.plain_ports.count(port)
         if count:
             if Carry in self.body.outs.leaves:
@@ -232,24 +233,20 @@ class _Sorting:
             tuple(returned),
             tuple(plain),
             left.moved() if needs_mapping else None,
+            frozenset(position for position, variable in enumerate(left.variables) if variable is None),
         )
         return self.outputs, outcome
 
     def _values_of_inputs(self) -> tuple[list[Any], list[Any]]:
-        """(position, address) of the variables that were written, and of the others if all come out."""
+        """(position, address) of the values that were written, and of the others if all come out."""
         body, written, unwritten, dropped = self.body, [], [], []
-        for position, (variable, before) in enumerate(zip(self.left.variables, self.values, strict=True)):
-            if variable is None:
-                if body.all_values and body.structural:
-                    unwritten.append((position, self._send_back(position, before)))
-                continue
-            raw = variable._cell.raw
+        for position, (raw, before) in enumerate(zip(self.left.after, self.values, strict=True)):
             if raw is not before or position in body.donated:
                 if body.loop is not None and body.loop.drops(body.ports[body.value_ports[position]]):
                     dropped.append(position)
                     continue
                 written.append((position, self._send_back(position, raw)))
-            elif body.all_values:
+            elif body.all_values and (body.structural or self.left.variables[position] is not None):
                 unwritten.append((position, self._send_back(position, raw)))
         self._warn_of_dropped(dropped)
         return written, unwritten
@@ -257,7 +254,8 @@ class _Sorting:
     def _warn_of_dropped(self, positions: Sequence[int]) -> None:
         if positions and self.body.loop is not None:
             labels = self.body.value_labels()
-            kinds = [type(self.left.variables[position]) for position in positions]
+            variables = [self.left.variables[position] for position in positions]
+            kinds = [jax.Array if variable is None else type(variable) for variable in variables]
             self.body.loop.warn_of_dropped([labels[position] for position in positions], kinds)
 
     def _send_back(self, position: int, value: Any) -> Address:
@@ -270,18 +268,17 @@ class _Sorting:
     def _source(self, leaf: int) -> Address:
         """Where the value of a leaf of the walk is: the input that it still holds, or a value that comes out."""
         raw, left, body = self.left.raws[leaf], self.left, self.body
-        kept = self.inputs.get(id(raw))
-        if kept is not None:
-            return Address(INPUT, kept)
-        position = left.position(leaf)
+        kept, position = self.inputs.get(id(raw)), left.position(leaf)
         if position is None:
             position = self.slots.get(id(left.walk.leaves[leaf]))
+        prefix = left.prefix(leaf, self.prefixes) if position is None else body.ports[body.value_ports[position]]
+        if kept is not None and (kept == position or self._is_itself_outside(kept, prefix)):
+            return Address(INPUT, kept)
         if position is not None:
-            if body.loop is not None and body.loop.drops(body.ports[body.value_ports[position]]):
+            if body.loop is not None and body.loop.drops(prefix):
                 self._warn_of_dropped([position])
                 return Address(INPUT, position)
             return self._send_back(position, raw)
-        prefix = left.prefix(leaf, self.prefixes)
         if prefix is Carry and body.loop is not None:
             labels, root = body.labels()[0], left.root(leaf)
             owner = labels[root] if root < len(labels) else "the output"
@@ -289,6 +286,10 @@ class _Sorting:
         if body.writes is not OWN and leaf < left.argument_count:
             prefix = body.writes
         return self._send(body.ports.index(prefix), raw)
+
+    def _is_itself_outside(self, position: int, prefix: Any) -> bool:
+        """Whether a value that came in, and leaves in another place with this prefix, is the caller's own value."""
+        return prefix is not Carry and self.body.ports[self.body.value_ports[position]] == prefix
 
     def _plain_leaves(self) -> list[Address]:
         found, carried = [], iter(self.carried_plain)

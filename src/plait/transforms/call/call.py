@@ -28,11 +28,14 @@ from typing import Any, TypeVar
 
 import jax
 
+from ...core.graph.locate import crossings, remember_cause
+from ...core.objects.named import Sentinel
 from ...core.tools.method_observers import is_observing
 from ...errors import ArgumentTypeError, StaticValueError
 from .aliasing import Treatment, check_aliasing
 from .body import Body, describe_address
 from .captures import captures_objects
+from .enter import Entered
 from .gather import Gathered, check_no_duplicates, gather
 from .outcome import Address, Outcome
 from .policy import STRUCTURE, Crossing
@@ -42,7 +45,7 @@ from .write_back import write_back
 T = TypeVar("T")
 
 # The port of values that a transform treats all alike.
-ALL = type("All", (), {"__repr__": lambda self: "all"})()
+ALL = Sentinel(__name__, "ALL", "all")
 
 
 class Call:
@@ -181,9 +184,42 @@ class Call:
         except (StaticValueError, TypeError):  # something in the key cannot be hashed
             return make(self.body)
 
+    def run(self, function: Callable[..., Any], *inputs: Any, stepwise: Callable[..., Any] | None = None) -> Any:
+        """Call what JAX made of the body.
+
+        Under ``debug_nans`` JAX knows of a loop or a branch only that a NaN came out of it. Then it is run once more,
+        step by step, and stops at the operation and in the layer that made the NaN.
+
+        Args:
+            stepwise: what to run under ``jax.disable_jit``, where that alone does not make steps of ``function``.
+        """
+        if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+            return (stepwise or function)(*inputs)
+        try:
+            return function(*inputs)
+        except FloatingPointError:
+            try:
+                with jax.disable_jit():
+                    (stepwise or function)(*inputs)
+            except FloatingPointError as error:
+                remember_cause(error)
+                raise
+            raise
+
     def finish(self, outputs: Sequence[Sequence[Any]], outcome: Outcome) -> Any:
         """Write back what came out. Returns the output."""
         return write_back(outcome, self.gathered, outputs)
+
+
+def _objects_of_frame(variables: Mapping[str, Any]) -> tuple[bool, Sequence[Any]] | None:
+    """For ``locate.py``: by the variables of ``run`` the objects of a call, by those of a body the private ones."""
+    this, entered = variables.get("self"), variables.get("entered")
+    if isinstance(this, Call):
+        return False, this.gathered.roots
+    return (True, entered.roots) if isinstance(entered, Entered) else None
+
+
+crossings.append(_objects_of_frame)
 
 
 # Who fills it: ``Call.kept``. What empties it: the death of the function. What it holds: structures, which hold no

@@ -52,7 +52,7 @@ def check_function(f: Any, name: str) -> None:
             call = _call(name, f"{cls}.{method}", f"{module}, x")
             do = f"decorate the method in the class (@plait.{name}), or call {call}"
         raise ArgumentError(
-            f"{name} was given a bound method of a module",
+            f"{name} does not support bound methods, and was given one of a module",
             at=describe_place(f.__self__),
             found=f"the method {method!r} bound to a {cls}",
             expected="a function that takes the module as an argument",

@@ -55,19 +55,20 @@ class Structure:
             tuple(variable.index for variable in variables),
         )
 
-    def leaf_paths(self) -> list[tuple[int, Path]]:
-        """For each value: the number of the object that it belongs to, and its path in there."""
-        found: list[tuple[int, Path]] = []
+    def part_paths(self) -> Iterator[tuple[int, Path, Any]]:
+        """Each definition: the number of the object that it belongs to, its path in there, and itself."""
         for number, root in enumerate(self.roots):
             stack: list[tuple[Path, Any]] = [((), root)]
             while stack:
                 path, part = stack.pop()
-                if isinstance(part, (VariableDef, LeafDef)):
-                    found.append((number, path))
-                elif isinstance(part, NodeDef):
+                yield number, path, part
+                if isinstance(part, NodeDef):
                     children = [(entry.key, getattr(entry, "value", None)) for entry in part.attributes]
                     stack.extend(((*path, key), child) for key, child in reversed(children))
-        return found
+
+    def leaf_paths(self) -> list[tuple[int, Path]]:
+        """For each value: the number of the object that it belongs to, and its path in there."""
+        return [(number, path) for number, path, part in self.part_paths() if isinstance(part, (VariableDef, LeafDef))]
 
     def places(self) -> list[Any]:
         """The JAX path of each leaf, objects among them."""

@@ -58,7 +58,12 @@ def check_writable(outcome: Outcome, gathered: Gathered) -> None:
         return
     for position, _ in outcome.written:
         cell = walk.cells[position]
-        if cell.trace is not here and not cell.metadata["ref"]:
+        if position in outcome.attributes:
+            root, path = gathered.structure.leaf_paths()[position]
+            owner = _owner(gathered.roots[root], path)
+            if _trace_of(owner, here) is not here:
+                raise_foreign_trace(_trace_of(owner, here), owner, f"set the attribute {path[-1]!r} of a")
+        elif cell.trace is not here and not cell.metadata["ref"]:
             variables = Walk()
             for root in gathered.roots:
                 variables.add(root)

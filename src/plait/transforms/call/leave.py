@@ -30,7 +30,8 @@ class Left:
         leaves: of the output, objects among them.
         output: its structure.
         raws: the value of each leaf of the walk.
-        variables: the private variable at each position of the values that came in.
+        variables: the private variable at each position of the values that came in; ``None`` for array attributes.
+        after: what each of those values is now.
     """
 
     def __init__(self, name: str, entered: Entered, out: Any, structural: bool) -> None:
@@ -54,6 +55,12 @@ class Left:
         if not structural:
             _check_no_inputs(name, walk, self.variables)
         self._known = {id(variable): i for i, variable in enumerate(self.variables) if variable is not None}
+        self._attributes = self._attribute_leaves() if structural and None in self.variables else {}
+        now = {position: self.raws[leaf] for leaf, position in self._attributes.items()}
+        self.after = [
+            now.get(position, entered.values[position]) if variable is None else variable._cell.raw
+            for position, variable in enumerate(self.variables)
+        ]
 
     def _add(self, root: Any) -> GraphDef:
         graphdef = self.walk.add(root)
@@ -61,17 +68,26 @@ class Left:
         return graphdef
 
     def _is_unchanged(self, arguments: tuple[GraphDef, ...]) -> bool:
-        """Whether the arguments have the structure that they came in with, array attributes included."""
+        """Whether the arguments have the structure that they came in with."""
         entered, refs = self.entered, self.walk.refs
         return (
             arguments == entered.structure.roots
             and len(refs) == len(entered.index_ref)
             and all(refs.get(inner) == outer for outer, inner in entered.index_ref.items())
-            and all(
-                isinstance(leaf, Variable) or leaf is before
-                for leaf, before in zip(self.walk.leaves, entered.values, strict=True)
-            )
         )
+
+    def _attribute_leaves(self) -> dict[int, int]:
+        """Leaf of the walk → position of the array attribute that came in at the same place."""
+        leaves = range(self.argument_count)
+        if self.arguments is None:
+            return {leaf: leaf for leaf in leaves if self.variables[leaf] is None}
+        places = {place: i for i, place in enumerate(self.entered.structure.leaf_paths()) if self.variables[i] is None}
+        found = {leaf: places.get((self.root(leaf), path_of(self.walk.links[leaf]))) for leaf in leaves}
+        return {
+            leaf: position
+            for leaf, position in found.items()
+            if position is not None and not isinstance(self.walk.leaves[leaf], Variable)
+        }
 
     def position_of(self, item: Any) -> int | None:
         """The position, among the values that came in, of a variable; ``None`` for others."""
@@ -82,8 +98,8 @@ class Left:
         return any(item is known for known in self.entered.index_ref.values())
 
     def position(self, leaf: int) -> int | None:
-        """As ``position_of``, for a leaf of the walk."""
-        return self._known.get(id(self.walk.leaves[leaf]))
+        """As ``position_of``, for a leaf of the walk; an array attribute is known by its place."""
+        return self._attributes.get(leaf, self._known.get(id(self.walk.leaves[leaf])))
 
     def root(self, leaf: int) -> int:
         """The number of the root that a leaf of the walk belongs to: arguments, then output."""

@@ -79,7 +79,8 @@ class Loop:
                 or id(first) in shared
             ):
                 raise ArgumentError(
-                    f"{self.name}: the references in the carry changed",
+                    f"{self.name}: the references in the carry changed. "
+                    "Carry references must be the same between iterations",
                     at=f"the carry{jax.tree_util.keystr(path)}",
                     found=f"another {type(second).__name__} than the {type(first).__name__} that came in",
                     expected="the same object",
@@ -141,16 +142,16 @@ class Loop:
         return port is None
 
     def warn_of_dropped(self, labels: list[str], kinds: list[type]) -> None:
-        """Warn of writes to what all iterations share.
+        """Warn of writes to variables, or array attributes, that all iterations share.
 
         Warns:
             LostUpdateWarning: names the paths.
         """
         warn(
             LostUpdateWarning,
-            f"{self.name}: what an iteration writes to a variable that all iterations share is dropped",
+            f"{self.name}: what an iteration writes to what all iterations share is dropped",
             at=", ".join(labels[:5]) + (f", and {len(labels) - 5} more" if len(labels) > 5 else ""),
-            found="a new value for a variable whose axis is None",
+            found="a new value where the axis is None",
             expected="that it is only read; every iteration starts from its first value",
             do="carry it, with these axes for the argument: plait.StateAxes({"
             + ", ".join(f"{name_of_class(kind)}: plait.Carry" for kind in dict.fromkeys(kinds))

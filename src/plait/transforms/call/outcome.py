@@ -32,8 +32,8 @@ class Outcome:
     """The static half of what a function left.
 
     Attributes:
-        written: the position of each variable that was written, among the values that came in, and where its new value
-            is.
+        written: the position of each variable and array attribute that was written, among the values that came in, and
+            where its new value is.
         unwritten: the same for those that were only read, where all values come out.
         arguments: the graphdefs of the arguments afterwards, or ``None`` when their structure is as it was.
         argument_sources: where the value of each leaf of those is.
@@ -41,6 +41,7 @@ class Outcome:
         output_sources: where the value of each leaf of its objects is.
         plain: where each plain leaf of the output is.
         moved: outer index → new index, for the objects that were there before.
+        attributes: the positions of array attributes; one that is written is set on its owner.
     """
 
     written: tuple[tuple[int, Address], ...] = ()
@@ -51,6 +52,11 @@ class Outcome:
     output_sources: tuple[Address, ...] = ()
     plain: tuple[Address, ...] = ()
     moved: HashableMapping[int, int] | None = None
+    attributes: frozenset[int] = frozenset()
+
+    @property
+    def sets_attributes(self) -> bool:
+        return bool(self.attributes) and any(position in self.attributes for position, _ in self.written)
 
     @property
     def returns_objects(self) -> bool:
@@ -59,14 +65,14 @@ class Outcome:
     @property
     def is_plain(self) -> bool:
         """Whether only values of existing variables were written and the output holds no objects."""
-        return self.arguments is None and not self.returns_objects
+        return self.arguments is None and not self.returns_objects and not self.sets_attributes
 
     def returned_arguments(self, arguments: Structure) -> dict[int, int] | None:
         """Which arguments are returned as such: index in the output → number of the object among the arguments.
 
         ``None`` where the output cannot be made of these and new objects alone, and where the structure changed.
         """
-        if self.arguments is not None or self.output is None:
+        if self.arguments is not None or self.output is None or self.sets_attributes:
             return None
         if self.moved is None:
             return {}

@@ -57,16 +57,22 @@ class _Rebuilding:
         outer = Walk()
         for root in gathered.roots:
             outer.add(root)
-        assert outcome.moved is not None
-        self.cache = own_objects(outer.refs, outcome.moved)
+        moved = outcome.moved
+        self.cache = own_objects(outer.refs, {i: i for i in outer.refs.values()} if moved is None else moved)
         self.own = {id(leaf): position for position, leaf in enumerate(outer.leaves) if isinstance(leaf, Variable)}
+        sources = {position: Address(INPUT, position) for position in range(len(cells))}
         for position, address in outcome.written:
-            cells[position].raw = at(outputs, address)
+            if position in outcome.attributes:
+                sources[position] = address
+            else:
+                cells[position].raw = at(outputs, address)
         self.builder = Builder({}, self.cache)
-        if outcome.arguments is None:
-            self.builder.index_ref.update(self.cache)
-        else:
+        if outcome.arguments is not None:
             self._build(outcome.arguments, outcome.argument_sources)
+        elif outcome.sets_attributes:
+            self._build(gathered.structure.roots, [*sources.values()])
+        else:
+            self.builder.index_ref.update(self.cache)
 
     def output(self) -> Any:
         structure = self.outcome.output

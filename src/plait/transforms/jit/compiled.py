@@ -29,7 +29,6 @@ from ..._compat import jax_settings
 from ...core.objects.filters import Predicate
 from ...core.objects.variables import make_variable
 from ...errors import ArgumentError
-from ...paths import describe_path
 from ..call.body import Body
 from ..call.call import ALL, Strong
 from ..call.enter import rebuild
@@ -129,6 +128,7 @@ class Compiled:
     """A function of objects, for one structure of the objects among its arguments.
 
     Attributes:
+        f: the function of objects.
         jitted: JAX's function of what ``arguments`` gives.
         layout: how calls pass their objects; ``None`` where they are inside containers, so that plain leaves are
             passed flat, for one structure of all arguments.
@@ -139,7 +139,7 @@ class Compiled:
         donated: positions of the values whose buffers it takes over; ``None`` where nothing is donated.
     """
 
-    __slots__ = ("donated", "first", "is_quick", "jitted", "layout", "returned", "shardings")
+    __slots__ = ("donated", "f", "first", "is_quick", "jitted", "layout", "returned", "shardings")
 
     def __init__(
         self,
@@ -152,6 +152,7 @@ class Compiled:
         layout: Layout | None,
         shardings: CallShardings | None = None,
     ) -> None:
+        self.f = f
         self.first: Outcome | None = None
         self.is_quick = False
         self.returned: dict[int, int] = {}
@@ -203,7 +204,7 @@ class Compiled:
         """
         values = gathered.values()
         if self.donated:
-            check_separate_buffers([values[i] for i in self.donated], values, gathered)
+            check_separate_buffers(self.f, [values[i] for i in self.donated], values, gathered)
         plain, named = (gathered.plain, {}) if self.layout is None else self.layout.split(args, kwargs)
         return [*values, *plain], named
 
@@ -293,7 +294,7 @@ def _run(
     return body(([*values, *plain],))
 
 
-def check_separate_buffers(given: list[Any], values: list[Any], gathered: Gathered) -> None:
+def check_separate_buffers(f: Any, given: list[Any], values: list[Any], gathered: Gathered) -> None:
     """Refuse to donate a buffer that another variable holds too.
 
     Raises:
@@ -306,14 +307,14 @@ def check_separate_buffers(given: list[Any], values: list[Any], gathered: Gather
     for position, value in enumerate(values):
         first = held.setdefault(id(value), position)
         if first != position and id(value) in ids:
-            assert gathered.walk is not None
-            paths = gathered.walk.paths()
+            labels = gathered.structure.value_labels(gathered.structure.labels(f)[0])
             raise ArgumentError(
                 "two variables hold one buffer, which cannot be donated",
-                at=f"{describe_path(paths[first])} and {describe_path(paths[position])}",
+                at=f"{labels[first]} and {labels[position]}",
                 found="the same array in both",
                 expected="a buffer of its own for each donated variable",
-                do="copy one of them first: variable.value = jnp.copy(variable.value)",
+                do="copy one of them first: variable.value = jnp.copy(variable.value), or model = plait.clone(model, "
+                "arrays=True) for all of a model",
             )
 
 

@@ -33,6 +33,7 @@ import numpy as np
 
 from ..._compat import Tracer
 from ...core.graph.walks import CachedWalk, drop_runs
+from ...core.objects.cells import gone, is_gone
 from ...core.objects.filters import to_predicate
 from ...errors import ArgumentError, DispatchError, TraceContextError
 from ...paths import describe_path
@@ -45,7 +46,7 @@ from ..call.policy import STRUCTURE, Crossing
 from ..call.prefixes import is_graph_leaf
 from ..call.write_back import write_back
 from .compiled import Compiled, Donation, Layout, TraceSignature
-from .dispatch import Parameters, can_be_named, entrance_code, make_entrance, make_run
+from .dispatch import Parameters, can_be_named, entrance_code, make_entrance, make_run, running_entrance
 from .shapes import shapes_of_call
 from .shardings import Shardings, leave_in_layout
 from .stages import Lowered, Traced
@@ -54,7 +55,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 CHECK_DISPATCH = os.environ.get("PLAIT_CHECK_DISPATCH", "0") not in ("", "0")
-_numbers = itertools.count()
+
+# Keys of runs, counted from a place of this process's own: a jitted function that cloudpickle takes to another process
+# still has the number of an entrance, which must be that of no other function there.
+_numbers = itertools.count(int.from_bytes(os.urandom(5), "big") << 20)
 
 
 class _Token:
@@ -228,6 +232,7 @@ class JittedFunction:
         self.history: list[TraceSignature] = []
         self.tokens: dict[Layout, _Token] = {}
         self.codes: dict[Layout, Any] = {}
+        self.itself: Callable[[], Any] | None = None
         self.explain = explain_buffers if shardings is None else functools.partial(explain_layout, shardings)
 
     def entrance(self) -> Any:
@@ -240,8 +245,14 @@ class JittedFunction:
         self.itself = weakref.ref(wrapper)  # or it would keep itself
         return wrapper
 
+    def __reduce__(self) -> Any:  # what it has compiled stays behind
+        given = (self.static_numbers, self.static_names), self.options, self.donation, self.shardings, self.crossing
+        return JittedFunction, (self.f, *given)
+
     def general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The general way of a call."""
+        if self.itself is None and (entrance := running_entrance(sys._getframe(1))) is not None:  # unpickled
+            self.itself, self.first_code = weakref.ref(entrance), entrance.__code__
         args, kwargs = self.prepare(args, kwargs)
         gathered = self.gathered(args, kwargs)
         try:
@@ -249,7 +260,7 @@ class JittedFunction:
             positional, named = compiled.arguments(gathered, args, kwargs)
             returned = compiled.jitted(*positional, **named)
         except (ValueError, RuntimeError) as error:
-            explain_deleted(gathered)
+            explain_deleted(self.f, gathered)
             if self.shardings is not None:
                 self.shardings.explain(error, gathered, args)
             raise
@@ -328,7 +339,7 @@ class JittedFunction:
             walk.runs[number] = run
         kept[number] = run
         code = self.codes.get(layout) or self.codes.setdefault(layout, entrance_code(self.parameters, layout, number))
-        jitted = self.itself()
+        jitted = self.itself and self.itself()
         if jitted is not None and jitted.__code__ is not code:
             jitted.__code__ = code
 
@@ -364,7 +375,7 @@ class JittedFunction:
         """Forget what was compiled."""
         for compiled in self.compiled.values():
             compiled.jitted.clear_cache()
-        jitted = self.itself()
+        jitted = self.itself and self.itself()
         if jitted is not None:
             jitted.__code__ = self.first_code
         self.compiled.clear()
@@ -382,7 +393,7 @@ def finish(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], re
 def explain_buffers(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise an error with paths if a buffer is gone, or a donated buffer is held by two variables."""
     gathered = gather((args, kwargs))
-    explain_deleted(gathered)
+    explain_deleted(compiled.f, gathered)
     compiled.arguments(gathered, args, kwargs)
 
 
@@ -397,31 +408,19 @@ def explain_layout(shardings: Shardings, compiled: Compiled, args: tuple[Any, ..
         shardings.explain(error, gather((args, kwargs)), args)
 
 
-def explain_deleted(gathered: Gathered) -> None:
+def explain_deleted(f: Any, gathered: Gathered) -> None:
     """Name the variables whose buffers an earlier call took over.
 
     Raises:
-        ArgumentError: names their paths.
+        DonatedArrayError: names their paths.
     """
     if gathered.walk is None:
         return
-    gone = [
-        describe_path(path)
-        for cell, path in zip(gathered.walk.cells, gathered.walk.paths(), strict=True)
-        if any(isinstance(leaf, jax.Array) and _is_deleted(leaf) for leaf in jax.tree.leaves(cell.raw))
-    ]
-    if gone:
-        raise ArgumentError(
-            "a variable holds an array that is gone: an earlier call took over its buffer (donation)",
-            at=", ".join(gone[:5]) + (f", and {len(gone) - 5} more" if len(gone) > 5 else ""),
-            found="a deleted array",
-            expected="an array",
-            do="go on with the object that the donating call updated, or donate plait.clone(model, arrays=True)",
-        )
-
-
-def _is_deleted(array: Any) -> bool:
-    return not isinstance(array, Tracer) and array.is_deleted()
+    flags = [any(map(is_gone, jax.tree.leaves(cell.raw))) for cell in gathered.walk.cells]
+    if any(flags):
+        labels = gathered.structure.value_labels(gathered.structure.labels(f)[0])
+        places = [*itertools.compress(labels, flags)]
+        raise gone(", ".join(places[:5]) + (f", and {len(places) - 5} more" if len(places) > 5 else ""))
 
 
 def explain_bad_values(error: Exception, gathered: Gathered) -> None:
