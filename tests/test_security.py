@@ -20,7 +20,7 @@ import pytest
 import plait
 from plait.checkpoint.layout import check_whole, write_manifest
 from plait.errors import CheckpointError, ConfigError
-from plait.export.exported_maps import load_jax_exported_map
+from plait.export.orbax.exported_maps import load_jax_exported_map
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -285,7 +285,7 @@ def test_a_name_that_is_taken_is_an_error():
     for leave in (model.sow, lambda kind, name, value: model.perturb(name, value, kind)):
         for name, found in [("scale", "Param"), ("text", "str")]:
             model.text = "a"
-            with pytest.raises(ValueError, match=rf"(?s)'{name}' is taken.*Inner\.{name}.*a {found}"):
+            with pytest.raises(ValueError, match=rf"(?s)'{name}'.*name is taken.*Inner\.{name}.*a {found}"):
                 leave(nnx.Perturbation, name, X)
 
 
