@@ -162,7 +162,7 @@ RENAMES = re.compile(r"\bos\.(rename|renames|replace)\(|\bmkstemp\(|\bshutil\.mo
 def test_files_are_replaced_in_one_place():
     """Whole writes are one mechanism, which syncs."""
     found = {file.name for file in ALL_FILES if RENAMES.search(file.read_text("utf-8"))}
-    assert found == {"whole_writes.py", "whole_write.py"}  # exports write by renames of their own
+    assert found == {"whole_writes.py"}
 
 
 def test_imports_go_down():

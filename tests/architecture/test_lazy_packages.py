@@ -12,7 +12,7 @@ SOURCE = Path(plait.__file__).parent
 LAZY = sorted(
     ".".join(("plait", *file.parent.relative_to(SOURCE).parts))
     for file in SOURCE.rglob("__init__.py")
-    if all(part in file.read_text(encoding="utf-8") for part in ("def __getattr__", "__all__ = "))
+    if all(part in file.read_text(encoding="utf-8") for part in ("= lazy_names(", "__all__ = "))
 )
 HEAVY = {"plait.export"}  # it loads TensorFlow
 

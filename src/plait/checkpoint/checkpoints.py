@@ -25,7 +25,7 @@ from ..scratch import hold, remove_abandoned
 from ..whole_writes import remove_whole
 from .keep import Keep
 from .layout import Manifest, Saved, check_whole, damaged_in, saved_in
-from .orbax import Saving, restore
+from .orbax import Saving, read_into
 from .together import on_first
 
 LOCK = "run.lock"
@@ -188,7 +188,7 @@ class Checkpoints:
         """
         self.wait()
         found = on_first(lambda: self._newest(step))
-        return restore(found, node, partial=partial, cast=cast) if found else None
+        return read_into(Path(found), node, partial=partial, cast=cast, is_whole=True) if found else None
 
     def _newest(self, step: int | None) -> str:
         broken: list[str] = []

@@ -192,12 +192,25 @@ def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, c
         >>> half.kernel.dtype.name, bool((half.kernel[...] == model.kernel[...].astype(jnp.bfloat16)).all())
         ('bfloat16', True)
     """
-    source = Path(path).absolute()
+    return read_into(Path(path).absolute(), node, partial=partial, cast=cast)
+
+
+def check_whole_once(source: Path) -> None:
+    """Compare every file with the manifest: it is enough that one process reads them once more.
+
+    Raises:
+        CheckpointError: on all processes, if the checkpoint is not whole.
+    """
 
     def check() -> str:
         check_whole(source)
         return ""
 
+    on_first(check)
+
+
+def read_into(source: Path, node: Any, *, partial: bool, cast: bool, is_whole: bool = False) -> Manifest:
+    """What ``restore`` does; ``is_whole`` says that the files were compared with the manifest already."""
     manifest = manifest_of(read_manifest_text(source))
     node, iterators = separated(node)
     values, state_of = named_leaves(node)
@@ -208,7 +221,8 @@ def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, c
         leaves |= {name: leaf for name, leaf in manifest.leaves.items() if name not in used}
     own = {name: describe(value, name) for name, value in values.items()}
     check_same_leaves(leaves, own, at=str(source), cast=cast)  # before any array is read
-    on_first(check)  # it is enough that one process reads every file once more
+    if not is_whole:
+        check_whole_once(source)
     positions = read_positions(source, iterators, partial=partial)
     in_arrays = [name for name, leaf in leaves.items() if is_in_arrays(leaf)]
     targets = {stored_as[name]: to_target(values[name], name) for name in in_arrays}

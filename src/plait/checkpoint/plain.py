@@ -16,10 +16,9 @@ from ..core.objects.state import from_flat_state
 from ..errors import CheckpointError, GraphError
 from ..paths import describe_path, parse_path
 from ..typing import FilterLiteral
-from .layout import ARRAYS, Manifest, check_whole, manifest_of, read_manifest_text
+from .layout import ARRAYS, Manifest, manifest_of, read_manifest_text
 from .leaf_descriptions import from_array, is_in_arrays, to_target
-from .orbax import read_arrays
-from .together import on_first
+from .orbax import check_whole_once, read_arrays
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
@@ -65,12 +64,7 @@ def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, lim
     chosen = [name for name in manifest.leaves if predicate(paths[name], shapes[name])]
     in_arrays = [name for name in chosen if is_in_arrays(manifest.leaves[name])]
     _check_size(source, sum(math.prod(shapes[name].shape) * shapes[name].dtype.itemsize for name in in_arrays), limit)
-
-    def check() -> str:
-        check_whole(source)
-        return ""
-
-    on_first(check)
+    check_whole_once(source)
     targets = {name: to_target(shapes[name], name) for name in in_arrays}
     arrays = read_arrays(source / ARRAYS, targets) if targets else {}
     values = {name: from_array(arrays.get(name), manifest.leaves[name], shapes[name]) for name in chosen}

@@ -1,19 +1,15 @@
-"""A file or folder appears whole or not at all.
-
-It is written under a temporary name beside its place and renamed when it is complete, so a crash leaves what was there
-before. A rename within one folder is atomic; replacing a folder takes two, with the old one kept until the second.
-What a killed process leaves under the temporary name is removed by the next one that writes to the same place.
-"""
+"""An export appears whole or not at all, and where it may be written; ``whole_writes.py`` says how. (rule E20)"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from ... import whole_writes
 from ...errors import PlaitError
-from ...scratch import scratch_folder
 
 
 class ExportPathError(PlaitError, OSError):
@@ -29,20 +25,18 @@ def written_whole(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[
             written to. Both are found out before the body runs.
     """
     target = Path(path).absolute()
-    _check_free(target, overwrite=overwrite)
+    check = functools.partial(_check_free, target, overwrite=overwrite)
     try:
-        with _scratch_folder(target) as scratch:
-            draft = scratch / target.name
+        with whole_writes.written_whole(target, check) as draft:
             yield draft
-            _check_free(target, overwrite=overwrite)
-            if os.path.lexists(target):
-                os.rename(target, scratch / "replaced")
-            try:
-                os.rename(draft, target)
-            except BaseException:
-                if os.path.lexists(scratch / "replaced") and not os.path.lexists(target):
-                    os.rename(scratch / "replaced", target)
-                raise
+    except whole_writes.CannotBeginError as error:
+        raise ExportPathError(
+            "the export cannot be written into this folder",
+            at=str(target.parent),
+            found=error.strerror or str(error),
+            expected="an existing folder in which files may be made",
+            do="make the folder, or choose a path in one that you may write to",
+        ) from error
     except Exception as error:  # libraries have errors of their own for a full disk
         if "No space left on device" in str(error) and not isinstance(error, ExportPathError):
             raise ExportPathError(
@@ -65,20 +59,3 @@ def _check_free(target: Path, *, overwrite: bool) -> None:
             expected="a path that is free, or an empty folder",
             do="choose another path, or pass overwrite=True to replace it",
         )
-
-
-@contextlib.contextmanager
-def _scratch_folder(target: Path) -> Iterator[Path]:
-    """A fresh folder on the same disk as ``target``; making it finds out whether one may write there."""
-    with contextlib.ExitStack() as held:
-        try:
-            scratch = held.enter_context(scratch_folder(target))
-        except OSError as error:
-            raise ExportPathError(
-                "the export cannot be written into this folder",
-                at=str(target.parent),
-                found=error.strerror or str(error),
-                expected="an existing folder in which files may be made",
-                do="make the folder, or choose a path in one that you may write to",
-            ) from error
-        yield scratch
