@@ -20,7 +20,7 @@ JAX_NIGHTLY := .venv-jax-nightly
 AREA   ?= core
 N      ?= 60
 SEED   ?= 0
-ON_NEWEST := saved_model saving portable readers stablehlo conversion
+ON_NEWEST := formats/test_saved_model.py formats/test_stablehlo.py orbax/test_conversion.py tensorflow test_saving.py
 ON_JAX_NIGHTLY := core transforms nn partitioning training compat checkpoint inspect conformance laws
 
 .PHONY: help demo test slow long torch older newest downstream jax-nightly laws faults optimized nightly lint types lock bench fuzz mutate reference notes check clean
@@ -66,10 +66,10 @@ torch: $(VENV)/torch.stamp
 
 older: $(VENV)/dev.stamp $(OLDER_TENSORFLOW:%=$(VENV)/tensorflow-%/stamp)
 	PLAIT_TESTS_OPTIMIZE=1 PLAIT_OLDER_TENSORFLOW="$(OLDER_TENSORFLOW:%=$(abspath $(VENV))/tensorflow-%/bin/python)" \
-	  $(BIN)/python -m pytest -q tests/export/test_readers.py
+	  $(BIN)/python -m pytest -q tests/export/tensorflow/test_readers.py
 
 newest: $(NEWEST)/stamp
-	PLAIT_TESTS_OPTIMIZE=1 $(NEWEST)/bin/python -m pytest -q $(addprefix tests/export/test_,$(ON_NEWEST:=.py))
+	PLAIT_TESTS_OPTIMIZE=1 $(NEWEST)/bin/python -m pytest -q $(addprefix tests/export/,$(ON_NEWEST))
 
 downstream: $(VENV)/dev.stamp $(DOWNSTREAM)/stamp
 	PLAIT_DOWNSTREAM="$(abspath $(DOWNSTREAM))/bin/python" $(BIN)/python -m pytest -q -n 2 tests/downstream

@@ -1,4 +1,4 @@
-"""The export zoo: every model of ``tests/export/zoo.py`` in every format, run apart, beside the model itself.
+"""The export zoo: every model of ``tests/export/zoo/models.py`` in every format, run apart, beside the model itself.
 
 It needs the packages of all formats: TensorFlow, jax2onnx and ONNX Runtime.
 """
@@ -21,7 +21,7 @@ PACKAGES = {"saved_model": "tensorflow", "litert": "tensorflow", "onnx": "jax2on
 
 def run(*, quick: bool = False) -> Iterator[Table]:
     """How far the outputs are from the model's, and what a call takes there."""
-    from tests.export.zoo import FORMATS, ZOO, Eager
+    from tests.export.zoo.models import FORMATS, ZOO, Eager
 
     formats = [name for name in FORMATS if not quick and importlib.util.find_spec(PACKAGES.get(name, "jax"))]
     formats = formats or ["stablehlo"]

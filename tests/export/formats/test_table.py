@@ -11,7 +11,7 @@ from plait.errors import ArgumentError
 from plait.export import describe_exports, prove, save
 from plait.export.formats.table import FORMATS
 from tests.commands import plait_command
-from tests.export import toy_format
+from tests.export.formats import toy_format
 
 FACTORY = "import plait\ndef make():\n    return plait.Linear(4, 2, rngs=plait.Rngs(0))\n"
 

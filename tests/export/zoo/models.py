@@ -16,7 +16,7 @@ import numpy as np
 import plait
 from plait.export import InputSpec
 from plait.export.program.program import named_outputs
-from tests.export import zoo_images as images, zoo_sequences as sequences, zoo_tables as tables
+from tests.export.zoo import images, sequences, tables
 
 FORMATS = ("stablehlo", "saved_model", "onnx", "litert")
 BATCHES = ({"batch": 1}, {"batch": 3}, {"batch": 4})

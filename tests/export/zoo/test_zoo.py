@@ -14,7 +14,7 @@ import pytest
 import plait
 from plait.errors import ExportError
 from plait.export import prove, save
-from tests.export.zoo import FORMATS, ZOO, Eager
+from tests.export.zoo.models import FORMATS, ZOO, Eager
 
 # Every second model is proved by `make slow`, the others by `make long`.
 every_model = pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 import plait
-from tests.export.zoo_images import Block
+from tests.export.zoo.images import Block
 
 WORDS = 11
 
