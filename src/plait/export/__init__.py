@@ -15,6 +15,8 @@ if TYPE_CHECKING:
         constants as constants,
         data_processors as data_processors,
         dtensor_utils as dtensor_utils,
+        export_manager as export_manager,
+        jax_module as jax_module,
         obm_configs as obm_configs,
         typing as typing,
         utils as utils,
@@ -68,7 +70,18 @@ _PLACES = {name: place for place, names in _NAMES.items() for name in names.spli
 
 # Modules that are public under their own name.
 _MODULES = frozenset(
-    ["config", "constants", "data_processors", "dtensor_utils", "obm_configs", "typing", "utils", "validate"]
+    [
+        "config",
+        "constants",
+        "data_processors",
+        "dtensor_utils",
+        "export_manager",
+        "jax_module",
+        "obm_configs",
+        "typing",
+        "utils",
+        "validate",
+    ]
 )
 
 __all__ = sorted({*_PLACES, *_MODULES})  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,3 +1,5 @@
-"""``export_manager`` of Orbax Export, which stands in ``orbax/``."""
+"""The names of Orbax Export's ``export_manager``; ``orbax/`` defines them."""
 
-from .orbax.export_manager import *  # noqa: F403
+from .orbax.export_manager import ExportManager
+
+__all__ = ["ExportManager"]

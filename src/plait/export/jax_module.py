@@ -1,3 +1,5 @@
-"""``jax_module`` of Orbax Export, which stands in ``orbax/``."""
+"""The names of Orbax Export's ``jax_module``; ``orbax/`` defines them."""
 
-from .orbax.jax_module import *  # noqa: F403
+from .orbax.jax_module import JaxModule
+
+__all__ = ["JaxModule"]

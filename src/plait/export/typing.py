@@ -1,3 +1,5 @@
-"""``typing`` of Orbax Export, which stands in ``orbax/``."""
+"""The names of Orbax Export's ``typing``; ``orbax/`` defines them."""
 
-from .orbax.typing import *  # noqa: F403
+from .orbax.typing import ApplyFn, ApplyFnInfo
+
+__all__ = ["ApplyFn", "ApplyFnInfo"]

@@ -1,13 +1,26 @@
 """Comparisons of exported files with their originals, plait's and those of Orbax Export, under its module's name."""
 
-from .orbax.validation import ValidationManager as ValidationManager
-from .orbax.validation_job import ValidationJob as ValidationJob
+from .orbax.validation import ValidationManager
+from .orbax.validation_job import ValidationJob
 from .orbax.validation_report import (
-    FloatingPointDiffReport as FloatingPointDiffReport,
-    NonFloatingPointDiffReport as NonFloatingPointDiffReport,
-    Status as Status,
-    ValidationReport as ValidationReport,
-    ValidationReportOption as ValidationReportOption,
-    ValidationSingleJobResult as ValidationSingleJobResult,
+    FloatingPointDiffReport,
+    NonFloatingPointDiffReport,
+    Status,
+    ValidationReport,
+    ValidationReportOption,
+    ValidationSingleJobResult,
 )
-from .proof.report import ExportReport as ExportReport, validate_export as validate_export
+from .proof.report import ExportReport, validate_export
+
+__all__ = [
+    "ExportReport",
+    "FloatingPointDiffReport",
+    "NonFloatingPointDiffReport",
+    "Status",
+    "ValidationJob",
+    "ValidationManager",
+    "ValidationReport",
+    "ValidationReportOption",
+    "ValidationSingleJobResult",
+    "validate_export",
+]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plait.export.data_processors import DataProcessor, JaxDataProcessor, TfDataProcessor
-from plait.export.typing import ApplyFnInfo
+from plait.export.orbax.typing import ApplyFnInfo
 from tests.compare import CLOSE, assert_same
 
 tf = pytest.importorskip("tensorflow")

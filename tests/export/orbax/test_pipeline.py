@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from plait.export.data_processors import DataProcessor
 from plait.export.orbax.pipeline import by_key, connected, named_outputs, run_in_a_row, run_steps
-from plait.export.typing import ApplyFnInfo
+from plait.export.orbax.typing import ApplyFnInfo
 
 
 class Step(DataProcessor):

@@ -1,7 +1,5 @@
-"""``data_processors`` of Orbax Export, which stands in ``orbax/``."""
+"""The names of Orbax Export's ``data_processors``; ``orbax/`` defines them."""
 
-from ..orbax.data_processors import (
-    DataProcessor as DataProcessor,
-    JaxDataProcessor as JaxDataProcessor,
-    TfDataProcessor as TfDataProcessor,
-)
+from ..orbax.data_processors import DataProcessor, JaxDataProcessor, TfDataProcessor
+
+__all__ = ["DataProcessor", "JaxDataProcessor", "TfDataProcessor"]

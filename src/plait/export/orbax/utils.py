@@ -12,17 +12,6 @@ import jax.numpy as jnp
 from ...errors import ArgumentError
 from ...words import describe_type
 from ..tensorflow.names import variable_names
-from .exported_maps import (
-    load_jax_exported_map as load_jax_exported_map,
-    save_jax_exported_map as save_jax_exported_map,
-)
-from .signatures import (
-    CallableSignatures as CallableSignatures,
-    TensorSpecWithDefault as TensorSpecWithDefault,
-    make_auto_batching_function as make_auto_batching_function,
-    remove_signature_defaults as remove_signature_defaults,
-    with_default_args as with_default_args,
-)
 
 
 def get_param_names(params: Any) -> Any:
