@@ -2,7 +2,8 @@
 
 Exit status: 0 for success, 1 for an export that gives other numbers than its model, 2 for a request that cannot be
 fulfilled (with the reason on standard error, and nothing half-done), or for files that `migrate` could not handle, 130
-for an interruption; of ``plait launch`` that of the first process that failed.
+for an interruption; of ``plait launch`` that of the first process that failed, or 128 and the number of the signal by
+which it was asked to end.
 """
 
 from __future__ import annotations
@@ -151,18 +152,25 @@ def _run_program(options: argparse.Namespace) -> NoReturn:
 
 
 def _add_launch(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "plait launch --processes N [--devices N] [--port N] -- COMMAND ..."
+    parser.usage = "plait launch --processes N [--devices N] [--port N] [--grace S] -- COMMAND ..."
     parser.description = (
         "Start several processes of one run on this machine. Each finds the others by "
         "plait.partitioning.connect_processes(), which the program calls first. Lines of output have the number of "
         "their process before them. When one process fails, the others are ended, and its exit status is that of the "
-        "command."
+        "command. Ctrl-C and SIGTERM are passed on to all as SIGTERM; a second one ends them at once."
     )
     parser.add_argument("--processes", type=_whole(1), required=True, metavar="N", help="how many processes")
     parser.add_argument(
         "--devices", type=_whole(1), metavar="N", help="CPU devices of each process (default: what the machine has)"
     )
     parser.add_argument("--port", type=_whole(1, 65_535), metavar="N", help="where process 0 listens (default: free)")
+    parser.add_argument(
+        "--grace",
+        type=_whole(0),
+        default=30,
+        metavar="S",
+        help="seconds that the processes have to save and end after Ctrl-C or SIGTERM (default: 30)",
+    )
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="the program, such as: python train.py")
     parser.set_defaults(run=_run_launch)
 
@@ -182,7 +190,7 @@ def _check_launch(arguments: Sequence[str]) -> None:
 def _run_launch(options: argparse.Namespace) -> int:
     from . import launch
 
-    return launch.run(launch.Options(options.command, options.processes, options.devices, options.port))
+    return launch.run(launch.Options(options.command, options.processes, options.devices, options.port, options.grace))
 
 
 def _folder(text: str) -> Path:

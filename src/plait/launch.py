@@ -2,7 +2,8 @@
 
 Each gets the address of the first and its own number in the environment, where
 ``plait.partitioning.connect_processes`` finds them. Their output comes out line by line, behind the number of the
-process. When one fails, the others are ended.
+process. When one fails, the others are ended. When this command is asked to end, it asks all of them, and gives them
+time to save.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, Any, TypeAlias
 
 from .partitioning.processes import ADDRESS, COUNT, NUMBER
 
-# How long a process may take to end after it was asked to, in seconds.
+# How long a process may take to end once another has failed, in seconds. It has lost its run, and has nothing to save.
 PATIENCE = 5.0
+GRACE = 30.0
 # From the threads: the number of a process that has ended, or why its output cannot be passed on.
 _News: TypeAlias = "queue.SimpleQueue[int | OSError]"
 _DEVICES = "--xla_force_host_platform_device_count"
@@ -39,19 +41,26 @@ class Options:
         processes: how many.
         devices: CPU devices that each process shall see, or ``None`` for those that the machine has.
         port: where the first process listens, or ``None`` for a free one.
+        grace: seconds that the processes may take to end after a request to end. A second request ends them at once.
     """
 
     command: Sequence[str]
     processes: int
     devices: int | None = None
     port: int | None = None
+    grace: float = GRACE
 
 
 def run(options: Options) -> int:
-    """Start the processes, wait for them, and return the exit status: that of the first that failed, or 0."""
+    """Start the processes and wait for them.
+
+    Returns:
+        The exit status: that of the first process that failed, 128 and the number of the signal that ended all, or 0.
+    """
     address = f"127.0.0.1:{options.port or _free_port()}"
     news: _News = queue.SimpleQueue()
-    with _interruptible() as no_more_interruptions:
+    failed = None
+    with _requests_to_end() as requests:
         started: list[subprocess.Popen[bytes]] = []
         readers: list[threading.Thread] = []
         try:
@@ -67,15 +76,19 @@ def run(options: Options) -> int:
                 started.append(child)
                 readers += _pass_on(child, f"[{number}] ".encode(), news)
                 threading.Thread(target=_watch, args=(child, number, news), daemon=True).start()
-            failed = _wait(started, news)
+            failed = _wait(started, news, requests)
             if failed is not None:
                 _say_who_failed(failed, started[failed].returncode, options.processes)
         finally:
-            no_more_interruptions()  # a second Ctrl-C would leave processes behind
-            _end(started)
+            _end(started, options.grace if requests and failed is None else PATIENCE, requests)
             for reader in readers:
                 reader.join(PATIENCE)
-    return 0 if failed is None else _status(started[failed].returncode)
+        if failed is not None:
+            return _status(started[failed].returncode)
+        if requests:
+            print("plait: interrupted", file=sys.stderr, flush=True)
+            return 128 + requests[0]
+        return 0
 
 
 def environment(base: Mapping[str, str], options: Options, number: int, address: str) -> dict[str, str]:
@@ -95,25 +108,22 @@ def _free_port() -> int:
 
 
 @contextmanager
-def _interruptible() -> Iterator[Callable[[], None]]:
-    """Let a request to end this process interrupt it as Ctrl-C does, so that its children are ended too.
+def _requests_to_end() -> Iterator[list[int]]:
+    """The signals by which this process is asked to end, as they come. They do nothing else meanwhile.
 
     A closed terminal is such a request: the children are in sessions of their own and would not hear of it. What the
-    caller ignores, such as under ``nohup``, stays ignored. Yields a function after which all requests are ignored.
+    caller ignores, such as under ``nohup``, stays ignored.
     """
+    received: list[int] = []
 
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    def ignore() -> None:
-        for request in heard:
-            signal.signal(request, signal.SIG_IGN)
+    def note(number: int, _: Any) -> None:
+        received.append(number)
 
     requests = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     heard = [request for request in requests if signal.getsignal(request) is not signal.SIG_IGN]
-    before = {request: signal.signal(request, interrupt) for request in heard}
+    before = {request: signal.signal(request, note) for request in heard}
     try:
-        yield ignore
+        yield received
     finally:
         for request, handler in before.items():
             signal.signal(request, handler)
@@ -144,14 +154,14 @@ def _watch(child: subprocess.Popen[bytes], number: int, news: _News) -> None:
     news.put(number)
 
 
-def _wait(started: Sequence[subprocess.Popen[bytes]], news: _News) -> int | None:
-    """Wait until all are done, or one has failed; returns the number of the first that failed.
+def _wait(started: Sequence[subprocess.Popen[bytes]], news: _News, requests: Sequence[int]) -> int | None:
+    """Wait until all are done, one has failed, or all are to end; returns the number of the first that failed.
 
     Raises:
         OSError: what the processes write cannot be passed on.
     """
     running = len(started)
-    while running:
+    while running and not requests:
         try:
             # Not without a limit: a signal may arrive in another thread, and is heard when this one does something.
             ended = news.get(timeout=0.05)
@@ -178,13 +188,13 @@ def _name_of_signal(number: int) -> str:
         return ""
 
 
-def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
+def _end(started: Sequence[subprocess.Popen[bytes]], patience: float, requests: Sequence[int]) -> None:
     """End what still runs, and what it started: politely, then not."""
     _ask(started, signal.SIGTERM)
-    deadline = time.monotonic() + PATIENCE
-    for child in started:
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(max(0.0, deadline - time.monotonic()))
+    deadline = time.monotonic() + patience
+    heard = len(requests)
+    while any(child.poll() is None for child in started) and time.monotonic() < deadline and len(requests) == heard:
+        time.sleep(0.02)
     _ask(started, signal.SIGKILL)
     for child in started:
         child.wait()

@@ -1,22 +1,26 @@
 """A training program whose own state says what it was trained on: run as ``python -m tests.faults.witness FOLDER``.
 
 Each sample adds 1 to ``counts[id]`` and folds its id into a rolling 32-bit hash, both inside the trained state. So a
-sample that was left out, or used twice, or in another order, is seen in the model itself, whatever the loss says.
+sample that was left out, or used twice, or in another order, is seen in the model itself, whatever the loss says. With
+``--mesh`` each batch is sharded over all devices, those of other processes among them.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
-import sys
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import plait
 from plait.checkpoint import Checkpoints, Keep
+from plait.partitioning import connect_processes, create_sharded
 from plait.training import Batches, JsonLines, fit
 
 SAMPLES, BATCH, EPOCHS = 48, 4, 5
@@ -68,21 +72,36 @@ def objects() -> dict[str, object]:
     return {"model": model, "optimizer": plait.Optimizer(model, optax.adam(1e-2), wrt=plait.Param)}
 
 
-def main(folder: Path) -> None:
-    with Checkpoints(folder / "checkpoints", keep=Keep(last=2)) as checkpoints:
+def train_on_mesh(model: Witness, optimizer: plait.Optimizer, ids: np.ndarray) -> jax.Array:
+    sharding = NamedSharding(jax.sharding.get_mesh(), PartitionSpec("data"))
+    return train(model, optimizer, jax.make_array_from_callback(ids.shape, sharding, lambda place: ids[place]))
+
+
+def main(folder: Path, *, on_mesh: bool) -> None:
+    connect_processes()
+    with contextlib.ExitStack() as held:
+        if on_mesh:
+            held.enter_context(
+                jax.set_mesh(jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,)))
+            )
+        checkpoints = held.enter_context(Checkpoints(folder / "checkpoints", keep=Keep(last=2)))
         fitted = fit(
-            train,
-            objects(),
+            train_on_mesh if on_mesh else train,
+            create_sharded(objects) if on_mesh else objects(),
             Batches(batches),
             steps=STEPS,
             checkpoints=checkpoints,
             save_every=2,
             log_every=1,
-            loggers=[JsonLines(folder / "log.jsonl")],
+            loggers=[JsonLines(folder / "log.jsonl")] if jax.process_index() == 0 else [],
             show=False,
         )
     print(json.dumps({"step": fitted.step, "reason": fitted.reason}), flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--mesh", action="store_true")
+    options = parser.parse_args()
+    main(options.folder, on_mesh=options.mesh)
