@@ -97,7 +97,7 @@ optimized: $(VENV)/dev.stamp
 	PLAIT_TESTS_OPTIMIZE=1 $(BIN)/python -m pytest -q -m "not long"
 
 faults: $(VENV)/dev.stamp
-	PLAIT_FAULTS=100 $(BIN)/python -m pytest -q -n 2 --timeout=0 tests/faults
+	PLAIT_FAULTS=100 HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n 2 --timeout=0 tests/faults
 
 nightly: long older newest laws faults optimized
 

@@ -1,0 +1,36 @@
+"""Memory stays as it is over very many calls; ``make faults`` makes 20 times more of them."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.faults.test_killed import KILLS, ROOT
+
+pytestmark = pytest.mark.slow
+DISPATCHES, MODELS = (200_000, 10_000) if KILLS >= 100 else (10_000, 250)
+MEBIBYTE = 2**20
+
+
+@pytest.fixture(scope="module")
+def found():
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faults.steady", str(DISPATCHES), str(MODELS)],
+        cwd=ROOT,
+        env={**os.environ, "JAX_NUMPY_DTYPE_PROMOTION": "standard", "PYTHONPATH": f"{ROOT}/src{os.pathsep}{ROOT}"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    print(done.stdout)  # `pytest -s` shows the figures of docs/reliability.md
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("part", ["dispatches", "models"])
+def test_nothing_grows(found, part):
+    """U34: neither with the calls of a jitted step nor with the models that were made, jitted and dropped."""
+    measured = found[part]
+    assert len(set(measured["arrays"])) == 1, measured
+    assert measured["objects"][-1] - measured["objects"][1] < 100, measured
+    assert measured["bytes"][-1] - measured["bytes"][1] < 2 * MEBIBYTE, measured
