@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="train and look at a small model", allow_abbrev=False)
     demos = demo.add_subparsers(metavar="NAME", required=True)
     _add_digits(demos.add_parser("digits", help="handwritten digits, with figures and exports", allow_abbrev=False))
+    _add_gpt(demos.add_parser("gpt", help="a transformer on the source of Python's library", allow_abbrev=False))
     _add_migrate(commands.add_parser("migrate", help="rewrite Flax NNX imports to plait", allow_abbrev=False))
     cli_export.add_commands(commands)
     _add_run(commands.add_parser("run", help="run a program written for Flax NNX with plait", allow_abbrev=False))
@@ -109,6 +110,34 @@ def _run_digits(options: argparse.Namespace) -> int:
 
     names = ("output", "epochs", "batch_size", "seed", "resume", "export")
     return digits.run(digits.Options(**{name: getattr(options, name) for name in names}))
+
+
+def _add_gpt(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Train a transformer on the bytes of Python's standard library, with checkpoints; compare the bits that it "
+        "needs for held-out files with those of n-gram models and of xz; draw the curve, and write a sample."
+    )
+    parser.add_argument(
+        "--size", choices=("small", "medium", "large"), default="small",
+        help="small: minutes on two cores; the others want a GPU (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--steps", type=_whole(1), metavar="N", help="how long to train (default: as the size says)")
+    parser.add_argument("--bf16", action="store_true", help="compute in bfloat16; the parameters stay float32")
+    parser.add_argument("--seed", type=_whole(0, MAX_SEED), default=0, help="of all that is random (default: 0)")
+    parser.add_argument("--sample", type=_whole(1), default=600, metavar="N", help="bytes to write (default: 600)")
+    parser.add_argument(
+        "--output", type=_folder, default=Path("runs/gpt"), metavar="FOLDER",
+        help="where results go; an earlier run there is replaced (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in the folder")
+    parser.set_defaults(run=_run_gpt)
+
+
+def _run_gpt(options: argparse.Namespace) -> int:
+    from .demo import gpt
+
+    names = ("output", "size", "steps", "bf16", "seed", "resume", "sample")
+    return gpt.run(gpt.Options(**{name: getattr(options, name) for name in names}))
 
 
 def _add_migrate(parser: argparse.ArgumentParser) -> None:

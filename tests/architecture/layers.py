@@ -91,7 +91,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "optimizer", "learning_rates", "loss_scaling", "train_state", "metric", "classification", "metrics",
         "ema", "progress", "batches", "loggers", "accumulation", "loop",
     ),
-    "demo": ("images", "figures", "exports", "runs", "table", "digits"),
+    "demo": ("images", "figures", "exports", "runs", "table", "digits", "corpus", "compression", "byte_gpt", "gpt"),
     "migrate": ("known", "uses", "rewrite", "files"),
     "program": ("launch", "as_flax", "cli_export", "cli"),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The figures of a run: its learning curves, and which digits were taken for which."""
+"""The figures of the demos: learning curves, which digits were taken for which, and bits beside other methods."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..dependencies import require
 
 CURVES = "curves.png"
 CONFUSION = "confusion.png"
+BITS = "bits.png"
 
 LABELS = {"train": "train (with dropout, images moved)", "test": "test"}
 
@@ -55,6 +56,30 @@ def save_confusion(path: Path, labels: np.ndarray, predictions: np.ndarray, *, c
         xticks=range(classes),
         yticks=range(classes),
     )
+    figure.savefig(path)
+
+
+def save_bits(path: Path, rows: Sequence[Mapping[str, Any]], results: Mapping[str, float]) -> None:
+    """Bits per byte by step, for training and the held-out text, and what each method needs at the end.
+
+    Args:
+        rows: ``step`` with ``bits`` of training, or ``eval/bits``.
+        results: bits per held-out byte by the name of the method.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    figure = _new_figure(width=9)
+    axes = figure.subplots()
+    for name, label in (("bits", "training"), ("eval/bits", "held out, averaged weights")):
+        found = [(row["step"], row[name]) for row in rows if name in row]
+        axes.plot([step for step, _ in found], [bits for _, bits in found], label=label)
+    for name, bits in results.items():
+        axes.axhline(bits, linestyle=":", linewidth=1, color="gray")
+        axes.annotate(f"{name} {bits:.2f}", (1, bits), xycoords=("axes fraction", "data"), ha="right", va="bottom")
+    axes.set(xlabel="step", ylabel="bits per byte", ylim=(1, 5))
+    axes.grid(alpha=0.3)
+    axes.legend()
     figure.savefig(path)
 
 
