@@ -248,7 +248,7 @@ MISTAKES = {
         wrong="make(rngs=7)",
         error=TypeError,
         message="""
-            rngs of a Linear is of a type that it cannot draw from
+            a Linear cannot draw keys from rngs of this type
               at        a Linear
               found     an int
               expected  an Rngs
