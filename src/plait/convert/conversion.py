@@ -67,31 +67,31 @@ def convert_checkpoint(
     ``encoder.layers.0.weight`` in a state dict, and ``params.encoder.layers.0.kernel`` in a Linen tree. A Linen tree
     without collections is treated as ``params``. If names differ, map them with ``names``.
 
-Args:
-    source: the path of a safetensors file, of a folder of shards, of an Orbax folder, or of a Linen msgpack file;
-        msgpack bytes; or a mapping of arrays: a torch state dict, Linen variables.
-            model: the model, which does not change unless ``update`` is set. It may be abstract, as from
-        ``plait.eval_shape``.
-            layout: ``"torch"`` or ``"linen"``: the library whose layout the source has.
+    Args:
+        source: the path of a safetensors file, of a folder of shards, of an Orbax folder, or of a Linen msgpack file;
+            msgpack bytes; or a mapping of arrays: a torch state dict, Linen variables.
+        model: the model, which does not change unless ``update`` is set. It may be abstract, as from
+            ``plait.eval_shape``.
+        layout: ``"torch"`` or ``"linen"``: the library whose layout the source has.
         names: a map from names in the source to names of the model, both in the source's notation:
-        ``{"transformer.h.*": "blocks.*", "lm_head": None}``. Patterns match at the beginning of a name; ``*``
+            ``{"transformer.h.*": "blocks.*", "lm_head": None}``. Patterns match at the beginning of a name; ``*``
             matches anything without a dot, ``**`` any number of components; ``None`` drops a name. Or a function
             from a name to a name.
-            dtype: dtype of the floating-point variables; ``None`` keeps that of the source.
+        dtype: dtype of the floating-point variables; ``None`` keeps that of the source.
         strict: whether missing and unexpected leaves raise; otherwise they are only reported. Mismatched values always
-        raise.
-            update: whether to write the state into the model, if everything fits.
+            raise.
+        update: whether to write the state into the model, if everything fits.
         rngs: from which ``update`` makes the random streams of an abstract model: one key of the stream with the same
-        name for each.
+            name for each.
 
-Returns:
-    The state and the report. They exclude random streams, caches and sown values.
+    Returns:
+        The state and the report. They exclude random streams, caches and sown values.
 
-Raises:
-    ConversionError: a leaf is missing, unexpected or mismatched, or ``update`` would leave random streams of an
-        abstract model without values; names module, collection and leaf, and ``error.report`` has the full list.
+    Raises:
+        ConversionError: a leaf is missing, unexpected or mismatched, or ``update`` would leave random streams of an
+            abstract model without values; names module, collection and leaf, and ``error.report`` has the full list.
             The model is unchanged.
-            CheckpointError: there is nothing at the path, or it is damaged.
+        CheckpointError: there is nothing at the path, or it is damaged.
         ArgumentError: there is no such layout, or a name rule is invalid.
         ArgumentTypeError: the source is none of these, or ``model`` is a state or a variable.
 
