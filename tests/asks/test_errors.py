@@ -322,7 +322,7 @@ MISTAKES = {
         wrong="optimizer.update(model, grads)",
         error=ValueError,
         message="""
-            the gradients do not have the paths of the variables that the optimizer updates
+            the paths of the gradients and of the updated variables differ
               at        blocks[1].linear.bias
               found     no gradient for blocks[1].linear.bias
               expected  one gradient for each of the 10 variables that wrt=plait.Param selects
@@ -357,9 +357,9 @@ MISTAKES = {
         wrong="optimizer.update(model, grads)",
         error=ValueError,
         message="""
-            the model has other variables than those that the optimizer has a state for
+            the variables of the model do not match the optimizer's state
               at        blocks[0].gain
-              found     1 new, beside 10 variables that fit
+              found     1 new, and 10 variables that match
               expected  the variables that the model had when the optimizer was made
               do        make the optimizer after the model is complete: plait.Optimizer(model, tx, wrt=plait.Param)
         """,
