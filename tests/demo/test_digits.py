@@ -104,15 +104,15 @@ def test_a_damaged_checkpoint_that_is_passed_over_is_named(tmp_path, capsys):
     (newest / "plait.json").write_text("{")
     assert run(Options(output=tmp_path, resume=True, **FEW)) == 0
     printed = capsys.readouterr()
-    assert f"plait: warning: passed over a damaged checkpoint: {newest}\n" in printed.err
-    assert "going on after epoch 1" in printed.out
+    assert f"plait: warning: skipped a damaged checkpoint: {newest}\n" in printed.err
+    assert "resuming after epoch 1" in printed.out
 
 
 def test_a_finished_run_can_be_looked_at_again(unbroken, capsys):
     before = learned(unbroken)
     assert run(Options(output=unbroken, resume=True, **FEW)) == 0
     assert learned(unbroken) == before
-    assert "going on after epoch 2" in capsys.readouterr().out
+    assert "resuming after epoch 2" in capsys.readouterr().out
 
 
 def test_a_run_cannot_go_on_backwards(unbroken):

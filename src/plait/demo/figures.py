@@ -1,4 +1,4 @@
-"""The figures of a run: its learning curves, and which digits were taken for which."""
+"""The figures of a run: learning curves and confusion matrix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..dependencies import require
 CURVES = "curves.png"
 CONFUSION = "confusion.png"
 
-LABELS = {"train": "train (with dropout, images moved)", "test": "test"}
+LABELS = {"train": "train (with dropout, images shifted)", "test": "test"}
 
 
 def save_curves(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -34,7 +34,7 @@ def save_curves(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def save_confusion(path: Path, labels: np.ndarray, predictions: np.ndarray, *, classes: int) -> None:
-    """How often each digit (rows) was taken for each (columns).
+    """The confusion matrix: how often each digit (rows) was predicted as each (columns).
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
@@ -59,7 +59,7 @@ def save_confusion(path: Path, labels: np.ndarray, predictions: np.ndarray, *, c
 
 
 def _new_figure(*, width: float) -> Any:
-    """An empty figure that draws to files alone, whatever display there is or is not."""
+    """An empty figure that is only saved to files, so it needs no display."""
     require("matplotlib", extra="demo", purpose="to draw the figures")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
