@@ -156,11 +156,11 @@ def test_skipped_parts_are_said_and_stand_in_the_table(unbroken, monkeypatch, ca
     outcome = Outcome("TensorFlow SavedModel", "skipped", "pip install 'plait[tensorflow]'")
     assert with_exports(monkeypatch, unbroken, [outcome]) == 0
     printed = capsys.readouterr().out
-    assert "figures: skipped; to have it: pip install 'plait[demo]'" in printed
-    assert "TensorFlow SavedModel: skipped; to have it: pip install 'plait[tensorflow]'" in printed
+    assert "figures: skipped; to enable it: pip install 'plait[demo]'" in printed
+    assert "TensorFlow SavedModel: skipped; to enable it: pip install 'plait[tensorflow]'" in printed
     table = printed[printed.index("plait demo digits\n") :]
-    assert "skipped; to have it: pip install 'plait[demo]'" in table
-    assert "skipped; to have it: pip install 'plait[tensorflow]'" in table
+    assert "skipped; to enable it: pip install 'plait[demo]'" in table
+    assert "skipped; to enable it: pip install 'plait[tensorflow]'" in table
 
 
 @pytest.mark.slow

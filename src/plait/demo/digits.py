@@ -267,7 +267,7 @@ def _export(learner: Learner, folder: Path, test: Images) -> list[Outcome]:
 
 def _in_words(outcome: Outcome) -> str:
     if outcome.status == "skipped":
-        return f"skipped; to have it: {outcome.text}"
+        return f"skipped; to enable it: {outcome.text}"
     return f"{outcome.status}: {outcome.text.splitlines()[0]}"
 
 

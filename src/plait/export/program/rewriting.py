@@ -1,11 +1,11 @@
-"""The same program in operations that a converter knows.
+"""Rewrites a program to operations that a converter supports.
 
-The converters of other formats lack a few operations of JAX, or have them only where all sizes are fixed. Each has an
-equal made of operations that they have. So a program is traced, and each such operation is replaced by what a *rule*
-makes of it, in loops and branches too; every other operation stays as it is, with its place in the source.
+The converters of other formats lack a few JAX operations, or support them only with fixed sizes. Each has an equivalent
+in supported operations. So a program is traced, and *rules* replace such operations, also in loops and branches; all
+other operations are unchanged, with their source locations.
 
-A rule sees an operation, and which of its inputs are known; it returns a JAX function of the inputs, or ``None`` for
-an operation that stays.
+A rule gets an operation and its known inputs; it returns a JAX function of the inputs, or ``None`` to keep the
+operation.
 """
 
 from __future__ import annotations
