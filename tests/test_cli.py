@@ -78,9 +78,7 @@ def test_help_is_there(arguments, capsys):
 def test_an_output_folder_that_cannot_be_written_is_refused(tmp_path):
     pytest.importorskip("sklearn")
     (tmp_path / "file").write_text("mine")
-    check_refused(
-        plait_command("demo", "digits", "--output", str(tmp_path / "file")), "not writable", str(tmp_path)
-    )
+    check_refused(plait_command("demo", "digits", "--output", str(tmp_path / "file")), "not writable", str(tmp_path))
     assert (tmp_path / "file").read_text() == "mine"
 
 

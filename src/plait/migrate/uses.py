@@ -105,9 +105,7 @@ class Uses(cst.CSTVisitor):
                 what = f"nnx.{'.'.join(below)}"
                 self._find(line, f"plait has no public module {what}; the import is left as it is")
             elif isinstance(node.names, cst.ImportStar):
-                self._find(
-                    line, "a star import lacks the names that plait loads on first use, such as Optimizer"
-                )
+                self._find(line, "a star import lacks the names that plait loads on first use, such as Optimizer")
             else:
                 for alias in node.names:
                     member = (*target, *(dotted(alias.name) or ()))

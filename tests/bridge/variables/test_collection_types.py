@@ -44,7 +44,9 @@ def test_two_classes_of_one_name_are_an_error_that_names_both():
     first = type("KindsTwice", (plait.Variable,), {})
     second = type("KindsTwice", (plait.Param,), {})
     assert bridge.variable_type_name(first) == "KindsTwice"
-    with pytest.raises(ArgumentError, match=r"'KindsTwice' is already in use\n  found.*KindsTwice.*\n  expected.*KindsTwice"):
+    with pytest.raises(
+        ArgumentError, match=r"'KindsTwice' is already in use\n  found.*KindsTwice.*\n  expected.*KindsTwice"
+    ):
         bridge.variable_type_name(second)
     assert bridge.variable_type("KindsTwice") is first
 
