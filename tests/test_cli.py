@@ -88,7 +88,7 @@ def test_a_damaged_checkpoint_is_refused_and_kept(tmp_path):
     place.mkdir(parents=True)
     (place / "plait.json").write_text("{")
     check_refused(
-        plait_command("demo", "digits", "--resume", "--output", str(tmp_path)), "no whole checkpoint", "--resume"
+        plait_command("demo", "digits", "--resume", "--output", str(tmp_path)), "no intact checkpoint", "--resume"
     )
     assert [file.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("*") if file.is_file()] == [
         "checkpoints/epoch-0001/plait.json"

@@ -211,7 +211,7 @@ MISTAKES = {
             a Linear takes an array
               at        blocks[0].linear (a Linear)
               found     a list
-              expected  an array of JAX or NumPy
+              expected  a JAX or NumPy array
               do        convert it first: jnp.asarray(x)
         """,
         fix="jnp.asarray(x)",

@@ -33,7 +33,7 @@ class Counterpart:
         variables: the variables of the model itself.
         paths: their paths in the state of the model.
         collection: their collection.
-        names: the full foreign names.
+        names: the full names in the other library.
         piece: converts between them.
         is_again: whether the variables are shared, and were already reached under other names.
     """

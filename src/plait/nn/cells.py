@@ -181,7 +181,7 @@ def _kernel(cell: Any, what: str) -> Any:
 
 def _no_stream(cell: _Cell) -> StreamError:
     return StreamError(
-        f"{type(cell).__name__} has no random stream to draw the first carry from",
+        f"{type(cell).__name__} has no random stream to draw the initial carry from",
         at=describe_place(cell),
         found="rngs=None, and a cell that keeps no stream",
         expected="an Rngs or a RngStream",
@@ -205,8 +205,8 @@ class SimpleCell(_Cell):
         in_features: length of the last axis of ``x``.
         hidden_features: length of the last axis of the carry.
         dtype: dtype to compute in; ``None`` means the common dtype of input, carry and parameters.
-        param_dtype: dtype in which the parameters are stored, and of the first carry.
-        carry_init: initializer of the first carry; ``None`` gives zeros.
+        param_dtype: dtype in which the parameters are stored, and of the initial carry.
+        carry_init: initializer of the initial carry; ``None`` gives zeros.
         residual: whether to add ``h`` before the activation.
         activation_fn: the activation.
         kernel_init: initializer of the kernel of the input.
@@ -365,8 +365,8 @@ class LSTMCell(_GatedCell):
         recurrent_kernel_init: initializer of the recurrent kernels.
         bias_init: initializer of the biases.
         dtype: dtype of the products; ``None`` means the common dtype of input or carry and parameters.
-        param_dtype: dtype in which the parameters are stored, and of the first carry.
-        carry_init: initializer of the first carry; ``None`` gives zeros.
+        param_dtype: dtype in which the parameters are stored, and of the initial carry.
+        carry_init: initializer of the initial carry; ``None`` gives zeros.
         promote_dtype: replaces the function that brings input and parameters to one dtype.
         keep_rngs: whether to keep a fork of the ``carry`` stream, for ``initialize_carry`` without ``rngs``.
         rngs: draws one key from the ``params`` stream for each parameter.
@@ -375,7 +375,7 @@ class LSTMCell(_GatedCell):
         bias_metadata: metadata of the biases.
 
     Raises:
-        ShapeError: the last axis of ``x`` or of the carry has another length, or the carry is no pair.
+        ShapeError: the last axis of ``x`` or of the carry has another length, or the carry is not a pair.
 
     Example:
         >>> cell = plait.LSTMCell(3, 4, rngs=plait.Rngs(0))
@@ -432,8 +432,8 @@ class OptimizedLSTMCell(_GatedCell):
         recurrent_kernel_init: initializer of the recurrent kernel, called for the whole of it.
         bias_init: initializer of the bias.
         dtype: dtype of the products; ``None`` means the common dtype of input or carry and parameters.
-        param_dtype: dtype in which the parameters are stored, and of the first carry.
-        carry_init: initializer of the first carry; ``None`` gives zeros.
+        param_dtype: dtype in which the parameters are stored, and of the initial carry.
+        carry_init: initializer of the initial carry; ``None`` gives zeros.
         promote_dtype: replaces the function that brings input and parameters to one dtype.
         keep_rngs: whether to keep a fork of the ``carry`` stream, for ``initialize_carry`` without ``rngs``.
         rngs: draws one key from the ``params`` stream for each parameter.
@@ -442,7 +442,7 @@ class OptimizedLSTMCell(_GatedCell):
         bias_metadata: metadata of the bias.
 
     Raises:
-        ShapeError: the last axis of ``x`` or of the carry has another length, or the carry is no pair.
+        ShapeError: the last axis of ``x`` or of the carry has another length, or the carry is not a pair.
 
     Example:
         >>> cell = plait.OptimizedLSTMCell(3, 4, rngs=plait.Rngs(0))
@@ -497,8 +497,8 @@ class GRUCell(_GatedCell):
         recurrent_kernel_init: initializer of the recurrent kernel, called for the whole of it.
         bias_init: initializer of the bias.
         dtype: dtype of the products; ``None`` means the common dtype of input or carry and parameters.
-        param_dtype: dtype in which the parameters are stored, and of the first carry.
-        carry_init: initializer of the first carry; ``None`` gives zeros.
+        param_dtype: dtype in which the parameters are stored, and of the initial carry.
+        carry_init: initializer of the initial carry; ``None`` gives zeros.
         promote_dtype: replaces the function that brings input and parameters to one dtype.
         keep_rngs: whether to keep a fork of the ``carry`` stream, for ``initialize_carry`` without ``rngs``.
         rngs: draws one key from the ``params`` stream for each parameter.

@@ -153,7 +153,7 @@ class Precision(_Ratio):
 
     Raises:
         ArgumentError: not exactly one of ``num_classes`` and ``threshold`` was given, or ``average`` is none of these.
-        ArgumentTypeError: ``num_classes`` is no integer, or ``threshold`` no float.
+        ArgumentTypeError: ``num_classes`` is not an integer, or ``threshold`` not a float.
 
     Example:
         >>> precision = plait.metrics.Precision(threshold=0.5)
@@ -182,7 +182,7 @@ class Recall(_Ratio):
 
     Raises:
         ArgumentError: not exactly one of ``num_classes`` and ``threshold`` was given, or ``average`` is none of these.
-        ArgumentTypeError: ``num_classes`` is no integer, or ``threshold`` no float.
+        ArgumentTypeError: ``num_classes`` is not an integer, or ``threshold`` not a float.
 
     Example:
         >>> recall = plait.metrics.Recall(2, average=None)
@@ -211,7 +211,7 @@ class F1(_Ratio):
 
     Raises:
         ArgumentError: not exactly one of ``num_classes`` and ``threshold`` was given, or ``average`` is none of these.
-        ArgumentTypeError: ``num_classes`` is no integer, or ``threshold`` no float.
+        ArgumentTypeError: ``num_classes`` is not an integer, or ``threshold`` not a float.
 
     Example:
         >>> f1 = plait.metrics.F1(2)

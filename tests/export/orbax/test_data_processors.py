@@ -149,8 +149,8 @@ KEYED = TfDataProcessor(lambda x: x, "keyed", ("text",), ("ids",))
     [
         ({"preprocessors": [KEYED, TfDataProcessor(abs)]}, "lacks keys that the others have\n.*\n.*'abs'"),
         ({"preprocessors": [TfDataProcessor(abs, "half", ("x",))]}, "lacks keys that the others have\n.*\n.*'half'"),
-        ({"preprocessors": [KEYED], "tf_postprocessor": abs}, "two ways"),
-        ({"postprocessors": [KEYED], "tf_preprocessor": abs}, "two ways"),
+        ({"preprocessors": [KEYED], "tf_postprocessor": abs}, "exclude each other"),
+        ({"postprocessors": [KEYED], "tf_preprocessor": abs}, "exclude each other"),
     ],
 )
 def test_e15_steps_that_contradict_each_other_are_refused(arguments, message):

@@ -193,7 +193,7 @@ def sizes_of(tensor: Any, shape: str | None, scope: jax.export.SymbolicScope) ->
     """The sizes that a symbolic shape gives to a tensor, which may have other fixed ones; ``None`` where none does.
 
     Raises:
-        ArgumentError: it is no shape, or one of another number of axes.
+        ArgumentError: it is not a shape, or has another number of axes.
     """
     if tensor.shape.rank is None:
         raise ArgumentError(
