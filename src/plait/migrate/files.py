@@ -80,7 +80,7 @@ def check(paths: Sequence[Path], *, out: TextIO | None = None) -> int:
         _handle(file, outcome, write=False, out=io.StringIO())
     _print_findings(outcome, stream)
     uses = f"{len(outcome.changed)} of {outcome.seen} files import flax.nnx"
-    print(f"\n{uses}; {len(outcome.findings)} things to look at." if outcome.findings else f"\n{uses}.", file=stream)
+    print(f"\n{uses}; {len(outcome.findings)} things to review." if outcome.findings else f"\n{uses}.", file=stream)
     return 2 if outcome.failed else 0
 
 
@@ -171,12 +171,12 @@ def _print_outcome(outcome: Outcome, *, write: bool, out: TextIO) -> None:
 
 def _print_findings(outcome: Outcome, out: TextIO) -> None:
     if outcome.findings:
-        print("\nTo be looked at:", file=out)
+        print("\nTo review:", file=out)
         for text, places in sorted(outcome.findings.items()):
             print(f"  {text}", file=out)
             for place in places:
                 print(f"    {place}", file=out)
     if outcome.failed:
-        print("\nNot handled:", file=out)
+        print("\nSkipped:", file=out)
         for text in outcome.failed:
             print(f"  {text}", file=out)
