@@ -198,7 +198,7 @@ MISTAKES = {
               at        blocks[0].linear (a Linear)
               found     an input of shape (2, 3)
               expected  shape (..., 4), since in_features=4
-              do        give it an input with 4 features, or make the layer for this input: plait.Linear(3, 4, rngs=rngs)
+              do        pass an input with 4 features, or make the layer for this input: plait.Linear(3, 4, rngs=rngs)
         """,
         fix="plait.Linear(3, 4, rngs=rngs)",
         then="model.blocks[0].linear = out; model(jnp.ones((2, 3)))",
