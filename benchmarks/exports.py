@@ -129,7 +129,7 @@ def _latencies(calls: dict[str, Callable[[Any], Any]], batch: int, rounds: int) 
 
 def _writing(model: Any) -> Table:
     table = Table(
-        "exports: writing a SavedModel with a free batch size", ["contender", "seconds", "MB", "MB of weights"]
+        "exports: writing a SavedModel with a dynamic batch size", ["contender", "seconds", "MB", "MB of weights"]
     )
     graphdef, state = plait.split(model)
     params = plait.to_pure_dict(state)

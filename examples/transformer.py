@@ -233,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--explicit", action="store_true", help="make the axes of the mesh explicit")
     parser.add_argument("--steps", type=positive, default=50)
-    parser.add_argument("--checkpoints", type=Path, metavar="FOLDER", help="save there, and go on from the newest")
+    parser.add_argument("--checkpoints", type=Path, metavar="FOLDER", help="save there, and resume from the newest")
     parser.add_argument("--every", type=positive, default=10, help="steps between checkpoints")
     options = parser.parse_args(arguments)
     processes = plait.partitioning.connect_processes()

@@ -78,9 +78,7 @@ def test_help_is_there(arguments, capsys):
 def test_an_output_folder_that_cannot_be_written_is_refused(tmp_path):
     pytest.importorskip("sklearn")
     (tmp_path / "file").write_text("mine")
-    check_refused(
-        plait_command("demo", "digits", "--output", str(tmp_path / "file")), "cannot be written", str(tmp_path)
-    )
+    check_refused(plait_command("demo", "digits", "--output", str(tmp_path / "file")), "not writable", str(tmp_path))
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -90,7 +88,7 @@ def test_a_damaged_checkpoint_is_refused_and_kept(tmp_path):
     place.mkdir(parents=True)
     (place / "plait.json").write_text("{")
     check_refused(
-        plait_command("demo", "digits", "--resume", "--output", str(tmp_path)), "no whole checkpoint", "--resume"
+        plait_command("demo", "digits", "--resume", "--output", str(tmp_path)), "no intact checkpoint", "--resume"
     )
     assert [file.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("*") if file.is_file()] == [
         "checkpoints/epoch-0001/plait.json"

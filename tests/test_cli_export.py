@@ -111,10 +111,10 @@ def test_what_cannot_be_done_is_said_in_words(folder):
         (["validate", "out", "--inputs", "bad.npz"], "the inputs cannot be read"),
         (["export", "my_modl:make", "new", "--input", "x:float32[4]"], "No module named 'my_modl'"),
         (["export", "my_model:mke", "new", "--input", "x:float32[4]"], "has no attribute 'mke'"),
-        (["export", "my_model:nothing", "new", "--input", "x:float32[4]"], "the factory returned no model"),
+        (["export", "my_model:nothing", "new", "--input", "x:float32[4]"], "the factory did not return a model"),
         (["export", "my_model:make", "out", "--input", "x:float32[batch,4]"], "overwrite"),
-        (["export", "my_model:make", "new", "--input", "x:float[batch"], "is no input"),
-        (["export", "my_model:make", "new", "--input", "x:float32[4]", "--formats", "onx"], "no list of formats"),
+        (["export", "my_model:make", "new", "--input", "x:float[batch"], "is not an input"),
+        (["export", "my_model:make", "new", "--input", "x:float32[4]", "--formats", "onx"], "not a list of formats"),
     ):
         done = run(folder, *arguments)
         assert done.returncode == 2, arguments
@@ -132,7 +132,7 @@ def test_a_mistake_in_the_factory_is_not_a_missing_factory(folder):
 
 def test_inputs_of_other_names_shapes_or_dtypes_are_refused_in_words(folder):
     for arrays, words in (
-        ({"z": np.ones((3, 4), np.float32)}, ["these are not the inputs of the export", "arrays z", "arrays x"]),
+        ({"z": np.ones((3, 4), np.float32)}, ["the inputs do not match the export", "arrays z", "arrays x"]),
         ({"x": np.ones((3, 5), np.float32)}, ["an input does not fit", "float32[3, 5]", "float32[batch, 4]"]),
         ({"x": np.ones((3, 4), np.float64)}, ["an input does not fit", "float64[3, 4]", "astype('float32')"]),
     ):

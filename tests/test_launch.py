@@ -75,9 +75,9 @@ def test_without_a_port_a_free_one_is_taken(launched):
 @pytest.mark.parametrize(
     ("fails", "status", "says"),
     [
-        ("sys.exit(3)", 3, "ended with status 3"),
-        ("os.kill(os.getpid(), 9)", 137, "was ended by signal 9 (SIGKILL)"),
-        ("os.kill(os.getpid(), 40)", 168, "was ended by signal 40"),  # a real-time signal has no name
+        ("sys.exit(3)", 3, "exited with status 3"),
+        ("os.kill(os.getpid(), 9)", 137, "was killed by signal 9 (SIGKILL)"),
+        ("os.kill(os.getpid(), 40)", 168, "was killed by signal 40"),  # a real-time signal has no name
     ],
 )
 def test_when_one_fails_the_others_are_ended(launched, fails, status, says):
@@ -85,7 +85,7 @@ def test_when_one_fails_the_others_are_ended(launched, fails, status, says):
     begun = time.monotonic()
     found, _, errors = launched(program)
     assert found == status
-    assert f"plait: process 1 of 2 {says}; the others are ended too" in errors
+    assert f"plait: process 1 of 2 {says}; the others are terminated" in errors
     assert time.monotonic() - begun < LIMIT
 
 
@@ -96,7 +96,7 @@ def test_one_that_does_not_listen_is_ended_all_the_same(monkeypatch, capfd):
         "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     )
     assert launch.run(launch.Options([sys.executable, "-c", program], 2)) == 1
-    assert "process 0 of 2 ended with status 1" in capfd.readouterr().err
+    assert "process 0 of 2 exited with status 1" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("request_to_end", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -165,7 +165,7 @@ def test_the_one_that_failed_first_is_told(tmp_path, launched):
     )
     for _ in range(5):
         status, _, errors = launched(program)
-        assert "plait: process 1 of 2 ended with status 3" in errors
+        assert "plait: process 1 of 2 exited with status 3" in errors
         assert status == 3
         (tmp_path / "pid").unlink()
 
@@ -225,5 +225,5 @@ def test_a_command_that_does_not_stand_behind_two_dashes_is_refused_in_one_line(
     assert cli.main(["launch", "--processes", "2", *command]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("plait: launch takes its COMMAND behind `--`, such as: plait launch --processes 2 -- ")
+    assert err.startswith("plait: launch needs `--` before its COMMAND, such as: plait launch --processes 2 -- ")
     assert err.count("\n") == 1

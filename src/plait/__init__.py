@@ -1,7 +1,7 @@
 """plait: neural networks for JAX as graphs of ordinary Python objects.
 
-``import plait as nnx`` stands in for ``from flax import nnx``. The names below are the public ones; ``_public.py``
-lists them, with those that load on first use.
+``import plait as nnx`` replaces ``from flax import nnx``. The names below are public; ``_public.py`` lists them,
+with those that load on first use.
 """
 
 from __future__ import annotations

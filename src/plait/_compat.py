@@ -1,7 +1,7 @@
 """Every difference between JAX versions, and every use of JAX's private names.
 
-``trace_state.value`` is the weak reference of the trace that is current in this thread; reading it costs about 30 ns,
-keeps no trace alive, and its identity tells one trace from another.
+``trace_state.value`` is a weak reference to this thread's current trace. Reading it costs about 30 ns and keeps no
+trace alive; its identity distinguishes traces.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Tracer: Any = _core.Tracer
 
 
 def _key_array_type() -> Any:
-    """The class of typed random keys, whose place is private and has moved."""
+    """The class of typed random keys; its module is private and has moved."""
     for place in ("jax._src.random.prng", "jax._src.prng"):
         with contextlib.suppress(ImportError, AttributeError):
             return importlib.import_module(place).PRNGKeyArray
@@ -48,12 +48,12 @@ KeyArray: Any = _key_array_type()
 
 
 def current_trace() -> Any:
-    """A token of the current JAX trace: identical for the same trace, different for another."""
+    """A token of the current JAX trace: the same object for the same trace, a different one for another."""
     return trace_state.value
 
 
 def describe_trace(token: Any) -> str:
-    """A trace in words, for errors: ``top level`` or the kind of the trace."""
+    """Describe a trace, for errors: ``top level`` or the kind of the trace."""
     if token is top_level_trace:
         return "the top level (no JAX transform)"
     trace = token() if token is not None else None
@@ -70,12 +70,12 @@ def describe_trace(token: Any) -> str:
 
 
 def _debug_info(trace: Any) -> Any:
-    """What JAX knows of the function that it traces: what for, its name, file and line; ``None`` if nothing."""
+    """JAX's information on the traced function: the transform, its name, file and line; ``None`` if unknown."""
     return getattr(getattr(trace, "frame", None), "debug_info", None)
 
 
 def _describe_function(info: Any) -> str:
-    """``(step, train.py:12)``, in brackets after something; the place only of a user's function."""
+    """A suffix such as `` (step, train.py:12)``; file and line only for a user's function."""
     name, file, line = (getattr(info, f"func_{what}", None) for what in ("name", "filename", "lineno"))
     if not name or name == "<unknown>":
         return ""
@@ -86,7 +86,7 @@ def _describe_function(info: Any) -> str:
 
 _PLAIT, _JAX = (os.path.dirname(os.path.abspath(place)) + os.sep for place in (__file__, str(jax.__file__)))
 
-# What JAX calls the purpose of a trace → the transform of plait's that makes such traces.
+# JAX's name for the purpose of a trace → plait's transform that makes such traces.
 _TRANSFORMS = {
     "scan": "scan",
     "fori_loop": "fori_loop",
@@ -103,7 +103,7 @@ _TRANSFORMS = {
 
 
 def transform_of(token: Any) -> str | None:
-    """The name of plait's transform that makes traces of this kind; ``None`` where there is none."""
+    """The name of plait's transform that makes traces of this kind; ``None`` if there is none."""
     trace = token() if token is not None else None
     if type(trace).__name__ == "DynamicJaxprTrace":
         return _TRANSFORMS.get(getattr(_debug_info(trace), "traced_for", "jit"), "jit")
@@ -112,7 +112,7 @@ def transform_of(token: Any) -> str | None:
 
 
 def promotes_nothing() -> bool:
-    """Whether JAX is told to promote no dtypes by itself."""
+    """Whether JAX's dtype promotion is strict."""
     return jax.config.jax_numpy_dtype_promotion == "strict"  # type: ignore[attr-defined]
 
 
@@ -131,20 +131,20 @@ except ImportError:  # JAX versions without references
 
 
 def refuses_shared_donation() -> bool:
-    """Whether the runtime refuses, losing nothing, to run with a buffer that is donated and used a second time.
+    """Whether the runtime safely rejects a buffer that is donated and also used as another argument.
 
-    Seen on the CPU runtime; until it is seen on others, buffers are compared before each call there.
+    Verified for the CPU runtime; on others, buffers are compared before each call.
     """
     return jax.default_backend() == "cpu"
 
 
 def memory_saving_options() -> dict[str, Any] | None:
-    """Compiler options with which independent values are computed one after the other, as accelerators do anyway."""
+    """Compiler options that compute independent values one at a time, as accelerators always do."""
     return {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"} if jax.default_backend() == "cpu" else None
 
 
 def in_cluster() -> bool:
-    """Whether JAX finds by itself which processes a run has: under Slurm, Open MPI, Kubernetes, on Cloud TPU."""
+    """Whether JAX detects the processes of a run itself: under Slurm, Open MPI, Kubernetes, on Cloud TPU."""
     kinds = _ClusterEnv._cluster_types
     return any(not kind.opt_in_only_method and kind.is_env_present() for kind in kinds)
 
@@ -152,8 +152,8 @@ def in_cluster() -> bool:
 def frame_locals(frame: Any) -> dict[str, Any]:
     """The local variables of a running function.
 
-    Before Python 3.13 the frame keeps the dict that it was asked for, and with it every object in it, until the
-    function returns; it is emptied here. (A debugger writes that dict back into the function; then it is left alone.)
+    Before Python 3.13 the frame keeps this dict, and every object in it, alive until the function returns, so it is
+    cleared here. (A debugger writes that dict back into the function; then it is not cleared.)
     """
     found = dict(frame.f_locals)
     if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.gettrace() is None:
@@ -166,12 +166,12 @@ def new_ref(value: Any) -> Any:
     return jax.new_ref(value)
 
 
-pmap: Any = getattr(jax, "pmap", None)  # ``None`` where JAX has retired it
+pmap: Any = getattr(jax, "pmap", None)  # ``None`` if JAX has removed it
 jax_version: str = jax.__version__
 
 
 def varying_axes(value: Any) -> frozenset[Any]:
-    """The mesh axes over which a value inside ``shard_map`` may differ, as far as JAX tracks it."""
+    """The mesh axes over which a value inside ``shard_map`` may vary, if JAX tracks them."""
     aval = jax.typeof(value)
     if hasattr(aval, "manual_axis_type"):
         return frozenset(aval.manual_axis_type.varying)
@@ -179,7 +179,7 @@ def varying_axes(value: Any) -> frozenset[Any]:
 
 
 def jax_settings() -> dict[str, Any]:
-    """The settings of JAX that are in force in this thread, by name, and the mesh."""
+    """JAX's current settings in this thread, by name, and the mesh."""
     found = {name: getattr(jax.config, name, None) for name in jax.config.values}
     mesh = jax.sharding.get_abstract_mesh()
     return {**found, "the mesh in force": None if mesh is None or mesh.empty else str(mesh)}

@@ -1,7 +1,7 @@
-"""The public names, plait's own and those kept for Flax: name → the module below ``plait`` that defines it.
+"""The public names, plait's own and those for Flax compatibility: name → the module below ``plait`` that defines it.
 
-``dir(plait)``, the reference pages and the type checkers' view are all compared with this list by tests. Names of rows
-0 to 3 are imported with the package; the others (``LAZY``) load on first use.
+Tests compare ``dir(plait)``, the reference pages and the type checkers' view with this list. Names of rows 0 to 3 are
+imported with the package; the others (``LAZY``) load on first use.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _NAMES = {
     ),
 }
 
-# Names kept for programs that were written for Flax. A program written for plait does without them.
+# Names for programs written for Flax. New programs do not need them.
 _NAMES_FOR_FLAX = {
     "core.objects.module": "M",
     "core.objects.settings": "use_eager_sharding using_eager_sharding var_defaults",
@@ -90,7 +90,7 @@ _NAMES_FOR_FLAX = {
     "typing": "Initializer",
 }
 
-# Modules that are public under a name of their own.
+# Public modules.
 _MODULES = {
     "initializers": "nn.initializers",
     "meta": "partitioning.boxes",
@@ -111,8 +111,7 @@ _MODULES_FOR_FLAX = {
 }
 MODULES = {**_MODULES, **_MODULES_FOR_FLAX}
 
-# Names whose module loads on first use, because it brings a library that costs import time, or is not needed to define
-# and run a model.
+# Names whose module loads on first use, because it imports a slow library, or is not needed to define and run a model.
 _LAZY_NAMES: dict[str, str] = {
     "inspect.display": "display",
     "inspect.retrace": "explain_retraces",

@@ -1,12 +1,12 @@
-"""Try plait without editing a program: ``flax.nnx`` and its modules are plait, for this process.
+"""Try plait without editing a program: makes ``flax.nnx`` and its modules refer to plait in this process.
 
     python -m plait.as_flax train.py --steps 10
     python -m plait.as_flax --report -m pytest tests
     plait run --as-flax train.py --steps 10
 
-or, as the first import of a program, ``import plait.as_flax``. It holds also for libraries that import Flax's modules
-themselves. The rest of Flax, Linen above all, stays what it is. With ``--report`` the process says at its end what
-plait stood in for, and what was asked for that plait lacks. docs/migrating.md has the limits.
+or, as the first import of a program, ``import plait.as_flax``. This also affects libraries that import Flax's modules
+themselves. The rest of Flax, including Linen, is unchanged. With ``--report`` the process prints at its end which names
+plait replaced, and which of the used names it lacks. docs/migrating.md lists the limits.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ USAGE = "usage: python -m plait.as_flax [--report] PROGRAM [ARGUMENTS ...]  or  
 
 
 def install() -> None:
-    """Let ``flax.nnx`` be plait from now on; a second call changes nothing.
+    """Make ``flax.nnx`` refer to plait from now on; a second call does nothing.
 
     Raises:
-        AlreadyImportedError: ``flax.nnx`` is there already.
+        AlreadyImportedError: ``flax.nnx`` has already been imported.
         MissingDependencyError: Flax is not installed.
     """
     if any(isinstance(finder, FlaxFinder) for finder in sys.meta_path):
@@ -37,9 +37,9 @@ def install() -> None:
     _check_not_imported()
     if find_spec("flax") is None:
         raise MissingDependencyError(
-            "plait can stand in for flax.nnx only where Flax is installed",
+            "plait can replace flax.nnx only if Flax is installed",
             found="flax is not installed",
-            expected="flax, which the extra 'linen' of plait installs",
+            expected="flax, which plait's extra 'linen' installs",
             do="pip install 'plait[linen]'",
         )
     sys.meta_path.insert(0, FlaxFinder())
@@ -50,7 +50,7 @@ def _check_not_imported() -> None:
     for root in FlaxFinder.roots:
         if root in sys.modules:
             raise AlreadyImportedError(
-                f"plait cannot stand in for {root} in this process",
+                f"plait cannot replace {root} in this process",
                 found=f"{root} was imported before plait.as_flax",
                 expected="plait.as_flax first: objects of both libraries do not mix",
                 do="write `import plait.as_flax` above all other imports, or run: python -m plait.as_flax program.py",
@@ -58,12 +58,12 @@ def _check_not_imported() -> None:
 
 
 def report() -> str:
-    """What plait stood in for so far: the modules of Flax that were used, their names, and what plait lacks."""
+    """A report so far: the modules of Flax that plait replaced, their used names, and the names that plait lacks."""
     used = {module.__name__: sorted(module.__used__) for module in _stand_ins()}
     lacking = [f"{module.__name__}.{name}" for module in _stand_ins() for name in sorted(module.__lacking__)]
-    lines = [f"plait stood in for {len(used)} modules of Flax:"]
+    lines = [f"plait replaced {len(used)} modules of Flax:"]
     lines += [f"  {name}: {', '.join(names) or 'imported only'}" for name, names in used.items()]
-    lines += [f"It has no {name}" for name in lacking] or ["Nothing was asked for that plait lacks."]
+    lines += [f"It has no {name}" for name in lacking] or ["It has all the names that were used."]
     return "\n".join(lines)
 
 
@@ -74,7 +74,7 @@ def _stand_ins() -> Iterator[FlaxModule]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a program as ``python`` would, with plait in the place of ``flax.nnx``.
+    """Run a program as ``python`` would, with plait instead of ``flax.nnx``.
 
     Args:
         arguments: ``--report``, then the program or ``-m`` and a module, then the program's own arguments.

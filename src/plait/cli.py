@@ -1,9 +1,8 @@
 """The command ``plait``.
 
-Exit status: 0 for success, 1 for an export that gives other numbers than its model, 2 for a request that cannot be
-fulfilled (with the reason on standard error, and nothing half-done), or for files that `migrate` could not handle, 130
-for an interruption; of ``plait launch`` that of the first process that failed, or 128 and the number of the signal by
-which it was asked to end.
+Exit status: 0 for success; 1 if an export's output differs from its model's; 2 for an invalid request (with the reason
+on standard error), or for files that `migrate` could not rewrite; 130 after Ctrl-C. ``plait launch`` returns the status
+of the first process that failed, or 128 plus the number of the signal that ended it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PlaitError as error:
         print(f"plait: {error}", file=sys.stderr)
     except BrokenPipeError:
-        # The reader went away, as in `plait demo digits | head`: there is nobody left to tell.
+        # The pipe is closed, as in `plait demo digits | head`: there is nobody to report to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         print(f"plait: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
@@ -47,11 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _reliable_interrupts() -> Iterator[None]:
-    """Let Ctrl-C interrupt the program wherever it is.
+    """Let Ctrl-C interrupt the program at any point.
 
-    Python ignores an exception that is raised in a callback of the garbage collector or of a weak reference, and both
-    JAX and plait have such callbacks. It reports what it ignores; an interruption among these is repeated a little
-    later.
+    Python ignores exceptions in callbacks of the garbage collector and of weak references, and both JAX and plait have
+    such callbacks. It reports what it ignores; an ignored interrupt is raised again a little later.
     """
     before = sys.unraisablehook
 
@@ -72,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="plait", description="Neural networks for JAX.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"plait {_version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    demo = commands.add_parser("demo", help="train and look at a small model", allow_abbrev=False)
+    demo = commands.add_parser("demo", help="train a small example model", allow_abbrev=False)
     demos = demo.add_subparsers(metavar="NAME", required=True)
     _add_digits(demos.add_parser("digits", help="handwritten digits, with figures and exports", allow_abbrev=False))
     _add_gpt(demos.add_parser("gpt", help="a transformer on the source of Python's library", allow_abbrev=False))
@@ -90,18 +88,18 @@ def _version() -> str:
 
 def _add_digits(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Train a convolutional network on the handwritten digits of scikit-learn, with a checkpoint after each epoch; "
-        "draw figures; export to TensorFlow, StableHLO, ONNX and LiteRT, and compare each export with the model."
+        "Train a convolutional network on scikit-learn's handwritten digits, with a checkpoint after each epoch; "
+        "plot figures; export to TensorFlow, StableHLO, ONNX and LiteRT, and compare each export with the model."
     )
-    parser.add_argument("--epochs", type=_whole(1), default=15, help="how long to train (default: %(default)s)")
-    parser.add_argument("--batch-size", type=_whole(1), default=32, help="images in a step (default: %(default)s)")
-    parser.add_argument("--seed", type=_whole(0, MAX_SEED), default=0, help="of all that is random (default: 0)")
+    parser.add_argument("--epochs", type=_whole(1), default=15, help="number of epochs (default: %(default)s)")
+    parser.add_argument("--batch-size", type=_whole(1), default=32, help="images per step (default: %(default)s)")
+    parser.add_argument("--seed", type=_whole(0, MAX_SEED), default=0, help="random seed (default: 0)")
     parser.add_argument(
         "--output", type=_folder, default=Path("runs/digits"), metavar="FOLDER",
-        help="where results go; an earlier run there is replaced (default: %(default)s)",
+        help="output folder; an earlier run in it is replaced (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in the folder")
-    parser.add_argument("--no-export", dest="export", action="store_false", help="leave out the exports")
+    parser.add_argument("--resume", action="store_true", help="resume from the newest checkpoint in the folder")
+    parser.add_argument("--no-export", dest="export", action="store_false", help="skip the exports")
     parser.set_defaults(run=_run_digits)
 
 
@@ -129,7 +127,7 @@ def _add_gpt(parser: argparse.ArgumentParser) -> None:
         "--output", type=_folder, default=Path("runs/gpt"), metavar="FOLDER",
         help="where results go; an earlier run there is replaced (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in the folder")
+    parser.add_argument("--resume", action="store_true", help="resume from the newest checkpoint in the folder")
     parser.set_defaults(run=_run_gpt)
 
 
@@ -142,13 +140,13 @@ def _run_gpt(options: argparse.Namespace) -> int:
 
 def _add_migrate(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Rewrite the imports of Flax NNX in Python programs to plait, and list what plait lacks or does otherwise. "
-        "Without --write the changes are shown and nothing is written; everything but the imports stays as it is."
+        "Rewrite the imports of Flax NNX in Python programs to plait, and list what plait lacks or does differently. "
+        "Without --write, the changes are only shown. Only imports are changed."
     )
     parser.add_argument("paths", nargs="+", type=_folder, metavar="PATH", help="a file, or a folder of Python files")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--write", action="store_true", help="write the files")
-    what.add_argument("--check", action="store_true", help="only list what plait lacks or does otherwise")
+    what.add_argument("--check", action="store_true", help="only list what plait lacks or does differently")
     parser.set_defaults(run=_run_migrate)
 
 
@@ -161,11 +159,11 @@ def _run_migrate(options: argparse.Namespace) -> int:
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.usage = "plait run --as-flax [--report] PROGRAM ...  or  plait run --as-flax [--report] -m MODULE ..."
     parser.description = (
-        "Run a program with plait in the place of flax.nnx, as `python -m plait.as_flax` does: the program and the "
-        "libraries that it uses import flax.nnx and get plait. Nothing is edited."
+        "Run a program with plait instead of flax.nnx, as `python -m plait.as_flax` does: the program and its "
+        "libraries import flax.nnx and get plait. No file changes."
     )
-    parser.add_argument("--as-flax", action="store_true", required=True, help="let flax.nnx be plait")
-    parser.add_argument("--report", action="store_true", help="say at the end what plait stood in for")
+    parser.add_argument("--as-flax", action="store_true", required=True, help="replace flax.nnx by plait")
+    parser.add_argument("--report", action="store_true", help="at the end, list the names that plait replaced")
     program = parser.add_mutually_exclusive_group(required=True)
     program.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="a module and its arguments")
     program.add_argument("program", nargs="?", metavar="PROGRAM", help="a Python file")
@@ -174,7 +172,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_program(options: argparse.Namespace) -> NoReturn:
-    """Become the process that runs the program, so that its exit status, errors and signals are its own."""
+    """Replace this process by the program, so its exit status, errors and signals are its own."""
     command = [sys.executable, "-m", f"{__package__}.as_flax", *["--report"] * options.report]
     program = ["-m", *options.module] if options.module is not None else [options.program]
     os.execv(sys.executable, [*command, *program, *options.arguments])
@@ -183,36 +181,36 @@ def _run_program(options: argparse.Namespace) -> NoReturn:
 def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.usage = "plait launch --processes N [--devices N] [--port N] [--grace S] -- COMMAND ..."
     parser.description = (
-        "Start several processes of one run on this machine. Each finds the others by "
-        "plait.partitioning.connect_processes(), which the program calls first. Lines of output have the number of "
-        "their process before them. When one process fails, the others are ended, and its exit status is that of the "
-        "command. Ctrl-C and SIGTERM are passed on to all as SIGTERM; a second one ends them at once."
+        "Start several processes of one run on this machine. The program first calls "
+        "plait.partitioning.connect_processes(), which connects them. Each line of output is prefixed with the number "
+        "of its process. If one process fails, the others are terminated, and its exit status is that of the command. "
+        "Ctrl-C and SIGTERM are forwarded to all as SIGTERM; a second one kills them at once."
     )
-    parser.add_argument("--processes", type=_whole(1), required=True, metavar="N", help="how many processes")
+    parser.add_argument("--processes", type=_whole(1), required=True, metavar="N", help="number of processes")
     parser.add_argument(
-        "--devices", type=_whole(1), metavar="N", help="CPU devices of each process (default: what the machine has)"
+        "--devices", type=_whole(1), metavar="N", help="CPU devices of each process (default: those of the machine)"
     )
-    parser.add_argument("--port", type=_whole(1, 65_535), metavar="N", help="where process 0 listens (default: free)")
+    parser.add_argument("--port", type=_whole(1, 65_535), metavar="N", help="port of process 0 (default: a free one)")
     parser.add_argument(
         "--grace",
         type=_whole(0),
         default=30,
         metavar="S",
-        help="seconds that the processes have to save and end after Ctrl-C or SIGTERM (default: 30)",
+        help="seconds for the processes to save and exit after Ctrl-C or SIGTERM (default: 30)",
     )
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="the program, such as: python train.py")
     parser.set_defaults(run=_run_launch)
 
 
 def _check_launch(arguments: Sequence[str]) -> None:
-    """Refuse a command that does not stand behind ``--``: its options would be taken for those of ``plait launch``.
+    """Raise if the command does not follow ``--``: its options would be parsed as those of ``plait launch``.
 
     Raises:
-        ArgumentError: says how to write it.
+        ArgumentError: shows how to write it.
     """
     if arguments[:1] == ["launch"] and not {"--", "-h", "--help"} & {*arguments}:
         raise ArgumentError(
-            "launch takes its COMMAND behind `--`, such as: plait launch --processes 2 -- python train.py --steps 10"
+            "launch needs `--` before its COMMAND, such as: plait launch --processes 2 -- python train.py --steps 10"
         )
 
 
@@ -223,14 +221,14 @@ def _run_launch(options: argparse.Namespace) -> int:
 
 
 def _folder(text: str) -> Path:
-    """A path that is not empty: an empty one would mean the current folder."""
+    """A non-empty path: an empty one would mean the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty; name a folder, such as runs/digits")
     return Path(text)
 
 
 def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """A reader of whole numbers within limits, for argparse."""
+    """An argparse type for whole numbers within limits."""
 
     def read(text: str) -> int:
         try:

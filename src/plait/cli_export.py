@@ -17,43 +17,43 @@ from .export.formats.table import FORMATS
 
 
 def add_commands(commands: Any) -> None:
-    """Add the three commands to those of the program."""
-    export = commands.add_parser("export", help="write a model in one or several formats", allow_abbrev=False)
+    """Add the three commands to the parser."""
+    export = commands.add_parser("export", help="export a model to one or several formats", allow_abbrev=False)
     export.description = (
-        "Make a model by calling a function of yours, and write it into a folder, once for each format. The model is "
+        "Make a model by calling your function, and write it to a folder, once per format. The model is "
         "exported in evaluation mode."
     )
-    export.add_argument("factory", metavar="MODULE:FUNCTION", help="what returns the model, such as my_model:make")
-    export.add_argument("output", type=Path, metavar="FOLDER", help="the folder to be made")
+    export.add_argument("factory", metavar="MODULE:FUNCTION", help="function that returns the model, as my_model:make")
+    export.add_argument("output", type=Path, metavar="FOLDER", help="the folder to create")
     export.add_argument(
         "--input", action="append", required=True, dest="inputs", metavar="NAME:DTYPE[SIZES]", type=_input,
-        help="an input, such as x:float32[batch,28,28,1]; sizes that are names are free; once for each input",
+        help="an input, such as x:float32[batch,28,28,1]; named sizes are dynamic; repeat for each input",
     )  # fmt: skip
     export.add_argument(
         "--formats", default="stablehlo", type=_formats, help=f"some of {', '.join(FORMATS)} (default: %(default)s)"
     )
-    export.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="a checkpoint of the model, restored first")
+    export.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="a checkpoint to restore first")
     export.add_argument("--state", metavar="TYPES", help="variables that become inputs and outputs, such as Cache")
-    export.add_argument("--frozen", metavar="TYPES", help="variables whose changes are dropped, such as BatchStat")
+    export.add_argument("--frozen", metavar="TYPES", help="variables whose changes are discarded, such as BatchStat")
     export.add_argument("--platforms", default="cpu,cuda,tpu", type=_words, help="where it runs (default: %(default)s)")
-    export.add_argument("--target", help="what reads the SavedModel, such as tensorflow==2.16 (default: installed one)")
-    export.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
+    export.add_argument("--target", help="the SavedModel's reader, such as tensorflow==2.16 (default: installed one)")
+    export.add_argument("--overwrite", action="store_true", help="replace existing exports in the folder")
     export.set_defaults(run=_export)
 
-    inspect = commands.add_parser("inspect", help="what an exported file holds", allow_abbrev=False)
+    inspect = commands.add_parser("inspect", help="describe an exported file", allow_abbrev=False)
     inspect.add_argument("path", type=Path, metavar="PATH")
     inspect.add_argument("--json", action="store_true", help="as JSON")
     inspect.set_defaults(run=_inspect)
 
-    validate = commands.add_parser("validate", help="run exported files apart and compare", allow_abbrev=False)
+    validate = commands.add_parser("validate", help="run exported files and compare them", allow_abbrev=False)
     validate.description = (
-        "Run each export in a process that holds nothing but the packages of its format, and compare what it returns "
-        "with the StableHLO bundle beside it. Exit status 1 if one differs."
+        "Run each export in a process with only the packages of its format, and compare its output with that of the "
+        "StableHLO bundle in the same folder. Exit status 1 if one differs."
     )
     validate.add_argument("path", type=Path, metavar="PATH")
-    validate.add_argument("--inputs", type=Path, metavar="FILE.npz", help="arrays by name (default: made up)")
+    validate.add_argument("--inputs", type=Path, metavar="FILE.npz", help="arrays by name (default: generated)")
     validate.add_argument("--signature", help="which function (default: the first)")
-    validate.add_argument("--tolerance", type=float, help="largest difference that passes (default: by dtype)")
+    validate.add_argument("--tolerance", type=float, help="maximum difference (default: by dtype)")
     validate.add_argument("--python", metavar="FILE", help="the interpreter that runs the exports (default: this one)")
     validate.add_argument("--json", type=Path, metavar="FILE", help="also write the report here")
     validate.set_defaults(run=_validate)
@@ -65,7 +65,7 @@ def _input(text: str) -> Any:
     head, bracket, sizes = text.partition("[")
     name, colon, dtype = head.partition(":")
     if not (colon and bracket and sizes.endswith("]")):
-        raise argparse.ArgumentTypeError(f"{text!r} is no input; write it as x:float32[batch,28,28,1]")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an input; write it as x:float32[batch,28,28,1]")
     parts = [part.strip() for part in sizes[:-1].split(",") if part.strip()]
     try:
         return InputSpec(tuple(int(part) if part.isdecimal() else part for part in parts), np.dtype(dtype), name)
@@ -81,7 +81,7 @@ def _formats(text: str) -> list[str]:
     wanted = _words(text)
     unknown = [name for name in wanted if name not in FORMATS]
     if unknown or not wanted:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of formats; there are {', '.join(FORMATS)}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of formats; there are {', '.join(FORMATS)}")
     return wanted
 
 
@@ -92,7 +92,7 @@ def _export(options: argparse.Namespace) -> int:
     model = _made(options.factory)
     if not isinstance(model, Module):
         raise ArgumentError(
-            "the factory returned no model",
+            "the factory did not return a model",
             at=options.factory,
             found=type(model).__name__,
             expected="a plait.Module",
@@ -113,7 +113,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _types(text: str | None) -> Any:
-    """The variable types of these names: a type of plait, or one that the model's code has defined."""
+    """The variable types with these names: plait's types, and those that the model's code defined."""
     from .core.objects.variables import Variable
 
     found, known = [], {"Variable": Variable}
@@ -135,21 +135,21 @@ def _types(text: str | None) -> Any:
 
 
 def _made(text: str) -> Any:
-    """What the user's function returns."""
+    """The result of the user's function."""
     module, _, function = text.partition(":")
     sys.path.insert(0, os.getcwd())
     try:
         factory = getattr(importlib.import_module(module), function or "make_model")
-    except (ImportError, AttributeError, ValueError) as error:  # ValueError: the module's name is empty
+    except (ImportError, AttributeError, ValueError) as error:  # ValueError: empty module name
         raise ArgumentError(
             "the model's factory cannot be found",
             at=text,
             found=str(error),
-            expected="MODULE:FUNCTION, a function without arguments in a module that can be imported from here",
+            expected="MODULE:FUNCTION, a function without arguments in an importable module",
             do="plait export my_model:make FOLDER --input 'x:float32[batch,8]'",
         ) from error
     else:
-        return factory()  # its own errors are the user's, with their places
+        return factory()  # its errors are the user's, with their tracebacks
     finally:
         sys.path.pop(0)
 
@@ -183,7 +183,7 @@ def _inspect(options: argparse.Namespace) -> int:
 
 
 def _shape(shape: tuple[int | str, ...]) -> str:
-    return "\\[" + ", ".join(map(str, shape)) + "]"  # a bracket alone would begin rich's markup
+    return "\\[" + ", ".join(map(str, shape)) + "]"  # escaped, since rich parses brackets as markup
 
 
 def _validate(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Optional packages: import one, or say which extra brings it."""
+"""Optional packages: import one, or name the extra that installs it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
 
     Args:
         module: what to import, for example ``"tensorflow"``.
-        extra: the extra that brings it, as in ``pip install 'plait[extra]'``.
-        purpose: what it is needed for, in the user's words: ``"to write a SavedModel"``.
+        extra: the extra that installs it, as in ``pip install 'plait[extra]'``.
+        purpose: why it is needed, in the user's words: ``"to write a SavedModel"``.
 
     Raises:
         MissingDependencyError: the package is not installed, or is broken; an ``ImportError``.
@@ -27,6 +27,6 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
         raise MissingDependencyError(
             f"{package} is needed {purpose}",
             found=f"{package} is not installed" if absent else f"importing {module} failed: {error}",
-            expected=f"{package}, which the extra {extra!r} of plait installs",
+            expected=f"{package}, which plait's extra {extra!r} installs",
             do=f"pip install 'plait[{extra}]'",
         ) from error

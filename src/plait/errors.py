@@ -1,52 +1,52 @@
-"""Every exception that plait raises on purpose.
+"""Every exception that plait raises.
 
-Each answers four questions, in this order: where, what was found, what was expected, what to do. Each is also the
-builtin exception that a user would catch::
+Each answers four questions, in this order: where, what was found, what was expected, what to do. Each also derives from
+the builtin exception that a user would catch::
 
     PlaitError
     ├── TraceContextError            (RuntimeError)   a write from another trace than the object's own
     ├── GraphError                   (ValueError)     a graph that cannot be flattened, merged, updated or popped
-    │   ├── SharingError                              one variable asked to be treated in two ways
+    │   ├── SharingError                              one variable under two different settings
     │   └── AttributeStatusError                      data under a static attribute, or the reverse
     ├── GraphTypeError               (TypeError)      not a node, not a graphdef, not a state
     ├── RegistryError                (RuntimeError)   a node type that no registry knows, or a broken registration
-    ├── FilterError                  (ValueError)     filters that do not cover, or come in an impossible order
-    ├── FilterTypeError              (TypeError)      an object that is no filter
+    ├── FilterError                  (ValueError)     filters that do not cover all leaves, or whose order is invalid
+    ├── FilterTypeError              (TypeError)      an object that is not a filter
     ├── StaticValueError             (TypeError)      a static value that cannot be hashed
     ├── MetadataError                (ValueError)     variable metadata that contradicts itself
-    ├── MetadataKeyError             (KeyError)       a metadata name that is not there
+    ├── MetadataKeyError             (KeyError)       a missing metadata entry
     ├── VariableAttributeError       (AttributeError) an attribute that a variable does not have
-    ├── ArgumentError                (ValueError)     an argument of the right type and a wrong value
-    │   └── DonatedArrayError        (RuntimeError)   an array that is gone: an earlier call took over its buffer
+    ├── ArgumentError                (ValueError)     an argument with the right type but an invalid value
+    │   └── DonatedArrayError        (RuntimeError)   a deleted array: an earlier call donated its buffer
     ├── ArgumentTypeError            (TypeError)      an argument of the wrong type
     ├── ShapeError                   (ValueError)     an array whose shape, rank or dtype a layer does not take
     ├── NonFiniteError               (FloatingPointError)  a NaN or an infinity, found by ``plait.debug_nans``
-    ├── StreamError                  (ValueError)     a source of random keys that is missing, or cannot be drawn from
+    ├── StreamError                  (ValueError)     a missing random stream, or one that cannot give a key
     │   ├── StreamAttributeError     (AttributeError)
     │   └── StreamKeyError           (KeyError)
     ├── OptimizerError               (ValueError)     gradients that do not fit the optimizer
     │   └── OptimizerAttributeError  (AttributeError)
     ├── ConfigError                  (ValueError)     a structure that has no JSON form, or a damaged configuration
-    ├── CheckpointError              (ValueError)     a folder that is no whole checkpoint, or one of another model
-    │   └── ConversionError                           a foreign checkpoint whose leaves are not those of the model
-    ├── ProcessError                 (RuntimeError)   processes that cannot be connected, or one that was lost
-    ├── DataError                    (RuntimeError)   data of a training run that did not come in time
+    ├── CheckpointError              (ValueError)     a folder that is not an intact checkpoint, or one of another model
+    │   └── ConversionError                           another library's checkpoint whose leaves do not match the model
+    ├── ProcessError                 (RuntimeError)   processes that cannot connect, or one that was lost
+    ├── DataError                    (RuntimeError)   training data that did not arrive in time
     ├── ExportError                  (RuntimeError)   an export that cannot be written, loaded or validated
     ├── MissingDependencyError       (ImportError)    an optional package that is not installed
     ├── AlreadyImportedError         (ImportError)    ``flax.nnx`` was imported before ``plait.as_flax``
     ├── RetraceError                 (RuntimeError)   a jitted function was traced more often than allowed
-    ├── InternalError                (RuntimeError)   something that plait itself got wrong
+    ├── InternalError                (RuntimeError)   a bug in plait
     ├── DispatchError                (AssertionError) the fast path disagreed with a fresh walk (checking mode)
     ├── PartitioningUnspecifiedError (ValueError)     an axis operation without the name of the axis
     ├── AxisNameMismatchError        (ValueError, AssertionError)
     ├── ScopeParamShapeError         (ValueError)
     └── CollectionTypeError          (ValueError, AssertionError)  a box of another kind than its collection
 
-Warnings stand beside them: ``CapturedModelWarning``, for a model that a jitted function captures,
-``LostUpdateWarning``, for a change that reaches no one, ``LostSharingWarning``, for a shared part of which JAX makes
-copies, ``ReplacedVariableWarning``, for an array that takes the place of a variable, ``SingleValueWarning``,
-for statistics of one value, ``NothingSelectedWarning``, for a filter or a tag that matches nothing,
-``UnevenLayoutWarning``, for a dimension that a mesh cannot divide, and ``LoggerWarning``, for a logger that failed.
+Warnings: ``CapturedModelWarning``, for a model that a jitted function captures, ``LostUpdateWarning``, for a lost
+change, ``LostSharingWarning``, for a shared part that JAX copies, ``ReplacedVariableWarning``, for an array that
+replaces a variable, ``SingleValueWarning``, for statistics of one value, ``NothingSelectedWarning``, for a filter or
+tag that matches nothing, ``UnevenLayoutWarning``, for a dimension that a mesh cannot divide, and ``LoggerWarning``, for
+a logger that failed.
 """
 
 from __future__ import annotations
@@ -104,14 +104,14 @@ __all__ = [
 
 
 class PlaitError(Exception):
-    """Base of every exception that plait raises on purpose.
+    """Base class of every exception that plait raises.
 
     Args:
         message: one line that says what went wrong.
         at: the path of the variable or module.
-        found: what was there.
-        expected: what plait takes.
-        do: what the user can do about it, as code where that is possible.
+        found: what was found.
+        expected: what was expected.
+        do: how to fix it, as code if possible.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class GraphError(PlaitError, ValueError):
 
 
 class SharingError(GraphError):
-    """One variable is reached in two ways that ask for different treatment."""
+    """One variable is reached by two paths with different settings."""
 
 
 class AttributeStatusError(GraphError):
@@ -157,23 +157,23 @@ class AttributeStatusError(GraphError):
 
 
 class GraphTypeError(PlaitError, TypeError):
-    """Something that is no node, graphdef or state was given where one belongs."""
+    """A value is not a node, graphdef or state where one is required."""
 
 
 class RegistryError(PlaitError, RuntimeError):
-    """A node is of a type that plait cannot walk."""
+    """A node has a type that plait cannot flatten."""
 
 
 class FilterError(PlaitError, ValueError):
-    """Filters leave something over, or come in an order in which one can never match."""
+    """Filters do not cover all leaves, or are in an order in which one can never match."""
 
 
 class FilterTypeError(PlaitError, TypeError):
-    """An object that cannot be read as a filter."""
+    """An object is not a filter."""
 
 
 class StaticValueError(PlaitError, TypeError):
-    """A static attribute whose value cannot be hashed was used as part of a compile key."""
+    """A static attribute has an unhashable value where a hash is needed, such as for the cache of ``jit``."""
 
 
 class MetadataError(PlaitError, ValueError):
@@ -181,7 +181,7 @@ class MetadataError(PlaitError, ValueError):
 
 
 class MetadataKeyError(PlaitError, KeyError):
-    """A variable has no metadata of that name."""
+    """A variable has no metadata with that name."""
 
 
 class VariableAttributeError(PlaitError, AttributeError):
@@ -189,39 +189,39 @@ class VariableAttributeError(PlaitError, AttributeError):
 
 
 class ArgumentError(PlaitError, ValueError):
-    """An argument has a value that the function cannot take."""
+    """An argument has a value that the function does not accept."""
 
 
 class DonatedArrayError(ArgumentError, RuntimeError):
-    """An array was to be used that is gone, because an earlier call took over its buffer."""
+    """An array was used after an earlier call donated its buffer."""
 
 
 class ArgumentTypeError(PlaitError, TypeError):
-    """An argument has a type that the function cannot take."""
+    """An argument has a type that the function does not accept."""
 
 
 class ShapeError(PlaitError, ValueError):
-    """An array has a shape, rank or dtype that the layer does not take."""
+    """An array has a shape, rank or dtype that the layer does not accept."""
 
 
 class NonFiniteError(PlaitError, FloatingPointError):
-    """An operation returned a NaN or an infinity while ``plait.debug_nans`` looked."""
+    """An operation returned a NaN or an infinity under ``plait.debug_nans``."""
 
 
 class StreamError(PlaitError, ValueError):
-    """There is no stream to draw a random key from, or it holds many keys where one is needed."""
+    """There is no stream to draw a random key from, or it holds several keys where one is needed."""
 
 
 class StreamAttributeError(StreamError, AttributeError):
-    """An ``Rngs`` has neither the stream asked for as an attribute nor a default stream."""
+    """An ``Rngs`` has neither the stream accessed as an attribute nor a default stream."""
 
 
 class StreamKeyError(StreamError, KeyError):
-    """An ``Rngs`` has neither the stream asked for by name nor a default stream."""
+    """An ``Rngs`` has neither the stream accessed by name nor a default stream."""
 
 
 class OptimizerError(PlaitError, ValueError):
-    """Gradients do not have the structure or shapes that the optimizer was made for."""
+    """Gradients do not match the structure or shapes that the optimizer was created with."""
 
 
 class ConfigError(PlaitError, ValueError):
@@ -233,21 +233,21 @@ class OptimizerAttributeError(OptimizerError, AttributeError):
 
 
 class CheckpointError(PlaitError, ValueError):
-    """A folder is not a whole checkpoint, or belongs to another model."""
+    """A folder is not an intact checkpoint, or the checkpoint is of another model."""
 
 
 class ConversionError(CheckpointError):
-    """A checkpoint of another library lacks leaves, has others, or has some that do not fit; ``report`` lists all."""
+    """Another library's checkpoint has missing, unexpected or mismatched leaves; ``report`` lists all."""
 
     report: Any = None
 
 
 class ProcessError(PlaitError, RuntimeError):
-    """The processes of a run cannot be connected, or one of them was lost."""
+    """The processes of a run cannot connect, or one of them was lost."""
 
 
 class DataError(PlaitError, RuntimeError):
-    """The data of a training run did not come in time."""
+    """The data of a training run did not arrive in time."""
 
 
 class ExportError(PlaitError, RuntimeError):
@@ -255,11 +255,11 @@ class ExportError(PlaitError, RuntimeError):
 
 
 class MissingDependencyError(PlaitError, ImportError):
-    """An optional package is not installed; the message names the extra that brings it."""
+    """An optional package is not installed; the message names the extra that installs it."""
 
 
 class AlreadyImportedError(PlaitError, ImportError):
-    """``flax.nnx`` was imported before ``plait.as_flax``, which can then not stand in for it."""
+    """``flax.nnx`` was imported before ``plait.as_flax``, which then cannot replace it."""
 
 
 class RetraceError(PlaitError, RuntimeError):
@@ -267,7 +267,7 @@ class RetraceError(PlaitError, RuntimeError):
 
 
 class InternalError(PlaitError, RuntimeError):
-    """Something that plait itself got wrong; please report it with the message."""
+    """A bug in plait; please report it with the message."""
 
 
 class DispatchError(PlaitError, AssertionError):
@@ -275,48 +275,48 @@ class DispatchError(PlaitError, AssertionError):
 
 
 class PartitioningUnspecifiedError(PlaitError, ValueError):
-    """An axis was added to or removed from metadata without saying its name."""
+    """An axis was added to or removed from metadata without its name."""
 
 
 class AxisNameMismatchError(PlaitError, ValueError, AssertionError):
-    """The axis name found where one was to be removed is another one."""
+    """The axis to remove from metadata has another name."""
 
 
 class ScopeParamShapeError(PlaitError, ValueError):
-    """A stored parameter has another shape than the one asked for."""
+    """A stored parameter does not have the requested shape."""
 
 
 class CollectionTypeError(PlaitError, ValueError, AssertionError):
-    """A box holds another kind of variable than the collection that it stands in."""
+    """The variable type of a box differs from that of its collection."""
 
 
 class CapturedModelWarning(UserWarning):
-    """A jitted function captures a model from outside, which makes its values constants of the program."""
+    """A jitted function captures a model, so the model's values become constants of the program."""
 
 
 class LostUpdateWarning(UserWarning):
-    """A change is lost: of a variable inside a transform, or of a state that was split from a model and not used."""
+    """A change is lost: of a variable inside a transform, or of a state that was split off and never used."""
 
 
 class LostSharingWarning(UserWarning):
-    """JAX takes a model for a tree, and makes a copy of what is shared for each place."""
+    """JAX treats a model as a tree, and copies shared parts for each path."""
 
 
 class ReplacedVariableWarning(UserWarning):
-    """An array was assigned to an attribute that held a variable: it is part of no filter by kind any more."""
+    """An array was assigned to an attribute that held a variable: filters by variable type no longer match it."""
 
 
 class SingleValueWarning(UserWarning):
-    """A layer was to take the statistics of one value for each feature: the variance is 0 and the result constant."""
+    """A layer computes statistics of one value per feature: the variance is 0 and the result constant."""
 
 
 class NothingSelectedWarning(UserWarning):
-    """What was to be differentiated, updated or reseeded is not there: a filter or a tag matches nothing."""
+    """A filter or tag matches nothing, so nothing is differentiated, updated or reseeded."""
 
 
 class LoggerWarning(UserWarning):
-    """A logger of a training run raised an error, and gets no more numbers. Training goes on."""
+    """A logger of a training run raised an error, and is disabled. Training continues."""
 
 
 class UnevenLayoutWarning(UserWarning):
-    """Axis names ask to shard a dimension whose length the mesh does not divide: it is replicated instead."""
+    """Axis names shard a dimension whose length the mesh does not divide: it is replicated instead."""

@@ -1,9 +1,8 @@
 """``plait launch``: several processes of one run on this machine.
 
-Each gets the address of the first and its own number in the environment, where
-``plait.partitioning.connect_processes`` finds them. Their output comes out line by line, behind the number of the
-process. When one fails, the others are ended. When this command is asked to end, it asks all of them, and gives them
-time to save.
+Each gets the address of the first and its own number in environment variables, which
+``plait.partitioning.connect_processes`` reads. Each line of their output is prefixed with the number of the process. If
+one fails, the others are terminated. A signal to this command is forwarded to all of them, and they get time to save.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ from typing import IO, Any, TypeAlias
 
 from .partitioning.processes import ADDRESS, COUNT, NUMBER
 
-# How long a process may take to end once another has failed, in seconds. It has lost its run, and has nothing to save.
+# Seconds for a process to exit after another has failed. Its run is lost, so it has nothing to save.
 PATIENCE = 5.0
 GRACE = 30.0
-# From the threads: the number of a process that has ended, or why its output cannot be passed on.
+# From the threads: the number of a process that has exited, or the error of forwarding its output.
 _News: TypeAlias = "queue.SimpleQueue[int | OSError]"
 _DEVICES = "--xla_force_host_platform_device_count"
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What to start.
+    """The processes to start.
 
     Args:
         command: the program of each process, with its arguments.
-        processes: how many.
-        devices: CPU devices that each process shall see, or ``None`` for those that the machine has.
-        port: where the first process listens, or ``None`` for a free one.
-        grace: seconds that the processes may take to end after a request to end. A second request ends them at once.
+        processes: the number of processes.
+        devices: CPU devices of each process; ``None`` means those of the machine.
+        port: port of the first process; ``None`` means a free one.
+        grace: seconds for the processes to exit after a signal. A second signal kills them at once.
     """
 
     command: Sequence[str]
@@ -55,7 +54,7 @@ def run(options: Options) -> int:
     """Start the processes and wait for them.
 
     Returns:
-        The exit status: that of the first process that failed, 128 and the number of the signal that ended all, or 0.
+        The exit status: that of the first process that failed, 128 plus the number of the signal that ended all, or 0.
     """
     address = f"127.0.0.1:{options.port or _free_port()}"
     news: _News = queue.SimpleQueue()
@@ -71,7 +70,7 @@ def run(options: Options) -> int:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
-                    start_new_session=True,  # so that what it starts itself can be ended with it
+                    start_new_session=True,  # so that its own children can be ended with it
                 )
                 started.append(child)
                 readers += _pass_on(child, f"[{number}] ".encode(), news)
@@ -109,10 +108,10 @@ def _free_port() -> int:
 
 @contextmanager
 def _requests_to_end() -> Iterator[list[int]]:
-    """The signals by which this process is asked to end, as they come. They do nothing else meanwhile.
+    """Yield a list to which signals that ask this process to exit are added; they have no other effect meanwhile.
 
-    A closed terminal is such a request: the children are in sessions of their own and would not hear of it. What the
-    caller ignores, such as under ``nohup``, stays ignored.
+    A closed terminal is such a signal: the children are in their own sessions and would not get it. Signals that the
+    caller ignores, such as under ``nohup``, stay ignored.
     """
     received: list[int] = []
 
@@ -130,7 +129,7 @@ def _requests_to_end() -> Iterator[list[int]]:
 
 
 def _pass_on(child: subprocess.Popen[bytes], prefix: bytes, news: _News) -> list[threading.Thread]:
-    """Threads that write what a process writes, with a prefix before each line."""
+    """Threads that forward a process's output, with a prefix before each line."""
     pairs = [(child.stdout, sys.stdout.buffer), (child.stderr, sys.stderr.buffer)]
     threads = [threading.Thread(target=_copy_lines, args=(*pair, prefix, news), daemon=True) for pair in pairs]
     for thread in threads:
@@ -141,11 +140,11 @@ def _pass_on(child: subprocess.Popen[bytes], prefix: bytes, news: _News) -> list
 def _copy_lines(source: IO[bytes], target: IO[bytes], prefix: bytes, news: _News) -> None:
     with source:
         try:
-            # As bytes: the processes may write what the encoding of this one's output does not have.
+            # As bytes: the output of the processes may not be valid in this process's encoding.
             for line in source:
                 target.write(prefix + line.rstrip(b"\n") + b"\n")
                 target.flush()
-        except OSError as error:  # the reader has gone away, or the disk is full
+        except OSError as error:  # the pipe is closed, or the disk is full
             news.put(error)
 
 
@@ -155,15 +154,15 @@ def _watch(child: subprocess.Popen[bytes], number: int, news: _News) -> None:
 
 
 def _wait(started: Sequence[subprocess.Popen[bytes]], news: _News, requests: Sequence[int]) -> int | None:
-    """Wait until all are done, one has failed, or all are to end; returns the number of the first that failed.
+    """Wait until all have exited, one has failed, or a signal arrives; return the number of the first that failed.
 
     Raises:
-        OSError: what the processes write cannot be passed on.
+        OSError: the output of the processes cannot be forwarded.
     """
     running = len(started)
     while running and not requests:
         try:
-            # Not without a limit: a signal may arrive in another thread, and is heard when this one does something.
+            # With a timeout: a signal may arrive in another thread, and Python handles it only when this thread runs.
             ended = news.get(timeout=0.05)
         except queue.Empty:
             continue
@@ -176,8 +175,8 @@ def _wait(started: Sequence[subprocess.Popen[bytes]], news: _News, requests: Seq
 
 
 def _say_who_failed(number: int, code: int, processes: int) -> None:
-    how = f"was ended by signal {-code}{_name_of_signal(-code)}" if code < 0 else f"ended with status {code}"
-    others = "; the others are ended too" if processes > 1 else ""
+    how = f"was killed by signal {-code}{_name_of_signal(-code)}" if code < 0 else f"exited with status {code}"
+    others = "; the others are terminated" if processes > 1 else ""
     print(f"plait: process {number} of {processes} {how}{others}", file=sys.stderr, flush=True)
 
 
@@ -189,7 +188,7 @@ def _name_of_signal(number: int) -> str:
 
 
 def _end(started: Sequence[subprocess.Popen[bytes]], patience: float, requests: Sequence[int]) -> None:
-    """End what still runs, and what it started: politely, then not."""
+    """End the remaining processes and their children: terminate, then kill."""
     _ask(started, signal.SIGTERM)
     deadline = time.monotonic() + patience
     heard = len(requests)
@@ -202,7 +201,7 @@ def _end(started: Sequence[subprocess.Popen[bytes]], patience: float, requests: 
 
 def _ask(started: Sequence[subprocess.Popen[bytes]], request: signal.Signals) -> None:
     for child in started:
-        with suppress(ProcessLookupError):  # nobody is left in its session
+        with suppress(ProcessLookupError):  # its session has no process left
             os.killpg(child.pid, request)
 
 

@@ -1,4 +1,4 @@
-"""Packages whose names load on first use: what their ``__init__`` needs of ``__getattr__`` and ``__dir__``."""
+"""Packages whose names load on first use: ``__getattr__`` and ``__dir__`` for their ``__init__``."""
 
 from __future__ import annotations
 

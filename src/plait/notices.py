@@ -1,4 +1,4 @@
-"""Warnings in the form of plait's errors, that point at the line of the user's own code."""
+"""Warnings in the form of plait's errors, reported at the line of the user's code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOT_THE_USERS = tuple(os.path.dirname(os.path.abspath(str(place))) + os.sep for
 
 
 def warn(kind: type[Warning], message: str, **parts: str | None) -> None:
-    """Warn with the parts that an error has: ``at``, ``found``, ``expected``, ``do``."""
+    """Warn with the parts of an error: ``at``, ``found``, ``expected``, ``do``."""
     warnings.warn(str(PlaitError(message, **parts)), kind, stacklevel=_levels_out())
 
 
@@ -28,9 +28,9 @@ def warn_nothing_selected(
     """Warn that a filter matched nothing.
 
     Args:
-        who: what was given the filter.
-        kinds: of what there is: classes of variables, ``None`` for a bare array.
-        so: what follows from it.
+        who: the function or object that uses the filter.
+        kinds: the types of the existing leaves: variable classes, ``None`` for a bare array.
+        so: the consequence.
     """
     counts = Counter("array" if kind is None else kind.__name__ for kind in kinds)
     warn(
@@ -44,7 +44,7 @@ def warn_nothing_selected(
 
 
 def _levels_out() -> int:
-    """How many frames there are from ``warn`` to the user's own code, which is neither plait's nor JAX's."""
+    """The number of frames from ``warn`` to the user's code, which is neither plait's nor JAX's."""
     level = 1
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):

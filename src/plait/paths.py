@@ -1,4 +1,4 @@
-"""Paths: how a place in a graph is named, ordered and printed.
+"""Paths: names of places in a graph, their order, and how they are printed.
 
 A path is a tuple of keys (attribute names and indices) from a root. Keys sort by kind first, integers before strings,
 then by value; errors print a path the way a user would write the access: ``encoder.layers[3].kernel``.
@@ -28,16 +28,16 @@ def sort_key(key: Any) -> tuple[int, str, Any]:
         return (0, "", int(key))
     if isinstance(key, str):
         return (1, "", str(key))
-    if isinstance(key, tuple):  # a path as a key, whose entries may be numbers beside names
+    if isinstance(key, tuple):  # a path as a key, whose entries may be both numbers and names
         return (2, "tuple", [sort_key(entry) for entry in key])
     return (2, kind.__name__, key)
 
 
 def sorted_keys(keys: Any, owner: str = "mapping") -> list[Any]:
-    """The keys of one node in their order.
+    """The keys of one node, sorted.
 
     Raises:
-        GraphError: a key cannot be hashed or compared with its neighbours.
+        GraphError: a key cannot be hashed or compared with the others.
     """
     keys = list(keys)
     try:
@@ -47,13 +47,13 @@ def sorted_keys(keys: Any, owner: str = "mapping") -> list[Any]:
         raise GraphError(
             f"{with_article(owner)} has a key that cannot be ordered",
             found=f"key {odd!r} of type {type(odd).__name__}",
-            expected="keys that are integers or strings, or all of one type that sorts",
+            expected="keys that are integers or strings, or all of one sortable type",
             do="use str or int keys",
         ) from error
 
 
 def format_path(path: Path) -> str:
-    """Print a path as an access: ``('layers', 3, 'kernel')`` gives ``layers[3].kernel``."""
+    """Format a path as an access: ``('layers', 3, 'kernel')`` becomes ``layers[3].kernel``."""
     text = ""
     for key in path:
         if isinstance(key, str) and key.isidentifier():
@@ -64,10 +64,10 @@ def format_path(path: Path) -> str:
 
 
 def parse_path(text: str) -> Path:
-    """The path that ``format_path`` printed: ``layers[3].kernel`` gives ``('layers', 3, 'kernel')``.
+    """Parse the output of ``format_path``: ``layers[3].kernel`` becomes ``('layers', 3, 'kernel')``.
 
     Raises:
-        GraphError: the text is no such path.
+        GraphError: the text is not such a path.
     """
     keys: list[Any] = []
     place = 0
@@ -86,7 +86,7 @@ _NAME = re.compile(r"\.?(\w+)")
 
 
 def _bracketed(text: str, place: int) -> tuple[Any, int]:
-    """The key in brackets at a place, and the place after it."""
+    """The key in brackets at a position, and the position after it."""
     end = text.find("]", place)
     while text.startswith("[", place) and end >= 0:
         try:
@@ -94,7 +94,7 @@ def _bracketed(text: str, place: int) -> tuple[Any, int]:
         except (ValueError, SyntaxError):  # a bracket inside of a string
             end = text.find("]", end + 1)
     raise GraphError(
-        "this is no path",
+        "this is not a path",
         at=f"character {place}",
         found=repr(text),
         expected="names with dots between them, and keys in brackets",
@@ -103,5 +103,5 @@ def _bracketed(text: str, place: int) -> tuple[Any, int]:
 
 
 def describe_path(path: Path) -> str:
-    """The same for error messages, where the root needs a name too."""
+    """Format a path for error messages, which also name the root."""
     return format_path(path) or "the root"

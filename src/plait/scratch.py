@@ -1,7 +1,7 @@
-"""Temporary folders beside a place, and what is left of those whose writer was killed.
+"""Temporary folders next to a path, and the removal of those whose writer was killed.
 
-A folder is made under a hidden name and locked for as long as its writer lives; the system drops the lock when a
-process ends, however it ends. Whoever writes to the same place next removes the folders that nobody holds.
+A folder is created under a hidden name and locked while its writer lives; the system releases the lock when the process
+ends, even if it is killed. The next writer to the same path removes unlocked folders.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import Any
 
 try:
     import fcntl
-except ImportError:  # no locks that end with their process: nothing is removed
+except ImportError:  # no locks that are released with their process: nothing is removed
     fcntl: Any = None
 
 _SUFFIX = ".partial"
 _LOCK = "writing.lock"
-# What was there before, while something new is put in its place.
+# Name for the old file or folder while it is being replaced.
 REPLACED = "replaced"
 
 
 @contextlib.contextmanager
 def scratch_folder(target: Path) -> Iterator[Path]:
-    """A fresh folder on the same disk as ``target``, which is removed at the end with all that is in it.
+    """A new folder on the same disk as ``target``, removed at the end with its contents.
 
-    It stays when the block fails and left something under ``replaced`` in it: what was at ``target`` before.
+    It is not removed if the block fails and leaves ``replaced`` in it: what was at ``target`` before.
 
     Raises:
-        OSError: none can be made there.
+        OSError: it cannot be created.
     """
     remove_abandoned(target.parent, target.name)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_SUFFIX, dir=target.parent))
     lock = hold(scratch / _LOCK, create=True)
-    if lock is None:  # a folder that nobody can be seen to hold is nobody's to remove
+    if lock is None:  # without a lock, others cannot tell that the folder is in use
         (scratch / _LOCK).unlink(missing_ok=True)
     is_done = False
     try:
@@ -51,16 +51,16 @@ def scratch_folder(target: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(parent: Path, name: str | None = None) -> None:
-    """Remove the folders for places in ``parent`` (for the one of that name) whose writer has ended.
+    """Remove the temporary folders of paths in ``parent`` (or of that name only) whose writer has ended.
 
-    Those without a lock are left: they may be somebody's.
+    Folders without a lock file are kept: they may be in use.
     """
     for folder in parent.glob(f".{'*' if name is None else _escaped(name)}.*{_SUFFIX}"):
         lock = None
         with contextlib.suppress(OSError):
             lock = hold(folder / _LOCK, create=False)
         if lock is not None:
-            if not os.path.lexists(folder / REPLACED):  # what its writer could not put back
+            if not os.path.lexists(folder / REPLACED):  # the old file or folder, which its writer could not restore
                 shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
 
@@ -70,13 +70,13 @@ def _escaped(name: str) -> str:
 
 
 def hold(path: Path, *, create: bool) -> int | None:
-    """Lock a file until what is returned is closed, or the process ends.
+    """Lock a file until the returned file is closed, or the process ends.
 
     Returns:
-        The open file; ``None`` if it is not there, or the disk knows no locks.
+        The open file; ``None`` if it does not exist, or the disk does not support locks.
 
     Raises:
-        BlockingIOError: somebody else holds it.
+        BlockingIOError: another process holds the lock.
     """
     if fcntl is None:
         return None

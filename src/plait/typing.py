@@ -1,4 +1,4 @@
-"""Names of types that appear in public signatures."""
+"""Type aliases of public signatures."""
 
 from __future__ import annotations
 

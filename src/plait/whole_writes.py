@@ -1,9 +1,8 @@
-"""Files and folders that appear whole or not at all, and are on the disk once they are there.
+"""Atomic, durable writes of files and folders.
 
-What is written lies under a hidden name beside its place until it is complete. Then its bytes are synced, it is
-renamed, and the folder that names it is synced. Whenever the process or the machine stops, there is what was there
-before, or all of what is new. To replace a file is one rename. To replace a folder takes two, and what is replaced is
-kept until the second.
+A file or folder is written under a hidden name in the same parent. Then its bytes are synced, it is renamed, and the
+parent is synced. If the process or the machine stops at any point, the path has either the old contents or all of the
+new ones. Replacing a file takes one rename. Replacing a folder takes two, and the old folder is kept until the second.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .scratch import REPLACED, scratch_folder
 
 
 class CannotBeginError(OSError):
-    """Nothing can be made beside the place that is to be written to."""
+    """Nothing can be created in the parent of the target."""
 
 
 def _always() -> None:
@@ -26,16 +25,16 @@ def _always() -> None:
 
 @contextlib.contextmanager
 def written_whole(target: Path, check: Callable[[], None] = _always, *, parents: bool = False) -> Iterator[Path]:
-    """Yield a path for the body to make a file or folder at; when the body ends it becomes ``target``.
+    """Yield a path for the body to create a file or folder at; when the body ends, rename it to ``target``.
 
     Args:
-        target: the place. A link is replaced by what is written.
-        check: raises if ``target`` may not be written; it is asked before the body and once more before the renaming.
-        parents: whether to make the folders above it.
+        target: the final path. A link is replaced.
+        check: raises if ``target`` may not be written; called before the body and again before the rename.
+        parents: whether to create the parent folders.
 
     Raises:
-        CannotBeginError: the folder of ``target`` is not there, or cannot be written to; the body has not run.
-        OSError: the disk is full, or something else got in the way of the renaming; what was there is kept.
+        CannotBeginError: the parent of ``target`` does not exist, or is not writable; the body has not run.
+        OSError: the disk is full, or the rename failed; the old contents are kept.
     """
     check()
     with contextlib.ExitStack() as held:
@@ -54,13 +53,13 @@ def written_whole(target: Path, check: Callable[[], None] = _always, *, parents:
 
 
 def write_whole(target: Path, content: bytes) -> None:
-    """Write a file; as ``written_whole`` for what is in memory already."""
+    """Write bytes to a file, like ``written_whole``."""
     with written_whole(target) as draft:
         draft.write_bytes(content)
 
 
 def remove_whole(path: Path) -> None:
-    """Remove a file or folder in one step: at no time is a part of it left under its name."""
+    """Remove a file or folder atomically: no partial folder is ever left under its name."""
     with scratch_folder(path) as scratch:
         os.rename(path, scratch / "removed")
 
@@ -73,7 +72,7 @@ def _put(draft: Path, target: Path, replaced: Path) -> None:
         if os.path.lexists(target):
             os.rename(target, replaced)
         os.rename(draft, target)
-    except BaseException:  # an interruption between the two, too
+    except BaseException:  # also an interrupt between the two
         if os.path.lexists(replaced) and not os.path.lexists(target):
             os.rename(replaced, target)
         raise
@@ -84,7 +83,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _sync(path: Path) -> None:
-    """Bring a file, or all of a folder, from the system's memory to the disk."""
+    """Sync a file, or all files of a folder, to disk."""
     if not path.is_dir():
         _sync_file(path)
         return
@@ -95,7 +94,7 @@ def _sync(path: Path) -> None:
 
 
 def _sync_file(path: Path) -> None:
-    # Windows syncs only what is open for writing.
+    # Windows syncs only files that are open for writing.
     file = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(file)
@@ -104,7 +103,7 @@ def _sync_file(path: Path) -> None:
 
 
 def _sync_folder(path: Path) -> None:
-    """The names in a folder. Some disks and systems cannot, and then there is nothing to be done about it."""
+    """Sync the names in a folder. Some disks and systems do not support this; errors are ignored."""
     with contextlib.suppress(OSError):
         file = os.open(path, os.O_RDONLY)
         try:

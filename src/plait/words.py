@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# Written with a vowel and spoken with a consonant; and letters whose names begin with a vowel, for words in capitals.
+# Words that begin with a vowel letter but a consonant sound; and letters whose names begin with a vowel sound.
 _SPOKEN_WITH_CONSONANT = ("eu", "one", "ufunc", "uint", "uni", "use")
 _SPOKEN_WITH_VOWEL = "AEFHILMNORSX"
 _USERS_WORDS = {"ArrayImpl": "jax.Array"}
@@ -21,7 +21,7 @@ def with_article(name: str) -> str:
 
 
 def name_of_class(cls: type) -> str:
-    """A class as a program writes it: ``plait.Param``, ``jax.Array``, or ``Scale`` for one of its own."""
+    """A class as a program writes it: ``plait.Param``, ``jax.Array``, or ``Scale`` for a user's class."""
     package = cls.__module__.split(".")[0]
     return f"{package}.{cls.__name__.rpartition('.')[2]}" if package in ("plait", "jax") else cls.__name__
 
@@ -38,7 +38,7 @@ def describe_filter(filter: Any) -> str:
 
 
 def describe_type(value: Any) -> str:
-    """The type of a value, with its article: ``an int``; ``None`` and classes stand for themselves."""
+    """The type of a value, with its article: ``an int``; ``None`` and classes are named themselves."""
     if value is None:
         return "None"
     if isinstance(value, type):

@@ -198,7 +198,7 @@ MISTAKES = {
               at        blocks[0].linear (a Linear)
               found     an input of shape (2, 3)
               expected  shape (..., 4), since in_features=4
-              do        give it an input with 4 features, or make the layer for this input: plait.Linear(3, 4, rngs=rngs)
+              do        pass an input with 4 features, or make the layer for this input: plait.Linear(3, 4, rngs=rngs)
         """,
         fix="plait.Linear(3, 4, rngs=rngs)",
         then="model.blocks[0].linear = out; model(jnp.ones((2, 3)))",
@@ -211,7 +211,7 @@ MISTAKES = {
             a Linear takes an array
               at        blocks[0].linear (a Linear)
               found     a list
-              expected  an array of JAX or NumPy
+              expected  a JAX or NumPy array
               do        convert it first: jnp.asarray(x)
         """,
         fix="jnp.asarray(x)",
@@ -248,7 +248,7 @@ MISTAKES = {
         wrong="make(rngs=7)",
         error=TypeError,
         message="""
-            rngs of a Linear is of a type that it cannot draw from
+            a Linear cannot draw keys from rngs of this type
               at        a Linear
               found     an int
               expected  an Rngs
@@ -322,7 +322,7 @@ MISTAKES = {
         wrong="optimizer.update(model, grads)",
         error=ValueError,
         message="""
-            the gradients do not have the paths of the variables that the optimizer updates
+            the paths of the gradients and of the updated variables differ
               at        blocks[1].linear.bias
               found     no gradient for blocks[1].linear.bias
               expected  one gradient for each of the 10 variables that wrt=plait.Param selects
@@ -357,9 +357,9 @@ MISTAKES = {
         wrong="optimizer.update(model, grads)",
         error=ValueError,
         message="""
-            the model has other variables than those that the optimizer has a state for
+            the variables of the model do not match the optimizer's state
               at        blocks[0].gain
-              found     1 new, beside 10 variables that fit
+              found     1 new, and 10 variables that match
               expected  the variables that the model had when the optimizer was made
               do        make the optimizer after the model is complete: plait.Optimizer(model, tx, wrt=plait.Param)
         """,

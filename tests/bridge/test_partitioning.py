@@ -177,7 +177,7 @@ def test_rules_lay_out_the_value():
 
 
 MISTAKES = {
-    "outside": (lambda: partitioning.param_with_axes("w", ones, (2,), axes=("a",)), r"(?s)the module that runs"),
+    "outside": (lambda: partitioning.param_with_axes("w", ones, (2,), axes=("a",)), r"(?s)the running module"),
     "rank": (lambda: Hybrid(("embed",)).init(0, X), r"(?s)Hybrid, params/w.*\('embed',\).*\(3, 4\).*2 names"),
     "a word": (lambda: Hybrid("embed").init(0, X), r"(?s)axis names are a tuple.*Hybrid, params/w"),
     "other names": (

@@ -83,7 +83,7 @@ def test_the_error_of_a_failed_save_is_raised_by_the_next_call_and_once(tmp_path
     checkpoints.close()
 
 
-def test_the_newest_whole_one_is_restored(tmp_path):
+def test_the_newest_intact_one_is_restored(tmp_path):
     model = Net(2)
     with Checkpoints(tmp_path) as checkpoints:
         assert checkpoints.restore(model) is None
@@ -97,7 +97,7 @@ def test_the_newest_whole_one_is_restored(tmp_path):
         for step in (1, 2):
             (tmp_path / f"step-{step:08}" / "arrays" / "_METADATA").write_text("{}")
         before = values(model)
-        with pytest.raises(CheckpointError, match="no whole checkpoint") as caught:
+        with pytest.raises(CheckpointError, match="no intact checkpoint") as caught:
             checkpoints.restore(model)
         assert "_METADATA" in caught.value.parts["found"]
         assert_same(values(model), before)

@@ -83,7 +83,7 @@ def test_something_else_is_not_a_checkpoint(tmp_path, what):
         path.write_text("")
     elif what == "a folder":
         path.mkdir()
-    with pytest.raises(CheckpointError, match=rf"not a checkpoint of plait\n  at +.*other\n  found +{what}"):
+    with pytest.raises(CheckpointError, match=rf"not a plait checkpoint\n  at +.*other\n  found +{what}"):
         check_whole(path)
 
 
@@ -172,7 +172,7 @@ def test_only_checkpoints_are_replaced(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter").write_text("x")
     with (
-        pytest.raises(CheckpointError, match="only a checkpoint is replaced"),
+        pytest.raises(CheckpointError, match="overwrite=True replaces only a checkpoint"),
         new_folder(tmp_path / "thesis", overwrite=True),
     ):
         raise AssertionError

@@ -71,12 +71,12 @@ def test_a_manifest_that_claims_more_than_there_is_memory_is_refused_before_any_
         raise AssertionError("an array was read")
 
     monkeypatch.setattr("plait.checkpoint.plain.read_arrays", nothing)
-    with pytest.raises(CheckpointError, match="more than may be read"):
+    with pytest.raises(CheckpointError, match="more bytes than may be read"):
         load_state(path)
     with pytest.raises(CheckpointError, match="does not fit"):
         plait.checkpoint.restore(path, {"w": plait.Param(jnp.ones(4))})
     whole = save(tmp_path / "two", {"w": plait.Param(jnp.ones(4))})
-    with pytest.raises(CheckpointError, match="more than may be read"):
+    with pytest.raises(CheckpointError, match="more bytes than may be read"):
         load_state(whole, limit=15)
 
 

@@ -121,7 +121,7 @@ def test_positions_of_other_processes_are_taken_where_all_were_at_the_same_place
     positions.write_positions(path, positions.encoded({"data": iterator}))
     assert positions.read_positions(path, {"data": iterator}, partial=False)["data"]["index"] == 2
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="different in each process") as caught:
+    with pytest.raises(CheckpointError, match="saved positions differ between processes") as caught:
         positions.read_positions(path, {"data": iterator}, partial=False)
     assert "2 processes" in caught.value.parts["found"]
 

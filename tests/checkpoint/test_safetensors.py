@@ -182,13 +182,13 @@ def test_a_file_whose_rename_fails_stays_as_it_was(tmp_path, monkeypatch, error)
 def test_a_folder_of_something_else_is_never_replaced(tmp_path):
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "thesis.tex").write_text("x")
-    with pytest.raises(CheckpointError, match="a folder of something else"):
+    with pytest.raises(CheckpointError, match="a folder with other files"):
         checkpoint.save_safetensors(tmp_path / "work", ARRAYS, overwrite=True)
     assert (tmp_path / "work" / "thesis.tex").read_text() == "x"
 
 
 @pytest.mark.parametrize("arrays", [{"x": np.array(["text"])}, {3: np.ones(2)}])
 def test_only_numbers_under_names_are_saved(tmp_path, arrays):
-    with pytest.raises(ArgumentTypeError, match="safetensors hold arrays of numbers under names"):
+    with pytest.raises(ArgumentTypeError, match="safetensors files store arrays of numbers by name"):
         checkpoint.save_safetensors(tmp_path / "w.safetensors", arrays)
     assert not list(tmp_path.iterdir())

@@ -70,13 +70,13 @@ ERRORS = {
     "of Python": (
         OSError("disk full"),
         ProcessError,
-        "process 0 failed at what it does for all",
+        "process 0 failed in a collective operation",
         {"at": "process 0", "found": "OSError: disk full"},
     ),
     "of Python, and long": (
         ValueError("z" * 9_000),
         ProcessError,
-        "process 0 failed at what it does for all",
+        "process 0 failed in a collective operation",
         {"at": "process 0", "found": f"ValueError: {'z' * 9_000}"[:4_000]},
     ),
 }

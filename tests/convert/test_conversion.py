@@ -153,7 +153,7 @@ def test_shared_variables_come_under_each_name_and_must_agree():
     there.pop("first.bias")
     convert.convert_checkpoint(there, Tied(plait.Rngs(1)), layout="torch")  # one name is enough
     there["other.weight"] = there["other.weight"] + 1
-    with pytest.raises(ConversionError, match=r"other values than those of again\.kernel"):
+    with pytest.raises(ConversionError, match=r"values that differ from those of again\.kernel"):
         convert.convert_checkpoint(there, tied, layout="torch")
 
 
@@ -321,7 +321,7 @@ def test_a_state_dict_that_is_nested_deeper_is_told_apart():
     [
         ("absent.safetensors", "there is no checkpoint at this path"),
         ("weights.pt", r"torch\.load"),
-        ("folder", "the folder holds no checkpoint"),
+        ("folder", "the folder has no checkpoint"),
     ],
 )
 def test_a_path_of_something_else_is_refused(source, words, tmp_path):
@@ -344,9 +344,9 @@ def test_a_source_of_another_type_is_refused():
 @pytest.mark.parametrize("make", [plait.state, lambda model: model.kernel])
 def test_a_state_knows_no_layers(make):
     part = make(plait.Linear(2, 2, rngs=plait.Rngs(0)))
-    with pytest.raises(ArgumentTypeError, match="whose layers say how their variables lie"):
+    with pytest.raises(ArgumentTypeError, match="since the layouts depend on its layers"):
         convert.to_torch(part)
-    with pytest.raises(ArgumentTypeError, match="whose layers say how their variables lie"):
+    with pytest.raises(ArgumentTypeError, match="since the layouts depend on its layers"):
         convert.convert_checkpoint({}, part, layout="torch")
 
 

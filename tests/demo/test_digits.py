@@ -104,15 +104,15 @@ def test_a_damaged_checkpoint_that_is_passed_over_is_named(tmp_path, capsys):
     (newest / "plait.json").write_text("{")
     assert run(Options(output=tmp_path, resume=True, **FEW)) == 0
     printed = capsys.readouterr()
-    assert f"plait: warning: passed over a damaged checkpoint: {newest}\n" in printed.err
-    assert "going on after epoch 1" in printed.out
+    assert f"plait: warning: skipped a damaged checkpoint: {newest}\n" in printed.err
+    assert "resuming after epoch 1" in printed.out
 
 
 def test_a_finished_run_can_be_looked_at_again(unbroken, capsys):
     before = learned(unbroken)
     assert run(Options(output=unbroken, resume=True, **FEW)) == 0
     assert learned(unbroken) == before
-    assert "going on after epoch 2" in capsys.readouterr().out
+    assert "resuming after epoch 2" in capsys.readouterr().out
 
 
 def test_a_run_cannot_go_on_backwards(unbroken):
@@ -156,11 +156,11 @@ def test_skipped_parts_are_said_and_stand_in_the_table(unbroken, monkeypatch, ca
     outcome = Outcome("TensorFlow SavedModel", "skipped", "pip install 'plait[tensorflow]'")
     assert with_exports(monkeypatch, unbroken, [outcome]) == 0
     printed = capsys.readouterr().out
-    assert "figures: skipped; to have it: pip install 'plait[demo]'" in printed
-    assert "TensorFlow SavedModel: skipped; to have it: pip install 'plait[tensorflow]'" in printed
+    assert "figures: skipped; to enable it: pip install 'plait[demo]'" in printed
+    assert "TensorFlow SavedModel: skipped; to enable it: pip install 'plait[tensorflow]'" in printed
     table = printed[printed.index("plait demo digits\n") :]
-    assert "skipped; to have it: pip install 'plait[demo]'" in table
-    assert "skipped; to have it: pip install 'plait[tensorflow]'" in table
+    assert "skipped; to enable it: pip install 'plait[demo]'" in table
+    assert "skipped; to enable it: pip install 'plait[tensorflow]'" in table
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The demo that learns Python's library: its text, the methods it is compared with, and a run that goes on."""
+"""The demo that learns Python's library: its text, the methods it is compared with, and a run that is resumed."""
 
 import collections
 import json
@@ -157,7 +157,7 @@ def tiny(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bf16", [False, True])
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path, library, tiny, monkeypatch, capsys, bf16):
+def test_a_run_that_was_stopped_resumes_as_if_it_had_not(tmp_path, library, tiny, monkeypatch, capsys, bf16):
     corpus = load_corpus(library)
     assert run(tmp_path / "whole", corpus, bf16=bf16) == 0
     printed = capsys.readouterr().out
@@ -172,7 +172,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path, library, tiny
         gpt, "fit", lambda *args, callbacks=(), **rest: fit(*args, callbacks=[stop_at_3], **(rest | {"log_every": 1}))
     )
     assert run(tmp_path / "parts", corpus, bf16=bf16) == 130
-    assert "go on with: plait demo gpt --resume" in capsys.readouterr().err
+    assert "resume with: plait demo gpt --resume" in capsys.readouterr().err
     monkeypatch.setattr(gpt, "fit", fit)
     assert run(tmp_path / "parts", corpus, bf16=bf16, resume=True) == 0
 
@@ -191,7 +191,7 @@ def stop_at_3(moment):
         moment.stop("SIGINT")
 
 
-def test_a_run_with_other_options_is_not_gone_on_with(tmp_path, library, tiny, capsys):
+def test_a_run_with_other_options_is_not_resumed(tmp_path, library, tiny, capsys):
     corpus = load_corpus(library)
     assert run(tmp_path / "out", corpus) == 0
     assert "bits per held-out byte" in capsys.readouterr().out

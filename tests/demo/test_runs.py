@@ -90,7 +90,7 @@ def test_without_any_whole_checkpoint_a_run_does_not_go_on(run):
     for place in run.checkpoints.iterdir():
         (place / "plait.json").write_text("{")
     before = everything(run)
-    with pytest.raises(CheckpointError, match=r"at +.*checkpoints\n  found +3 half-written"):
+    with pytest.raises(CheckpointError, match=r"at +.*checkpoints\n  found +3 incomplete"):
         again(run).resume(objects())
     assert everything(run) == before
 

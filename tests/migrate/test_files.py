@@ -108,7 +108,7 @@ def test_a_check_lists_and_changes_nothing(project, capsys):
     assert f"plait has no nnx.zork\n    {project / 'main.py'}:2\n" in said
     assert "dtypes" not in said
     assert "+import" not in said
-    assert said.endswith("files import flax.nnx; 2 things to look at.\n")
+    assert said.endswith("files import flax.nnx; 2 things to review.\n")
     assert contents(project) == before
     (project / "bad.py").write_text("from flax import nnx\n(")
     assert cli.main(["migrate", "--check", str(project / "bad.py")]) == 2

@@ -236,7 +236,7 @@ def test_an_rngs_without_the_stream_names_it():
 
 
 def test_other_sources_of_keys_are_refused():
-    with pytest.raises(ArgumentTypeError, match=r"rngs of a GRUCell[\s\S]*found +an int"):
+    with pytest.raises(ArgumentTypeError, match=r"a GRUCell cannot draw keys[\s\S]*found +an int"):
         make("GRUCell", 3, 4).initialize_carry((2, 3), 0)
 
 

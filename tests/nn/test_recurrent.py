@@ -432,7 +432,7 @@ def test_a_missing_stream_names_the_cell_and_the_places_to_pass_one():
 
 @pytest.mark.parametrize("rngs", [None, 3, jax.random.key(0)])
 def test_other_sources_of_keys_are_refused(rngs):
-    with pytest.raises(ArgumentTypeError, match=r"rngs of an RNN[\s\S]*an Rngs, a RngStream, True or False"):
+    with pytest.raises(ArgumentTypeError, match=r"an RNN cannot draw keys[\s\S]*an Rngs, a RngStream, True or False"):
         rnn_of(rngs=rngs)
 
 

@@ -66,7 +66,7 @@ def test_a_killed_run_of_four_processes_goes_on_with_two(unbroken, tmp_path):
     status, output, errors = launch(4, DYING, "fsdp=4,model=2", 30, tmp_path, "2:9:kill")
     assert time.monotonic() - start < 200
     assert status == 128 + 9
-    assert "plait: process 2 of 4 was ended by signal 9 (SIGKILL); the others are ended too" in errors
+    assert "plait: process 2 of 4 was killed by signal 9 (SIGKILL); the others are terminated" in errors
     check_agrees(losses_in(output), unbroken, range(len(losses_in(output))))
     assert len(losses_in(output)) in (9, 10)
     assert "step-8" in os.listdir(tmp_path)

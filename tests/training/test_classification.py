@@ -120,8 +120,8 @@ def test_arguments_that_contradict_are_refused(arguments, error):
 @pytest.mark.parametrize(
     ("logits", "labels", "message"),
     [
-        (jnp.ones((2, 3)), jnp.zeros(2, int), "not those of the classes"),
-        (jnp.ones((2, 4)), jnp.zeros((2, 1), int), "do not fit each other"),
+        (jnp.ones((2, 3)), jnp.zeros(2, int), "do not match the number of classes"),
+        (jnp.ones((2, 4)), jnp.zeros((2, 1), int), "shapes of logits and labels do not match"),
         (jnp.ones((2, 4)), jnp.zeros(2), "must be integers"),
     ],
 )

@@ -44,6 +44,6 @@ def test_without_tensorboardx_it_says_what_to_install(monkeypatch, tmp_path):
 def test_a_file_of_something_else_stays(tmp_path, text):
     file = tmp_path / "log"
     file.write_text(text)
-    with pytest.raises(ArgumentError, match="something else"):
+    with pytest.raises(ArgumentError, match="with other contents"):
         JsonLines(file).write(1, {"loss": 2.0})
     assert file.read_text() == text

@@ -1,8 +1,8 @@
-"""The bridge to Linen: modules and variables of plait inside Linen code, and the other way round.
+"""The bridge to Linen: plait modules and variables inside Linen code, and vice versa.
 
-What converts checkpoints for good is ``plait.convert``; its names are found here too.
+``plait.convert`` converts checkpoints; its names are available here too.
 
-Importing this package imports neither Flax nor torch; what wraps a Linen module, or becomes one, needs Flax. (rule B1)
+Importing this package imports neither Flax nor torch; wrapping a Linen module, or becoming one, needs Flax. (rule B1)
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from .wrappers.scope import Scope as Scope
     from .wrappers.to_nnx import ToNNX as ToNNX
 
-    initializers: Any  # those of plait.nn, of which the bridge itself uses nothing
+    initializers: Any  # those of plait.nn; the bridge itself does not use them
 
 _PLACES = {
     "AttrPriority": "module.running",

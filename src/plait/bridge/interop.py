@@ -16,14 +16,14 @@ from .wrappers.to_nnx import ToNNX
 
 
 def nnx_in_bridge_mdl(factory: Callable[[Rngs], Module], name: str | None = None) -> Any:
-    """Make a plait module a submodule of the ``bridge.Module`` that runs.
+    """Make a plait module a submodule of the running ``bridge.Module``.
 
     Args:
-        factory: makes the module; during ``apply`` it runs on shapes, and stored variables fill the module.
+        factory: makes the module; ``apply`` runs it on shapes only, and fills the module with the stored variables.
         name: in a compact method, the name of the submodule; in ``setup`` the attribute names it.
 
     Raises:
-        ArgumentError: no ``setup`` or compact method of a ``bridge.Module`` runs.
+        ArgumentError: no ``setup`` or compact method of a ``bridge.Module`` is running.
 
     Example:
         >>> class Net(plait.bridge.Module):
@@ -43,7 +43,7 @@ def nnx_in_bridge_mdl(factory: Callable[[Rngs], Module], name: str | None = None
     if scope.initializing:
         module = construct(scope.rngs)
     else:
-        # Linen's streams are optional in apply; what a module draws without them is the same in each call.
+        # Linen's streams are optional in apply; without them, a module draws the same keys in each call.
         keys = {"default": 0, **{name: stream() for name, stream in scope.rngs.items()}}
         module = abstract_module(construct, keys)
         entry.unfilled[id(module)] = (module, construct, keys)
@@ -51,14 +51,14 @@ def nnx_in_bridge_mdl(factory: Callable[[Rngs], Module], name: str | None = None
 
 
 def linen_in_bridge_mdl(linen_module: Any, name: str | None = None) -> ToNNX:
-    """Make a Linen module a submodule of the ``bridge.Module`` that runs, in a ``ToNNX``.
+    """Make a Linen module a submodule of the running ``bridge.Module``, wrapped in a ``ToNNX``.
 
     Args:
         linen_module: a Linen module.
         name: in a compact method, the name of the submodule; in ``setup`` the attribute names it.
 
     Raises:
-        ArgumentError: no ``setup`` or compact method of a ``bridge.Module`` runs.
+        ArgumentError: no ``setup`` or compact method of a ``bridge.Module`` is running.
 
     Example:
         >>> import flax.linen as nn
@@ -78,7 +78,7 @@ def _running(function: str) -> ModuleStackEntry:
     entry = current_context()
     if entry is None or entry.module.scope is None:
         raise ArgumentError(
-            f"{function} makes a submodule of a bridge.Module that runs",
+            f"{function} makes a submodule of a running bridge.Module",
             found="no running setup() or compact method",
             expected="a call in `setup()`, or in a method wrapped in `@compact`, during init or apply",
             do="call it there, and run the module with init(...) or apply(...)",

@@ -1,7 +1,7 @@
-"""Names of axes in a collection beside the variables: what ``flax.linen.partitioning`` does. (rows 264 to 266)
+"""Axis names in a collection of their own, as in ``flax.linen.partitioning``. (rows 264 to 266)
 
-The functions work in a ``bridge.Module``, without Flax, and in a Linen module, where they are Flax's own. Code that is
-written anew annotates the variables themselves: ``meta.with_partitioning``.
+The functions work in a ``bridge.Module``, without Flax, and in a Linen module, where they call Flax's own. New code
+should annotate the variables themselves: ``meta.with_partitioning``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _SUFFIX = "_axes"
 @register_static
 @dataclasses.dataclass(frozen=True)
 class AxisMetadata:
-    """The names of a variable's axes, which stand in a collection of their own. A pytree without leaves.
+    """The names of a variable's axes, stored in a separate collection. A pytree without leaves.
 
-    ``plait.meta.AxisMetadata`` is something else: a box around the value itself.
+    Not to be confused with ``plait.meta.AxisMetadata``, a box around the value itself.
 
     Example:
         >>> plait.bridge.partitioning.AxisMetadata(("embed", "mlp"))
@@ -48,15 +48,15 @@ def param_with_axes(
     module: Any = None,
     **init_kwargs: Any,
 ) -> Any:
-    """The value of a parameter of the module that runs, with the names of its axes in the collection ``params_axes``.
+    """The value of a parameter of the running module; its axis names go to the collection ``params_axes``.
 
     Args:
-        axes: a name, a tuple of names, or ``None``, for each axis. Under ``logical_axis_rules`` the value is laid out
-            as they say.
-        module: by default the innermost ``bridge.Module`` or Linen module that runs.
+        axes: a name, a tuple of names, or ``None``, for each axis. Inside ``logical_axis_rules`` the value is sharded
+            by these rules.
+        module: by default the innermost running ``bridge.Module`` or Linen module.
 
     Raises:
-        ArgumentError: no module runs; the names do not fit the value, or are not those that are stored.
+        ArgumentError: no module is running; the names do not fit the value, or differ from the stored ones.
 
     Example:
         >>> class Scale(plait.bridge.Module):
@@ -91,16 +91,16 @@ def variable_with_axes(
     fallback: RulesFallback = RulesFallback.AXIS_IS_UNSHARDED,
     **init_kwargs: Any,
 ) -> Any:
-    """A variable of the module that runs, with the names of its axes in the collection ``<collection>_axes``.
+    """A variable of the running module; its axis names go to the collection ``<collection>_axes``.
 
     Args:
-        axes: a name, a tuple of names, or ``None``, for each axis. In a ``bridge.Module`` they are kept, and what is
-            written is laid out by the writer (``meta.with_logical_constraint``); in Linen Flax does it.
-        module: by default the innermost ``bridge.Module`` or Linen module that runs.
+        axes: a name, a tuple of names, or ``None``, for each axis. In a ``bridge.Module`` they are only stored, and
+            your code constrains what it writes (``meta.with_logical_constraint``); in Linen, Flax does that.
+        module: by default the innermost running ``bridge.Module`` or Linen module.
         fallback: in Linen, what to do with a name that no rule matches.
 
     Raises:
-        ArgumentError: no module runs; the names do not fit the value, or are not those that are stored.
+        ArgumentError: no module is running; the names do not fit the value, or differ from the stored ones.
     """
     owner = _owner("variable_with_axes", module)
     if not isinstance(owner, Module):
@@ -114,10 +114,10 @@ def variable_with_axes(
 
 
 def get_axis_names(axes_metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The names in a collection such as ``params_axes``, as specs under the names of the variables.
+    """The axis names in a collection such as ``params_axes``, as specs under the names of the variables.
 
     Args:
-        axes_metadata: the collection, with ``AxisMetadata`` of this module or of Flax.
+        axes_metadata: the collection, with this module's or Flax's ``AxisMetadata``.
 
     Raises:
         ArgumentTypeError: a leaf has no names.
@@ -130,17 +130,17 @@ def get_axis_names(axes_metadata: Mapping[str, Any]) -> dict[str, Any]:
             found[key.removesuffix(_SUFFIX)] = PartitionSpec(*value.names)
         else:
             raise ArgumentTypeError(
-                "get_axis_names found a leaf that has no names of axes",
+                "get_axis_names found a leaf without axis names",
                 at=key,
                 found=describe_type(value),
-                expected="an AxisMetadata, as param_with_axes leaves it",
+                expected="an AxisMetadata, as param_with_axes stores it",
                 do="pass one collection of names: get_axis_names(variables['params_axes'])",
             )
     return found
 
 
 def scan_with_axes(target: Any, *args: Any, **kwargs: Any) -> Any:
-    """``flax.linen.partitioning.scan_with_axes``: ``nn.scan`` that adds the name of its axis to the names kept.
+    """``flax.linen.partitioning.scan_with_axes``: ``nn.scan`` that adds the name of its axis to the stored names.
 
     Raises:
         ArgumentError: the target is a ``bridge.Module``.
@@ -149,7 +149,7 @@ def scan_with_axes(target: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def vmap_with_axes(target: Any, *args: Any, **kwargs: Any) -> Any:
-    """``flax.linen.partitioning.vmap_with_axes``: ``nn.vmap`` that adds the name of its axis to the names kept.
+    """``flax.linen.partitioning.vmap_with_axes``: ``nn.vmap`` that adds the name of its axis to the stored names.
 
     Raises:
         ArgumentError: the target is a ``bridge.Module``.
@@ -158,7 +158,7 @@ def vmap_with_axes(target: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def remat(target: Any, *args: Any, **kwargs: Any) -> Any:
-    """``flax.linen.partitioning.remat``: recomputes in the backward pass; the names stay.
+    """``flax.linen.partitioning.remat``: recomputes in the backward pass; the axis names are unchanged.
 
     Raises:
         ArgumentError: the target is a ``bridge.Module``.
@@ -170,12 +170,12 @@ def _lifted(name: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     if isinstance(target, type) and issubclass(target, Module):
         plain = name.removesuffix("_with_axes")
         raise ArgumentError(
-            f"{name} lifts classes of Linen modules",
+            f"{name} lifts Linen module classes",
             at=target.__name__,
             found="a class of bridge.Module",
             expected="a class of flax.linen modules",
-            do=f"lift a function of the module: plait.{plain}; plait.vmap and plait.scan add the name of an axis to "
-            "variables that are annotated (plait.meta.with_partitioning, transform_metadata)",
+            do=f"lift a function of the module: plait.{plain}; plait.vmap and plait.scan add the axis name to "
+            "annotated variables (plait.meta.with_partitioning, transform_metadata)",
         )
     return getattr(_flax(name), name)(target, *args, **kwargs)
 
@@ -188,14 +188,14 @@ def _flax(name: str) -> Any:
 
 
 def _owner(name: str, module: Any) -> Any:
-    """The module that is to hold the variable; ``None`` for the Linen module that runs, which Flax finds."""
+    """The module for the variable; ``None`` for the running Linen module, which Flax finds."""
     if module is not None:
         return module
     running = current_module()
     linen = current_linen_module()
     if running is None and linen is None:
         raise ArgumentError(
-            f"{name} makes a variable of the module that runs, and none runs",
+            f"{name} makes a variable of the running module, and no module is running",
             found="a call from outside of modules",
             expected="a call in `setup()` or in a method wrapped in `@compact`, during init or apply",
             do="call it there, or pass module=",
@@ -204,7 +204,7 @@ def _owner(name: str, module: Any) -> Any:
 
 
 def _keep_names(owner: Module, collection: str, name: str, value: Any, axes: Any) -> None:
-    """Keep the names beside the variable where that collection may change, or agree with those that are there."""
+    """Store the axis names if their collection is mutable; otherwise check them against the stored ones."""
     at = f"{type(owner).__name__}, {collection}/{name}"
     check_names(axes, at)
     rank = len(getattr(value, "shape", ()))
@@ -221,13 +221,13 @@ def _keep_names(owner: Module, collection: str, name: str, value: Any, axes: Any
     beside = collection + _SUFFIX
     known = vars(owner).get(name + _SUFFIX)
     if known is None and not (scope.initializing or scope.is_mutable(beside)):
-        return  # what is applied may leave the names out
+        return  # the applied variables may lack the names
     stored = owner.variable(beside, name + _SUFFIX, AxisMetadata, tuple(axes)).get_raw_value()
     if tuple(stored.names) != tuple(axes):
         raise ArgumentError(
-            "a variable has other names of axes than those that are stored",
+            "the axis names of a variable differ from the stored ones",
             at=f"{type(owner).__name__}, {beside}/{name}{_SUFFIX}",
             found=f"axes={tuple(axes)!r}",
             expected=f"{stored.names!r}",
-            do="apply the variables of a module with the same names, or leave out that collection",
+            do="apply the variables of a module with the same names, or omit that collection",
         )

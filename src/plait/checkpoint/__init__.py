@@ -1,6 +1,6 @@
-"""Checkpoints: the values of models, optimizers, metrics and random streams as folders on disk.
+"""Checkpoints: save the values of models, optimizers, metrics and random streams to folders, and restore them.
 
-Importing this package does not load Orbax or safetensors; saving and restoring do.
+Importing this package does not import Orbax or safetensors; saving and restoring do.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The checkpoints of one run: written while training goes on, kept by a rule, and found again after a crash.
+"""The checkpoints of one run: written in the background, kept by a rule, and restored after a crash.
 
     run/
-        step-00000100/    checkpoints, each as ``layout.py`` says
+        step-00000100/    checkpoints, in the format of ``layout.py``
         step-00000200/
-        run.lock          held by the run that writes here, as long as its process lives
+        run.lock          held by the run that writes here, while its process lives
 
-``save`` takes everything from the objects before it returns, so that the next step may change or donate them; a thread
-writes it. What goes wrong there is raised by the next call. (``leaf_descriptions.py``, ``orbax.py``)
+``save`` copies everything from the objects before it returns, so the next step may change or donate them; a thread
+writes the copy. The next call raises any error of that thread. (``leaf_descriptions.py``, ``orbax.py``)
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ LOCK = "run.lock"
 class Checkpoints:
     """A folder of checkpoints that one run writes.
 
-    In a run of several processes all of them make it, with a folder that all of them see, and call its methods in the
-    same order.
+    In a multi-process run, every process makes one, with a folder that all of them see, and all call its methods in
+    the same order.
 
     Args:
-        folder: where; it is made if it is not there.
-        keep: which checkpoints stay when a new one is there.
+        folder: the folder; it is created if missing.
+        keep: which checkpoints to keep after a save.
         background: whether ``save`` returns while the arrays are still being written.
 
     Raises:
-        CheckpointError: another run that is alive writes to the folder, or it cannot be written to.
+        CheckpointError: another running process writes to the folder, or it is not writable.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -72,19 +72,19 @@ class Checkpoints:
             self._lock = hold(self.folder / LOCK, create=True)
         except BlockingIOError as error:
             raise CheckpointError(
-                "another run writes its checkpoints to this folder",
+                "another run is writing its checkpoints to this folder",
                 at=str(self.folder),
                 found=f"{LOCK}, held by process {_owner(self.folder / LOCK)}",
-                expected="a folder of its own for each run",
-                do="end the other run, or give this one another folder",
+                expected="a separate folder for each run",
+                do="end the other run, or choose another folder for this one",
             ) from error
         except OSError as error:
             raise CheckpointError(
                 "checkpoints cannot be written into this folder",
                 at=str(self.folder),
                 found=error.strerror or str(error),
-                expected="a folder in which files may be made",
-                do="choose a folder that you may write to",
+                expected="a folder with write permission",
+                do="choose a writable folder",
             ) from error
         if self._lock is not None:
             os.ftruncate(self._lock, 0)
@@ -99,15 +99,15 @@ class Checkpoints:
         metrics: Mapping[str, Any] | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """Save what a run is, as the checkpoint of a step. One of the same step is replaced.
+        """Save a checkpoint of this step; one of the same step is replaced.
 
         Args:
-            step: the number of steps that are done.
+            step: the number of completed steps.
             node, metrics, extra: as for ``plait.checkpoint.save``.
 
         Raises:
-            CheckpointError: the one before could not be written, or this one cannot.
-            ArgumentTypeError: the graph has a value that a checkpoint cannot hold; the message has its path.
+            CheckpointError: the previous checkpoint, or this one, could not be written.
+            ArgumentTypeError: the graph has a value that a checkpoint cannot store; names its path.
         """
         self.wait()
         path = self.folder / f"step-{int(step):08}"
@@ -126,7 +126,7 @@ class Checkpoints:
                 if jax.process_index() == 0:
                     saving.finish()
                     self._drop_old()
-        # Raised by the next call, in the thread that saves.
+        # The next call raises it, in the thread that calls save.
         except BaseException as error:
             self._failed = error
 
@@ -138,10 +138,10 @@ class Checkpoints:
                 remove_whole(each.path)
 
     def wait(self) -> None:
-        """Wait until what was saved is on the disk, by all processes.
+        """Wait until all processes have written their part of the last save to disk.
 
         Raises:
-            CheckpointError: it could not be written. It is raised once; the checkpoints before it are there.
+            CheckpointError: it could not be written. Raised once; earlier checkpoints are intact.
         """
         if self._writing is not None:
             self._writing.join()
@@ -157,34 +157,34 @@ class Checkpoints:
                 "a checkpoint could not be written",
                 at=str(self.folder),
                 found=f"{type(failed).__name__}: {failed}",
-                expected="a disk with room, that answers",
-                do="the checkpoints before it are whole; make room, and save again",
+                expected="a working disk with free space",
+                do="earlier checkpoints are intact; free some space, and save again",
             ) from failed
         return ""
 
     def all(self) -> list[Saved]:
-        """The checkpoints that are there, the newest last."""
+        """The existing checkpoints, the newest last."""
         self.wait()
         return saved_in(self.folder)
 
     def best(self) -> Saved | None:
-        """The best one by the metric of ``keep``; ``None`` where there is none."""
+        """The best checkpoint by the metric of ``keep``; ``None`` if there is none."""
         ranked = self.keep.ranked(self.all())
         return ranked[0] if ranked else None
 
     def restore(
         self, node: Any, *, step: int | None = None, partial: bool = False, cast: bool = False
     ) -> Manifest | None:
-        """Bring objects to the newest whole checkpoint, in place; ``None`` where there is no checkpoint at all.
+        """Restore the newest intact checkpoint into objects, in place; return ``None`` if there is no checkpoint.
 
-        Those that are damaged are passed over.
+        Damaged checkpoints are skipped.
 
         Args:
             node, partial, cast: as for ``plait.checkpoint.restore``.
-            step: that of another one than the newest.
+            step: the step to restore; ``None`` means the newest.
 
         Raises:
-            CheckpointError: there are checkpoints and none is whole, there is none of this step, or it does not fit.
+            CheckpointError: all checkpoints are damaged, there is none of this step, or it does not fit.
         """
         self.wait()
         found = on_first(lambda: self._newest(step))
@@ -200,27 +200,27 @@ class Checkpoints:
             except CheckpointError as error:
                 broken.append(f"{each.path.name}: {error.parts['found']}")
         if step is None:
-            broken += [f"{name}: no manifest that can be read" for name in damaged_in(self.folder)]
+            broken += [f"{name}: no readable manifest" for name in damaged_in(self.folder)]
         if broken or step is not None:
             others = [str(each.step) for each in saved_in(self.folder) if each.step != step]
             broken += [f"checkpoints of steps {', '.join(others)}"] * (step is not None and bool(others))
             raise CheckpointError(
-                "there is no whole checkpoint" + ("" if step is None else f" of step {step}"),
+                "there is no intact checkpoint" + ("" if step is None else f" of step {step}"),
                 at=str(self.folder),
                 found="; ".join(broken[:4]) or "no checkpoint",
                 expected="a folder that save wrote, unchanged",
-                do="give another folder or step, or remove the damaged ones to start from the beginning",
+                do="pass another folder or step, or remove the damaged ones to start from the beginning",
             )
         return ""
 
     def close(self) -> None:
-        """Wait for what is being written, and let other runs write here."""
+        """Wait for the last save, and release the folder's lock."""
         try:
             self.wait()
         finally:
             lock, self._lock = self._lock, None
             if lock is not None:
-                os.close(lock)  # the file stays: one who has just opened it would lock a file that is no longer there
+                os.close(lock)  # the file stays: a process that has just opened it would lock a deleted file
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -232,4 +232,4 @@ class Checkpoints:
 def _owner(lock: Path) -> str:
     with contextlib.suppress(OSError):
         return lock.read_text()
-    return "that cannot be told"
+    return "unknown"

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are kept: a rule, and what it leaves of a list of them."""
+"""The rule by which a run keeps checkpoints, and its result for a list of them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .layout import Saved
 
 @dataclasses.dataclass(frozen=True)
 class Keep:
-    """Which checkpoints stay when a new one is there. One stays if any of the rules names it.
+    """Which checkpoints to keep after a save: those that match any of these rules.
 
     Args:
-        last: the newest ones; ``None`` for all. The newest always stays.
+        last: how many of the newest; ``None`` for all. The newest is always kept.
         best: how many of the best by ``metric``.
-        metric: a name in the ``metrics`` that are saved. Checkpoints without it, or with NaN, are no candidates.
-        mode: ``"min"`` where less is better, ``"max"`` where more is.
-        every: those whose step is a multiple of it.
-        hours: one for each time span of this length: the first that was saved in it.
+        metric: a name in the saved ``metrics``. Checkpoints without it, or with NaN, do not count as best.
+        mode: ``"min"`` if lower is better, ``"max"`` if higher is better.
+        every: keep the steps that are multiples of it.
+        hours: keep one checkpoint for each period of this many hours: the first one saved in it.
 
     Raises:
-        ArgumentError: a number below 1 (of hours: not above 0), ``best`` without ``metric``, or another mode.
+        ArgumentError: a number below 1 (``hours``: 0 or less), ``best`` without ``metric``, or another mode.
 
     Example:
         >>> plait.checkpoint.Keep(last=2, best=1, metric="loss", every=1_000)
@@ -50,7 +50,7 @@ class Keep:
             raise _wrong("metric", None, "the name of a metric, since best is given", "best=1, metric='loss'")
 
     def chosen(self, saved: Sequence[Saved]) -> set[Saved]:
-        """Those that stay."""
+        """The checkpoints to keep."""
         ordered = sorted(saved, key=lambda each: (each.step, each.time))
         stay = set(ordered if self.last is None else ordered[-self.last :])
         stay |= set(self.ranked(ordered)[: self.best])
@@ -64,7 +64,7 @@ class Keep:
         return stay
 
     def ranked(self, saved: Sequence[Saved]) -> list[Saved]:
-        """Those that have the metric, the best first; of equal ones the earlier, which took less training."""
+        """Checkpoints that have the metric, the best first; ties go to the earlier one, which took less training."""
         sign = 1 if self.mode == "min" else -1
         scored = [each for each in saved if self.metric is not None and _is_number(each.metrics.get(self.metric))]
         return sorted(scored, key=lambda each: (sign * each.metrics[self.metric or ""], each.step))
@@ -76,7 +76,7 @@ def _is_number(score: object) -> bool:
 
 def _wrong(name: str, value: object, expected: str, do: str) -> ArgumentError:
     return ArgumentError(
-        "this is no rule for checkpoints to keep",
+        "this is not a rule for keeping checkpoints",
         at=name,
         found=repr(value),
         expected=expected,

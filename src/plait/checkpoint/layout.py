@@ -1,15 +1,15 @@
-"""What a checkpoint looks like on disk, and how to tell a whole one from a piece of one.
+"""The layout of a checkpoint on disk, and the check that it is complete.
 
     epoch-0003/
         arrays/       the arrays as Orbax writes them: one flat tree, keyed by the names of the leaves
-        positions/    where the iterators over data were (``positions.py``)
+        positions/    positions of data iterators (``positions.py``)
         plait.json    the manifest, written last
 
-The manifest has the format and its version, the time, the step, metrics and notes that the user gave, a description of
-every leaf, and the size and SHA-256 of every other file, of itself too. A folder is whole when all of that agrees. It
-is made under a hidden name beside its place and renamed when it is complete, so a crash leaves a hidden folder, which
-the next save to that name removes, and never half a checkpoint under the name that was asked for. Any tool that reads
-Orbax reads ``arrays/``.
+The manifest has the format and its version, the time, the user's step, metrics and notes, a description of every leaf,
+the size and SHA-256 of every other file, and its own checksum. A checkpoint is intact if all of that matches. Its
+folder is written under a hidden name in the same parent, and renamed when complete. A crash therefore leaves a hidden
+folder, which the next save to that name removes, and never a partial checkpoint under the final name. Any tool that
+reads Orbax can read ``arrays/``.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ ARRAYS = "arrays"
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says about itself.
+    """The metadata of a checkpoint.
 
     Args:
-        step: the step that was given to ``save``, or ``None``.
-        metrics: the metrics that were given to ``save``.
-        leaves: a description of each leaf, by name: its kind, dtype, shape, or its value if that is a plain number.
-        extra: what was given to ``save`` as ``extra``.
-        time: when it was saved, in seconds since 1970; 0 for those written by plait before 0.3.
+        step: the ``step`` passed to ``save``, or ``None``.
+        metrics: the ``metrics`` passed to ``save``.
+        leaves: a description of each leaf, by name: its kind, dtype and shape, or its value if it is a plain number.
+        extra: the ``extra`` passed to ``save``.
+        time: when it was saved, in seconds since 1970; 0 if written by plait before 0.3.
     """
 
     step: int | None
@@ -55,7 +55,7 @@ class Manifest:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Saved:
-    """A checkpoint that has a step.
+    """A checkpoint with a step.
 
     Attributes:
         path: its folder.
@@ -69,7 +69,7 @@ class Saved:
 
 
 def saved_in(folder: Path) -> list[Saved]:
-    """The checkpoints in a folder that have a step, the newest last. Their arrays are not looked at."""
+    """The checkpoints in a folder that have a step, the newest last. Their arrays are not checked."""
     found = []
     for place in _iter_folders(folder):
         with contextlib.suppress(CheckpointError):
@@ -80,10 +80,10 @@ def saved_in(folder: Path) -> list[Saved]:
 
 
 def latest(folder: str | os.PathLike[str]) -> Path | None:
-    """The newest whole checkpoint in a folder of checkpoints; ``None`` if there is none.
+    """The newest intact checkpoint in a folder of checkpoints; ``None`` if there is none.
 
     The newest is the one with the highest step; without steps, the last by name (``epoch-10`` comes after
-    ``epoch-9``). Half-written and damaged ones, and all other files and folders, are passed over.
+    ``epoch-9``). Incomplete and damaged checkpoints, and all other files and folders, are skipped.
     """
     ranked = []
     for place in _iter_folders(Path(folder)):
@@ -98,7 +98,7 @@ def latest(folder: str | os.PathLike[str]) -> Path | None:
 
 
 def damaged_in(folder: Path) -> list[str]:
-    """The names of the folders that look like checkpoints, and whose manifest cannot be read."""
+    """The names of folders that look like checkpoints, but whose manifest cannot be read."""
     found = []
     for place in _iter_folders(folder):
         try:
@@ -122,15 +122,15 @@ def _step_of(manifest: Mapping[str, Any]) -> int | None:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """A sort key in which numbers inside names count as numbers."""
+    """A sort key that compares numbers inside names as numbers."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def check_whole(path: Path) -> Manifest:
-    """The manifest of a checkpoint, after every file was compared with it.
+    """The manifest of a checkpoint, after checking every file against it.
 
     Raises:
-        CheckpointError: the folder is no checkpoint, is half-written or damaged, or has a format that is not known.
+        CheckpointError: the folder is not a checkpoint, is incomplete or damaged, or has an unknown format.
     """
     text = read_manifest_text(path)
     recorded = dict(text["files"])
@@ -143,20 +143,20 @@ def check_whole(path: Path) -> Manifest:
         if file.stat().st_size != size:
             raise _damaged(path, f"{name} of {file.stat().st_size:,} bytes instead of {size:,}")
         if _digest(file) != digest:
-            raise _damaged(path, f"{name} with other bytes than were written")
+            raise _damaged(path, f"{name} with another checksum than when it was written")
     return manifest_of(text)
 
 
 def manifest_of(text: Mapping[str, Any]) -> Manifest:
-    """The manifest that was stored."""
+    """The manifest from its stored form."""
     return Manifest(text["step"], text["metrics"], text["leaves"], text.get("extra", {}), text.get("time", 0.0))
 
 
 def read_manifest_text(path: Path) -> dict[str, Any]:
-    """The manifest as it is stored; the other files are not looked at.
+    """The manifest in its stored form; the other files are not checked.
 
     Raises:
-        CheckpointError: there is none, it is damaged, or its format is not known.
+        CheckpointError: there is none, it is damaged, or its format is unknown.
     """
     try:
         stored = json.loads((path / MANIFEST).read_bytes())
@@ -171,14 +171,14 @@ def read_manifest_text(path: Path) -> dict[str, Any]:
             "the checkpoint cannot be read",
             at=str(path / MANIFEST),
             found=error.strerror or str(error),
-            expected="a file that may be read",
-            do="check the permissions",
+            expected="a readable file",
+            do="check the file's permissions",
         ) from error
     if not isinstance(stored, dict) or stored.get("format") != FORMAT:
         raise _no_checkpoint(path)
     if stored.get("version") != VERSION:
         raise CheckpointError(
-            "the checkpoint has a format that this version of plait does not know",
+            "this version of plait does not support the checkpoint's format",
             at=str(path),
             found=f"format version {stored.get('version')!r}",
             expected=f"format version {VERSION}",
@@ -190,7 +190,7 @@ def read_manifest_text(path: Path) -> dict[str, Any]:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Make the folder ``path`` a whole checkpoint: the last file to be written."""
+    """Write the manifest to ``path``: the last file of a checkpoint."""
     files = {name: [(path / name).stat().st_size, _digest(path / name)] for name in _files(path)}
     stored: dict[str, Any] = {
         "format": FORMAT,
@@ -207,7 +207,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 
 
 def _files(path: Path) -> list[str]:
-    """Every file below ``path`` but the manifest, as names relative to it."""
+    """Every file below ``path`` except the manifest, as names relative to it."""
     found = (file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
     return sorted(name for name in found if name != MANIFEST)
 
@@ -223,11 +223,11 @@ def _digest_of_manifest(stored: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Yield an empty folder for the body to fill; when the body ends it becomes ``target``.
+    """Yield an empty folder for the body to fill; when the body ends, rename it to ``target``.
 
     Raises:
-        CheckpointError: ``target`` exists, is no empty folder and may not be replaced, or its parent cannot be written
-            to. Both are found out before the body runs.
+        CheckpointError: ``target`` exists, is not an empty folder and may not be replaced, or its parent is not
+            writable. Both are checked before the body runs.
     """
     check = functools.partial(_check_replaceable, target, overwrite=overwrite)
     try:
@@ -239,8 +239,8 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
             "the checkpoint cannot be written into this folder",
             at=str(target.parent),
             found=error.strerror or str(error),
-            expected="a folder in which files may be made",
-            do="choose a path in a folder that you may write to",
+            expected="a folder with write permission",
+            do="choose a path in a writable folder",
         ) from error
 
 
@@ -249,19 +249,19 @@ def _check_replaceable(target: Path, *, overwrite: bool) -> None:
         return
     if not overwrite:
         raise CheckpointError(
-            "there is something at the path of the checkpoint already",
+            "the path of the checkpoint already exists",
             at=str(target),
             found="a folder" if target.is_dir() else "a file",
-            expected="a path that is free",
+            expected="a path that does not exist",
             do="choose another path, or pass overwrite=True to replace a checkpoint",
         )
     if not (target / MANIFEST).is_file():
         raise CheckpointError(
-            "only a checkpoint is replaced by a checkpoint",
+            "overwrite=True replaces only a checkpoint",
             at=str(target),
-            found=f"something without a {MANIFEST}",
-            expected="a checkpoint, or a path that is free",
-            do="choose another path, or remove what is there yourself",
+            found=f"a file or folder without a {MANIFEST}",
+            expected="a checkpoint, or a path that does not exist",
+            do="choose another path, or delete the existing one yourself",
         )
 
 
@@ -271,23 +271,23 @@ def _no_checkpoint(path: Path) -> CheckpointError:
     elif not path.is_dir():
         found = "a file"
     else:
-        found = f"a folder without a {MANIFEST} of plait"
+        found = f"a folder without plait's {MANIFEST}"
     return CheckpointError(
-        "this is not a checkpoint of plait",
+        "this is not a plait checkpoint",
         at=str(path),
         found=found,
         expected=f"a folder that checkpoint.save wrote: {MANIFEST} and {ARRAYS}/",
-        do="give the folder of one checkpoint; checkpoint.latest(folder) finds the newest in a folder of them",
+        do="pass the folder of one checkpoint; checkpoint.latest(folder) finds the newest in a folder of them",
     )
 
 
 def _damaged(path: Path, found: str) -> CheckpointError:
     return CheckpointError(
-        "the checkpoint is half-written or damaged",
+        "the checkpoint is incomplete or damaged",
         at=str(path),
         found=found,
         expected=f"the files that its {MANIFEST} lists, unchanged",
-        do="restore another one: checkpoint.latest(folder) passes over damaged ones",
+        do="restore another one: checkpoint.latest(folder) skips damaged ones",
     )
 
 

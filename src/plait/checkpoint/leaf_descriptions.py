@@ -1,13 +1,13 @@
-"""The leaves of a graph by name, each with a description of what it is.
+"""The leaves of a graph by name, each with a description for the manifest.
 
-A leaf's name is its path as errors print it: ``model.layers[3].kernel``. It tells an index from a string key, so paths
-survive exactly. A variable that holds a container has one leaf for each value inside.
+A leaf's name is its path as errors print it: ``model.layers[3].kernel``. It distinguishes an index from a string key,
+so paths can be restored exactly. A variable that holds a container has one leaf for each value inside.
 
-A description is a small dict that goes into the manifest as it is:
+A description is a small dict that is stored in the manifest:
 
     {"kind": "array", "dtype": "bfloat16", "shape": [3, 4]}    with "weak_type": true where JAX says so
     {"kind": "key", "impl": "threefry2x32", "shape": []}       stored as its key data
-    {"kind": "float", "value": "0.1"}                          Python numbers and strings live in the manifest
+    {"kind": "float", "value": "0.1"}                          Python numbers and strings are stored in the manifest
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _NOT_NUMBERS = "OSUMm"  # NumPy's letters for objects, text and dates
 
 
 def named_leaves(node: Any) -> tuple[dict[str, Any], Callable[[Mapping[str, Any]], Any]]:
-    """The values of a graph by name, and a function that makes a state of other values under the same names.
+    """The values of a graph by name, and a function that makes a state from other values with the same names.
 
     Raises:
-        ArgumentTypeError: a container at the root holds a plain value, which a state leaves out.
+        ArgumentTypeError: a container at the root holds a plain value, which a state omits.
     """
     if isinstance(node, State):
         root = node
@@ -74,10 +74,10 @@ def named_leaves(node: Any) -> tuple[dict[str, Any], Callable[[Mapping[str, Any]
 
 
 def stored_names(node: Any, own: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, str]:
-    """Under which name each leaf of a graph is stored, for those that are there.
+    """The stored name of each leaf of a graph, for those that are stored.
 
-    A path as a key, ``scales[('layers', 0, 'kernel')]``, was text before: ``scales['layers[0].kernel']``, or with its
-    last entry for itself, ``batch_stats['layers[0].kernel'].u``.
+    Keys that are paths, ``scales[('layers', 0, 'kernel')]``, used to be strings: ``scales['layers[0].kernel']``, or
+    with the last entry separate, ``batch_stats['layers[0].kernel'].u``.
     """
     names = {name: name for name in own if name in stored}
     if len(names) == len(own):
@@ -115,14 +115,14 @@ def _key(entry: Any) -> Any:
 
 
 def _check_all_saved(node: Any, path: Path) -> None:
-    """The state of a graph leaves plain values out: right for attributes of modules, a loss in a container of ours."""
+    """Raise for plain values in the user's containers: a state omits them, so they would be lost."""
     if not isinstance(node, (dict, list, tuple, State)):
         return
     for key, value in node.items() if isinstance(node, (dict, State)) else enumerate(node):
         _check_all_saved(value, (*path, key))
         if kind_of(value) is Kind.STATIC:
             raise ArgumentTypeError(
-                "a checkpoint holds variables and arrays, and this is a plain value",
+                "a checkpoint stores variables and arrays, but this is a plain value",
                 at=describe_path((*path, key)),
                 found=f"{value!r:.80} of type {type(value).__name__}",
                 expected="modules, variables, arrays, or containers of them",
@@ -131,10 +131,10 @@ def _check_all_saved(node: Any, path: Path) -> None:
 
 
 def describe(value: Any, name: str) -> Description:
-    """What a value is; for a plain number, which one.
+    """Describe a value; a plain number includes its value.
 
     Raises:
-        ArgumentTypeError: a value that a checkpoint cannot hold.
+        ArgumentTypeError: a checkpoint cannot store the value.
     """
     kind = type(value).__name__
     if isinstance(value, Tracer):
@@ -163,10 +163,10 @@ def show(description: Description) -> str:
 
 
 def is_same_kind(first: Description, second: Description, *, cast: bool = False) -> bool:
-    """Whether a value of one description can take the place of the other: same kind, dtype and shape.
+    """Whether a value of one description can replace the other: same kind, dtype and shape.
 
     Args:
-        cast: whether the dtypes may differ where both are of floats or complex numbers.
+        cast: whether dtypes may differ if both are float or complex.
     """
     free = ["value", "weak_type"]
     if cast and all(leaf["kind"] == "array" for leaf in (first, second)):
@@ -177,15 +177,15 @@ def is_same_kind(first: Description, second: Description, *, cast: bool = False)
 
 
 def is_in_arrays(description: Description) -> bool:
-    """Whether the value is stored as an array; plain numbers, and arrays without entries, are all in the manifest."""
+    """Whether the value is stored as an array; plain numbers and empty arrays are stored only in the manifest."""
     return description["kind"] in ("array", "key") and 0 not in description["shape"]
 
 
 def to_array(value: Any, name: str) -> Any:
-    """What is stored of an array or key.
+    """The stored form of an array or key.
 
     Raises:
-        ArgumentTypeError: it has a shape and no values.
+        ArgumentTypeError: it has a shape but no values.
     """
     if isinstance(value, jax.ShapeDtypeStruct):
         raise _unstorable(name, value, "an array with values", "give the model values before saving it")
@@ -194,10 +194,10 @@ def to_array(value: Any, name: str) -> Any:
 
 
 def to_target(value: Any, name: str) -> Any:
-    """What is to be read in place of an array or key: shape and dtype, and where JAX keeps it.
+    """The target of a read for an array or key: its shape, dtype and sharding.
 
     Raises:
-        ArgumentError: a shape has a sharding that does not divide it.
+        ArgumentError: a sharding does not divide its shape.
     """
     if isinstance(value, (np.ndarray, np.generic)):
         return np.empty(value.shape, value.dtype)
@@ -214,12 +214,12 @@ def to_target(value: Any, name: str) -> Any:
 
 
 def _is_of_one_process(value: Any) -> bool:
-    """Whether an array of a run of several processes lies on the devices of this one alone."""
+    """Whether an array in a multi-process run is only on devices of this process."""
     return jax.process_count() > 1 and isinstance(value, jax.Array) and value.is_fully_addressable
 
 
 def from_array(array: Any, description: Description, like: Any) -> Any:
-    """The value that was described, from what was stored of it; NumPy where ``like`` is NumPy."""
+    """A value from its description and stored form; a NumPy array if ``like`` is one."""
     kind = description["kind"]
     if kind in _PLAIN:
         return _PLAIN[kind](description["value"])
@@ -236,9 +236,9 @@ def from_array(array: Any, description: Description, like: Any) -> Any:
 
 
 def _weakly_typed(array: Any) -> jax.Array:
-    """The array with JAX's weak type, which decides promotion: a stored ``jnp.array(0.1)`` must stay weak.
+    """The array with JAX's weak type, which affects promotion: a stored ``jnp.array(0.1)`` must stay weak.
 
-    Only Python numbers make weak arrays, and writing into one keeps it weak.
+    Only Python numbers make weakly typed arrays, and updating one keeps it weak.
     """
     zero = jnp.asarray(np.zeros((), array.dtype).item())
     if zero.dtype != array.dtype:
@@ -251,7 +251,7 @@ def _is_key(value: Any) -> bool:
 
 
 def _implementation(key: Any) -> str:
-    """The algorithm of a key, or of the shape of one, which only a function that is being traced can ask."""
+    """The algorithm of a key, or of a key's ``ShapeDtypeStruct``, for which it takes a trace."""
     found: list[str] = []
     jax.eval_shape(lambda key: found.append(str(jax.random.key_impl(key))), key)
     return found[0]
@@ -263,7 +263,7 @@ def _abstract_key_data(key: Any) -> jax.ShapeDtypeStruct:
 
 def _unstorable(name: str, value: Any, expected: str, do: str) -> ArgumentTypeError:
     return ArgumentTypeError(
-        "a checkpoint cannot hold this value",
+        "a checkpoint cannot store this value",
         at=name,
         found=f"{value!r:.80} of type {type(value).__name__}",
         expected=expected,
@@ -274,10 +274,10 @@ def _unstorable(name: str, value: Any, expected: str, do: str) -> ArgumentTypeEr
 def check_same_leaves(
     stored: Mapping[str, Description], own: Mapping[str, Description], *, at: str, cast: bool = False
 ) -> None:
-    """Refuse a checkpoint whose leaves are not exactly those of the model.
+    """Raise if the leaves of a checkpoint are not exactly those of the model.
 
     Args:
-        cast: whether dtypes of floats may differ.
+        cast: whether float dtypes may differ.
 
     Raises:
         CheckpointError: names each leaf that is missing, unknown or of another dtype or shape.
@@ -303,12 +303,12 @@ def _advice(stored: Mapping[str, Description], own: Mapping[str, Description], o
     both = [name for name in odd if name in stored and name in own]
     if not own.keys() - stored.keys():
         if not both:
-            return "restore(path, node, partial=True) passes over what the objects do not have"
+            return "restore(path, node, partial=True) skips leaves that the objects lack"
         if all(is_same_kind(stored[name], own[name], cast=True) for name in both):
-            return "restore(path, node, cast=True) takes floats of another dtype" + (
-                ", and partial=True passes over what the objects do not have" if len(both) < len(odd) else ""
+            return "restore(path, node, cast=True) accepts another float dtype" + (
+                ", and partial=True skips leaves that the objects lack" if len(both) < len(odd) else ""
             )
-    return "restore into objects of the same structure and sizes as those that were saved"
+    return "restore into objects with the same structure and sizes as the saved ones"
 
 
 def _listed(names: list[str], text: Callable[[str], str], separator: str = "\n            ") -> str:

@@ -1,8 +1,8 @@
 """Save and restore through Orbax, which writes arrays of any size and sharding in parallel.
 
-``layout.py`` says what surrounds Orbax's folder, ``leaf_descriptions.py`` what a leaf is called. Where several
-processes make up one run, all of them call ``save`` and ``restore``: each writes and reads the parts of arrays that its
-devices hold, and process 0 does the rest for all.
+``layout.py`` defines the files around Orbax's folder, ``leaf_descriptions.py`` the names of leaves. In a multi-process
+run all processes call ``save`` and ``restore``: each writes and reads the shards on its devices, and process 0 does the
+rest for all.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ def save(
     extra: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write the values of a graph to the folder ``path``, whole or not at all.
+    """Save the values of a graph to the folder ``path``, atomically.
 
-    In a run of several processes all of them call it, with a path that all of them see. An array that lies on the
-    devices of one process only is taken from process 0: it is to be the same on all.
+    In a multi-process run, all processes call it, with a path that all of them see. If an array is only on the devices
+    of one process, process 0 saves its own: it must be equal on all.
 
     Args:
-        path: the folder to be made; its parents are made too.
-        node: a module, variable or state, or a dict of several: ``{"model": model, "optimizer": optimizer}``. Iterators
-            over data that have ``get_state`` and ``set_state`` may be among them: their position is saved.
+        path: the folder to create; its parents are created too.
+        node: a module, variable or state, or a dict of several: ``{"model": model, "optimizer": optimizer}``. It may
+            include data iterators with ``get_state`` and ``set_state``: their position is saved.
         step: a number that orders checkpoints; ``latest`` finds the highest.
-        metrics: numbers and strings to be kept with it, by name.
-        extra: anything that JSON can hold, by name; ``restore`` returns it in the manifest.
-        overwrite: whether a checkpoint at ``path`` is replaced.
+        metrics: numbers and strings to store with it, by name.
+        extra: any JSON data, by name; ``restore`` returns it in the manifest.
+        overwrite: whether to replace a checkpoint at ``path``.
 
     Returns:
         The absolute path.
 
     Raises:
-        CheckpointError: there is something at ``path``, or it cannot be written.
-        ArgumentTypeError: the graph has a value that a checkpoint cannot hold; the message has its path.
+        CheckpointError: ``path`` exists, or it cannot be written.
+        ArgumentTypeError: the graph has a value that a checkpoint cannot store; names its path.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -83,9 +83,9 @@ def save(
 class Saving:
     """A checkpoint that is being written.
 
-    When it is made, everything has been taken from the objects: they may change, and be donated, while the rest is
-    written. Then ``arrive`` waits for the arrays, and ``finish``, which is for process 0 alone, makes the checkpoint
-    whole and moves it to its place. Used as a context manager it leaves nothing behind.
+    The constructor copies everything from the objects, so they may change, or be donated, while the rest is written.
+    Then ``arrive`` waits for the arrays, and ``finish``, which only process 0 calls, completes the checkpoint and
+    moves it to its path. As a context manager it removes an incomplete checkpoint.
 
     Args:
         path, node, step, metrics, extra, overwrite: as for ``save``.
@@ -124,24 +124,24 @@ class Saving:
                 self._checkpointer = _checkpointer()
                 self._checkpointer.save(self._draft / ARRAYS, arrays)
             if positions and not arrays:
-                wait_for_all("positions")  # Orbax waits for all processes where it has anything to write
+                wait_for_all("positions")  # Orbax waits for all processes only if it writes arrays
         except BaseException:
             self.close()
             raise
 
     def arrive(self) -> None:
-        """Wait until the arrays of all processes are written."""
+        """Wait until all processes have written their arrays."""
         if self._checkpointer is not None:
             self._checkpointer.wait_until_finished()
 
     def finish(self) -> str:
-        """Write the manifest and move the folder to its place."""
+        """Write the manifest and move the folder to its path."""
         write_manifest(self._draft, self.manifest)
         self._held.close()
         return ""
 
     def close(self) -> None:
-        """Remove what was written, if it is not whole."""
+        """Remove an incomplete checkpoint."""
         checkpointer, self._checkpointer = self._checkpointer, None
         with contextlib.ExitStack() as last:
             last.callback(self._held.pop_all().__exit__, NotWhole, NotWhole(), None)
@@ -156,32 +156,32 @@ class Saving:
 
 
 class NotWhole(Exception):
-    """Ends the making of a folder that is to be dropped."""
+    """Aborts the writing of a folder that is to be removed."""
 
 
 def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, cast: bool = False) -> Manifest:
-    """Read a checkpoint into the given objects, in place.
+    """Restore a checkpoint into the given objects, in place.
 
-    Every leaf must be there with the same name, dtype and shape, and nothing else; arrays get the sharding of those
-    that they replace, whatever sharding they were saved with, on however many processes. Everything is read before
-    anything is changed. In a run of several processes all of them call it.
+    The leaves must match exactly: same names, dtypes and shapes. Arrays get the sharding of those that they replace;
+    they may have been saved with any sharding and number of processes. Everything is read before any object changes.
+    In a multi-process run, all processes call it.
 
     Args:
         path: a folder that ``save`` wrote.
-        node: what was saved, or something of the same structure; shapes without values get values. A state, such as
-            ``plait.state(model)``, is detached: then it has the values, and the model does not. To restore a part of a
-            model in place, give ``plait.variables(model, filter)`` and ``partial=True``.
-            Iterators that were saved go to their positions, once all values are there.
-        partial: whether to pass over what of the checkpoint ``node`` lacks, such as the leaves of the optimizer.
-        cast: whether floats and complex numbers may be stored with another dtype; they get that of ``node``.
+        node: the saved objects, or others with the same structure; shapes without values get values. A state, such as
+            ``plait.state(model)``, is detached: then it gets the values, and the model does not. To restore a part of a
+            model in place, pass ``plait.variables(model, filter)`` and ``partial=True``.
+            Saved iterators are set to their positions, after all values.
+        partial: whether to skip leaves of the checkpoint that ``node`` lacks, such as those of the optimizer.
+        cast: whether floats and complex numbers may be stored with another dtype; they get the dtype of ``node``.
 
     Returns:
-        The manifest, with the ``step``, ``metrics`` and ``extra`` that were saved.
+        The manifest, with the saved ``step``, ``metrics`` and ``extra``.
 
     Raises:
-        CheckpointError: the folder is no whole checkpoint, or does not fit; the message names the paths that differ.
-        ArgumentError: a shape without values has a sharding that does not divide it; the message names the path.
-        GraphError: an array lies in an immutable container, such as a tuple, where it cannot be replaced.
+        CheckpointError: the folder is not an intact checkpoint, or does not fit; names the paths that differ.
+        ArgumentError: a shape without values has a sharding that does not divide it; names the path.
+        GraphError: an array is in an immutable container, such as a tuple, and cannot be replaced.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -196,10 +196,10 @@ def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, c
 
 
 def check_whole_once(source: Path) -> None:
-    """Compare every file with the manifest: it is enough that one process reads them once more.
+    """Check every file against the manifest; only one process needs to read them for that.
 
     Raises:
-        CheckpointError: on all processes, if the checkpoint is not whole.
+        CheckpointError: on all processes, if the checkpoint is not intact.
     """
 
     def check() -> str:
@@ -243,7 +243,7 @@ def _checkpointer() -> Any:
 
 
 def read_arrays(path: Path, targets: Mapping[str, Any]) -> Mapping[str, Any]:
-    """These of the arrays that are stored, each with the sharding and dtype of its target."""
+    """Read these of the stored arrays, each with the sharding and dtype of its target."""
     import orbax.checkpoint as ocp
 
     arguments = ocp.checkpoint_utils.construct_restore_args(targets)
@@ -266,10 +266,10 @@ def _whole_number(step: Any) -> int | None:
 
 
 def plain_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """What a user keeps beside the values, as JSON has it.
+    """The user's extra data as JSON.
 
     Raises:
-        ArgumentTypeError: JSON would not give it back.
+        ArgumentTypeError: it does not survive a JSON round trip.
     """
     for name, value in extra.items():
         try:
@@ -278,11 +278,11 @@ def plain_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
             same = False
         if not same:
             raise ArgumentTypeError(
-                "a checkpoint cannot hold this beside the values",
+                "a checkpoint cannot store this extra data",
                 at=f"extra[{name!r}]",
                 found=f"{value!r:.80} of type {type(value).__name__}",
-                expected="what JSON gives back: numbers, strings, None, and lists and dicts with strings as keys",
-                do="turn it into such data; arrays belong into the objects: plait.Variable(array)",
+                expected="JSON data: numbers, strings, None, and lists and dicts with strings as keys",
+                do="convert it to such data; arrays belong in the objects: plait.Variable(array)",
             )
     return dict(extra)
 

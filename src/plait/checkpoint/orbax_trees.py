@@ -1,4 +1,4 @@
-"""Folders that Orbax wrote, whoever asked it to: a tree of arrays, read onto the host as it lies there."""
+"""Reads any folder that Orbax wrote: its pytree of arrays, as NumPy arrays on the host."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ METADATA = "_METADATA"
 
 
 def is_orbax(path: Path) -> bool:
-    """Whether a folder holds a tree of Orbax, or a step of its ``CheckpointManager``."""
+    """Whether a folder holds an Orbax pytree, or a step of a ``CheckpointManager``."""
     return (path / METADATA).is_file() or any(path.glob(f"*/{METADATA}"))
 
 
 def load_orbax_tree(path: Path) -> Mapping[str, Any]:
-    """The tree of an Orbax folder as nested dicts and lists of NumPy arrays.
+    """The pytree in an Orbax folder as nested dicts and lists of NumPy arrays.
 
     Args:
         path: a folder that Orbax wrote, or one step of a ``CheckpointManager`` that has one item.
@@ -38,14 +38,14 @@ def load_orbax_tree(path: Path) -> Mapping[str, Any]:
             tree = described.item_metadata.tree
             wanted = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
             return checkpointer.restore(place, args=ocp.args.PyTreeRestore(restore_args=wanted))
-    except Exception as error:  # Orbax and TensorStore raise many kinds, none of their own
+    except Exception as error:  # Orbax and TensorStore raise many builtin types
         logging.getLogger(__name__).debug("Orbax could not read %s", place, exc_info=True)
         raise CheckpointError(
             "the Orbax checkpoint is incomplete or damaged",
             at=str(place),
             found=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300],
             expected="a folder as Orbax wrote it",
-            do="take another step, or write it again",
+            do="use another step, or write it again",
         ) from error
 
 
@@ -59,6 +59,6 @@ def _item(path: Path) -> Path:
             at=str(path),
             found=", ".join(item.name for item in items),
             expected="the folder of one item",
-            do=f"give one of them: {str(items[0])!r}",
+            do=f"pass one of them: {str(items[0])!r}",
         )
     return items[0]

@@ -1,4 +1,4 @@
-"""A checkpoint without the program that wrote it: its values as a nested state, and what its manifest says."""
+"""Reads a checkpoint without the program that wrote it: its values as a nested state, and its manifest."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .orbax import check_whole_once, read_arrays
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """What a checkpoint says about itself; its arrays are not looked at.
+    """The manifest of a checkpoint; its arrays are not checked.
 
     Raises:
-        CheckpointError: the folder is no checkpoint of plait.
+        CheckpointError: the folder is not a plait checkpoint.
 
     Example:
         >>> path = plait.checkpoint.save("run/step-1", plait.Param(jnp.ones(2)), step=1)
@@ -36,19 +36,19 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 
 def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, limit: int | None = None) -> Any:
-    """The values of a checkpoint, without the classes that they belong to.
+    """The values of a checkpoint, without the classes of the saved objects.
 
     Args:
         path: a folder that ``save`` wrote.
         filter: which leaves, by path: a function of path and leaf, or a literal, such as ``PathContains("model")``.
-        limit: refuse checkpoints that say they hold more bytes; ``None`` for as many as the machine has memory.
+        limit: the maximum number of bytes to read; ``None`` means the machine's memory.
 
     Returns:
-        A ``State`` of NumPy arrays, random keys and Python numbers, nested by the paths of the leaves; of a checkpoint
-        of one variable, its value. Dtypes that NumPy lacks, such as bfloat16, are those of ``ml_dtypes``.
+        A ``State`` of NumPy arrays, random keys and Python numbers, nested by the paths of the leaves; for a checkpoint
+        of one variable, its value. Dtypes that NumPy lacks, such as bfloat16, come from ``ml_dtypes``.
 
     Raises:
-        CheckpointError: the folder is no whole checkpoint, or its leaves would not fit into memory.
+        CheckpointError: the folder is not an intact checkpoint, or its leaves exceed ``limit``.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -78,12 +78,12 @@ def _path(name: str) -> Any:
         return ()
     try:
         return parse_path(name)
-    except GraphError:  # a key that is no literal, such as an enumeration
+    except GraphError:  # a key that is not a literal, such as an enum member
         return (name,)
 
 
 def _shape(description: Mapping[str, Any]) -> Any:
-    """Shape and dtype of what is described, without memory for it."""
+    """The described shape and dtype, without allocating memory."""
     if description["kind"] == "key":
         key = jax.eval_shape(lambda: jax.random.key(0, impl=description["impl"]))
         return jax.ShapeDtypeStruct(description["shape"], key.dtype)
@@ -96,16 +96,16 @@ def _check_size(source: Path, size: int, limit: int | None) -> None:
     room = _memory() if limit is None else limit
     if room is not None and size > room:
         raise CheckpointError(
-            "the values of the checkpoint are more than may be read",
+            "the checkpoint has more bytes than may be read",
             at=str(source),
-            found=f"{size:,} bytes, as its manifest says",
+            found=f"{size:,} bytes, according to its manifest",
             expected=f"at most {room:,}",
             do="read a part of it: load_state(path, filter); or, if you trust the file, load_state(path, limit=...)",
         )
 
 
 def _memory() -> int | None:
-    """Bytes of memory that the machine has; ``None`` where the system does not say."""
+    """The machine's memory in bytes; ``None`` if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

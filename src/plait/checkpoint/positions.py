@@ -1,13 +1,13 @@
-"""Positions in the data: what a checkpoint keeps of an iterator, so that a restored run goes on with the next batch.
+"""Saves the positions of data iterators, so that a restored run continues with the next batch.
 
-An iterator has a position if it has ``get_state()`` and ``set_state(state)``, as those of Grain have, and
-``plait.training.Batches`` around any other source. Its state is plain data or bytes. In a run of several processes each
-has an iterator of its own, and a file of its own:
+An iterator has a position if it has ``get_state()`` and ``set_state(state)``: those of Grain do, and
+``plait.training.Batches`` wraps any other source. Its state is plain data or bytes. In a multi-process run each process
+has its own iterator and its own file:
 
     positions/0-of-2.json    {"data": {"plain": {"epoch": 3, "index": 17}}}
     positions/1-of-2.json    {"data": {"bytes": "eyJ..."}}
 
-A run that goes on with another number of processes has its positions only where they were the same in all.
+A run that resumes with another number of processes gets its positions only if they were equal in all processes.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ POSITIONS = "positions"
 
 
 class Positioned(Protocol):
-    """An iterator that can say where it is, and go there."""
+    """An iterator that can return and set its position."""
 
     def get_state(self) -> Any:
-        """Where it is: bytes, or numbers, strings, lists and dicts of them."""
+        """The position: bytes, or numbers, strings, lists and dicts of them."""
         ...
 
     def set_state(self, state: Any, /) -> Any:
-        """Go to where ``get_state`` was called."""
+        """Go to a position that ``get_state`` returned."""
         ...
 
 
 def has_position(value: Any) -> TypeGuard[Positioned]:
-    """Whether a value is an iterator with a position, and no part of a model."""
+    """Whether a value is an iterator with a position, and not part of a model."""
     return (
         callable(getattr(value, "get_state", None))
         and callable(getattr(value, "set_state", None))
@@ -49,7 +49,7 @@ def has_position(value: Any) -> TypeGuard[Positioned]:
 
 
 def separated(node: Any) -> tuple[Any, dict[str, Positioned]]:
-    """What has leaves, and the iterators beside it, by name."""
+    """Split a node into the part with leaves and the iterators, by name."""
     if type(node) is not dict:
         return node, {}
     iterators = {str(name): value for name, value in node.items() if has_position(value)}
@@ -59,10 +59,10 @@ def separated(node: Any) -> tuple[Any, dict[str, Positioned]]:
 
 
 def encoded(iterators: Mapping[str, Positioned]) -> dict[str, Any]:
-    """The positions as they are stored.
+    """The positions in their stored form.
 
     Raises:
-        ArgumentTypeError: an iterator gives something that cannot be stored.
+        ArgumentTypeError: an iterator's state cannot be stored.
     """
     return {name: _encode(iterator.get_state(), name) for name, iterator in iterators.items()}
 
@@ -77,11 +77,11 @@ def _encode(state: Any, name: str) -> dict[str, Any]:
     except (TypeError, ValueError):
         pass
     raise ArgumentTypeError(
-        "a checkpoint cannot hold the position of this iterator",
+        "a checkpoint cannot store the position of this iterator",
         at=name,
-        found=f"get_state() gave {state!r:.80} of type {type(state).__name__}",
+        found=f"get_state() returned {state!r:.80} of type {type(state).__name__}",
         expected="bytes, or numbers, strings, and lists and dicts of them with strings as keys",
-        do="give the iterator a get_state that returns such data, or save what finds the place again in extra={...}",
+        do="give the iterator a get_state that returns such data, or save the position yourself in extra={...}",
     )
 
 
@@ -93,10 +93,10 @@ def write_positions(draft: Path, positions: Mapping[str, Any]) -> None:
 
 
 def read_positions(path: Path, wanted: Mapping[str, Positioned], *, partial: bool) -> dict[str, Any]:
-    """The positions of these iterators, for this process; nothing is moved.
+    """The positions of these iterators in this process; the iterators do not move.
 
     Raises:
-        CheckpointError: the checkpoint has positions for others, or of other processes that were at different places.
+        CheckpointError: the checkpoint has positions of other iterators, or of other processes that differ.
     """
     folder = path / POSITIONS
     files = sorted(folder.iterdir()) if folder.is_dir() else []
@@ -110,13 +110,13 @@ def read_positions(path: Path, wanted: Mapping[str, Positioned], *, partial: boo
             at=f"{', '.join((*missing, *extra))} (in {path})",
             found=f"positions of {', '.join(sorted(names)) or 'no iterator'}",
             expected=f"of {', '.join(sorted(wanted)) or 'none'}",
-            do="give restore the iterators under the names that save had"
-            + ("; partial=True passes over those that are not given" if extra and not missing else ""),
+            do="pass the iterators to restore under the same names as to save"
+            + ("; partial=True skips those that are not passed" if extra and not missing else ""),
         )
     for name in wanted:
         if any(each[name] != stored[0][name] for each in stored):
             raise CheckpointError(
-                "the positions in the data were different in each process, and there are other processes now",
+                "the saved positions differ between processes, and the number of processes has changed",
                 at=f"{name} (in {path})",
                 found=f"positions of {len(stored)} processes",
                 expected=f"of {jax.process_count()}, or the same in all",

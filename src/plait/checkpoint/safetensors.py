@@ -1,11 +1,10 @@
-"""Safetensors files: arrays by name, in one file or in shards with an index, as PyTorch's ecosystem exchanges weights.
+"""Safetensors files, PyTorch's format for weights: arrays by name, in one file or in shards with an index.
 
     model.safetensors                          or    model.safetensors.index.json       name → file
                                                      model-00001-of-00002.safetensors
                                                      model-00002-of-00002.safetensors
 
-Reading gives arrays whose values are read when they are asked for, so that a model of any size passes through memory
-one array at a time. Writing makes everything appear at once, or nothing.
+Loading returns lazy arrays, so a model of any size can be processed one array at a time. Writing is atomic.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ _DTYPES: dict[str, Any] = {
 
 
 def load_safetensors(path: str | os.PathLike[str]) -> dict[str, StoredArray]:
-    """The arrays of a safetensors file, or of a folder or index of sharded ones, by name; values are read on demand.
+    """The arrays of a safetensors file, or of a sharded set, by name; values are read on demand.
 
     Args:
         path: a ``.safetensors`` file, a ``.safetensors.index.json``, or a folder with ``model.safetensors`` or an
             index in it.
 
     Raises:
-        CheckpointError: the path is none of these, a file is truncated or damaged, or the index does not agree with
-            the files.
+        CheckpointError: the path is none of these, a file is truncated or damaged, or the index does not match the
+            files.
 
     Example:
         >>> path = plait.checkpoint.save_safetensors("weights.safetensors", {"w": jnp.ones((2, 3))})
@@ -78,7 +77,7 @@ def _in_folder(folder: Path) -> Path:
         at=str(folder),
         found=", ".join(sorted(file.name for file in folder.iterdir())[:6]) or "an empty folder",
         expected=f"{INDEX} or {WHOLE}",
-        do="give the path of the .safetensors file itself",
+        do="pass the path of the .safetensors file itself",
     )
 
 
@@ -107,7 +106,7 @@ def _read_file(place: Path) -> Iterator[tuple[str, StoredArray]]:
 
     try:
         with safetensors.safe_open(str(place), framework="numpy"):
-            pass  # it checks the header against the size of the file; its arrays would lack the 8-bit floats
+            pass  # checks the header against the file size; the arrays are not used, since they lack the 8-bit floats
         with open(place, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length))
@@ -139,22 +138,22 @@ def save_safetensors(
     metadata: Mapping[str, str] | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write arrays by name: to one file, or to a folder of shards with an index.
+    """Save arrays by name: to one file, or to a folder of shards with an index.
 
     Args:
-        path: ends in ``.safetensors`` for one file; anything else is a folder to be made, with ``model.safetensors``
-            in it, or shards and ``model.safetensors.index.json`` if there are more than ``shard_bytes``.
+        path: ends in ``.safetensors`` for one file; anything else is a folder to create, with ``model.safetensors``,
+            or with shards and ``model.safetensors.index.json`` if the arrays exceed ``shard_bytes``.
         arrays: the arrays, such as ``plait.convert.to_torch(model)``.
-        shard_bytes: the most bytes in one shard; a larger array has a shard of its own.
-        metadata: strings to be kept in each file; some readers look for ``{"format": "pt"}``.
-        overwrite: whether what is at ``path`` may be replaced.
+        shard_bytes: the maximum size of a shard in bytes; a larger array gets its own shard.
+        metadata: strings to store in each file; some readers need ``{"format": "pt"}``.
+        overwrite: whether to replace existing weights at ``path``.
 
     Returns:
         The absolute path.
 
     Raises:
-        CheckpointError: there is something at ``path``, or it cannot be written.
-        ArgumentTypeError: a name is no string, or a value no array of numbers.
+        CheckpointError: ``path`` exists, or it cannot be written.
+        ArgumentTypeError: a name is not a string, or a value not an array of numbers.
 
     Example:
         >>> path = plait.checkpoint.save_safetensors("shards", {"a": jnp.ones(8), "b": jnp.ones(8)}, shard_bytes=32)
@@ -165,19 +164,19 @@ def save_safetensors(
     shards = _shards({name: _storable(name, value) for name, value in arrays.items()}, shard_bytes)
     if os.path.lexists(target) and not overwrite:
         raise CheckpointError(
-            "there is something at the path of the weights already",
+            "the path of the weights already exists",
             at=str(target),
             found="a folder" if target.is_dir() else "a file",
-            expected="a path that is free",
+            expected="a path that does not exist",
             do="choose another path, or pass overwrite=True to replace it",
         )
     if target.is_dir() and (target.name.endswith(SUFFIX) or not is_safetensors(target)):
         raise CheckpointError(
-            "only safetensors weights are replaced by safetensors weights",
+            "overwrite=True replaces only safetensors weights",
             at=str(target),
-            found="a folder of something else",
-            expected=f"a folder with {WHOLE} or {INDEX}, or a free path",
-            do="choose another path, or remove what is there yourself",
+            found="a folder with other files",
+            expected=f"a folder with {WHOLE} or {INDEX}, or a path that does not exist",
+            do="choose another path, or delete the existing one yourself",
         )
     try:
         _write(target, shards, None if metadata is None else dict(metadata))
@@ -186,7 +185,7 @@ def save_safetensors(
             "the weights cannot be written",
             at=str(target),
             found=error.strerror or str(error),
-            expected="a folder that may be written to, and room on the disk",
+            expected="a writable folder, and free space on the disk",
             do="choose another path",
         ) from error
     return target
@@ -236,11 +235,11 @@ def _storable(name: Any, value: Any) -> Any:
     value = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
     if not isinstance(name, str) or value.dtype not in {np.dtype(each) for each in _DTYPES.values()}:
         raise ArgumentTypeError(
-            "safetensors hold arrays of numbers under names",
+            "safetensors files store arrays of numbers by name",
             at=repr(name),
             found=f"dtype {value.dtype}",
             expected="a string, and one of the dtypes " + ", ".join(np.dtype(each).name for each in _DTYPES.values()),
-            do="leave it out, or convert it with jnp.asarray(value, jnp.float32)",
+            do="omit it, or convert it with jnp.asarray(value, jnp.float32)",
         )
     return value
 
@@ -250,6 +249,6 @@ def _damaged(place: Path, found: str) -> CheckpointError:
         "the safetensors weights are incomplete or damaged",
         at=str(place),
         found=found,
-        expected="whole safetensors files, and an index that agrees with them",
+        expected="complete safetensors files, and an index that matches them",
         do="download or write them again",
     )

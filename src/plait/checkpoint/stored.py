@@ -1,4 +1,4 @@
-"""An array that lies in a file: its shape and dtype are known, its values are read when they are asked for."""
+"""A lazy array in a file: its shape and dtype are known, its values are read on demand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class StoredArray:
-    """An array whose values are read on demand, and are not kept.
+    """An array whose values are read on demand, and not cached.
 
     Args:
         shape: its shape.

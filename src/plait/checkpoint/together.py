@@ -1,4 +1,4 @@
-"""What several processes do as one: the first acts, and all hear how it went."""
+"""Collective operations of several processes: process 0 acts, and all get its result or its error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from .. import errors
 from ..errors import PlaitError, ProcessError
 
-# Bytes for what is told: an error's parts with room to spare, also when JSON writes every letter as six.
+# Bytes for the message: an error's parts, with margin, even if JSON writes every letter as six.
 _ROOM = 1 << 17
 _LONGEST = 4_000
 
@@ -20,7 +20,7 @@ _LONGEST = 4_000
 def on_first(act: Callable[[], str]) -> str:
     """Let process 0 act; every process returns its text, or raises its error.
 
-    All processes must call it. With one process it is a plain call.
+    All processes must call it. With one process this is a plain call.
     """
     if jax.process_count() == 1:
         return act()
@@ -41,7 +41,7 @@ def on_first(act: Callable[[], str]) -> str:
 
 
 def wait_for_all(what: str) -> None:
-    """Wait until all processes have come here."""
+    """Wait until all processes have reached this call."""
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 
@@ -53,7 +53,7 @@ def _told(error: Exception) -> dict[str, object]:
         parts = {name: text[:_LONGEST] for name, text in error.parts.items()}
         return {"kind": type(error).__name__, "message": error.message, "parts": parts}
     parts = {"at": "process 0", "found": f"{type(error).__name__}: {error}"[:_LONGEST]}
-    return {"kind": "ProcessError", "message": "process 0 failed at what it does for all", "parts": parts}
+    return {"kind": "ProcessError", "message": "process 0 failed in a collective operation", "parts": parts}
 
 
 def _broadcast(outcome: dict[str, object]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Checkpoints of other libraries, converted for good: PyTorch's state dicts, safetensors, Linen's msgpack and Orbax.
+"""Converts checkpoints of other libraries: PyTorch state dicts, safetensors, Linen's msgpack and Orbax.
 
 Importing this package imports neither Flax nor torch, and converting needs neither.
 """

@@ -1,9 +1,9 @@
-"""Convert for good: the values of a Linen checkpoint or a PyTorch state dict as the state of a plait model.
+"""Converts a Linen checkpoint or a PyTorch state dict to the state of a plait model.
 
-The model decides what is looked for. Each of its variables has a counterpart in the other library, with a name and a
-layout there (``counterparts.py``, ``torch_layouts.py``, ``linen_layouts.py``); the checkpoint is read to names and
-arrays (``sources.py``); a map of names (``name_map.py``) brings the two together (``matching.py``). Arrays are read,
-converted and placed one after the other.
+The model determines what to look for. Each of its variables has a counterpart in the other library, with a name and a
+layout (``counterparts.py``, ``torch_layouts.py``, ``linen_layouts.py``). The checkpoint is read as arrays by name
+(``sources.py``); a name map (``name_map.py``) connects the two (``matching.py``). Arrays are read, converted and
+placed one at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..paths import Path, describe_path
 from ..typing import DTypeLike
 from . import (
     linen_layouts as linen_layouts,
-    torch_layouts as torch_layouts,  # they fill the table of layouts
+    torch_layouts as torch_layouts,  # registers its layouts
 )
 from .counterparts import Counterpart, check_model, counterparts
 from .layouts import check_library
@@ -39,11 +39,11 @@ _BOXED = ".value"
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """What ``convert_checkpoint`` returns.
+    """The result of ``convert_checkpoint``.
 
     Args:
         state: the converted variables, under their paths in the model.
-        report: what became of every leaf, on both sides; ``print`` it.
+        report: the outcome for every leaf of the model and of the checkpoint; ``print`` it.
     """
 
     state: State
@@ -61,39 +61,38 @@ def convert_checkpoint(
     update: bool = False,
     rngs: Rngs | None = None,
 ) -> Conversion:
-    """Convert a checkpoint of Linen or PyTorch to a state of ``model``.
+    """Convert a Linen or PyTorch checkpoint to a state of ``model``.
 
-    Names are those of the other library: a variable of ``model.encoder.layers[0]`` is looked for as
-    ``encoder.layers.0.weight`` in a state dict, and as ``params.encoder.layers.0.kernel`` in a Linen tree. A tree of
-    Linen without collections is taken as that of ``params``. Where names differ, ``names`` says which foreign name
-    stands for which.
+    It looks up variables by the other library's names: a variable of ``model.encoder.layers[0]`` is
+    ``encoder.layers.0.weight`` in a state dict, and ``params.encoder.layers.0.kernel`` in a Linen tree. A Linen tree
+    without collections is treated as ``params``. If names differ, map them with ``names``.
 
     Args:
-        source: the path of a safetensors file, of a folder of sharded ones, of a folder of Orbax, or of a msgpack file
-            of Linen; its bytes; or a mapping of arrays: a state dict of torch, variables of Linen.
-        model: the model, which stays as it is unless ``update`` is set. It may be abstract, as from
+        source: the path of a safetensors file, of a folder of shards, of an Orbax folder, or of a Linen msgpack file;
+            msgpack bytes; or a mapping of arrays: a torch state dict, Linen variables.
+        model: the model, which does not change unless ``update`` is set. It may be abstract, as from
             ``plait.eval_shape``.
-        layout: ``"torch"`` or ``"linen"``: how layers lie in the source.
-        names: a map from names in the source to names of the model, in the words of the source:
-            ``{"transformer.h.*": "blocks.*", "lm_head": None}``. Patterns are matched at the beginning of a name; ``*``
-            stands for anything without a dot, ``**`` for any number of steps; ``None`` drops a name. Or a function
+        layout: ``"torch"`` or ``"linen"``: the library whose layout the source has.
+        names: a map from names in the source to names of the model, both in the source's notation:
+            ``{"transformer.h.*": "blocks.*", "lm_head": None}``. Patterns match at the beginning of a name; ``*``
+            matches anything without a dot, ``**`` any number of components; ``None`` drops a name. Or a function
             from a name to a name.
         dtype: dtype of the floating-point variables; ``None`` keeps that of the source.
-        strict: whether missing and unexpected leaves are an error; otherwise they are only reported. Values that do
-            not fit always are.
+        strict: whether missing and unexpected leaves raise; otherwise they are only reported. Mismatched values always
+            raise.
         update: whether to write the state into the model, if everything fits.
-        rngs: what the random streams of an abstract model are made from by ``update``: a key of the stream of the same
+        rngs: from which ``update`` makes the random streams of an abstract model: one key of the stream with the same
             name for each.
 
     Returns:
-        The state and the report. Random streams, caches and what was sown have no part in it.
+        The state and the report. They exclude random streams, caches and sown values.
 
     Raises:
-        ConversionError: something is missing, unexpected or does not fit, or ``update`` would leave random streams of
-            an abstract model without values; the message names module, collection and
-            leaf, and ``error.report`` has everything. The model is as it was.
+        ConversionError: a leaf is missing, unexpected or mismatched, or ``update`` would leave random streams of an
+            abstract model without values; names module, collection and leaf, and ``error.report`` has the full list.
+            The model is unchanged.
         CheckpointError: there is nothing at the path, or it is damaged.
-        ArgumentError: there is no such layout, or a rule for names does not make sense.
+        ArgumentError: there is no such layout, or a name rule is invalid.
         ArgumentTypeError: the source is none of these, or ``model`` is a state or a variable.
 
     Example:
@@ -141,10 +140,10 @@ def convert_checkpoint(
 
 
 def _streams(model: Any, leaves: Mapping[Path, Any], rngs: Rngs | None, *, strict: bool) -> dict[Path, Any]:
-    """Values for the random streams of an abstract model, which no checkpoint of another library has.
+    """Make values for the random streams of an abstract model, which other libraries' checkpoints lack.
 
     Raises:
-        ConversionError: there is nothing to make them from, or other variables are left without values.
+        ConversionError: there is no ``rngs``, or other variables are left without values.
     """
     made: dict[Path, Any] = {}
     left: list[str] = []
@@ -161,18 +160,18 @@ def _streams(model: Any, leaves: Mapping[Path, Any], rngs: Rngs | None, *, stric
             left.append(f"{describe_path(path)}: {type(variable).__name__}")
     if left:
         raise ConversionError(
-            "the model would be left with shapes that have no values",
+            "some variables of the model would be left without values",
             at=_listed(left),
             found="an abstract model, and a checkpoint without them",
-            expected="values for random streams, caches and the like, which other libraries do not store",
-            do="convert_checkpoint(..., update=True, rngs=plait.Rngs(0)) makes the streams; make caches and the like "
+            expected="values for random streams and caches, which other libraries do not store",
+            do="convert_checkpoint(..., update=True, rngs=plait.Rngs(0)) makes the streams; make caches "
             "after the conversion, or convert into a model with values",
         )
     return made
 
 
 def _renamed(arrays: dict[str, StoredArray], rename: NameMap) -> tuple[dict[str, list[str]], list[str]]:
-    """New names with the names that became them, and the names that were dropped."""
+    """New names, each with its original names, and the dropped names."""
     found: dict[str, list[str]] = {}
     dropped = []
     for name in arrays:
@@ -185,14 +184,14 @@ def _renamed(arrays: dict[str, StoredArray], rename: NameMap) -> tuple[dict[str,
 
 
 def _take_out_of_boxes(found: dict[str, list[str]], looked_for: list[Counterpart]) -> None:
-    """Linen stores a boxed value (``Partitioned``) one step below its own name, as ``kernel.value``."""
+    """Linen stores a boxed value (``Partitioned``) one level below its name, as ``kernel.value``."""
     for name in [name for counterpart in looked_for for name in counterpart.names]:
         if name not in found and name + _BOXED in found:
             found[name] = found.pop(name + _BOXED)
 
 
 def _error(report: ConversionReport) -> ConversionError:
-    """An error that names module, collection and leaf of what does not fit."""
+    """The error that names module, collection and leaf of each mismatch."""
     places, found, expected = [], [], []
     for each in report.mismatched:
         places.append(f"{each.module}, {each.collection}: {', '.join(each.variables)}")
@@ -204,12 +203,12 @@ def _error(report: ConversionReport) -> ConversionError:
         expected.append(f"{', '.join(each.names)} for {', '.join(each.variables)}")
     for name in report.unexpected:
         places.append(f"{name} of the checkpoint")
-        found.append(f"{name}, which no variable of the model wants")
+        found.append(f"{name}, which no variable of the model uses")
     if report.unexpected:
-        expected.append("no names but those of the model")
+        expected.append("only names of the model")
     do = "rename with names={'their.name': 'our.name'}, drop with names={'their.name': None}"
     if report.mismatched:
-        do = "make the model with the sizes of the checkpoint, or say the right layout and names"
+        do = "make the model with the sizes of the checkpoint, or pass the right layout and names"
     elif report.unused_rules:
         do += f"; these rules matched nothing: {', '.join(report.unused_rules)}"
     error = ConversionError(
@@ -217,7 +216,7 @@ def _error(report: ConversionReport) -> ConversionError:
         at=_listed(places),
         found=_listed(found),
         expected=_listed(expected),
-        do=f"{do}; error.report has everything",
+        do=f"{do}; error.report has the full list",
     )
     error.report = report
     return error

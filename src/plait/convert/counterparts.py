@@ -1,4 +1,4 @@
-"""The counterparts of a model's variables in another library: their names there, and the way to them and back."""
+"""The counterparts of a model's variables in another library: their names, and the conversion both ways."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from ..paths import Path, describe_path, sorted_keys
 from ..words import describe_type
 from .layouts import Layout, Piece, alternatives, path_of_name
 
-# Variables that are no weights: no other library has them in its files.
+# Variables that are not weights: no other library stores them.
 _PASSING = (RngState, Cache, Intermediate, Perturbation)
 
 
 @dataclasses.dataclass(frozen=True)
 class Counterpart:
-    """Some variables of one module, and where their values are on the other side.
+    """Some variables of one module, and their counterpart in the other library.
 
     Args:
         module: the path of the module and its class, for messages.
-        variables: the variables, live.
+        variables: the variables of the model itself.
         paths: their paths in the state of the model.
         collection: their collection.
-        names: the full foreign names.
-        piece: the way from one to the other.
-        is_again: whether the variables have been reached before, under other names.
+        names: the full names in the other library.
+        piece: converts between them.
+        is_again: whether the variables are shared, and were already reached under other names.
     """
 
     module: str
@@ -48,19 +48,19 @@ class Counterpart:
 
 
 def counterparts(library: str, model: Any, present: Collection[str] = ()) -> tuple[list[Counterpart], set[str]]:
-    """Those of a model's variables, in the order of its graph, and the names that its layers have no use for.
+    """The counterparts of a model's variables, in the order of its graph, and the names that its layers ignore.
 
     Args:
-        library: whose names.
+        library: the other library.
         model: the model.
-        present: the names that there are, for layers that can lie in several ways.
+        present: the existing names, for layers with several layouts.
     """
     walk = _Walk(library, model, frozenset(present))
     return list(walk.visit((), model, ())), walk.ignored
 
 
 def check_model(model: Any, operation: str) -> None:
-    """Refuse what has no layers.
+    """Raise for a value without layers.
 
     Raises:
         ArgumentTypeError: a state or a variable.
@@ -68,7 +68,7 @@ def check_model(model: Any, operation: str) -> None:
     check_node(model, operation)
     if isinstance(model, (Variable, State, FlatState)):
         raise ArgumentTypeError(
-            f"{operation} takes a model, whose layers say how their variables lie elsewhere",
+            f"{operation} takes a model, since the layouts depend on its layers",
             found=describe_type(model),
             expected="a module, or a container of modules",
             do="pass the model itself; plait.merge(graphdef, state) makes one of a state",
@@ -76,7 +76,7 @@ def check_model(model: Any, operation: str) -> None:
 
 
 def is_array(value: Any) -> bool:
-    """Whether a variable's value is one array, or a number, and not a tree of several."""
+    """Whether a variable's value is one array or number, and not a pytree of several."""
     return isinstance(value, (bool, int, float, complex)) or (hasattr(value, "shape") and hasattr(value, "dtype"))
 
 
@@ -113,7 +113,7 @@ class _Walk:
                 yield from self.visit(below, child, (*above, id(node)))
 
     def _layout(self, path: Path, module: Module) -> Layout | None:
-        """The alternative whose names there are; without any, the usual one."""
+        """The alternative whose names exist; otherwise the usual one."""
         layouts = alternatives(self.library, module)
         for layout in layouts if self.present else ():
             for piece in layout.pieces:
@@ -157,7 +157,7 @@ def _reaches_into_parts(layout: Layout) -> bool:
 
 
 def _collection(variable: Variable[Any]) -> str:
-    """The collection of a variable; a class without one gives its own name, and is not registered for it."""
+    """The collection of a variable; for a class without one its class name, which is not registered."""
     try:
         return variable_name_from_type(type(variable))
     except ArgumentError:

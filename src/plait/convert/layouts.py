@@ -1,8 +1,8 @@
-"""How the variables of a layer lie in another library: the same numbers, under other names and in other orders.
+"""Layouts: under which names and in which order of axes another library stores the variables of a layer.
 
-A layout of a class is a function of one module of that class. It gives the pieces that hold the module's numbers on
-the other side, each with the way there and the way back. Variables that no piece names, and those of classes without
-a layout, have the same name and shape on both sides.
+The layout of a class is a function of one module of that class. It returns the pieces that the other library stores,
+with the conversion in both directions. Variables that no piece names, and those of classes without a layout, have the
+same name and shape in both libraries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Arrays = Sequence[np.ndarray]
 
 
 class DoesNotFit(ValueError):
-    """Raised by a piece: the numbers are there, and the other side has no place for them."""
+    """Raised by a piece: the values exist, but the other library cannot store them."""
 
 
 def _same(array: np.ndarray) -> Arrays:
@@ -30,13 +30,13 @@ def _same(array: np.ndarray) -> Arrays:
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Variables of a module, and the foreign arrays that hold the same numbers.
+    """Variables of a module, and the other library's arrays with the same values.
 
     Args:
-        ours: paths of the variables from the module, each a dotted name: ``"kernel"``, ``"query.kernel"``.
-        theirs: names of the foreign arrays from the module's own name.
-        to_ours: takes one array for each of ``theirs`` and gives one for each of ``ours``.
-        to_theirs: the way back.
+        ours: paths of the variables, relative to the module, as dotted names: ``"kernel"``, ``"query.kernel"``.
+        theirs: names of the other library's arrays, relative to the module's name.
+        to_ours: takes one array for each of ``theirs`` and returns one for each of ``ours``.
+        to_theirs: the inverse.
 
     Example:
         >>> piece = plait.convert.Piece("kernel", "weight", lambda w: [w.T], lambda k: [k.T])
@@ -62,44 +62,43 @@ class Piece:
         object.__setattr__(self, "to_theirs", to_theirs)
 
     def their_shapes(self, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """The shapes of the foreign arrays, from those of the variables."""
+        """The shapes of the other library's arrays, from those of the variables."""
         blank = [np.broadcast_to(np.zeros((), np.int8), shape) for shape in shapes]
         return [array.shape for array in self.to_theirs(*blank)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """One way in which the other library lays out a layer.
+    """One layout of a layer in the other library.
 
     Args:
         pieces: the pieces.
-        ignored: foreign names that hold nothing a plait layer needs, such as a count of batches.
+        ignored: the other library's names that a plait layer does not need, such as a count of batches.
     """
 
     pieces: tuple[Piece, ...]
     ignored: tuple[str, ...] = ()
 
 
-# A layout gives several alternatives, the usual one first; that whose names are in the checkpoint is used. If none
-# is, each part of the layer is looked for by itself.
+# A layout may return several alternatives, the usual one first; the one whose names are in the checkpoint is used. If
+# there is none, each part of the layer is looked up separately.
 LayoutOf = Callable[[Any], Sequence[Layout]]
 
-# By the name of the library, then by class. Who fills it: ``register_layout``. It is never emptied, and holds the
-# classes alive.
+# By library, then by class. ``register_layout`` fills it. It is never emptied, and keeps the classes alive.
 _LAYOUTS: dict[str, dict[type, LayoutOf]] = {"torch": {}, "linen": {}}
 
 
 def register_layout(library: str, cls: type, layout: Callable[[Any], Sequence[Piece]]) -> None:
-    """State how the layers of a class lie in another library, for ``convert_checkpoint`` and ``to_torch``.
+    """Register the layout of a layer class in another library, for ``convert_checkpoint`` and ``to_torch``.
 
     Args:
         library: ``"torch"`` or ``"linen"``.
-        cls: a class of modules; subclasses without a layout of their own have it too.
-        layout: gives the pieces of a module of this class.
+        cls: a module class; subclasses without their own layout inherit it.
+        layout: returns the pieces of a module of this class.
 
     Raises:
         ArgumentError: there is no such library.
-        ArgumentTypeError: ``cls`` is no class.
+        ArgumentTypeError: ``cls`` is not a class.
 
     Example:
         >>> class Scale(plait.Module):
@@ -111,7 +110,7 @@ def register_layout(library: str, cls: type, layout: Callable[[Any], Sequence[Pi
     """
     if not isinstance(cls, type):
         raise ArgumentTypeError(
-            "a layout is registered for a class of modules",
+            "register_layout takes a module class",
             found=describe_type(cls),
             expected="a class",
             do="pass the class itself: register_layout('torch', MyLayer, ...)",
@@ -120,7 +119,7 @@ def register_layout(library: str, cls: type, layout: Callable[[Any], Sequence[Pi
 
 
 def add_layout(library: str, cls: type, layout: LayoutOf) -> None:
-    """The same for a layout with alternatives."""
+    """Register a layout with alternatives."""
     check_library(library)[cls] = layout
 
 
@@ -132,10 +131,10 @@ def check_library(library: str) -> dict[type, LayoutOf]:
     """
     if library not in _LAYOUTS:
         raise ArgumentError(
-            "the layout is that of another library",
+            "there is no layout of this name",
             found=f"layout={library!r}",
             expected=" or ".join(map(repr, _LAYOUTS)),
-            do="layout='torch' for state dicts and safetensors of PyTorch, layout='linen' for Linen's checkpoints",
+            do="layout='torch' for PyTorch's state dicts and safetensors, layout='linen' for Linen's checkpoints",
         )
     return _LAYOUTS[library]
 
@@ -150,5 +149,5 @@ def alternatives(library: str, module: Any) -> Sequence[Layout]:
 
 
 def path_of_name(name: str) -> Path:
-    """A dotted name as a path, numbers as indices."""
+    """A dotted name as a path, with numbers as indices."""
     return tuple(int(step) if step.isdecimal() else step for step in name.split("."))

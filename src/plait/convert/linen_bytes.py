@@ -1,8 +1,8 @@
-"""Linen's msgpack files: what ``flax.serialization.to_bytes`` writes, read without Flax.
+"""Reads Linen's msgpack files, the output of ``flax.serialization.to_bytes``, without Flax.
 
-A file is one msgpack map. Three extension types hold what msgpack lacks: 1 an array and 3 a NumPy scalar, each again
-msgpack of (shape, dtype's name, bytes in C order); 2 a complex number, (real, imaginary). An array of more than a
-gigabyte is a map of flat pieces: ``{"__msgpack_chunked_array__": True, "shape": {"0": …}, "chunks": {"0": …}}``. Lists
+A file is one msgpack map. Three extension types add what msgpack lacks: 1 an array and 3 a NumPy scalar, each encoded
+as msgpack of (shape, dtype name, bytes in C order); 2 a complex number, (real, imaginary). An array of more than a
+gigabyte is a map of flat chunks: ``{"__msgpack_chunked_array__": True, "shape": {"0": …}, "chunks": {"0": …}}``. Lists
 and tuples are maps with the keys ``"0"``, ``"1"``, ….
 """
 
@@ -24,7 +24,7 @@ def read_linen_bytes(data: bytes, *, at: str = "the bytes") -> Any:
     """The tree of a Linen msgpack file: nested dicts of NumPy arrays and numbers.
 
     Raises:
-        CheckpointError: the bytes are cut off, or are something else.
+        CheckpointError: the bytes are truncated, or not a Linen checkpoint.
     """
     import msgpack
 
@@ -37,12 +37,12 @@ def read_linen_bytes(data: bytes, *, at: str = "the bytes") -> Any:
             "the msgpack checkpoint is incomplete or damaged",
             at=at,
             found=f"{len(data):,} bytes, and: {str(error) or type(error).__name__}"[:300],
-            expected="the whole of what flax.serialization.to_bytes wrote",
+            expected="the complete output of flax.serialization.to_bytes",
             do="copy or write it again",
         ) from error
     if not isinstance(tree, dict):
         raise CheckpointError(
-            "this is not a msgpack checkpoint of Linen",
+            "this is not a Linen msgpack checkpoint",
             at=at,
             found=f"{tree!r:.60}",
             expected="a map of collections, as flax.serialization.to_bytes writes",
@@ -68,7 +68,7 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 
 def _joined(tree: Any) -> Any:
-    """The tree with arrays in pieces put together."""
+    """The tree with chunked arrays concatenated."""
     if not isinstance(tree, dict):
         return tree
     if _CHUNKED not in tree:

@@ -1,8 +1,8 @@
-"""How the standard layers lie in Flax's Linen: as in plait, but for the recurrent cells.
+"""Layouts of the standard layers in Flax's Linen: as in plait, except the recurrent cells.
 
-Linen's cells have a layer for each gate (``ii``, ``if``, ``hi``, …). ``LSTMCell`` of plait has the same under other
-names; the others have the gates side by side. Linen's ``GRUCell`` has a bias in ``hn`` that plait's has no place for,
-so that must be zero.
+Linen's cells have a layer for each gate (``ii``, ``if``, ``hi``, …). Plait's ``LSTMCell`` has the same layers under
+other names; its other cells concatenate the gates. Linen's ``GRUCell`` has a bias in ``hn`` that plait's lacks, so it
+must be zero.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _joined(*kernels: np.ndarray) -> Arrays:
 
 
 def _side_by_side(ours: str, gates: Sequence[str], leaf: str) -> Piece:
-    """The gates along the last axis of one variable of ours, in order."""
+    """Linen's gates, concatenated in this order along the last axis of one plait variable."""
     theirs = [f"{gate}.{leaf}" for gate in gates]
     return Piece(ours, theirs, _joined, lambda whole: np.split(whole, len(gates), axis=-1))
 

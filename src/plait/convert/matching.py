@@ -1,4 +1,4 @@
-"""Bringing a model's variables and the arrays of a checkpoint together, one piece of a layer after the other."""
+"""Matches a model's variables with the arrays of a checkpoint, one piece of a layer at a time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _NUMBERS = (np.bool_, np.integer, np.floating, np.complexfloating)
 
 
 class Matching:
-    """What became of the variables so far.
+    """The results so far.
 
     Args:
-        arrays: the arrays of the checkpoint, by their names there.
-        found: the names that the map of names gave, each with the names of the checkpoint that became it.
+        arrays: the arrays of the checkpoint, by name.
+        found: the names after the name map, each with its original names in the checkpoint.
         dtype: dtype of the floating-point variables; ``None`` keeps that of the checkpoint.
     """
 
@@ -40,7 +40,7 @@ class Matching:
         self.mismatched: list[Mismatched] = []
 
     def add(self, counterpart: Counterpart) -> None:
-        """Look for the values of some variables, and keep them or what is wrong with them."""
+        """Look up the values of some variables, and record them or their mismatch."""
         paths = tuple(map(describe_path, counterpart.paths))
         absent = tuple(name for name in counterpart.names if name not in self.found)
         self.used.update(counterpart.names)
@@ -55,7 +55,7 @@ class Matching:
                 stored = map(self._read, counterpart.names)
                 misfit = self._keep(counterpart, counterpart.piece.to_ours(*stored))
         except DoesNotFit as error:
-            misfit = (str(error), "values that the layer can hold")
+            misfit = (str(error), "values that the layer can store")
         if misfit is not None:
             self.mismatched.append(Mismatched(paths, counterpart.collection, counterpart.module, sources, *misfit))
         elif not counterpart.is_again:
@@ -63,7 +63,7 @@ class Matching:
             self.converted.append(Converted(paths, counterpart.collection, sources, sources != counterpart.names, note))
 
     def _misfit(self, counterpart: Counterpart) -> tuple[str, str] | None:
-        """What is there and what would fit, by shape and kind of number, if that differs."""
+        """The found and the expected shape or kind of number, if they differ."""
         for variable in counterpart.variables:
             if not is_array(variable.get_raw_value()):
                 held = describe_type(variable.get_raw_value())
@@ -80,7 +80,7 @@ class Matching:
         return None
 
     def _read(self, name: str) -> np.ndarray:
-        """The values under a name; where several names of the source became one, all must agree."""
+        """The values under a name; if several names of the source became one, their values must be equal."""
         first, *others = self.found[name]
         values = self.arrays[first].read()
         for other in others:
@@ -95,15 +95,15 @@ class Matching:
                 if not np.array_equal(self.leaves[path].get_raw_value(), value):
                     names = ", ".join(counterpart.names)
                     return (
-                        f"{names} with other values than those of {describe_path(path)}",
-                        "equal values: it is shared",
+                        f"{names} with values that differ from those of {describe_path(path)}",
+                        "equal values, since the variable is shared",
                     )
             else:
                 self.leaves[path] = variable.copy(value)
         return None
 
     def _placed(self, value: np.ndarray, variable: Variable[Any]) -> jax.Array:
-        """The value as JAX holds it, where the variable's own value lies."""
+        """The value as a JAX array with the sharding of the variable's current value."""
         is_real = jnp.issubdtype(value.dtype, np.floating)
         dtype = self.dtype if self.dtype is not None and is_real else jax.dtypes.canonicalize_dtype(value.dtype)
         array = np.asarray(value, dtype)

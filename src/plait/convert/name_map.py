@@ -1,9 +1,9 @@
-"""A map of names: which foreign name stands for which.
+"""A name map: rules that rename the leaves of a checkpoint.
 
-A rule is a pattern and what takes its place: ``{"transformer.h.*.attn": "blocks.*.attn"}``. Patterns are matched at the
-beginning of a dotted name, up to a dot or its end; what follows stays. ``*`` stands for anything without a dot, ``**``
-as a whole step for any number of steps; what each stood for goes to the same wildcard of the replacement, in order. The
-first rule that matches is used. ``None`` drops a name.
+A rule is a pattern and its replacement: ``{"transformer.h.*.attn": "blocks.*.attn"}``. Patterns match at the beginning
+of a dotted name, up to a dot or its end; the rest of the name is kept. ``*`` matches anything without a dot, ``**`` any
+number of components; their matches replace the wildcards of the replacement, in order. The first matching rule
+applies. ``None`` drops a name.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _WILDCARD = re.compile(r"\*\*|\*")
 
 
 class NameMap:
-    """A function from names to names (or ``None``), which remembers the rules that it has not used.
+    """A function from names to names (or ``None``), which records unused rules.
 
     Raises:
         ArgumentError: a replacement does not have the wildcards of its pattern.
-        ArgumentTypeError: the rules are no mapping of strings, and no function.
+        ArgumentTypeError: the rules are neither a mapping of strings nor a function.
     """
 
     def __init__(self, names: Names) -> None:
@@ -37,7 +37,7 @@ class NameMap:
             return
         if not isinstance(names, Mapping):
             raise ArgumentTypeError(
-                "names are given as a mapping or a function",
+                "names must be a mapping or a function",
                 found=describe_type(names),
                 expected="{'old.*.name': 'new.*.name'}, or a function from a name to a name",
                 do="names={'encoder.layer': 'layers'}",
@@ -64,33 +64,33 @@ def _checked(renamed: Any, name: str) -> str | None:
     if renamed is None or isinstance(renamed, str):
         return renamed
     raise ArgumentTypeError(
-        "the function for names returned something else than a name",
+        "the function passed as names did not return a name",
         at=name,
         found=describe_type(renamed),
         expected="a name, or None to drop it",
-        do="return the name as it is where nothing changes: names=lambda name: name.removeprefix('model.')",
+        do="return unchanged names as they are: names=lambda name: name.removeprefix('model.')",
     )
 
 
 def _check_rule(pattern: object, target: object) -> None:
     if not isinstance(pattern, str) or not (target is None or isinstance(target, str)):
         raise ArgumentTypeError(
-            "a rule for names takes strings",
+            "a name rule takes strings",
             found=f"{pattern!r}: {target!r}",
             expected="a pattern, and its replacement or None",
             do="names={'encoder.layer': 'layers', 'head': None}",
         )
     if target is not None and _WILDCARD.findall(pattern) != _WILDCARD.findall(target):
         raise ArgumentError(
-            "a rule for names needs the same wildcards on both sides",
+            "a name rule needs the same wildcards on both sides",
             found=f"{pattern!r}: {target!r}",
             expected="as many * and ** in the replacement as in the pattern, in the same order",
-            do="use a function for what a pattern cannot say: names=lambda name: ...",
+            do="if patterns are not enough, use a function: names=lambda name: ...",
         )
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """A pattern that matches whole steps from the beginning."""
+    """A pattern that matches whole components from the beginning."""
     parts = []
     for step in pattern.split(".") if pattern else []:
         if step == "**":

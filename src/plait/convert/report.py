@@ -1,4 +1,4 @@
-"""What became of every leaf of a conversion, on both sides."""
+"""The report of a conversion: the outcome for every leaf of the model and of the checkpoint."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 @dataclasses.dataclass(frozen=True)
 class Converted:
-    """Variables that got their values.
+    """Variables that were converted.
 
     Args:
         variables: their paths in the model.
         collection: their collection, such as ``params``.
-        names: the names in the checkpoint that the values came from.
-        is_renamed: whether the names are others than those that the model would have given.
+        names: the names of their values in the checkpoint.
+        is_renamed: whether these names differ from the ones that the model expects.
         note: a change of dtype, or empty.
     """
 
@@ -27,13 +27,13 @@ class Converted:
 
 @dataclasses.dataclass(frozen=True)
 class Missing:
-    """Variables for which the checkpoint has nothing.
+    """Variables without values in the checkpoint.
 
     Args:
         variables: their paths in the model.
         collection: their collection.
         module: the path of their module, and its class.
-        names: the names that were looked for, after renaming, and not found.
+        names: the names that were looked up, after renaming, and not found.
     """
 
     variables: tuple[str, ...]
@@ -44,15 +44,15 @@ class Missing:
 
 @dataclasses.dataclass(frozen=True)
 class Mismatched:
-    """Values that were found and cannot be those of the variables.
+    """Variables whose values were found, but do not fit.
 
     Args:
         variables: their paths in the model.
         collection: their collection.
         module: the path of their module, and its class.
         names: the names in the checkpoint.
-        found: what is there.
-        expected: what would fit.
+        found: the shape or dtype in the checkpoint.
+        expected: the shape or dtype that would fit.
     """
 
     variables: tuple[str, ...]
@@ -65,16 +65,16 @@ class Mismatched:
 
 @dataclasses.dataclass(frozen=True)
 class ConversionReport:
-    """What became of every variable of the model and of every leaf of the checkpoint.
+    """The outcome for every variable of the model and every leaf of the checkpoint.
 
     Args:
         converted: variables with their values, matched by name or renamed.
         missing: variables without values in the checkpoint.
         mismatched: variables whose values do not fit.
-        unexpected: names in the checkpoint that no variable wants.
-        dropped: names in the checkpoint that the map of names gives ``None``.
-        ignored: names in the checkpoint that the layers have no use for, such as ``num_batches_tracked``.
-        unused_rules: patterns of the map of names that no name matched.
+        unexpected: names in the checkpoint that no variable uses.
+        dropped: names in the checkpoint that ``names`` maps to ``None``.
+        ignored: names in the checkpoint that the layers do not need, such as ``num_batches_tracked``.
+        unused_rules: patterns of ``names`` that matched no name.
     """
 
     converted: tuple[Converted, ...] = ()
@@ -87,17 +87,17 @@ class ConversionReport:
 
     @property
     def matched(self) -> tuple[Converted, ...]:
-        """What was converted under its own name."""
+        """Variables converted under their own names."""
         return tuple(each for each in self.converted if not each.is_renamed)
 
     @property
     def renamed(self) -> tuple[Converted, ...]:
-        """What was converted from another name."""
+        """Variables converted from other names."""
         return tuple(each for each in self.converted if each.is_renamed)
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is missing, unexpected or mismatched."""
+        """Whether no leaf is missing, unexpected or mismatched."""
         return not (self.missing or self.mismatched or self.unexpected)
 
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ class ConversionReport:
         return "\n".join(lines)
 
     def summary(self) -> str:
-        """One line: how many of each."""
+        """One line with the number of each outcome."""
         counts = {
             "matched": self.matched,
             "renamed": self.renamed,
@@ -125,7 +125,7 @@ class ConversionReport:
         return ", ".join(f"{len(each)} {what}" for what, each in counts.items() if each or what in always)
 
     def _rows(self) -> Iterator[tuple[str, str, str, str]]:
-        """What happened, the variables, their collection, and the other side."""
+        """Outcome, variables, their collection, and names in the checkpoint."""
         for each in self.converted:
             what = "renamed" if each.is_renamed else "matched"
             note = f"  ({each.note})" if each.note else ""

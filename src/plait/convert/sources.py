@@ -1,7 +1,7 @@
-"""Where foreign values come from: any of the forms in which checkpoints travel, read to one flat dictionary.
+"""Reads the source of a conversion, in any supported format, as one flat dictionary.
 
-The keys are dotted names: those of a torch state dict as they are, those of a tree joined by dots, with the collection
-first (``params.encoder.kernel``). Values keep their shape and dtype in sight, and are read one at a time.
+The keys are dotted names: those of a torch state dict unchanged, those of a tree joined by dots, with the collection
+first (``params.encoder.kernel``). Values have a shape and a dtype, and are read lazily, one at a time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def read_source(source: Any) -> dict[str, StoredArray]:
 
     Raises:
         CheckpointError: there is nothing at the path, it is damaged, or it is a pickle.
-        ArgumentTypeError: the source is none of these, or a value is no array of numbers.
+        ArgumentTypeError: the source is none of these, or a value is not an array of numbers.
     """
     if isinstance(source, (str, os.PathLike)):
         source = _read_path(Path(source))
@@ -41,10 +41,10 @@ def read_source(source: Any) -> dict[str, StoredArray]:
         source = read_linen_bytes(bytes(source))
     if not isinstance(source, Mapping):
         raise ArgumentTypeError(
-            "a checkpoint to be converted is a path, bytes, or a mapping",
+            "convert_checkpoint takes a path, bytes, or a mapping",
             found=describe_type(source),
             expected="a path, the bytes of a msgpack file, or a mapping of names to arrays",
-            do="for a module of torch: module.state_dict(); for a TrainState of Linen: {'params': state.params}",
+            do="for a torch module: module.state_dict(); for a Linen TrainState: {'params': state.params}",
         )
     found: dict[str, StoredArray] = {}
     _flatten(source, (), found)
@@ -57,7 +57,7 @@ def _read_path(path: Path) -> Mapping[str, Any]:
             "there is no checkpoint at this path",
             at=str(path),
             found="nothing",
-            expected="a safetensors file or folder, a folder of Orbax, or a msgpack file of Linen",
+            expected="a safetensors file or folder, an Orbax folder, or a Linen msgpack file",
             do="check the path",
         )
     if is_safetensors(path):
@@ -66,18 +66,18 @@ def _read_path(path: Path) -> Mapping[str, Any]:
         if is_orbax(path):
             return load_orbax_tree(path)
         raise CheckpointError(
-            "the folder holds no checkpoint that can be converted",
+            "the folder has no checkpoint in a supported format",
             at=str(path),
             found=", ".join(sorted(file.name for file in path.iterdir())[:6]) or "an empty folder",
-            expected="model.safetensors, model.safetensors.index.json, or what Orbax writes",
-            do="give the path of the file itself, or of one step",
+            expected="model.safetensors, model.safetensors.index.json, or an Orbax checkpoint",
+            do="pass the path of the file itself, or of one step",
         )
     if path.suffix in _PICKLED:
         raise CheckpointError(
-            "a pickle of torch can run any code when it is read, and needs torch",
+            "a torch pickle can run arbitrary code when loaded, and needs torch",
             at=str(path),
             found=f"a {path.suffix} file",
-            expected="a safetensors file, or a state dict that is loaded already",
+            expected="a safetensors file, or a state dict that is already loaded",
             do=f"convert_checkpoint(torch.load({str(path)!r}, weights_only=True), model, layout='torch')",
         )
     return read_linen_bytes(path.read_bytes(), at=str(path))
@@ -108,7 +108,7 @@ def _is_number_list(value: Any) -> bool:
 
 
 def _stored(value: Any, name: str) -> StoredArray:
-    """A value as an array that is read later: torch tensors and boxed values too."""
+    """A value as a lazy array; also accepts torch tensors and boxed values."""
     if isinstance(value, StoredArray):
         return value
     if callable(getattr(value, "unbox", None)):
@@ -120,7 +120,7 @@ def _stored(value: Any, name: str) -> StoredArray:
     dtype = array.dtype
     if not (jnp.issubdtype(dtype, np.number) or dtype == np.bool_):
         raise ArgumentTypeError(
-            "a value of the checkpoint is no array of numbers",
+            "a value of the checkpoint is not an array of numbers",
             at=name,
             found=f"{value!r:.60} of type {type(value).__name__}",
             expected="arrays, tensors or numbers",
@@ -134,24 +134,24 @@ def _torch_dtype(tensor: Any, name: str) -> np.dtype[Any]:
     text = {"bool": "bool_"}.get(text, text)
     if not hasattr(jnp, text):
         raise ArgumentTypeError(
-            "a tensor has a dtype that JAX does not have",
+            "JAX does not support the dtype of a tensor",
             at=name,
             found=str(tensor.dtype),
             expected="a dtype of jax.numpy",
-            do="convert it before: tensor.dequantize(), or tensor.float()",
+            do="convert it first: tensor.dequantize(), or tensor.float()",
         )
     return np.dtype(getattr(jnp, text))
 
 
 def _from_torch(tensor: Any, dtype: np.dtype[Any]) -> np.ndarray:
     tensor = tensor.detach().cpu()
-    if dtype.kind == "V":  # bfloat16 and the 8-bit floats, which torch does not hand to NumPy; float32 holds them all
+    if dtype.kind == "V":  # bfloat16 and 8-bit floats, which torch cannot convert to NumPy; float32 is exact for them
         return tensor.float().numpy().astype(dtype)
     return tensor.resolve_conj().resolve_neg().numpy() if dtype.kind == "c" else tensor.numpy()
 
 
 def with_collections(arrays: dict[str, StoredArray]) -> dict[str, StoredArray]:
-    """The arrays of a Linen tree, where one without collections is taken as that of ``params``."""
+    """The arrays of a Linen tree; a tree without collections is treated as ``params``."""
     if any(_is_collection(name.partition(".")[0]) for name in arrays):
         return arrays
     return {f"params.{name}": array for name, array in arrays.items()}

@@ -1,16 +1,16 @@
-"""How the standard layers lie in PyTorch. Each layout is stated by the layer, and never guessed from shapes.
+"""Layouts of the standard layers in PyTorch. The layer determines its layout, which is never guessed from shapes.
 
-    Linear, LinearGeneral   weight (out, in), the axes of LinearGeneral taken together
+    Linear, LinearGeneral   weight (out, in), with LinearGeneral's axes flattened
     Conv                    weight (out, in / groups, *window)
-    ConvTranspose           weight (in, out, *window), the window reversed: torch's is the gradient of a convolution
+    ConvTranspose           weight (in, out, *window), window reversed: torch's is the gradient of a convolution
     BatchNorm, …            weight, bias, running_mean, running_var; num_batches_tracked is ignored
     MultiHeadAttention      in_proj_weight (3 · features, in), or q_proj_weight, …; in_proj_bias; out_proj
-    RNN of a cell           weight_ih_l0 (gates · hidden, in), weight_hh_l0, bias_ih_l0, bias_hh_l0
+    RNN with a cell         weight_ih_l0 (gates · hidden, in), weight_hh_l0, bias_ih_l0, bias_hh_l0
     a cell alone            the same without _l0
 
-torch has two biases in each recurrent cell where the sum is all that counts, and plait has one: their sum on the way
-here, and bias and zeros on the way back. The candidate of a GRU is the exception: plait has no place for its second
-bias, so that must be zero.
+torch has two biases in each recurrent cell, but only their sum matters. Plait has one: their sum when loading from
+torch, and bias and zeros when converting back. The candidate of a GRU is an exception: plait lacks its second bias, so
+it must be zero.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from .layouts import Arrays, DoesNotFit, Layout, Piece, add_layout
 def _transposed(array: np.ndarray) -> Arrays:
     if array.ndim != 2:
         raise DoesNotFit(
-            f"a matrix is expected, and the shape is {array.shape}: convert a model whose layers are not stacked, and "
+            f"the shape is {array.shape} instead of a matrix: convert a model whose layers are not stacked, then "
             "stack the states"
         )
     return (array.T,)
 
 
 def _present(module: Any, *pieces: Piece) -> tuple[Piece, ...]:
-    """The pieces whose variables the module has: those of a layer without bias or scale are not there."""
+    """The pieces whose variables the module has: a layer may lack bias or scale."""
     return tuple(piece for piece in pieces if all(_follow(module, name) is not None for name in piece.ours))
 
 
@@ -60,7 +60,7 @@ def _linear(layer: Linear) -> Sequence[Layout]:
 
 def _linear_general(layer: LinearGeneral) -> Sequence[Layout]:
     if layer.batch_axis:
-        return ()  # torch has no layer with a matrix for each entry
+        return ()  # torch has no layer with a matrix per batch entry
     weight = _matrix_piece("kernel", "weight", layer.in_features, layer.out_features)
     bias = Piece("bias", "bias", lambda bias: (bias.reshape(layer.out_features),), lambda bias: (bias.reshape(-1),))
     return (Layout(_present(layer, weight, bias)),)
@@ -166,7 +166,7 @@ def _attention(layer: MultiHeadAttention) -> Sequence[Layout]:
 
 
 def _lstm_pieces(cell: LSTMCell, prefix: str, suffix: str) -> tuple[Piece, ...]:
-    """Four gates apart: torch has them in one matrix, in the order i, f, g, o."""
+    """Four separate gates; torch concatenates them in one matrix, in the order i, f, g, o."""
     of_input = [f"{prefix}{gate}.kernel" for gate in ("ii", "if_", "ig", "io")]
     recurrent = [f"{prefix}{gate}.kernel" for gate in ("hi", "hf", "hg", "ho")]
     biases = [f"{prefix}{gate}.bias" for gate in ("hi", "hf", "hg", "ho")]

@@ -1,4 +1,4 @@
-"""The way back: the weights of a plait model under the names and in the layout of PyTorch."""
+"""Converts the weights of a plait model to PyTorch's names and layouts."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from ..core.objects.variables import Variable
 from ..errors import ArgumentError
 from ..paths import Path, describe_path
 from ..words import describe_type
-from . import torch_layouts as torch_layouts  # fills the table of layouts
+from . import torch_layouts as torch_layouts  # registers its layouts
 from .counterparts import check_model, counterparts, is_array
 from .name_map import NameMap, Names
 
 
 def to_torch(model: Any, *, names: Names = None) -> dict[str, np.ndarray]:
-    """The weights of a model under the names and in the layout of PyTorch: what ``load_state_dict`` takes.
+    """The weights of a model with PyTorch's names and layouts, for ``load_state_dict``.
 
-    The way back from ``convert_checkpoint(..., layout="torch")``. Variables that are shared come under each of their
-    names, as in a state dict.
+    The inverse of ``convert_checkpoint(..., layout="torch")``. Shared variables appear under each of their names, as
+    in a state dict.
 
     Args:
         model: the model, with values.
-        names: a map from the names that the model gives to those that are wanted; ``None`` as a name drops it.
+        names: a map from the model's names to the names in the result; ``None`` drops a name.
 
     Returns:
         NumPy arrays by name; ``plait.checkpoint.save_safetensors`` writes them.
@@ -32,7 +32,7 @@ def to_torch(model: Any, *, names: Names = None) -> dict[str, np.ndarray]:
     Raises:
         ArgumentError: two variables get the same name, or one does not hold an array with values.
         ArgumentTypeError: ``model`` is a state or a variable.
-        DoesNotFit: a variable has other axes than its layer gives it, as in a stack made by ``vmap``; a ``ValueError``.
+        DoesNotFit: a variable has extra axes, as in a stack made by ``vmap``; a ``ValueError``.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -54,10 +54,10 @@ def to_torch(model: Any, *, names: Names = None) -> dict[str, np.ndarray]:
                     "two variables would have the same name",
                     at=f"{', '.join(map(describe_path, counterpart.paths))} and another variable",
                     found=f"the name {new}",
-                    expected="one name for each",
-                    do="change the map of names",
+                    expected="a different name for each",
+                    do="change names",
                 )
-            found[new] = np.array(array, order="C")  # a copy: torch wants to write into what it loads
+            found[new] = np.array(array, order="C")  # a copy, since torch needs writable arrays
     return found
 
 
@@ -69,6 +69,6 @@ def _values_of(variable: Variable[Any], path: Path) -> np.ndarray:
             at=describe_path(path),
             found=describe_type(value),
             expected="an array",
-            do="give the model values first, and each array a variable of its own",
+            do="give the model values first, and each array its own variable",
         )
     return np.asarray(value)

@@ -1,1 +1,1 @@
-"""Programs that show plait at work: ``plait demo digits``."""
+"""Example programs: ``plait demo digits``."""

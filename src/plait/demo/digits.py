@@ -1,4 +1,4 @@
-"""``plait demo digits``: a convolutional network learns handwritten digits and leaves as a file for other programs.
+"""``plait demo digits``: trains a convolutional network on handwritten digits, and exports it.
 
 The first half of this file is what a user of plait would write: a network, a training step, an evaluation. The second
 half runs them, with a checkpoint after each epoch, figures and exports.
@@ -41,7 +41,7 @@ from .runs import Run
 from .table import print_table
 
 LEARNING_RATE = 2e-3
-DECAY = 0.85  # of the learning rate, each epoch
+DECAY = 0.85  # of the learning rate, per epoch
 
 
 class DigitsNet(Module):
@@ -76,7 +76,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 @jit
 def train_step(model: DigitsNet, optimizer: Optimizer, metrics: MultiMetric, x: jax.Array, labels: jax.Array) -> None:
-    """Learn from one batch: everything that changes, changes in place."""
+    """Train on one batch; all changes are in place."""
 
     def loss_of(model: DigitsNet) -> tuple[jax.Array, jax.Array]:
         logits = model(x)
@@ -89,7 +89,7 @@ def train_step(model: DigitsNet, optimizer: Optimizer, metrics: MultiMetric, x: 
 
 @jit
 def evaluate(model: DigitsNet, x: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The loss of a set of images, and what the model takes them for."""
+    """The loss on a set of images, and the predicted digits."""
     logits = model(x)
     return cross_entropy(logits, labels), jnp.argmax(logits, axis=-1)
 
@@ -107,12 +107,12 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Train, evaluate, draw and export. Returns the exit status: 1 if an export gives other numbers than the model.
+    """Train, evaluate, plot and export. Returns the exit status: 1 if an export's output differs from the model's.
 
     Raises:
         MissingDependencyError: scikit-learn, which brings the images, is not installed.
-        ArgumentError: an option has a value that cannot be.
-        CheckpointError: the run cannot go on from its checkpoints.
+        ArgumentError: an option has an invalid value.
+        CheckpointError: the run cannot resume from its checkpoints.
     """
     train, test = load_images()
     _check_batch_size(options, train)
@@ -125,7 +125,7 @@ def run(options: Options) -> int:
     try:
         seconds = _train(learner, folder, train, test, done, options)
     except KeyboardInterrupt:
-        print(f"\nplait: interrupted; go on with: {_command(options)}", file=sys.stderr)
+        print(f"\nplait: interrupted; resume with: {_command(options)}", file=sys.stderr)
         return 130
 
     learner.model.eval()
@@ -140,7 +140,7 @@ def run(options: Options) -> int:
             ("test accuracy", f"{right / len(test):.2%}: {right} of {len(test)} images"),
             ("figures", figures),
             *((each.title, _in_words(each)) for each in exports),
-            *([] if options.export else [("exports", "left out: --no-export")]),
+            *([] if options.export else [("exports", "skipped: --no-export")]),
             ("output", str(options.output)),
         ],
     )
@@ -151,10 +151,10 @@ def run(options: Options) -> int:
 
 
 class Learner:
-    """All that training changes, made from the options alone."""
+    """All objects that training changes, made from the options alone."""
 
     def __init__(self, options: Options, *, steps_per_epoch: int) -> None:
-        # The rate depends on the step and not on the number of epochs, so that a finished run can be prolonged.
+        # The rate depends on the step and not on the number of epochs, so a finished run can be extended.
         rate = optax.exponential_decay(LEARNING_RATE, transition_steps=steps_per_epoch, decay_rate=DECAY)
         self.model = DigitsNet(rngs=Rngs(options.seed))
         self.optimizer = Optimizer(self.model, optax.adamw(rate), wrt=Param)
@@ -162,12 +162,12 @@ class Learner:
         self.steps_per_epoch = steps_per_epoch
 
     def objects(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """The contents of a checkpoint."""
         return {"model": self.model, "optimizer": self.optimizer, "metrics": self.metrics}
 
 
 def _train(learner: Learner, folder: Run, train: Images, test: Images, done: int, options: Options) -> float:
-    """Train the epochs after ``done``; the seconds that they took."""
+    """Train the epochs after ``done``; return the time in seconds."""
     begin = time.perf_counter()
     steps = learner.steps_per_epoch
     with progress("training", options.epochs * steps, done=done * steps) as show:
@@ -215,30 +215,30 @@ def _check_batch_size(options: Options, train: Images) -> None:
             "a batch cannot be larger than the training set",
             found=f"--batch-size {options.batch_size}",
             expected=f"at most {len(train)}",
-            do="give a smaller one, for example --batch-size 32",
+            do="choose a smaller one, for example --batch-size 32",
         )
 
 
 def _resume(folder: Run, learner: Learner, options: Options) -> int:
-    """The number of epochs that are done. Nothing is written here."""
+    """The number of completed epochs. Writes nothing."""
     done = folder.resume(learner.objects())
     if done > options.epochs:
         raise ArgumentError(
-            "the run has gone further than it is asked to go",
+            "the run has already trained more epochs than requested",
             at=str(folder.checkpoints),
             found=f"{done} epochs done, --epochs {options.epochs}",
             expected=f"--epochs {done} or more",
-            do="ask for more epochs, or leave out --resume to start from the beginning",
+            do="request more epochs, or omit --resume to start from the beginning",
         )
     for place in folder.passed_over:
-        print(f"plait: warning: passed over a damaged checkpoint: {place}", file=sys.stderr)
-    where = f"going on after epoch {done}" if done else "no checkpoint to go on from: starting from the beginning"
+        print(f"plait: warning: skipped a damaged checkpoint: {place}", file=sys.stderr)
+    where = f"resuming after epoch {done}" if done else "no checkpoint to resume from: starting from the beginning"
     print(f"{where} ({folder.checkpoints})", flush=True)
     return done
 
 
 def _remove_results(output: Path) -> None:
-    """What an earlier run left would be taken for this one's if this one stopped early."""
+    """Remove an earlier run's files: if this run stopped early, they would look like its own."""
     for name in (CURVES, CONFUSION):
         (output / name).unlink(missing_ok=True)
     remove_exports(output / EXPORTS)
@@ -267,7 +267,7 @@ def _export(learner: Learner, folder: Path, test: Images) -> list[Outcome]:
 
 def _in_words(outcome: Outcome) -> str:
     if outcome.status == "skipped":
-        return f"skipped; to have it: {outcome.text}"
+        return f"skipped; to enable it: {outcome.text}"
     return f"{outcome.status}: {outcome.text.splitlines()[0]}"
 
 

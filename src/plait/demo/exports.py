@@ -1,4 +1,4 @@
-"""A trained model as files for other programs, each run in a fresh process and compared with the model."""
+"""Exports a trained model to files, runs each in a new process, and compares it with the model."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from ..export.proof.report import validate_export
 TOLERANCE = 1e-4
 EXPORTS = "exports"
 
-# TensorFlow reads these when it is imported. It reports at length that it was built for any processor, and that oneDNN
-# is on, which it says before it looks at the log level.
+# TensorFlow reads these on import. It logs that it is a generic build and that oneDNN is on, the latter before it reads
+# the log level.
 QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What became of one export. ``status`` is ``"ok"``, ``"skipped"`` or ``"failed"``."""
+    """The outcome of one export. ``status`` is ``"ok"``, ``"skipped"`` or ``"failed"``."""
 
     title: str
     status: str
@@ -42,14 +42,14 @@ def iter_exports(model: Module, folder: Path, images: np.ndarray) -> Iterator[Ou
 
     Args:
         model: a model in its deterministic form (``model.eval()``).
-        folder: where the files go; those of an earlier run are replaced.
-        images: ``(count, height, width, channels)``; the files take any ``count``.
+        folder: the output folder; files of an earlier run are replaced.
+        images: ``(count, height, width, channels)``; the files accept any ``count``.
     """
     for name, value in QUIET_TENSORFLOW.items():
         os.environ.setdefault(name, value)
     folder.mkdir(parents=True, exist_ok=True)
     program = program_of(model, InputSpec(("batch", *images.shape[1:])))
-    # Accelerators multiply float32 with fewer bits by default, which alone would be more than the tolerance.
+    # By default, accelerators multiply float32 at lower precision, which alone would exceed the tolerance.
     with jax.default_matmul_precision("highest"):
         logits = np.asarray(jax.jit(program.call)(program.weights, {"x": images})["y"])
         for row in FORMATS.values():
@@ -73,7 +73,7 @@ def _export(row: Format, program: Program, path: Path, images: np.ndarray, logit
 
 
 def remove_exports(folder: Path) -> None:
-    """Remove the files that ``iter_exports`` makes, and nothing else."""
+    """Remove the files that ``iter_exports`` writes, and no others."""
     for row in FORMATS.values():
         path = folder / row.place
         if path.is_dir():

@@ -1,4 +1,4 @@
-"""The figures of the demos: learning curves, which digits were taken for which, and bits beside other methods."""
+"""The figures of the demos: learning curves, a confusion matrix, and bits per byte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CURVES = "curves.png"
 CONFUSION = "confusion.png"
 BITS = "bits.png"
 
-LABELS = {"train": "train (with dropout, images moved)", "test": "test"}
+LABELS = {"train": "train (with dropout, images shifted)", "test": "test"}
 
 
 def save_curves(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -35,7 +35,7 @@ def save_curves(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def save_confusion(path: Path, labels: np.ndarray, predictions: np.ndarray, *, classes: int) -> None:
-    """How often each digit (rows) was taken for each (columns).
+    """The confusion matrix: how often each digit (rows) was predicted as each (columns).
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
@@ -84,7 +84,7 @@ def save_bits(path: Path, rows: Sequence[Mapping[str, Any]], results: Mapping[st
 
 
 def _new_figure(*, width: float) -> Any:
-    """An empty figure that draws to files alone, whatever display there is or is not."""
+    """An empty figure that is only saved to files, so it needs no display."""
     require("matplotlib", extra="demo", purpose="to draw the figures")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -1,8 +1,7 @@
 """``plait demo gpt``: a transformer learns the source of Python's standard library, and is compared with compressors.
 
-It is a run as one would write it oneself: ``fit`` with checkpoints that it goes on from, a schedule, an exponential
-moving average of the weights, a held-out text, and at the end a table, a figure and a sample. The model is in
-``byte_gpt.py``.
+It is a run as you would write it: ``fit`` with checkpoints, a schedule, an exponential moving average of the weights, a
+held-out text, and at the end a table, a figure and a sample. The model is in ``byte_gpt.py``.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def run(options: Options, corpus: Corpus | None = None) -> int:
 
     Raises:
         ArgumentError: an option has a value that cannot be, or the output folder is that of another run.
-        CheckpointError: the run cannot go on from its checkpoints.
+        CheckpointError: the run cannot resume from its checkpoints.
     """
     corpus = load_corpus() if corpus is None else corpus
     learner = Learner(options)
@@ -100,7 +99,7 @@ def run(options: Options, corpus: Corpus | None = None) -> int:
     fitted = _train(learner, corpus, options)
     seconds = time.perf_counter() - begin
     if fitted.reason != "steps":
-        print(f"\nplait: {fitted.reason} after step {fitted.step}; go on with: {_command(options)}", file=sys.stderr)
+        print(f"\nplait: {fitted.reason} after step {fitted.step}; resume with: {_command(options)}", file=sys.stderr)
         return 128 + signal.Signals[fitted.reason].value
 
     size = SIZES[options.size]
@@ -131,7 +130,7 @@ def run(options: Options, corpus: Corpus | None = None) -> int:
 
 
 def _prepare(options: Options) -> None:
-    """Make the folder ready: that of an earlier run is replaced, or gone on with if it has the same options."""
+    """Make the folder ready: that of an earlier run is replaced, or resumed if it has the same options."""
     kept = {"size": options.size, "steps": options.all_steps, "bf16": options.bf16, "seed": options.seed}
     place = options.output / OPTIONS
     try:
@@ -158,7 +157,7 @@ def _prepare(options: Options) -> None:
             at=str(options.output),
             found=str(error),
             expected="a folder in which files may be made",
-            do="give another one: --output FOLDER",
+            do="choose another one: --output FOLDER",
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""The handwritten digits of scikit-learn: 1,797 real images of 8 × 8 pixels, always split in the same way."""
+"""scikit-learn's handwritten digits: 1,797 real images of 8 × 8 pixels, with a fixed split."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..dependencies import require
 CLASSES = 10
 SIZE = 8  # pixels along each side
 TEST_SHARE = 0.2
-SPLIT_SEED = 0  # of the split alone: it stays the same whatever seed a run is given
+SPLIT_SEED = 0  # independent of the seed of a run, so the split is always the same
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Images:
 
 
 def load_images() -> tuple[Images, Images]:
-    """1,437 images to train on and 360 to test on, each digit in the same proportion in both.
+    """1,437 images for training and 360 for testing, stratified by digit.
 
     Raises:
         MissingDependencyError: scikit-learn, which brings the images, is not installed.
@@ -53,10 +53,10 @@ def load_images() -> tuple[Images, Images]:
 
 
 def batches(images: Images, batch_size: int, *, seed: int, epoch: int) -> list[Images]:
-    """The batches of one epoch, each image moved a little.
+    """The batches of one epoch, with randomly shifted images.
 
-    They depend on nothing but ``seed`` and ``epoch``, so a run that was interrupted goes on with the same ones. The
-    images that do not fill a batch are left out, other ones each epoch.
+    They depend only on ``seed`` and ``epoch``, so an interrupted run resumes with the same batches. Images that do not
+    fill a batch are dropped, different ones in each epoch.
     """
     numbers = np.random.default_rng([seed, epoch])
     order = numbers.permutation(len(images))
@@ -66,7 +66,7 @@ def batches(images: Images, batch_size: int, *, seed: int, epoch: int) -> list[I
 
 
 def shifted(images: Images, numbers: np.random.Generator) -> Images:
-    """Each image moved by at most one pixel each way, most often by none; what comes in at the edge is empty."""
+    """Shift each image by at most one pixel in each direction, most often by none; fill the edge with zeros."""
     padded = np.pad(images.pixels, ((0, 0), (1, 1), (1, 1), (0, 0)))
     corners = numbers.choice(3, size=(len(images), 2), p=[0.2, 0.6, 0.2])
     pixels = [

@@ -1,9 +1,9 @@
-"""What a run leaves in its folder, and where a run that was interrupted goes on.
+"""The folder of a run, and how an interrupted run resumes.
 
     metrics.jsonl    one line for each epoch
     checkpoints/     epoch-0001, epoch-0002, …
 
-Each checkpoint has in its manifest the options that a run must keep to go on with the same result.
+The manifest of each checkpoint has the options that must not change when a run resumes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Run:
     """A folder that a training run writes to.
 
     Args:
-        folder: where; it is made when the run starts.
-        options: what must be the same when the run goes on, for example ``{"seed": 0}``.
+        folder: the folder; it is created when the run starts.
+        options: options that must be the same when the run resumes, for example ``{"seed": 0}``.
     """
 
     def __init__(self, folder: Path, options: Mapping[str, int]) -> None:
@@ -44,25 +44,25 @@ class Run:
         self.passed_over: list[Path] = []
 
     def resume(self, objects: Any) -> int:
-        """Bring the objects to the newest whole checkpoint; nothing on disk is changed.
+        """Restore the newest intact checkpoint into the objects; no file changes.
 
-        Newer ones that are half-written or damaged are listed in ``passed_over``.
+        Newer ones that are incomplete or damaged are listed in ``passed_over``.
 
         Returns:
-            The number of epochs that are done; 0 if there is no checkpoint at all.
+            The number of completed epochs; 0 if there is no checkpoint.
 
         Raises:
-            CheckpointError: there are checkpoints and none of them is whole, or the newest is of another run.
+            CheckpointError: all checkpoints are damaged, or the newest is from another run.
         """
         newest = latest(self.checkpoints)
         if newest is None:
             if self._numbered():
                 raise CheckpointError(
-                    "there is no whole checkpoint to go on from",
+                    "there is no intact checkpoint to resume from",
                     at=str(self.checkpoints),
-                    found=f"{len(self._numbered())} half-written or damaged",
-                    expected="at least one whole checkpoint",
-                    do="leave out --resume to start from the beginning",
+                    found=f"{len(self._numbered())} incomplete or damaged",
+                    expected="at least one intact checkpoint",
+                    do="omit --resume to start from the beginning",
                 )
             return 0
         metrics = read_manifest_text(newest)["metrics"]
@@ -81,14 +81,14 @@ class Run:
                 at=str(place),
                 found=_flags(stored),
                 expected=_flags(self.options),
-                do=f"resume with {_flags(stored)}, or leave out --resume to start from the beginning",
+                do=f"resume with {_flags(stored)}, or omit --resume to start from the beginning",
             )
 
     def start(self, epochs: int) -> None:
-        """Make the folder ready for the epochs after the first ``epochs``: later ones of an earlier run go away.
+        """Prepare the folder for the epochs after the first ``epochs``: remove later ones of an earlier run.
 
         Raises:
-            ArgumentError: the folder cannot be written to.
+            ArgumentError: the folder is not writable.
         """
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -102,16 +102,16 @@ class Run:
             self._write_rows()
         except OSError as error:
             raise ArgumentError(
-                "the output folder cannot be written to",
+                "the output folder is not writable",
                 at=str(self.folder),
                 found=error.strerror or str(error),
-                expected="a folder in which files may be made",
-                do="give another one: --output FOLDER",
+                expected="a folder with write permission",
+                do="choose another one: --output FOLDER",
             ) from error
 
     def end_epoch(self, row: Mapping[str, Any], objects: Any) -> None:
         """Write the line of an epoch and its checkpoint."""
-        # The line first: if the run stops between the two, resuming drops the line and repeats the epoch.
+        # The line first: if the run stops between the two, resuming removes the line and repeats the epoch.
         self.rows.append(dict(row))
         self._write_rows()
         place = self.checkpoints / f"epoch-{row['epoch']:04d}"
@@ -121,14 +121,14 @@ class Run:
         write_whole(self.folder / METRICS, "".join(json.dumps(row) + "\n" for row in self.rows).encode())
 
     def _numbered(self) -> list[tuple[int, Path]]:
-        """The folders that have the name of a checkpoint of this program, whole or not."""
+        """The folders named like a checkpoint of this program, intact or not."""
         places = sorted(self.checkpoints.iterdir()) if self.checkpoints.is_dir() else []
         named = [(_EPOCH.fullmatch(place.name), place) for place in places if place.is_dir()]
         return [(int(match[1]), place) for match, place in named if match]
 
 
 def _read_rows(file: Path) -> list[dict[str, Any]]:
-    """The lines that can be read; one that a crash cut off cannot."""
+    """The readable lines; a crash may have truncated the last one."""
     rows = []
     with contextlib.suppress(FileNotFoundError):
         for line in file.read_text(encoding="utf-8").splitlines():

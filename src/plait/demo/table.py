@@ -1,4 +1,4 @@
-"""The closing table of a run: a drawn one on a terminal, aligned text otherwise."""
+"""The final table of a run: with borders on a terminal, aligned text otherwise."""
 
 from __future__ import annotations
 

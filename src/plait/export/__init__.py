@@ -1,6 +1,6 @@
 """Models as files that run without plait: TensorFlow SavedModels, StableHLO bundles, ONNX and LiteRT files.
 
-Importing this package loads none of TensorFlow, ONNX and safetensors; the function that needs one does.
+Importing this package does not import TensorFlow, ONNX or safetensors; the functions that need them do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one door: a model in, files in the formats asked for out; and back in, for the format that plait runs."""
+"""``save`` exports a model to files of several formats; ``load`` loads the format that plait runs."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ def save(
     target: str | None = None,
     overwrite: bool = False,
 ) -> dict[str, Path]:
-    """Write a model into a folder, once for each format.
+    """Export a model to a folder, once per format.
 
-    The model is exported in the mode in which it is: call ``model.eval()`` first where that matters.
+    The model is exported in its current mode: call ``model.eval()`` first if it matters.
 
     Args:
         model: a module, or ``(params, function)`` with a pure ``function(params, *inputs)``.
-        path: the folder to be made. In it: ``stablehlo/``, ``saved_model/``, ``model.onnx``, ``model.tflite``.
+        path: the folder to create. It contains ``stablehlo/``, ``saved_model/``, ``model.onnx``, ``model.tflite``.
         inputs: an ``InputSpec``, a shape such as ``("batch", 8)`` (float32) or an example array, or several of them in
             a list, or by name in a dictionary. With several ``methods``, a dictionary of these by signature.
         formats: some of ``"stablehlo"``, ``"saved_model"``, ``"onnx"``, ``"litert"``.
         methods: ``{signature: name of a method}``; by default ``{"serving_default": "__call__"}``. ONNX files have one
             function, the first.
         state: variables that become inputs and outputs, such as ``plait.Cache``.
-        frozen: variables whose changes are dropped.
+        frozen: variables whose changes are discarded.
         platforms: where StableHLO and SavedModel can run.
-        target: what will read the SavedModel: ``"tensorflow==2.16"``, or a StableHLO version; by default the installed
+        target: the reader of the SavedModel: ``"tensorflow==2.16"``, or a StableHLO version; by default the installed
             TensorFlow.
-        overwrite: whether to replace an export that is at ``path``.
+        overwrite: whether to replace an existing export at ``path``.
 
     Returns:
-        What was written, by format.
+        The path of each export, by format.
 
     Raises:
-        ArgumentError: an unknown format or platform; a ``target`` without a SavedModel; a signature whose name is no
-            file name.
-        ExportError: the model changes variables that are neither ``state`` nor ``frozen``, or a format cannot express
-            it. Nothing is written then, in any format.
+        ArgumentError: an unknown format or platform; a ``target`` without a SavedModel; a signature whose name is not
+            a valid file name.
+        ExportError: the model changes variables that are neither ``state`` nor ``frozen``, or a format does not support
+            it. Then nothing is written in any format.
         ExportPathError: the folder cannot be written, or ``path`` exists.
         MissingDependencyError: the packages of a format are not installed.
 
@@ -70,10 +70,10 @@ def save(
     rows = formats_of(formats)
     if target is not None and not any(row.has_target for row in rows):
         raise ArgumentError(
-            "a target is the reader of a SavedModel",
+            "target applies only to a SavedModel",
             found=f"target={target!r}, formats={[row.name for row in rows]!r}",
             expected="the format 'saved_model', or no target",
-            do="add 'saved_model' to the formats, or leave target out",
+            do="add 'saved_model' to the formats, or omit target",
         )
     options = WriteOptions(platforms, target)
     programs = _programs(model, inputs, methods, state, frozen)
@@ -86,14 +86,14 @@ def save(
 
 
 def _check_is_export(path: Path) -> None:
-    """Refuse to replace a folder that ``save`` did not make: it may be somebody's work."""
+    """Raise for a folder that ``save`` did not write, which should not be replaced."""
     if path.is_dir() and any(path.iterdir()) and not any((path / row.place).exists() for row in FORMATS.values()):
         raise ExportPathError(
-            "there is a folder at the path of the export, and it is no export",
+            "the path of the export is a folder that is not an export",
             at=str(path.absolute()),
             found=", ".join(sorted(each.name for each in path.iterdir())[:8]),
-            expected="a path that is free, or, with overwrite=True, a folder that plait.export.save made",
-            do="choose another path, or remove the folder yourself",
+            expected="a path that does not exist, or, with overwrite=True, a folder that plait.export.save wrote",
+            do="choose another path, or delete the folder yourself",
         )
 
 
@@ -104,7 +104,7 @@ def _programs(
         return {SIGNATURE: program_of(model, inputs, state=state, frozen=frozen)}
     if not isinstance(methods, Mapping):
         raise ArgumentTypeError(
-            "methods are given by signature",
+            "methods must be a dictionary by signature",
             found=f"methods={methods!r}",
             expected="a dictionary",
             do="methods={'serving_default': '__call__'}",
@@ -114,7 +114,7 @@ def _programs(
             raise ArgumentError(
                 "the name of a signature is part of a file's name",
                 found=f"{name!r} in methods",
-                expected="text without / \\ : that does not start with a dot",
+                expected="a string without / \\ : that does not start with a dot",
                 do="methods={'encode': 'encode'}",
             )
     if not methods or (len(methods) > 1 and not (isinstance(inputs, Mapping) and set(inputs) == set(methods))):
@@ -131,10 +131,10 @@ def _programs(
 
 
 def load(path: str | os.PathLike[str], signature: str | None = None) -> Callable[..., Any]:
-    """A function of a StableHLO bundle, ready to be called: needs JAX, and no code of the model.
+    """Load a function of a StableHLO bundle. This needs JAX, but not the model's code.
 
     Args:
-        path: the bundle, or the folder that ``save`` made around it.
+        path: the bundle, or the folder that ``save`` wrote.
         signature: which function; by default the first.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Comparisons of exported files with their originals, plait's and those of Orbax Export, under its module's name."""
+"""Validation of exported files, plait's and Orbax Export's, under Orbax Export's module name."""
 
 from .orbax.validation import ValidationManager
 from .orbax.validation_job import ValidationJob

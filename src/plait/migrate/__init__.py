@@ -1,4 +1,4 @@
-"""The command ``plait migrate``: programs that import Flax NNX are rewritten to import plait.
+"""The command ``plait migrate``: rewrites programs that import Flax NNX to import plait.
 
-Importing this package does not load LibCST; rewriting does.
+Importing this package does not import LibCST; rewriting does.
 """

@@ -1,4 +1,4 @@
-"""Rewrite files and folders: shown as a diff, or written; with a list of what needs a person's eye."""
+"""Rewrites files and folders: shows a diff, or writes it; lists what you should review."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _PASSED_OVER = ("__pycache__", "node_modules", "site-packages")
 
 @dataclasses.dataclass
 class Outcome:
-    """What became of some files.
+    """The outcome for some files.
 
     Args:
         changed: files that are, or would be, changed.
-        seen: how many files were looked at.
-        findings: what to look at: lines of text, by what they say.
-        failed: files that could not be handled, with the reason.
+        seen: how many files were read.
+        findings: what to review: places, by message.
+        failed: files that could not be rewritten, with the reason.
     """
 
     changed: list[Path] = dataclasses.field(default_factory=list)
@@ -43,7 +43,7 @@ def migrate(paths: Sequence[Path], *, write: bool, out: TextIO | None = None) ->
     Args:
         paths: files and folders.
         write: whether to write the files; otherwise the changes are shown.
-        out: where the diff and the lists go; ``None`` is standard output.
+        out: where to print the diff and the lists; ``None`` means standard output.
 
     Returns:
         The exit status: 0, or 2 if a file could not be handled.
@@ -61,11 +61,11 @@ def migrate(paths: Sequence[Path], *, write: bool, out: TextIO | None = None) ->
 
 
 def check(paths: Sequence[Path], *, out: TextIO | None = None) -> int:
-    """List, by file and line, what programs use that plait lacks or does otherwise; nothing is changed.
+    """List, by file and line, the uses that plait lacks or implements differently; no file changes.
 
     Args:
         paths: files and folders.
-        out: where the list goes; ``None`` is standard output.
+        out: where to print the list; ``None`` means standard output.
 
     Returns:
         The exit status: 0, or 2 if a file could not be handled.
@@ -80,7 +80,7 @@ def check(paths: Sequence[Path], *, out: TextIO | None = None) -> int:
         _handle(file, outcome, write=False, out=io.StringIO())
     _print_findings(outcome, stream)
     uses = f"{len(outcome.changed)} of {outcome.seen} files import flax.nnx"
-    print(f"\n{uses}; {len(outcome.findings)} things to look at." if outcome.findings else f"\n{uses}.", file=stream)
+    print(f"\n{uses}; {len(outcome.findings)} things to review." if outcome.findings else f"\n{uses}.", file=stream)
     return 2 if outcome.failed else 0
 
 
@@ -91,7 +91,7 @@ def _check_libcst() -> None:
         raise MissingDependencyError(
             "libcst is needed to rewrite programs",
             found="libcst is not installed",
-            expected="libcst, which the extra 'migrate' of plait installs",
+            expected="libcst, which plait's extra 'migrate' installs",
             do="pip install 'plait[migrate]'",
         ) from error
 
@@ -107,7 +107,7 @@ def _files(paths: Sequence[Path], outcome: Outcome) -> Iterator[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Python files and notebooks, but those of environments, caches and hidden folders."""
+    """Python files and notebooks, except in environments, caches and hidden folders."""
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(
             name
@@ -128,7 +128,7 @@ def _handle(file: Path, outcome: Outcome, *, write: bool, out: TextIO) -> None:
         if b"nnx" not in source:
             return
         if file.suffix == _NOTEBOOK:
-            note = "a notebook is not handled; save it as a program, or change its import to `import plait as nnx`"
+            note = "notebooks are not supported; save it as a program, or change its import to `import plait as nnx`"
             outcome.findings.setdefault(note, []).append(str(file))
             return
         found = rewrite(source)
@@ -148,7 +148,7 @@ def _handle(file: Path, outcome: Outcome, *, write: bool, out: TextIO) -> None:
 
 
 def _replace(file: Path, source: bytes) -> None:
-    """Write a file whole or not at all, with the permissions that it has; a link stays a link."""
+    """Write a file atomically, keeping its permissions; a link stays a link."""
     target = file.resolve()
     with written_whole(target) as draft:
         draft.write_bytes(source)
@@ -156,7 +156,7 @@ def _replace(file: Path, source: bytes) -> None:
 
 
 def _print_diff(file: Path, before: bytes, after: bytes, out: TextIO) -> None:
-    """A unified diff. Bytes that are no UTF-8 are shown as escapes."""
+    """A unified diff. Bytes that are not UTF-8 are shown as escapes."""
     old, new = (text.decode("utf-8", "backslashreplace").replace("\r\n", "\n").splitlines() for text in (before, after))
     for line in difflib.unified_diff(old, new, f"a/{file}", f"b/{file}", lineterm=""):
         print(line, file=out)
@@ -171,12 +171,12 @@ def _print_outcome(outcome: Outcome, *, write: bool, out: TextIO) -> None:
 
 def _print_findings(outcome: Outcome, out: TextIO) -> None:
     if outcome.findings:
-        print("\nTo be looked at:", file=out)
+        print("\nTo review:", file=out)
         for text, places in sorted(outcome.findings.items()):
             print(f"  {text}", file=out)
             for place in places:
                 print(f"    {place}", file=out)
     if outcome.failed:
-        print("\nNot handled:", file=out)
+        print("\nSkipped:", file=out)
         for text in outcome.failed:
             print(f"  {text}", file=out)

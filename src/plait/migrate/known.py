@@ -1,4 +1,4 @@
-"""What is known of the names of Flax NNX: which of them plait has, and what it does otherwise."""
+"""The public names of Flax NNX: which of them plait has, and which behave differently."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from .._public import LAZY_MODULES, MODULES
 from ..compat.flax_modules import HOMES, SAME
 from ..compat.flax_paths import ROOT, find
 
-# What a reader of the migrated program should look at, by the name that it uses. docs/migrating.md has the whole list.
+# What to review in a migrated program, by the name that it uses. docs/migrating.md has the full list.
 DIFFERENCES: dict[str, str] = {
-    "BatchNorm": "warns when it trains on one value for each feature",
-    "MultiHeadAttention": "a step of decoding past the end of the cache is an error; precision is used in any case",
-    "PReLU": "gives floats for integers",
-    "RNN": "after a sequence of length 0 the carry is the first one",
+    "BatchNorm": "warns if it trains on one value per feature",
+    "MultiHeadAttention": "decoding past the end of the cache raises; precision always applies",
+    "PReLU": "returns floats for integers",
+    "RNN": "after a sequence of length 0, the carry is the initial carry",
     "SpectralNorm": "weights keep their dtype",
     "WeightNorm": "scales are Param; weights keep their dtype",
-    "custom_vjp": "a parameter used beside a rule that reads it gets both parts of its gradient",
-    "merge": "makes new variables; copy=False takes those of the state",
-    "split": "the leaves of the state are detached: changes reach the model through nnx.update(model, state)",
-    "state": "its leaves are detached: changes reach the model through nnx.update(model, state)",
-    "variables": "gives the live variables of the model",
+    "custom_vjp": "a parameter used both inside and outside the rule gets both parts of its gradient",
+    "merge": "makes new variables; copy=False reuses those of the state",
+    "split": "the leaves of the state are detached: apply changes with nnx.update(model, state)",
+    "state": "its leaves are detached: apply changes with nnx.update(model, state)",
+    "variables": "returns the model's own variables",
 }
 
-# Differences of a call, told by its arguments.
+# Differences that depend on the arguments of a call.
 OLD_OPTIMIZER = (
-    "needs to be told what it trains: nnx.Optimizer(model, tx, wrt=nnx.Param), then optimizer.update(model, grads)"
+    "needs to know what it trains: nnx.Optimizer(model, tx, wrt=nnx.Param), then optimizer.update(model, grads)"
 )
 OLD_UPDATE = "takes the model too: optimizer.update(model, grads)"
-NO_HIJAX = "hijax=True is not there, and not planned"
+NO_HIJAX = "hijax=True is not supported, nor planned"
 
 
 def has_name(path: tuple[str, ...]) -> bool:
-    """Whether plait has ``plait.a.b`` for the path ``("a", "b")``. What stands below a class is not looked at."""
+    """Whether plait has ``plait.a.b`` for the path ``("a", "b")``. Members of a class are not checked."""
     place = ""
     for step in path:
         below = f"{place}.{step}" if place else SAME.get(step, step)
@@ -51,7 +51,7 @@ _OTHER_MODULES = {name: home for name, home in {**MODULES, **LAZY_MODULES}.items
 
 
 def is_found(place: str, name: str) -> bool:
-    """Whether the module of Flax that has the path ``place`` has this name in plait."""
+    """Whether plait's counterpart of the Flax module at ``place`` has this name."""
     try:
         find(ROOT, place, name)
     except AttributeError:
@@ -66,5 +66,5 @@ def is_module(*path: str) -> bool:
 
 
 def difference(path: tuple[str, ...]) -> str:
-    """What plait does otherwise with a name; empty if nothing is known."""
+    """How plait differs for a name; empty if there is no known difference."""
     return DIFFERENCES.get(path[0], "") if path else ""

@@ -1,14 +1,14 @@
-"""Rewrite one program: its imports of Flax NNX become imports of plait, and every other byte stays as it is.
+"""Rewrites one program: its imports of Flax NNX become imports of plait; no other byte changes.
 
     from flax import nnx                 import plait as nnx
     import flax.nnx as nnx               import plait as nnx
     from flax.nnx import Linear          from plait import Linear
     from flax.nnx.nn.linear import L     from plait import L, if that is public
     from flax import linen as nn, nnx    from flax import linen as nn; import plait as nnx, on a line of its own
-    import flax … flax.nnx.Linear        import plait … plait.Linear; flax stays imported where it is still used
+    import flax … flax.nnx.Linear        import plait … plait.Linear; flax stays imported if it is still used
 
-Only imports are rewritten, and uses of ``flax.nnx`` written out. A program is read once to see what it uses, and then
-changed; what needs a person's eye is reported with its line.
+Only imports and full uses of ``flax.nnx`` are rewritten. One pass collects what the program uses, a second one changes
+it; what you should review is reported with its line.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .uses import FLAX, HOMES, NNX, Finding, Uses, below_nnx, bound_name, dotted
 
 @dataclasses.dataclass(frozen=True)
 class Rewritten:
-    """A program after the rewriting.
+    """A rewritten program.
 
     Args:
         source: its bytes.
-        findings: what needs a person's eye, by line.
+        findings: what to review, by line.
     """
 
     source: bytes
@@ -37,7 +37,7 @@ class Rewritten:
 
 
 class UnreadableError(ValueError):
-    """A program cannot be parsed; ``line`` says where, if that is known."""
+    """A program cannot be parsed; ``line`` is the line, if known."""
 
     def __init__(self, text: str, line: int | None = None) -> None:
         super().__init__(text)
@@ -45,10 +45,10 @@ class UnreadableError(ValueError):
 
 
 def rewrite(source: bytes) -> Rewritten:
-    """The program with plait in the place of Flax NNX.
+    """The program with plait instead of Flax NNX.
 
     Raises:
-        UnreadableError: it is no Python, or has an encoding that is unknown.
+        UnreadableError: it is not valid Python, or has an unknown encoding.
     """
     try:
         module = _parsed(source)
@@ -59,7 +59,7 @@ def rewrite(source: bytes) -> Rewritten:
         assert isinstance(changed, cst.Module)
         result = changed.bytes
     except RecursionError as error:
-        raise UnreadableError("expressions that are nested too deeply") from error
+        raise UnreadableError("expressions nested too deeply") from error
     return Rewritten(result, tuple(sorted(set(uses.findings), key=lambda found: (found.line, found.text))))
 
 
@@ -72,7 +72,7 @@ def _parsed(source: bytes) -> cst.Module:
     except (SyntaxError, ValueError, LookupError) as error:
         raise UnreadableError(str(error) or type(error).__name__) from error
     if not same:
-        raise UnreadableError("line ends that LibCST does not keep")
+        raise UnreadableError("line endings that LibCST does not preserve")
     return module
 
 
@@ -84,18 +84,18 @@ def _plait_name(below: tuple[str, ...]) -> cst.Name | cst.Attribute:
 
 
 class _Rewriter(cst.CSTTransformer):
-    """Makes the changes that ``Uses`` has found to be needed."""
+    """Makes the changes that ``Uses`` found."""
 
     def __init__(self, uses: Uses) -> None:
         self.uses = uses
 
-    # Uses of `flax.nnx`, written out.
+    # Full uses of `flax.nnx`.
 
     def visit_Attribute(self, node: cst.Attribute) -> bool:
         return dotted(node) is None or self._home(dotted(node)) is not None
 
     def _home(self, path: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """The part of a dotted name that is ``flax.nnx``, under whatever name flax has."""
+        """The part of a dotted name that is ``flax.nnx``, under any alias of flax."""
         for home in HOMES:
             if path is not None and path[0] in self.uses.flax_names and path[1 : len(home)] == home[1:]:
                 return path[: len(home)]
@@ -116,7 +116,7 @@ class _Rewriter(cst.CSTTransformer):
         names: list[cst.ImportAlias] = []
         for alias in original_node.names:
             new = self._aliases(alias)
-            # The comma of the last one is that of the original; those before it need one of their own.
+            # The last one keeps the original comma; the others need a new one.
             names.extend(
                 each.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))) for each in new[:-1]
             )
@@ -166,7 +166,7 @@ class _Rewriter(cst.CSTTransformer):
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> cst.SimpleStatementLine | cst.FlattenSentinel[cst.BaseStatement]:
-        """A line of its own for what came out of a ``from flax import …``, with the comments that stood inside."""
+        """A separate line for the names taken out of a ``from flax import …``, with the comments inside it."""
         only = original_node.body[0]
         if (
             len(original_node.body) > 1
@@ -186,7 +186,7 @@ class _Rewriter(cst.CSTTransformer):
 
 
 def _split(node: cst.ImportFrom) -> tuple[cst.ImportFrom | None, list[cst.Import]]:
-    """A ``from flax import …`` without nnx, if anything is left, and the import of plait that takes its place."""
+    """A ``from flax import …`` without nnx, if other names remain, and the import of plait that replaces it."""
     if module_path(node) not in (("flax",), ("flax", "experimental")) or isinstance(node.names, cst.ImportStar):
         return node, []
     ours = [alias for alias in node.names if dotted(alias.name) == (NNX,)]
@@ -205,7 +205,7 @@ def _split(node: cst.ImportFrom) -> tuple[cst.ImportFrom | None, list[cst.Import
 
 
 def _last_comma(comma: Any, last: Any) -> Any:
-    """The comma of what is now the last one: the list ends as it ended, and a comment after the comma stays."""
+    """The comma of the new last name: as the list ended before, with any comment after the comma."""
     if not isinstance(comma, cst.Comma) or not isinstance(last, cst.Comma):
         return last
     here, there = comma.whitespace_after, last.whitespace_after
@@ -216,7 +216,7 @@ def _last_comma(comma: Any, last: Any) -> Any:
 
 
 def _lost_comments(before: cst.ImportFrom, after: cst.ImportFrom | None) -> list[str]:
-    """Comments that stood inside an import and would be gone."""
+    """Comments inside an import that would be lost."""
     left = [] if after is None else _comments(after)
     lost = []
     for text in _comments(before):

@@ -1,4 +1,4 @@
-"""What one program imports and uses of Flax NNX, and what of it a person should look at."""
+"""Collects what a program imports and uses of Flax NNX, and what you should review."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _IMPORT_IN_TEXT = re.compile(r"^\s*(>>> )?(from flax import .*\bnnx\b|(from|impo
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Something for a person to look at.
+    """Something to review.
 
     Args:
-        line: where, from 1.
-        text: what.
+        line: its line, from 1.
+        text: the message.
     """
 
     line: int
@@ -42,12 +42,12 @@ class Uses(cst.CSTVisitor):
         self.attributes: list[tuple[tuple[str, ...], int]] = []
         self.names: list[tuple[str, int]] = []
         self.calls: list[tuple[tuple[str, ...], cst.Call, int]] = []
-        self.made: dict[str, tuple[str, ...]] = {}  # what was called for the value that a name was given
+        self.made: dict[str, tuple[str, ...]] = {}  # the function whose result was assigned to a name
         self.has_plait = False
         self.is_concerned = False
-        self.needs_flax: set[str] = set()  # names of flax that are used for more than nnx
-        self.needs_plait: set[str] = set()  # names of flax that nnx is reached through
-        self.has_exact: set[str] = set()  # names of flax bound by `import flax` or `import flax.nnx`
+        self.needs_flax: set[str] = set()  # aliases of flax that are used for more than nnx
+        self.needs_plait: set[str] = set()  # aliases of flax through which nnx is used
+        self.has_exact: set[str] = set()  # aliases of flax bound by `import flax` or `import flax.nnx`
 
     def _line(self, node: cst.CSTNode) -> int:
         return self.get_metadata(PositionProvider, node).start.line  # type: ignore[attr-defined]
@@ -105,9 +105,7 @@ class Uses(cst.CSTVisitor):
                 what = f"nnx.{'.'.join(below)}"
                 self._find(line, f"plait has no public module {what}; the import is left as it is")
             elif isinstance(node.names, cst.ImportStar):
-                self._find(
-                    line, "a star import does not bring the names that plait loads on first use, such as Optimizer"
-                )
+                self._find(line, "a star import lacks the names that plait loads on first use, such as Optimizer")
             else:
                 for alias in node.names:
                     member = (*target, *(dotted(alias.name) or ()))
@@ -141,12 +139,12 @@ class Uses(cst.CSTVisitor):
     def visit_SimpleString(self, node: cst.SimpleString) -> None:
         text = node.raw_value
         if _IMPORT_IN_TEXT.search(text):
-            self._find(self._line(node), "a text imports flax.nnx, and is left as it is")
+            self._find(self._line(node), "a string imports flax.nnx, and is left as it is")
         if text == "flax.nnx" or text.startswith(("flax.nnx.", "flax.nnx:")):
             self._find(self._line(node), f"the string {text!r} names flax.nnx and is left as it is")
 
     def judge(self) -> None:
-        """Turn what was seen into findings, and decide which names stay in use."""
+        """Turn the collected uses into findings, and decide which names are still used."""
         for path, line in self.attributes:
             below = self._member(path)
             if below is None and path[0] in self.flax_names:
@@ -167,10 +165,10 @@ class Uses(cst.CSTVisitor):
             taken = [line for name, line in self.names if name == "plait"]
             taken += [line for path, line in self.attributes if path[0] == "plait"]
             if taken:
-                self._find(min(taken), "the name plait is used here for something else than the import that was added")
+                self._find(min(taken), "the name plait is used here, and clashes with the added import")
 
     def _member(self, path: tuple[str, ...]) -> tuple[str, ...] | None:
-        """What of nnx an expression names."""
+        """The member of nnx that an expression names."""
         if path[0] in self.nnx_names:
             return path[1:]
         if path[0] in self.flax_names:
@@ -198,17 +196,17 @@ class Uses(cst.CSTVisitor):
             self._find(line, f"nnx.{'.'.join(member)}: {NO_HIJAX}")
 
     def _called(self, path: tuple[str, ...]) -> tuple[str, ...] | None:
-        """What of nnx is called by a dotted name."""
+        """The member of nnx that a dotted name calls."""
         return self._member(path) or self.imported.get(path[0])
 
     def _is_optimizer(self, path: tuple[str, ...]) -> bool:
-        """Whether something of this name is made by ``nnx.Optimizer`` in the program."""
+        """Whether the program assigns an ``nnx.Optimizer`` to this name."""
         made = self.made.get(path[-1]) if path else None
         return made is not None and (self._called(made) or ("",))[-1] == "Optimizer"
 
 
 def target_of(node: cst.ImportFrom, below: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Where in plait the names of ``from flax.nnx.below import …`` are: at its root, or in a public module."""
+    """The module of plait with the names of ``from flax.nnx.below import …``: its root, or a public module."""
     if not below or (len(below) == 1 and is_module(*below)):
         return below
     if isinstance(node.names, cst.ImportStar):
@@ -234,7 +232,7 @@ def dotted(node: Any) -> tuple[str, ...] | None:
 
 
 def below_nnx(path: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """What follows ``flax.nnx`` in a dotted name; ``None`` if it is another."""
+    """The part after ``flax.nnx`` in a dotted name; ``None`` for other names."""
     for home in HOMES:
         if path is not None and path[: len(home)] == home:
             return path[len(home) :]

@@ -1,1 +1,1 @@
-"""Layers, one family to a file, and what they share."""
+"""Layers, one file per family, and what they share."""

@@ -1,4 +1,4 @@
-"""Activations: the functions of ``jax.nn`` and ``jax.numpy`` under one roof. (rule F1)"""
+"""Activations: re-exported functions of ``jax.nn`` and ``jax.numpy``. (rule F1)"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Multi-head attention: several attentions side by side, each over its own projections of the input.
+"""Multi-head attention: several attentions in parallel, each over its own projections of the input.
 
-While decoding, the keys and values of earlier steps are kept in a cache, so that each step projects one position only.
+While decoding, a cache stores the keys and values of earlier steps, so each step projects only the new position.
 (rules L27, L28)
 """
 
@@ -39,13 +39,13 @@ from .promotion import promote_dtype
 class MultiHeadAttention(Module):
     """Attention of ``num_heads`` heads: ``y = out(attention(query(inputs_q), key(inputs_k), value(inputs_v)))``.
 
-    With ``decode`` each call takes one position or several, such as those of a prompt, whose keys and values are kept
-    in a cache; call ``init_cache`` first. Each position looks at itself and at those before, with or without
-    ``is_causal``. A step past the end of the cache is refused where the index is known; inside ``jit`` it is not
-    known, and such a step overwrites the last positions.
+    With ``decode`` each call takes one position, or several (a prompt), and stores their keys and values in a cache;
+    call ``init_cache`` first. Each position attends to itself and to earlier ones, with or without ``is_causal``. A
+    step past the end of the cache raises an error if the index is known; inside ``jit`` it is not known, and such a
+    step overwrites the last positions.
 
-    Sequences of a batch may be at positions of their own, ``init_cache(..., per_sequence=True)``: after a padded prompt
-    set ``cache_index`` to the lengths, and the steps that follow overwrite the padding.
+    With ``init_cache(..., per_sequence=True)`` each sequence of the batch has its own position: after a padded prompt,
+    set ``cache_index`` to the lengths, and the following steps overwrite the padding.
 
     Shapes:
         inputs_q: ``(..., Tq, in_features)``. inputs_k, inputs_v: ``(..., Tk, in_kv_features)``.
@@ -57,7 +57,7 @@ class MultiHeadAttention(Module):
         key, value: ``LinearGeneral``, kernel ``(in_kv_features, num_kv_heads, D)``.
         query_ln, key_ln: ``LayerNorm`` of ``D`` features without bias; ``None`` without ``normalize_qk``.
         out: ``LinearGeneral``, kernel ``(num_heads, D, out_features)``.
-        rngs: a ``RngStream``, a fork of the stream ``dropout``; ``None`` without ``keep_rngs`` or dropout.
+        rngs: a ``RngStream``, a fork of the ``dropout`` stream; ``None`` without ``keep_rngs`` or dropout.
         cached_key, cached_value: ``Cache``, ``(..., length, num_kv_heads, D)``; ``None`` before ``init_cache``.
         cache_index: ``Cache``, ``()``, or the batch axes with ``per_sequence``, int32: how many positions are in the
             cache; ``None`` before ``init_cache``.
@@ -65,28 +65,28 @@ class MultiHeadAttention(Module):
     Args:
         num_heads: number of heads.
         in_features: length of the last axis of ``inputs_q``.
-        qkv_features: number of features of all heads together; ``None`` takes ``in_features``.
-        out_features: length of the last axis of ``y``, or lengths of its last axes; ``None`` takes ``in_features``.
-        num_kv_heads: number of heads of keys and values, each of which serves a group of query heads; ``None`` takes
+        qkv_features: number of features of all heads together; ``None`` means ``in_features``.
+        out_features: length of the last axis of ``y``, or lengths of its last axes; ``None`` means ``in_features``.
+        num_kv_heads: number of heads of keys and values, each shared by a group of query heads; ``None`` means
             ``num_heads``.
-        in_kv_features: length of the last axis of ``inputs_k`` and ``inputs_v``; ``None`` takes ``in_features``.
-        dtype: dtype to compute in; ``None`` takes the common one of inputs and parameters.
+        in_kv_features: length of the last axis of ``inputs_k`` and ``inputs_v``; ``None`` means ``in_features``.
+        dtype: dtype to compute in; ``None`` means the common dtype of inputs and parameters.
         param_dtype: dtype in which the parameters are stored.
         broadcast_dropout: whether all heads and batch entries drop the same weights.
         dropout_rate: the probability with which an attention weight is dropped.
-        deterministic: whether to drop nothing; ``None`` leaves it to each call. Only asked for with a positive rate.
+        deterministic: whether to drop nothing; ``None`` leaves it to each call. Required only if the rate is positive.
         precision: of the products; see ``jax.lax.Precision``.
         kernel_init: initializer of the kernels.
-        out_kernel_init: initializer of the kernel of ``out``; ``None`` takes ``kernel_init``.
+        out_kernel_init: initializer of the kernel of ``out``; ``None`` means ``kernel_init``.
         bias_init: initializer of the biases.
-        out_bias_init: initializer of the bias of ``out``; ``None`` takes ``bias_init``.
+        out_bias_init: initializer of the bias of ``out``; ``None`` means ``bias_init``.
         use_bias: whether the four projections have a bias.
         attention_fn: replaces ``plait.dot_product_attention``. It is called with query, key and value, and with the
             keywords ``mask, dropout_rng, dropout_rate, broadcast_dropout, deterministic, dtype, precision, module,
             is_causal``.
         decode: whether to decode step by step; ``None`` leaves it to each call.
-        normalize_qk: whether to normalise queries and keys before they are compared (arXiv:2302.05442).
-        rotary_fn: turns queries and keys by their positions: ``(x, positions) -> x``, for example
+        normalize_qk: whether to normalise queries and keys before their product (arXiv:2302.05442).
+        rotary_fn: rotates queries and keys by their positions: ``(x, positions) -> x``, for example
             ``plait.apply_rotary_embedding``. While decoding the position is the index in the cache.
         qkv_promote_dtype: ``promote_dtype`` of ``query``, ``key`` and ``value``.
         out_promote_dtype: ``promote_dtype`` of ``out``.
@@ -95,8 +95,8 @@ class MultiHeadAttention(Module):
         out_dot_general: ``dot_general`` of ``out``.
         qkv_dot_general_cls: ``dot_general_cls`` of ``query``, ``key`` and ``value``.
         out_dot_general_cls: ``dot_general_cls`` of ``out``.
-        rngs: draws one key of the stream ``params`` for each parameter, and one of ``dropout`` for a stream to keep.
-        keep_rngs: whether to keep a stream of its own for dropout; otherwise each call must be given one.
+        rngs: draws one key from the ``params`` stream for each parameter, and one from ``dropout`` for its own stream.
+        keep_rngs: whether the layer keeps its own stream for dropout; otherwise pass one in each call.
         kernel_metadata: metadata of the kernels.
         out_kernel_metadata: metadata of the kernel of ``out``; if empty, that of the kernels.
         bias_metadata: metadata of the biases.
@@ -105,10 +105,10 @@ class MultiHeadAttention(Module):
         key_ln_scale_metadata: metadata of the scale of ``key_ln``.
 
     Raises:
-        ArgumentError: the heads do not divide ``qkv_features``, or those of keys the heads; a switch is ``None`` here
-            and in the call; values are given without keys; a cache is missing or full.
+        ArgumentError: ``num_heads`` does not divide ``qkv_features``, or ``num_kv_heads`` not ``num_heads``; a switch
+            is ``None`` here and in the call; values are given without keys; a cache is missing or full.
         ShapeError: an input or mask does not fit, or a decoding step does not fit the cache.
-        StreamError: there is no stream for dropout, here or in the call.
+        StreamError: neither the layer nor the call has a stream for dropout.
         ArgumentTypeError: the ``rngs`` of a call is of another type.
 
     Example:
@@ -268,15 +268,15 @@ class MultiHeadAttention(Module):
         """Attend from ``inputs_q`` to ``inputs_k``.
 
         Args:
-            inputs_q: what to look from.
-            inputs_k: what to look at; ``None`` takes ``inputs_q``.
-            inputs_v: what to take; ``None`` takes ``inputs_k``.
-            mask: which keys each query may look at: those whose entry is not zero.
+            inputs_q: projected to the queries.
+            inputs_k: projected to the keys; ``None`` means ``inputs_q``.
+            inputs_v: projected to the values; ``None`` means ``inputs_k``.
+            mask: which keys each query may attend to: those whose entry is not zero.
             deterministic: whether to drop nothing.
-            rngs: what to draw dropout from: streams, a stream, or a key; ``None`` takes the layer's own stream.
+            rngs: source of dropout: an ``Rngs``, a stream, or a key; ``None`` means the layer's own stream.
             sow_weights: whether to sow the weights as ``attention_weights`` of kind ``Intermediate``.
-            decode: whether this is a step of decoding.
-            is_causal: whether each position may only look at itself and at earlier ones.
+            decode: whether this is a decoding step.
+            is_causal: whether each position may only attend to itself and to earlier ones.
             out_sharding: sharding of the result.
             qkv_sharding: sharding of the projected queries, keys and values.
         """
@@ -295,7 +295,7 @@ class MultiHeadAttention(Module):
         if step is not None:
             key, value = self._with_step(key, value, step)
             past = past_mask(key, step_positions(query, step))
-            is_causal = False  # the mask over the cache says it; as a rule on indices it would allow the first key only
+            is_causal = False  # the cache's mask is causal; a rule on indices would allow only the first key
         key_for_dropout = None
         if self.dropout_rate > 0:
             deterministic = resolve_switch("deterministic", deterministic, self.deterministic, layer=self)
@@ -318,7 +318,7 @@ class MultiHeadAttention(Module):
                 is_causal=is_causal,
             )
         except ShapeError as error:
-            # The function does not know whose inputs these are.
+            # The function does not know which layer these inputs belong to.
             raise ShapeError(error.message, **{"at": describe_place(self), **error.parts}) from error
         y = self.out(y, out_sharding=out_sharding)
         if step is not None:
@@ -326,7 +326,7 @@ class MultiHeadAttention(Module):
         return y
 
     def _inputs(self, q: Array, k: Array | None, v: Array | None) -> tuple[Array, Array]:
-        """Keys' and values' inputs, after a look at the shapes of all three."""
+        """The inputs of keys and values, after all three shapes are checked."""
         if k is None:
             if v is not None:
                 raise ArgumentError(
@@ -334,7 +334,7 @@ class MultiHeadAttention(Module):
                     at=describe_place(self),
                     found="inputs_k=None and an array for inputs_v",
                     expected="inputs_k wherever there is inputs_v",
-                    do="to use one array for both, give it as inputs_k and leave inputs_v out",
+                    do="to use one array for both, pass it as inputs_k and omit inputs_v",
                 )
             k = q
         v = k if v is None else v
@@ -353,12 +353,12 @@ class MultiHeadAttention(Module):
         return k, v
 
     def init_cache(self, input_shape: Shape, dtype: DTypeLike = jnp.float32, *, per_sequence: bool = False) -> None:
-        """Make an empty cache, for decoding from the first position on.
+        """Make an empty cache, to decode from the first position.
 
         Args:
             input_shape: the shape of all steps together: ``(..., length, in_features)``.
-            dtype: dtype in which keys and values are kept.
-            per_sequence: whether each sequence of the batch has a position of its own.
+            dtype: dtype in which keys and values are stored.
+            per_sequence: whether each sequence of the batch has its own position.
 
         Raises:
             ShapeError: the shape has fewer than two axes.
@@ -405,7 +405,7 @@ class MultiHeadAttention(Module):
             decode: whether to decode step by step.
             batch_size: the batch axes of a new, empty cache; together with ``max_length``.
             max_length: the number of positions of the new cache.
-            per_sequence: whether each sequence has a position of its own in the new cache.
+            per_sequence: whether each sequence has its own position in the new cache.
 
         Raises:
             ArgumentError: only one of ``batch_size`` and ``max_length`` is given.
@@ -429,7 +429,7 @@ class MultiHeadAttention(Module):
 
 
 def _combined(mask: ArrayLike | None, past: Array | None) -> ArrayLike | None:
-    """The mask of the call together with that of the cache."""
+    """The call's mask combined with the cache's."""
     if mask is None or past is None:
         return past if mask is None else mask
     mask = jnp.asarray(mask)

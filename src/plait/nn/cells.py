@@ -1,7 +1,7 @@
 """Recurrent cells: one step of a sequence, ``(carry, x) -> (carry, y)``.
 
-A cell is the recurrence alone; ``RNN`` runs one over a sequence. Every cell has two kinds of kernels: those of the
-input, and the recurrent ones, which start orthogonal so that gradients neither grow nor shrink over many steps.
+A cell computes one step; ``RNN`` runs it over a sequence. Every cell has two kinds of kernels: input kernels and
+recurrent ones. The recurrent ones start orthogonal, so gradients neither grow nor shrink over many steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Carry = Any
 
 
 class RNNCellBase(Module):
-    """What ``RNN`` asks of a cell: a step, a first carry, and the number of feature axes. (rule L33)
+    """The interface that ``RNN`` needs: a step, an initial carry, and the number of feature axes. (rule L33)
 
     Example:
         >>> class Sum(plait.RNNCellBase):
@@ -46,10 +46,10 @@ class RNNCellBase(Module):
     """
 
     def __call__(self, carry: Carry, inputs: Array) -> tuple[Carry, Array]:
-        """One step.
+        """Compute one step.
 
         Returns:
-            The next carry, of the structure and shapes of ``carry``, and the output of the step.
+            The next carry, with the structure and shapes of ``carry``, and the output of the step.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define __call__(carry, inputs)")
 
@@ -59,12 +59,12 @@ class RNNCellBase(Module):
         rngs: Rngs | RngStream | None = None,
         carry_init: Initializer | None = None,
     ) -> Carry:
-        """The carry of the first step.
+        """The initial carry.
 
         Args:
             input_shape: shape of the input of one step, batch axes included.
-            rngs: where keys are drawn from.
-            carry_init: initializer; ``None`` takes the cell's own.
+            rngs: the source of random keys.
+            carry_init: initializer; ``None`` means the cell's own.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define initialize_carry(input_shape, rngs)")
 
@@ -74,11 +74,11 @@ class RNNCellBase(Module):
         raise NotImplementedError(f"{type(self).__name__} does not define the property num_feature_axes")
 
     def _check_inputs(self, inputs: Any) -> None:
-        """Raise if the cell does not take inputs of this shape. Whoever runs copies of the cell asks it before."""
+        """Raise if the cell does not take inputs of this shape. ``RNN`` calls it before it runs copies of the cell."""
 
 
 class _Cell(RNNCellBase):
-    """What the cells below have in common: vectors of features, and a carry of one or more hidden vectors."""
+    """Base of the cells below: inputs are vectors of features, the carry is one or more hidden vectors."""
 
     CARRIED: ClassVar[tuple[str, ...]] = ("h",)  # names of the vectors in the carry; one is not wrapped in a tuple
 
@@ -94,15 +94,15 @@ class _Cell(RNNCellBase):
         rngs: Rngs | RngStream | None = None,
         carry_init: Initializer | None = None,
     ) -> Carry:
-        """The carry of the first step: zeros of ``param_dtype``, or what an initializer makes.
+        """The initial carry: zeros of ``param_dtype``, or what an initializer returns.
 
         Args:
             input_shape: shape of the input of one step, batch axes included.
-            rngs: draws one key of the stream ``carry`` for each vector of the carry; ``None`` takes the cell's own.
-            carry_init: initializer; ``None`` takes the cell's own.
+            rngs: draws one key from the ``carry`` stream for each vector of the carry; ``None`` means the cell's own.
+            carry_init: initializer; ``None`` means the cell's own.
 
         Raises:
-            StreamError: ``rngs`` is ``None``, and the cell holds no stream (``keep_rngs``).
+            StreamError: ``rngs`` is ``None``, and the cell keeps no stream (``keep_rngs``).
             ArgumentTypeError: ``rngs`` is of another type.
         """
         rngs = self.rngs if rngs is None else rngs
@@ -143,7 +143,7 @@ class _Cell(RNNCellBase):
                 found=f"a tuple of shapes {shapes}" if is_tuple else f"an array of shape {shapes}",
                 expected=(f"the tuple ({', '.join(self.CARRIED)}), each" if several else "one array")
                 + f" of shape (..., {hidden}), since hidden_features={self.hidden_features}",
-                do="start from cell.initialize_carry(x.shape, rngs), and hand on what the cell returns first",
+                do="start from cell.initialize_carry(x.shape, rngs), and pass on the carry that the cell returns first",
             )
 
     def _linears(
@@ -157,7 +157,7 @@ class _Cell(RNNCellBase):
         bias_metadata: Mapping[str, Any],
         **options: Any,
     ) -> tuple[Callable[..., Linear], Callable[..., Linear]]:
-        """What makes the linear maps of the input, and the recurrent ones: called with a size, and ``use_bias``."""
+        """Factories of the input's linear maps and of the recurrent ones; called with a size and ``use_bias``."""
         make = functools.partial(Linear, bias_init=bias_init, bias_metadata=bias_metadata, **options)
         return (
             functools.partial(make, self.in_features, kernel_init=kernel_init, kernel_metadata=kernel_metadata),
@@ -181,9 +181,9 @@ def _kernel(cell: Any, what: str) -> Any:
 
 def _no_stream(cell: _Cell) -> StreamError:
     return StreamError(
-        f"{type(cell).__name__} has no random stream to draw the first carry from",
+        f"{type(cell).__name__} has no random stream to draw the initial carry from",
         at=describe_place(cell),
-        found="rngs=None, and a cell that keeps no stream of its own",
+        found="rngs=None, and a cell that keeps no stream",
         expected="an Rngs or a RngStream",
         do="pass one: cell.initialize_carry(shape, plait.Rngs(carry=0)); or to the RNN that runs the cell: "
         "plait.RNN(cell, rngs=rngs) or rnn(x, rngs=rngs); or make the cell with keep_rngs=True",
@@ -191,7 +191,7 @@ def _no_stream(cell: _Cell) -> StreamError:
 
 
 class SimpleCell(_Cell):
-    """The plain recurrence of Elman: ``h' = activation(W_i x + b + W_h h)``; the output is ``h'``.
+    """Elman's simple recurrence: ``h' = activation(W_i x + b + W_h h)``; the output is ``h'``.
 
     Shapes:
         carry, y: ``(..., hidden_features)``. x: ``(..., in_features)``.
@@ -204,17 +204,17 @@ class SimpleCell(_Cell):
     Args:
         in_features: length of the last axis of ``x``.
         hidden_features: length of the last axis of the carry.
-        dtype: dtype to compute in; ``None`` takes the common one of input, carry and parameters.
-        param_dtype: dtype in which the parameters are stored, and of the first carry.
-        carry_init: initializer of the first carry; ``None`` gives zeros.
+        dtype: dtype to compute in; ``None`` means the common dtype of input, carry and parameters.
+        param_dtype: dtype in which the parameters are stored, and of the initial carry.
+        carry_init: initializer of the initial carry; ``None`` gives zeros.
         residual: whether to add ``h`` before the activation.
         activation_fn: the activation.
         kernel_init: initializer of the kernel of the input.
         recurrent_kernel_init: initializer of the recurrent kernel.
         bias_init: initializer of the bias.
         promote_dtype: replaces the function that brings input and parameters to one dtype.
-        keep_rngs: whether to keep a fork of the stream ``carry``, for ``initialize_carry`` without ``rngs``.
-        rngs: draws one key of the stream ``params`` for each parameter.
+        keep_rngs: whether to keep a fork of the ``carry`` stream, for ``initialize_carry`` without ``rngs``.
+        rngs: draws one key from the ``params`` stream for each parameter.
         kernel_metadata: metadata of the kernel of the input.
         recurrent_kernel_metadata: metadata of the recurrent kernel.
         bias_metadata: metadata of the bias.
@@ -285,7 +285,7 @@ class SimpleCell(_Cell):
 
 
 class _GatedCell(_Cell):
-    """A cell with gates: LSTM and GRU differ in their linear maps and in the step."""
+    """Base of LSTM and GRU, which differ in their linear maps and in the step."""
 
     def __init__(
         self,
@@ -336,7 +336,7 @@ class _GatedCell(_Cell):
 
 
 class LSTMCell(_GatedCell):
-    """Long short-term memory: gates decide what a memory ``c`` forgets, takes in and shows.
+    """Long short-term memory: gates decide what the memory ``c`` forgets, adds and outputs.
 
     With ``σ`` the gate function and ``φ`` the activation::
 
@@ -364,18 +364,18 @@ class LSTMCell(_GatedCell):
         kernel_init: initializer of the kernels of the input.
         recurrent_kernel_init: initializer of the recurrent kernels.
         bias_init: initializer of the biases.
-        dtype: dtype of the products; ``None`` takes the common one of input or carry and parameters.
-        param_dtype: dtype in which the parameters are stored, and of the first carry.
-        carry_init: initializer of the first carry; ``None`` gives zeros.
+        dtype: dtype of the products; ``None`` means the common dtype of input or carry and parameters.
+        param_dtype: dtype in which the parameters are stored, and of the initial carry.
+        carry_init: initializer of the initial carry; ``None`` gives zeros.
         promote_dtype: replaces the function that brings input and parameters to one dtype.
-        keep_rngs: whether to keep a fork of the stream ``carry``, for ``initialize_carry`` without ``rngs``.
-        rngs: draws one key of the stream ``params`` for each parameter.
+        keep_rngs: whether to keep a fork of the ``carry`` stream, for ``initialize_carry`` without ``rngs``.
+        rngs: draws one key from the ``params`` stream for each parameter.
         kernel_metadata: metadata of the kernels of the input.
         recurrent_kernel_metadata: metadata of the recurrent kernels.
         bias_metadata: metadata of the biases.
 
     Raises:
-        ShapeError: the last axis of ``x`` or of the carry has another length, or the carry is no pair.
+        ShapeError: the last axis of ``x`` or of the carry has another length, or the carry is not a pair.
 
     Example:
         >>> cell = plait.LSTMCell(3, 4, rngs=plait.Rngs(0))
@@ -411,9 +411,9 @@ class LSTMCell(_GatedCell):
 
 
 class OptimizedLSTMCell(_GatedCell):
-    """``LSTMCell`` with the kernels of its gates side by side: the same function, in two products instead of eight.
+    """``LSTMCell`` with the kernels of its gates concatenated: the same function, in two products instead of eight.
 
-    The gates stand in the order ``i, f, g, o`` along the last axis of the kernels.
+    The order of the gates along the last axis of the kernels is ``i, f, g, o``.
 
     Shapes:
         carry: ``(c, h)``, each ``(..., hidden_features)``. x: ``(..., in_features)``. y: ``(..., hidden_features)``.
@@ -431,18 +431,18 @@ class OptimizedLSTMCell(_GatedCell):
         kernel_init: initializer of the kernel of the input.
         recurrent_kernel_init: initializer of the recurrent kernel, called for the whole of it.
         bias_init: initializer of the bias.
-        dtype: dtype of the products; ``None`` takes the common one of input or carry and parameters.
-        param_dtype: dtype in which the parameters are stored, and of the first carry.
-        carry_init: initializer of the first carry; ``None`` gives zeros.
+        dtype: dtype of the products; ``None`` means the common dtype of input or carry and parameters.
+        param_dtype: dtype in which the parameters are stored, and of the initial carry.
+        carry_init: initializer of the initial carry; ``None`` gives zeros.
         promote_dtype: replaces the function that brings input and parameters to one dtype.
-        keep_rngs: whether to keep a fork of the stream ``carry``, for ``initialize_carry`` without ``rngs``.
-        rngs: draws one key of the stream ``params`` for each parameter.
+        keep_rngs: whether to keep a fork of the ``carry`` stream, for ``initialize_carry`` without ``rngs``.
+        rngs: draws one key from the ``params`` stream for each parameter.
         kernel_metadata: metadata of the kernel of the input.
         recurrent_kernel_metadata: metadata of the recurrent kernel.
         bias_metadata: metadata of the bias.
 
     Raises:
-        ShapeError: the last axis of ``x`` or of the carry has another length, or the carry is no pair.
+        ShapeError: the last axis of ``x`` or of the carry has another length, or the carry is not a pair.
 
     Example:
         >>> cell = plait.OptimizedLSTMCell(3, 4, rngs=plait.Rngs(0))
@@ -469,7 +469,7 @@ class OptimizedLSTMCell(_GatedCell):
 
 
 class GRUCell(_GatedCell):
-    """Gated recurrent unit: a reset gate and an update gate, and no memory besides the output.
+    """Gated recurrent unit: a reset gate and an update gate, and no memory other than the output.
 
     With ``σ`` the gate function and ``φ`` the activation::
 
@@ -478,7 +478,7 @@ class GRUCell(_GatedCell):
         n = φ(W_in x + b_in + r · (W_hn h))    candidate
         h' = (1 − z) · n + z · h
 
-    The output is ``h'``. The gates stand in the order ``r, z, n`` along the last axis of the kernels.
+    The output is ``h'``. The order of the gates along the last axis of the kernels is ``r, z, n``.
 
     Shapes:
         carry, y: ``(..., hidden_features)``. x: ``(..., in_features)``.
@@ -496,12 +496,12 @@ class GRUCell(_GatedCell):
         kernel_init: initializer of the kernel of the input.
         recurrent_kernel_init: initializer of the recurrent kernel, called for the whole of it.
         bias_init: initializer of the bias.
-        dtype: dtype of the products; ``None`` takes the common one of input or carry and parameters.
-        param_dtype: dtype in which the parameters are stored, and of the first carry.
-        carry_init: initializer of the first carry; ``None`` gives zeros.
+        dtype: dtype of the products; ``None`` means the common dtype of input or carry and parameters.
+        param_dtype: dtype in which the parameters are stored, and of the initial carry.
+        carry_init: initializer of the initial carry; ``None`` gives zeros.
         promote_dtype: replaces the function that brings input and parameters to one dtype.
-        keep_rngs: whether to keep a fork of the stream ``carry``, for ``initialize_carry`` without ``rngs``.
-        rngs: draws one key of the stream ``params`` for each parameter.
+        keep_rngs: whether to keep a fork of the ``carry`` stream, for ``initialize_carry`` without ``rngs``.
+        rngs: draws one key from the ``params`` stream for each parameter.
         kernel_metadata: metadata of the kernel of the input.
         recurrent_kernel_metadata: metadata of the recurrent kernel.
         bias_metadata: metadata of the bias.

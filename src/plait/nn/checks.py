@@ -1,6 +1,6 @@
-"""Checks that layers share: the shapes they take, and the switches that somebody has to set.
+"""Checks that layers share: the shapes they take, and the switches that must be set.
 
-Each check costs a comparison when all is well. Only when it fails is the layer's path looked up, so that the error says
+A check that passes costs one comparison. Only a failing check looks up the layer's path, for an error that says
 ``encoder.layers[3] (a Linear)``.
 """
 
@@ -27,7 +27,7 @@ def shape_of(x: Any) -> tuple[int, ...]:
 
 
 def check_array(x: Any, *, layer: Module) -> None:
-    """The input must not be a list or tuple, which JAX does not take for an array.
+    """The input must not be a list or tuple, which JAX does not accept as an array.
 
     Raises:
         ArgumentTypeError: names the layer's path and the type.
@@ -37,29 +37,29 @@ def check_array(x: Any, *, layer: Module) -> None:
             f"{with_article(type(layer).__name__)} takes an array",
             at=describe_place(layer),
             found=describe_type(x),
-            expected="an array of JAX or NumPy",
+            expected="a JAX or NumPy array",
             do="convert it first: jnp.asarray(x)",
         )
 
 
 def weight_length(weight: Any, axis: int, otherwise: int) -> int:
-    """The length of an axis of a weight, which need not be that of its constructor: under ``shard_map`` it is a part.
+    """The length of an axis of a weight, which may differ from the constructor's: ``shard_map`` passes a shard.
 
     Args:
         weight: its value.
-        otherwise: for a weight that has no such axis, such as one that a ``promote_dtype`` of its own unpacks.
+        otherwise: the length if the weight has no such axis, such as one that a custom ``promote_dtype`` unpacks.
     """
     shape = getattr(weight, "shape", ())
     return shape[axis] if -len(shape) <= axis < len(shape) else otherwise
 
 
 def _because(layer: Module, size_name: str, size: int) -> str:
-    """Where a length comes from: the constructor, or a weight that has another one by now."""
+    """Where a length comes from: the constructor, or a weight whose length has changed since."""
     made = getattr(layer, size_name, size)
     made = made[-1] if isinstance(made, tuple) and made else made
     if made == size or isinstance(made, (tuple, Mapping)):
         return f"{size_name}={size}"
-    return f"that is what its weights have now; it was made with {size_name}={made}"
+    return f"its weights have that length now; it was made with {size_name}={made}"
 
 
 def check_last_axis(x: Any, size: int, *, layer: Module, size_name: str = "in_features") -> None:
@@ -78,7 +78,7 @@ def check_last_axis(x: Any, size: int, *, layer: Module, size_name: str = "in_fe
             at=describe_place(layer),
             found=f"an input of shape {shape}",
             expected=f"shape (..., {size}), since {_because(layer, size_name, size)}",
-            do=f"give it an input with {size} features, or make the layer for this input: {actual}",
+            do=f"pass an input with {size} features, or make the layer for this input: {actual}",
         )
 
 
@@ -137,7 +137,7 @@ def check_same_shape(x: Any, shape: Sequence[int], *, layer: Module, name: str, 
 
 
 def resolve_switch(name: str, call: bool | None, attribute: bool | None, *, layer: Module) -> bool:
-    """The value of a mode switch: the call's, otherwise the attribute's. (rule L7)
+    """The value of a mode switch: from the call, otherwise from the attribute. (rule L7)
 
     Raises:
         ArgumentError: both are ``None``; names the switch and the three ways to set it.
@@ -184,11 +184,11 @@ def check_rngs(rngs: Any, *, layer: Module) -> None:
 
 
 def wrong_rngs(rngs: Any, layer: Module, expected: str) -> ArgumentTypeError:
-    """The error of a layer that was given something else as ``rngs``."""
+    """The error of a layer whose ``rngs`` is something else."""
     kind = type(layer).__name__
     seed = rngs if isinstance(rngs, int) and not isinstance(rngs, bool) else 0
     return ArgumentTypeError(
-        f"rngs of {with_article(kind)} is of a type that it cannot draw from",
+        f"{with_article(kind)} cannot draw keys from rngs of this type",
         at=describe_place(layer),
         found=describe_type(rngs),
         expected=expected,

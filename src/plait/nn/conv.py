@@ -1,6 +1,6 @@
 """Convolutions over any number of spatial axes, channels last.
 
-A layer takes any number of batch axes, none included: they are folded into one for JAX and unfolded after.
+A layer takes any number of batch axes, also none: it reshapes them to one for JAX, and back afterwards.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from .promotion import add_bias, promote_dtype
 Pairs = tuple[tuple[int, int], ...]
 Padding = str | int | Sequence[int | tuple[int, int]]
 
-# What jnp.pad does at the border; the convolution itself is then a valid one.
+# Modes of jnp.pad; the convolution itself is then "VALID".
 _BORDERS = {"CIRCULAR": "wrap", "REFLECT": "reflect", "CAUSAL": "constant"}
 
 
 class Conv(Module):
-    """Convolution with a learned kernel: each output position sees a window of the input.
+    """Convolution with a learned kernel: each output position depends on a window of the input.
 
     Shapes:
         x: ``(..., *spatial, in_features)``. y: ``(..., *spatial_out, out_features)``; any number of batch axes.
@@ -51,10 +51,10 @@ class Conv(Module):
             pads the beginning only), a number for all sides, or per axis a number or a pair (before, after).
         input_dilation: spacing of the input's elements; ``None`` means 1.
         kernel_dilation: spacing of the window's elements; ``None`` means 1.
-        feature_group_count: number of groups of channels that do not see each other.
+        feature_group_count: number of groups of channels that are convolved separately.
         use_bias: whether to add a bias.
         mask: multiplies the kernel, in its shape; ``None`` for none.
-        dtype: dtype to compute in; ``None`` takes the common one of input and parameters.
+        dtype: dtype to compute in; ``None`` means the common dtype of input and parameters.
         param_dtype: dtype in which the parameters are stored.
         precision: of the products; see ``jax.lax.Precision``.
         kernel_init: initializer of ``kernel``.
@@ -62,14 +62,14 @@ class Conv(Module):
         conv_general_dilated: replaces ``jax.lax.conv_general_dilated``.
         promote_dtype: replaces the function that brings input and parameters to one dtype.
         preferred_element_type: dtype in which products are accumulated and returned.
-        rngs: draws one key of the stream ``params`` for each parameter.
+        rngs: draws one key from the ``params`` stream for each parameter.
         kernel_metadata: metadata of ``kernel``.
         bias_metadata: metadata of ``bias``.
 
     Raises:
-        ShapeError: the input does not have ``in_features`` channels or all spatial axes, or the mask is not of the
+        ShapeError: the input does not have ``in_features`` channels or all spatial axes, or the mask does not have the
             kernel's shape.
-        ArgumentError: the groups do not divide the channels, or the padding has no such form.
+        ArgumentError: the groups do not divide the channels, or the padding has another form.
 
     Example:
         >>> layer = plait.Conv(3, 8, (5, 5), padding="VALID", rngs=plait.Rngs(0))
@@ -165,12 +165,12 @@ class ConvTranspose(Module):
         out_features: channels of the output.
         kernel_size: window length per spatial axis; an integer means one spatial axis.
         strides: steps between windows, one number for all axes or one each; ``None`` means 1.
-        padding: ``"SAME"``, ``"VALID"``, ``"CIRCULAR"`` (what falls off one end is added at the other), a number for
+        padding: ``"SAME"``, ``"VALID"``, ``"CIRCULAR"`` (what exceeds one end is added at the other), a number for
             all sides, or per axis a number or a pair (before, after).
         kernel_dilation: spacing of the window's elements; ``None`` means 1.
         use_bias: whether to add a bias.
         mask: multiplies the kernel, in its shape; ``None`` for none.
-        dtype: dtype to compute in; ``None`` takes the common one of input and parameters.
+        dtype: dtype to compute in; ``None`` means the common dtype of input and parameters.
         param_dtype: dtype in which the parameters are stored.
         precision: of the products; see ``jax.lax.Precision``.
         kernel_init: initializer of ``kernel``.
@@ -178,14 +178,14 @@ class ConvTranspose(Module):
         transpose_kernel: flip the window and swap its channel axes, as the gradient of ``Conv`` does.
         promote_dtype: replaces the function that brings input and parameters to one dtype.
         preferred_element_type: dtype in which products are accumulated and returned.
-        rngs: draws one key of the stream ``params`` for each parameter.
+        rngs: draws one key from the ``params`` stream for each parameter.
         kernel_metadata: metadata of ``kernel``.
         bias_metadata: metadata of ``bias``.
 
     Raises:
-        ShapeError: the input does not have ``in_features`` channels or all spatial axes, or the mask is not of the
+        ShapeError: the input does not have ``in_features`` channels or all spatial axes, or the mask does not have the
             kernel's shape.
-        ArgumentError: the padding has no such form.
+        ArgumentError: the padding has another form.
 
     Example:
         >>> layer = plait.ConvTranspose(3, 4, (2, 2), strides=2, rngs=plait.Rngs(0))
@@ -295,7 +295,7 @@ def promoted_with_mask(x: Any, layer: Conv | ConvTranspose) -> tuple[Array, Arra
 
 
 def fold_batch(x: Array, n_spatial: int) -> tuple[Array, Callable[[Array], Array]]:
-    """``x`` with exactly one batch axis, and the function that gives a result the batch axes of ``x`` back."""
+    """``x`` with exactly one batch axis, and a function that restores the batch axes of ``x`` on a result."""
     batch = x.shape[: x.ndim - n_spatial - 1]
     if len(batch) == 1:
         return x, lambda y: y
@@ -307,7 +307,7 @@ def per_axis(value: int | Sequence[int] | None, layer: Conv | ConvTranspose, nam
     """One number for each spatial axis.
 
     Raises:
-        ArgumentError: names the argument, and both numbers of axes.
+        ArgumentError: names the argument and both values.
     """
     n_spatial = len(layer.kernel_size)
     if value is None or isinstance(value, int):
@@ -324,10 +324,10 @@ def per_axis(value: int | Sequence[int] | None, layer: Conv | ConvTranspose, nam
 
 
 def resolve_padding(padding: Padding, layer: Conv | ConvTranspose) -> str | Pairs:
-    """A padding as JAX takes it, or one of the names of this file.
+    """A padding as JAX takes it, or one of the names in this file.
 
     Raises:
-        ArgumentError: it is none of the known names, nor a number, nor one entry per spatial axis.
+        ArgumentError: it is not a known name, a number, or one entry per spatial axis.
     """
     n_spatial = len(layer.kernel_size)
     if isinstance(padding, str):
@@ -354,7 +354,7 @@ def _bad_padding(padding: Any, layer: Conv | ConvTranspose, known: str) -> Argum
 
 
 def _with_border(x: Array, padding: str, dilation: Sequence[int], *, layer: Conv | ConvTranspose) -> Array:
-    """The input with the border that a valid convolution needs, so that its length stays (at stride 1)."""
+    """The padded input: a ``VALID`` convolution at stride 1 then returns the original length."""
     extents = [(size - 1) * spacing for size, spacing in zip(layer.kernel_size, dilation, strict=True)]
     if padding == "CAUSAL":
         if len(extents) != 1:
@@ -372,10 +372,10 @@ def channels_last(n_spatial: int) -> lax.ConvDimensionNumbers:
 
 
 def _wrapped_sum(y: Array, lengths: Sequence[int], *, flipped: bool) -> Array:
-    """The spatial axes of ``y`` wound around circles of the given lengths, with what meets added.
+    """The spatial axes of ``y`` wrapped around to the given lengths; entries that coincide are added.
 
-    The middle of ``y`` keeps its place on the circle, as with ``"SAME"`` padding. A flipped window hangs over the other
-    way when the overhang is odd.
+    The middle of ``y`` keeps its position, as with ``"SAME"`` padding. If the excess is odd, a flipped window has the
+    longer part at the other end.
     """
     for axis, length in enumerate(lengths, start=1):
         overhang = y.shape[axis] - length

@@ -1,9 +1,9 @@
 """Dot-product attention: each query takes a weighted mean of the values, by the similarity of their keys. (rule F4)
 
-There are two ways to the same result. ``jax.nn.dot_product_attention`` is taken wherever it can be, since it may use
-fused kernels that never hold all the weights in memory. Where the weights themselves are needed (to drop or to sow
-some), or where it cannot follow (another depth of values, a precision, float64), they are computed here. Either way
-logits and softmax are in float32 or wider.
+There are two implementations. ``jax.nn.dot_product_attention`` is used whenever possible: its fused kernels never store
+all the weights. If the weights themselves are needed (for dropout or to sow them), or if JAX's
+function lacks support (values of another depth, a precision, float64), they are computed here. Either way logits and
+softmax are in float32 or wider.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def dot_product_attention(
 ) -> Array:
     """Attention: ``softmax(query · keyᵀ / sqrt(D) + bias) · value``.
 
-    With fewer heads of keys and values than of queries, each of them serves a group of neighbouring query heads
-    (arXiv:2305.13245). Where a mask allows a query no key at all, it takes the plain mean of the values.
+    If keys and values have fewer heads than queries, each key head serves a group of adjacent query heads
+    (arXiv:2305.13245). A query for which the mask allows no key gets the plain mean of the values.
 
     Shapes:
         query: ``(..., Tq, H, D)``. key: ``(..., Tk, Hk, D)``. value: ``(..., Tk, Hk, Dv)``; ``Hk`` divides ``H``.
@@ -58,24 +58,24 @@ def dot_product_attention(
         key: the keys.
         value: the values.
         bias: added to the logits.
-        mask: which keys each query may look at: those whose entry is not zero.
+        mask: which keys each query may attend to: those whose entry is not zero.
         broadcast_dropout: whether all heads and batch entries drop the same weights.
-        dropout_rng: the key to draw what is dropped; used with a positive rate unless ``deterministic``.
+        dropout_rng: the random key for dropout; used if the rate is positive and ``deterministic`` is not set.
         dropout_rate: the probability with which a weight is dropped.
         deterministic: whether to drop nothing.
-        dtype: dtype to compute in; ``None`` takes the common one of query, key and value.
+        dtype: dtype to compute in; ``None`` means the common dtype of query, key and value.
         precision: of the products; see ``jax.lax.Precision``.
         module: sows the weights, before dropout, as ``attention_weights`` of kind ``Intermediate``.
         promote_dtype: replaces the function that brings query, key and value to one dtype.
-        is_causal: whether query ``i`` may only look at the keys up to ``i``.
-        implementation: that of ``jax.nn.dot_product_attention``: ``"cudnn"`` asks for the fused kernel on a GPU,
-            which takes bfloat16 and float16; ``None`` leaves it to JAX.
+        is_causal: whether query ``i`` may only attend to keys up to ``i``.
+        implementation: that of ``jax.nn.dot_product_attention``: ``"cudnn"`` requests the fused kernel on a GPU,
+            which takes bfloat16 and float16; ``None`` lets JAX choose.
 
     Raises:
         ShapeError: the ranks, batch axes, lengths, heads or depths do not fit each other, or a mask or bias does not
             broadcast.
-        StreamError: something is to be dropped, and there is no ``dropout_rng``.
-        ArgumentError: an ``implementation`` is asked for where ``jax.nn.dot_product_attention`` cannot be used.
+        StreamError: weights are to be dropped, and ``dropout_rng`` is ``None``.
+        ArgumentError: an ``implementation`` is requested, and ``jax.nn.dot_product_attention`` cannot be used.
 
     Example:
         >>> key = jnp.eye(2).reshape(2, 1, 2)  # two keys, one head, two features
@@ -100,7 +100,7 @@ def dot_product_attention(
             f"this attention cannot be computed by implementation={implementation!r}",
             found=obstacle,
             expected="no dropout, no sown weights, no precision, values of the keys' shape, and at most float32",
-            do="leave implementation out, which chooses by itself",
+            do="omit implementation: plait then chooses one",
         )
     weights = _weights(query, key, bias, mask, is_causal, precision, module)
     if dropping:
@@ -144,7 +144,7 @@ def dot_product_attention_weights(
 
 
 def _check_operands(operands: dict[str, Array]) -> None:
-    """Ranks, batch axes, heads, depths and lengths of query, key and perhaps value must fit each other."""
+    """Ranks, batch axes, heads, depths and lengths of query, key and (if given) value must match."""
     query, key, value = operands["query"], operands["key"], operands.get("value", operands["key"])
     if min(x.ndim for x in operands.values()) < 3 or len({x.ndim for x in operands.values()}) > 1:
         wrong, do = "must have equal rank, of at least 3", "add the missing axes: (..., length, heads, features)"
@@ -169,7 +169,7 @@ def _check_operands(operands: dict[str, Array]) -> None:
 
 
 def _fitted(x: ArrayLike | None, query: Array, key: Array, name: str) -> Array | None:
-    """A bias in the dtype of the logits or a mask of booleans, with as many axes as the weights."""
+    """A bias in the dtype of the logits, or a boolean mask, with as many axes as the weights."""
     if x is None:
         return None
     x = jnp.asarray(x)
@@ -195,7 +195,7 @@ def _logits_dtype(query: Array) -> Any:
 def _obstacle(
     query: Array, key: Array, value: Array, precision: PrecisionLike, dropping: bool, module: Module | None
 ) -> str | None:
-    """Why ``jax.nn.dot_product_attention`` does not compute exactly what is asked for; ``None`` if it does."""
+    """Why ``jax.nn.dot_product_attention`` cannot be used here; ``None`` if it can."""
     if dropping:
         return "weights are dropped"
     if module is not None:
@@ -208,7 +208,7 @@ def _obstacle(
     if len(dtypes) > 1 or query.dtype not in (jnp.float32, jnp.bfloat16, jnp.float16):
         return f"dtype {', '.join(sorted(dtype.name for dtype in dtypes))}"  # its softmax is always in float32
     if query.dtype != jnp.float32 and promotes_nothing():
-        return f"dtype {query.dtype.name} while JAX promotes nothing"  # it mixes this dtype with float32 inside
+        return f"dtype {query.dtype.name} with strict dtype promotion"  # it mixes this dtype with float32 inside
     return None
 
 
@@ -275,7 +275,7 @@ def _products(query: Array, key: Array, precision: PrecisionLike) -> Array:
 
 
 def _weighted_mean(weights: Array, value: Array, precision: PrecisionLike) -> Array:
-    """The values of each head in the mean that its weights say: ``(..., Tq, H, Dv)``."""
+    """The weighted mean of the values of each head: ``(..., Tq, H, Dv)``."""
     *batch, heads, n_queries, n_keys = weights.shape
     kv_heads = value.shape[-2]
     if heads == kv_heads:
@@ -291,7 +291,7 @@ def _dropped(weights: Array, rate: float, rng: PRNGKey | None, broadcast: bool) 
         return jnp.zeros_like(weights)
     if rng is None:
         raise StreamError(
-            "attention has no random key to drop weights with",
+            "attention has no random key for dropout",
             found=f"dropout_rate={rate} and dropout_rng=None",
             expected="a key",
             do="pass dropout_rng=jax.random.key(0), or deterministic=True to drop nothing",

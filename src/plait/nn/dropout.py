@@ -1,4 +1,4 @@
-"""Dropout: random entries set to zero while training."""
+"""Dropout: sets random entries to zero during training."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from .checks import missing_stream, resolve_switch, wrong_rngs
 class Dropout(Module):
     """Set each entry to zero with probability ``rate`` and scale the rest by ``1 / (1 − rate)``.
 
-    The scaling keeps the expected value, so that nothing needs to change when dropout is switched off.
+    The scaling preserves the expected value, so nothing else changes when dropout is switched off.
 
     Shapes:
         x, y: any shape.
 
     Variables:
-        rngs: a ``RngStream``, a fork of the stream given; ``None`` if none was given.
+        rngs: a ``RngStream``, a fork of the given stream; ``None`` if none was given.
 
     Args:
         rate: probability of zero. 0 returns the input as it is, 1 returns zeros; neither draws a key.
-        broadcast_dims: axes along which all entries share their fate.
+        broadcast_dims: axes along which all entries share one mask.
         deterministic: whether to return the input as it is; ``None`` leaves it to each call.
         rng_collection: name of the stream to draw from.
-        rngs: streams, of which ``rng_collection`` is forked, or one stream. Without it each call must be given one.
+        rngs: an ``Rngs``, whose stream ``rng_collection`` is forked, or one stream. Without it, pass one in each call.
 
     Raises:
         ArgumentError: ``deterministic`` is ``None`` here and in the call.
-        StreamError: there is no stream to draw from, here or in the call.
+        StreamError: neither the layer nor the call has a stream.
         ArgumentTypeError: ``rngs`` is of another type.
 
     Example:
@@ -62,7 +62,7 @@ class Dropout(Module):
                 "the rate of a Dropout is a probability",
                 found=f"rate={rate!r}",
                 expected="a number from 0 to 1",
-                do="give the share of entries that become zero, such as 0.1",
+                do="pass the fraction of entries that become zero, such as 0.1",
             )
         self.rate = rate
         self.broadcast_dims = tuple(broadcast_dims)
@@ -109,7 +109,7 @@ class Dropout(Module):
 
 
 def _mask_layout(x: Array, shape: Sequence[int]) -> NamedSharding | None:
-    """Where the mask lies on a mesh of explicit axes, as the input does; ``None`` without one."""
+    """The sharding of the mask on a mesh with explicit axes: that of the input. ``None`` without such a mesh."""
     sharding = jax.typeof(x).sharding
     if AxisType.Explicit not in sharding.mesh.axis_types:
         return None

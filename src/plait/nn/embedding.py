@@ -1,4 +1,4 @@
-"""Embedding: a learned vector for each of a number of integers."""
+"""Embedding: a learned vector for each integer below a bound."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ class Embed(Module):
     ``attend`` multiplies by the same table, which turns features into logits over the integers with tied weights.
 
     Shapes:
-        x: ``(...)``, integers from 0 to ``num_embeddings − 1``. y: ``(..., features)``. A row that the table does not
-            have reads as NaN.
+        x: ``(...)``, integers from 0 to ``num_embeddings − 1``. y: ``(..., features)``. Indices out of range give NaN.
 
     Variables:
         embedding: ``Param``, ``(num_embeddings, features)``, ``param_dtype``.
@@ -36,15 +35,15 @@ class Embed(Module):
     Args:
         num_embeddings: number of rows.
         features: length of a row.
-        dtype: dtype of the result; ``None`` takes that of the table.
+        dtype: dtype of the result; ``None`` means that of the table.
         param_dtype: dtype in which the table is stored.
         embedding_init: initializer of the table.
         promote_dtype: replaces the function that brings table and query to one dtype.
-        rngs: draws one key of the stream ``params``.
+        rngs: draws one key from the ``params`` stream.
         embedding_metadata: metadata of ``embedding``.
 
     Raises:
-        ShapeError: ``x`` does not hold integers, or the query of ``attend`` is not ``features`` long.
+        ShapeError: ``x`` does not contain integers, or the query of ``attend`` is not ``features`` long.
 
     Example:
         >>> embed = plait.Embed(5, 3, rngs=plait.Rngs(0))

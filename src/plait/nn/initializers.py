@@ -1,6 +1,6 @@
-"""Initializers: functions ``(key, shape, dtype) -> array`` that make the starting values of parameters.
+"""Initializers: functions ``(key, shape, dtype) -> array`` that return the initial values of parameters.
 
-They are those of ``jax.nn.initializers``, and ``zeros_init()`` and ``ones_init()``, which look like the others.
+They come from ``jax.nn.initializers``; ``zeros_init()`` and ``ones_init()`` are added, with the others' call form.
 (rule F7)
 """
 
@@ -60,7 +60,7 @@ __all__ = [
 
 
 def zeros_init() -> Initializer:
-    """The initializer of zeros.
+    """An initializer that returns zeros.
 
     Example:
         >>> plait.initializers.zeros_init()(jax.random.key(0), (2,), jnp.float32).tolist()
@@ -70,7 +70,7 @@ def zeros_init() -> Initializer:
 
 
 def ones_init() -> Initializer:
-    """The initializer of ones.
+    """An initializer that returns ones.
 
     Example:
         >>> plait.initializers.ones_init()(jax.random.key(0), (2,), jnp.float32).tolist()
@@ -79,7 +79,7 @@ def ones_init() -> Initializer:
     return ones
 
 
-# The defaults of layers. One object each, so that equal layers are equal structures.
+# The default initializers of layers. One object each: layers with equal arguments then have equal graphdefs.
 default_kernel_init = lecun_normal()
 default_bias_init = zeros
 default_scale_init = ones
@@ -87,7 +87,7 @@ default_lora_init = he_uniform()
 
 
 def default_recurrent_init(key: Any, shape: Any, dtype: Any = jnp.float32, **options: Any) -> Any:
-    """``orthogonal()``; for 16-bit types, which its decomposition does not take, computed in float32 and rounded."""
+    """``orthogonal()``. Its QR decomposition lacks 16-bit types, so those are computed in float32 and rounded."""
     is_half = jnp.finfo(dtype).bits < 32
     return jnp.asarray(_orthogonal(key, shape, jnp.float32 if is_half else dtype, **options), dtype)
 

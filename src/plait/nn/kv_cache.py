@@ -1,8 +1,8 @@
-"""The cache of a decoder: keys and values of the positions so far, written some positions at a time. (rule L28)
+"""The KV cache of a decoder: keys and values of the positions so far. (rule L28)
 
-The arrays are ``(..., length, heads, features)``. All sequences of a batch are at one position, or each at its own: the
-index has then the batch axes. A step is computed first and stored by its layer afterwards, so that
-one that fails leaves the cache as it was.
+The arrays are ``(..., length, heads, features)``. All sequences of a batch share one position, or each has its own:
+then the index has the batch axes. A step is computed first, and its layer stores the result afterwards, so a step that
+raises leaves the cache unchanged.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .promotion import as_dtype
 def empty_cache(
     input_shape: Shape, heads: int, features: int, dtype: DTypeLike, *, per_sequence: bool, layer: Module
 ) -> tuple[Cache[Array], Cache[Array], Cache[Array]]:
-    """Keys, values and the index of the next step, for an input of a shape ``(..., length, in_features)``."""
+    """Empty keys and values and the index of the next step, for an input of shape ``(..., length, in_features)``."""
     if len(input_shape) < 2:
         raise ShapeError(
             "a cache holds one key and value for each position of the input",
             at=describe_place(layer),
             found=f"input_shape={tuple(input_shape)}",
             expected="(..., length, in_features)",
-            do="give the shape of the whole input, with as many positions as there will be steps",
+            do="pass the shape of the whole input, with as many positions as there will be steps",
         )
     shape = (*input_shape[:-1], heads, features)
     index = jnp.zeros(tuple(input_shape[:-2]) if per_sequence else (), jnp.int32)
@@ -41,10 +41,10 @@ def empty_cache(
 def check_step(
     cached_key: Cache[Array] | None, cache_index: Cache[Array] | None, key: Array, *, layer: Module
 ) -> Array:
-    """The index of a step's first position; the cache must be able to take its keys.
+    """The index of a step's first position, checked: the step must fit the cache.
 
     Raises:
-        ArgumentError: there is no cache, or it is full, as far as that is known while tracing.
+        ArgumentError: there is no cache, or it is full; while tracing, only if the index is known.
         ShapeError: the step has more positions than the cache, or other batch axes.
     """
     kind = type(layer).__name__
@@ -61,11 +61,11 @@ def check_step(
     shape = shape_of(key)
     if len(shape) != cached_key.ndim or (*shape[:-3], *shape[-2:]) != (*batch, heads, features) or shape[-3] > length:
         raise ShapeError(
-            f"a step of decoding does not fit the cache of the {kind}",
+            f"a decoding step does not fit the cache of the {kind}",
             at=describe_place(layer),
             found=f"keys of shape {shape_of(key)} for a cache of shape {cached_key.shape}",
             expected=f"keys of shape {(*batch, 1, heads, features)}, or of up to {length} positions at once",
-            do="give one position of the input, x[..., t : t + 1, :], or some, or make the cache anew with "
+            do="pass one position of the input, x[..., t : t + 1, :], or several, or make a new cache with "
             "layer.init_cache",
         )
     index = cache_index.value
@@ -81,7 +81,7 @@ def check_step(
 
 
 def with_step(cached: Array, step: Array, index: Array) -> Array:
-    """The cached keys or values and those of one more step, from a position on, or from one for each sequence."""
+    """The cached keys or values, with those of one step written at a position, or at one per sequence."""
 
     def write(cached: Array, step: Array, index: Array) -> Array:
         return lax.dynamic_update_slice_in_dim(cached, step, index, axis=cached.ndim - 3)
@@ -92,13 +92,13 @@ def with_step(cached: Array, step: Array, index: Array) -> Array:
 
 
 def step_positions(x: Array, index: Array | None) -> Array:
-    """The positions of projected queries or keys, ``(length,)`` or ``(..., length)``: from ``index``, or from 0."""
+    """The positions of projected queries or keys, ``(length,)`` or ``(..., length)``, counted from ``index`` or 0."""
     positions = jnp.arange(x.shape[-3], dtype=jnp.int32)
     return positions if index is None else jnp.reshape(positions, (1,) * index.ndim + (-1,)) + index[..., None]
 
 
 def past_mask(cached: Array, positions: Array) -> Array:
-    """The mask of queries at these positions, which leaves out the places after them: ``(..., 1, queries, length)``."""
+    """The causal mask of queries at these positions: ``(..., 1, queries, length)``."""
     places = jnp.arange(cached.shape[-3], dtype=jnp.int32)
     past = jnp.reshape(places, (1,) * positions.ndim + (-1,)) <= positions[..., None]
     batch = positions.shape[:-1] or (1,) * (cached.ndim - 3)

@@ -24,7 +24,7 @@ from .promotion import add_bias, promote_dtype
 
 
 class Linear(Module):
-    """An affine map of the last axis: ``y = x @ kernel + bias``.
+    """An affine map over the last axis: ``y = x @ kernel + bias``.
 
     Shapes:
         x: ``(..., in_features)``. y: ``(..., out_features)``.
@@ -37,7 +37,7 @@ class Linear(Module):
         in_features: length of the last axis of ``x``.
         out_features: length of the last axis of ``y``.
         use_bias: whether to add a bias.
-        dtype: dtype to compute in; ``None`` takes the common one of input and parameters.
+        dtype: dtype to compute in; ``None`` means the common dtype of input and parameters.
         param_dtype: dtype in which the parameters are stored.
         precision: of the product; see ``jax.lax.Precision``.
         kernel_init: initializer of ``kernel``.
@@ -45,7 +45,7 @@ class Linear(Module):
         dot_general: replaces ``jax.lax.dot_general``.
         promote_dtype: replaces the function that brings input and parameters to one dtype.
         preferred_element_type: dtype in which the product is accumulated and returned.
-        rngs: draws one key of the stream ``params`` for each parameter.
+        rngs: draws one key from the ``params`` stream for each parameter.
         kernel_metadata: metadata of ``kernel``.
         bias_metadata: metadata of ``bias``.
 
@@ -98,7 +98,7 @@ class Linear(Module):
 
 
 def product_options(precision: PrecisionLike, preferred_element_type: Any, out_sharding: Any) -> dict[str, Any]:
-    """The keywords for a layer's product. Those that are not used are left out, for replacements that lack them."""
+    """The keywords of a layer's product. Unset ones are omitted, since a replacement may not accept them."""
     options: dict[str, Any] = {"precision": precision}
     if preferred_element_type is not None:
         options["preferred_element_type"] = preferred_element_type
@@ -108,14 +108,13 @@ def product_options(precision: PrecisionLike, preferred_element_type: Any, out_s
 
 
 class LinearGeneral(Module):
-    """An affine map of several axes at once, ``y = tensordot(x, kernel, axis) + bias``; one per batch entry if asked.
+    """An affine map over several axes, ``y = tensordot(x, kernel, axis) + bias``; optionally one per batch entry.
 
-    The kernel starts as the matrix that the map is, and is then reshaped, so that its fan-in is that of all contracted
-    axes together.
+    The kernel is initialized as a matrix and then reshaped, so its fan-in is the product of all contracted axes.
 
     Shapes:
         x: any shape that has ``in_features`` along ``axis``.
-        y: ``(*batch, *rest, *out_features)``: the axes of ``batch_axis``, the axes not contracted, the new ones.
+        y: ``(*batch, *rest, *out_features)``: the axes of ``batch_axis``, the axes not contracted, the new axes.
 
     Variables:
         kernel: ``Param``, ``(*batch, *in_features, *out_features)``, ``param_dtype``.
@@ -125,24 +124,24 @@ class LinearGeneral(Module):
         in_features: lengths of the contracted axes, in their order in ``x``.
         out_features: lengths of the new axes.
         axis: the contracted axes of ``x``, as many as ``in_features``.
-        batch_axis: axes of ``x`` that have a kernel for each entry, with their lengths; leading axes ``0, 1, …``.
+        batch_axis: axes of ``x`` with one kernel per entry, and their lengths; leading axes ``0, 1, …``.
         use_bias: whether to add a bias.
-        dtype: dtype to compute in; ``None`` takes the common one of input and parameters.
+        dtype: dtype to compute in; ``None`` means the common dtype of input and parameters.
         param_dtype: dtype in which the parameters are stored.
         kernel_init: initializer of ``kernel``, called for the matrix.
         bias_init: initializer of ``bias``, called for a vector.
         precision: of the product; see ``jax.lax.Precision``.
         promote_dtype: replaces the function that brings input and parameters to one dtype.
         dot_general: replaces ``jax.lax.dot_general``.
-        dot_general_cls: makes the replacement, without arguments; used when ``dot_general`` is ``None``.
+        dot_general_cls: called without arguments, returns the replacement; used if ``dot_general`` is ``None``.
         preferred_element_type: dtype in which the product is accumulated and returned.
-        rngs: draws one key of the stream ``params`` for each parameter.
+        rngs: draws one key from the ``params`` stream for each parameter.
         kernel_metadata: metadata of ``kernel``.
         bias_metadata: metadata of ``bias``.
 
     Raises:
         ArgumentError: ``axis`` and ``in_features`` differ in number, or ``batch_axis`` is not ``0, 1, …``.
-        ShapeError: ``x`` does not have ``in_features`` along ``axis``, or not the batch lengths.
+        ShapeError: ``x`` does not have ``in_features`` along ``axis``, or has other batch lengths.
 
     Example:
         >>> layer = plait.LinearGeneral((2, 3), 5, axis=(-2, -1), rngs=plait.Rngs(0))
@@ -226,13 +225,13 @@ class LinearGeneral(Module):
         options = product_options(self.precision, self.preferred_element_type, out_sharding)
         y = self._dot()(x, kernel, dimensions, **options)
         if bias is not None and n_batch:
-            # Its batch axes lead; the rest of the input stands between them and the features.
+            # Batch axes come first, then the rest of the input, then the features.
             between = (1,) * (y.ndim - bias.ndim)
             bias = jnp.reshape(bias, bias.shape[:n_batch] + between + bias.shape[n_batch:])
         return add_bias(y, bias)
 
     def _contracted(self, ndim: int) -> tuple[int, ...]:
-        """The contracted axes of an input in order; one that the input does not have is left for the check to name."""
+        """The contracted axes of an input in order. An axis that the input lacks is kept, for the check to report."""
         return tuple(sorted(axis + ndim if -ndim <= axis < 0 else axis for axis in self.axis))
 
     def _dot(self) -> Callable[..., Array]:
@@ -242,7 +241,7 @@ class LinearGeneral(Module):
 
 
 def as_tuple(value: int | Iterable[int]) -> tuple[int, ...]:
-    """One number or several, of Python or NumPy, as a tuple of Python's."""
+    """One number or several, from Python or NumPy, as a tuple of Python numbers."""
     try:
         return (operator.index(value),)  # type: ignore[arg-type]
     except TypeError:
@@ -250,14 +249,14 @@ def as_tuple(value: int | Iterable[int]) -> tuple[int, ...]:
 
 
 def without_arrays(value: Any) -> Any:
-    """Sizes or axes as they were given; those in an array of NumPy as numbers, which stay known while tracing."""
+    """Sizes or axes as given; a NumPy array becomes Python numbers, which are not traced."""
     if not hasattr(value, "dtype"):
         return value
     return tuple(map(without_arrays, value)) if value.ndim else operator.index(value)
 
 
 def _reshaped(value: Any, shape: tuple[int, ...]) -> Any:
-    """What an initializer returned, in another shape; its metadata kept."""
+    """The initializer's result in another shape, with its metadata."""
     if not isinstance(value, VariableMetadata):
         return jnp.reshape(value, shape)
     return VariableMetadata(
@@ -275,18 +274,18 @@ class Einsum(Module):
     """A learned einsum: ``y = einsum(einsum_str, x, kernel) + bias``.
 
     Shapes:
-        x, y: as the equation says. The bias spans the axes of the output that the kernel has too: letters, and those
-            that the ellipsis of the kernel covers.
+        x, y: given by the equation. The bias has those axes of the output that the kernel has too: letters, and axes
+            under the kernel's ellipsis.
 
     Variables:
         kernel: ``Param``, ``kernel_shape``, ``param_dtype``.
         bias: ``Param``, ``bias_shape``, ``param_dtype``; ``None`` if that is ``None``.
 
     Args:
-        einsum_str: the equation, with ``->`` and two operands: the input, then the kernel. Blanks are ignored.
+        einsum_str: the equation, with ``->`` and two operands: the input, then the kernel. Spaces are ignored.
         kernel_shape: shape of the kernel; a number for one axis.
         bias_shape: shape of the bias, in the order of the output's axes; a number for one axis, ``None`` for no bias.
-        dtype: dtype to compute in; ``None`` takes the common one of input and parameters.
+        dtype: dtype to compute in; ``None`` means the common dtype of input and parameters.
         param_dtype: dtype in which the parameters are stored.
         precision: of the product; see ``jax.lax.Precision``.
         kernel_init: initializer of ``kernel``.
@@ -294,7 +293,7 @@ class Einsum(Module):
         promote_dtype: replaces the function that brings input and parameters to one dtype.
         einsum_op: replaces ``jnp.einsum``.
         preferred_element_type: dtype in which the product is accumulated and returned.
-        rngs: draws one key of the stream ``params`` for each parameter.
+        rngs: draws one key from the ``params`` stream for each parameter.
         kernel_metadata: metadata of ``kernel``.
         bias_metadata: metadata of ``bias``.
 
@@ -358,7 +357,7 @@ class Einsum(Module):
         kernel_axes = _axes_of_letters(kernel_letters)
         for letter, axis in _axes_of_letters(letters).items():
             size = kernel.shape[kernel_axes[letter]] if letter in kernel_axes else x.shape[axis]
-            # Beside an ellipsis, axes of length 1 are broadcast.
+            # If the equation has an ellipsis, axes of length 1 are broadcast.
             if "..." not in equation or 1 not in (size, x.shape[axis]):
                 check_axis(x, axis, size, layer=self, size_name=f"kernel_shape for {letter!r}")
 
@@ -368,7 +367,7 @@ class Einsum(Module):
         kernel_letters = operands.split(",")[1]
         before, dots, after = output.partition("...")
         hidden = y.ndim - len(before) - len(after) if dots else 0
-        # The last of the axes under the ellipsis are the kernel's, if it has one; of length 1 they are broadcast.
+        # If the kernel has an ellipsis, its axes align with the last ones under the output's; length 1 is broadcast.
         first = kernel_letters.find("...")
         covered = kernel[first : first + len(kernel) - len(kernel_letters) + 3] if first >= 0 and hidden else ()
         between = (*(None,) * (hidden - len(covered)), *covered)
@@ -391,10 +390,10 @@ class Einsum(Module):
 
 
 def resolve_equation(equation: str) -> str:
-    """An einsum equation of two operands, without blanks.
+    """An einsum equation with two operands, spaces removed.
 
     Raises:
-        ArgumentError: names the equation.
+        ArgumentError: the equation has another form; names it.
     """
     compact = equation.replace(" ", "")
     if compact.count("->") != 1 or compact.split("->")[0].count(",") != 1:
@@ -408,7 +407,7 @@ def resolve_equation(equation: str) -> str:
 
 
 def _axes_of_letters(letters: str) -> dict[str, int]:
-    """The axis of each letter of an operand; those behind an ellipsis count from the end."""
+    """The axis of each letter of an operand; letters after an ellipsis count from the end."""
     before, _, after = letters.partition("...")
     return {letter: axis for axis, letter in enumerate(before)} | {
         letter: axis - len(after) for axis, letter in enumerate(after)

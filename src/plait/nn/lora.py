@@ -1,4 +1,4 @@
-"""LoRA: a matrix of low rank, as two thin factors, beside a layer that stays as it is."""
+"""LoRA: a trainable low-rank matrix, as two factors, added to a frozen layer."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from .promotion import promote_dtype
 
 
 class LoRA(Module):
-    """A linear map of low rank, ``y = x @ lora_a @ lora_b``, alone or added to what ``base_module`` returns.
+    """A low-rank linear map, ``y = x @ lora_a @ lora_b``, alone or added to the output of ``base_module``.
 
-    ``lora_b`` starts at zero, so that a wrapped layer starts unchanged. To train the factors alone, name their kind:
+    ``lora_b`` starts at zero, so a wrapped layer's output does not change. To train only the factors, pass their kind:
     ``plait.grad(loss, argnums=plait.DiffState(0, plait.LoRAParam))`` and ``plait.Optimizer(..., wrt=plait.LoRAParam)``.
 
     Shapes:
@@ -40,20 +40,20 @@ class LoRA(Module):
     Variables:
         lora_a: ``lora_param_type``, ``(in_features, lora_rank)``, ``param_dtype``.
         lora_b: ``lora_param_type``, ``(lora_rank, out_features)``, ``param_dtype``.
-        base_module: those of the wrapped layer, if there is one.
+        base_module: those of the wrapped layer, if any.
 
     Args:
         in_features: length of the last axis of ``x``.
         lora_rank: the rank.
         out_features: length of the last axis of ``y``.
-        base_module: a layer whose output is added; it also gets the keywords of the call.
-        dtype: dtype of the two products; ``None`` takes the common one of input and factors.
+        base_module: a layer whose output is added; the call's keyword arguments are passed on to it.
+        dtype: dtype of the two products; ``None`` means the common dtype of input and factors.
         param_dtype: dtype in which the factors are stored.
         a_initializer: initializer of ``lora_a``.
         b_initializer: initializer of ``lora_b``.
         lora_param_type: kind of the two variables.
         promote_dtype: replaces the function that brings input and factors to one dtype.
-        rngs: draws one key of the stream ``params`` for each factor.
+        rngs: draws one key from the ``params`` stream for each factor.
         a_metadata: metadata of ``lora_a``.
         b_metadata: metadata of ``lora_b``.
 
@@ -119,12 +119,12 @@ class LoRA(Module):
         return y if self.base_module is None else _sum(y, self.base_module(x, **kwargs))
 
     def merge(self) -> Linear:
-        """A ``Linear`` that computes the same in one product: a copy of ``base_module`` with ``lora_a @ lora_b`` added.
+        """An equivalent ``Linear``: a copy of ``base_module`` with ``lora_a @ lora_b`` added to its kernel.
 
-        Factors and kernels with leading axes, as ``vmap`` stacks them, are merged entry by entry.
+        Leading axes of factors and kernels, as ``vmap`` adds them, are batched over.
 
         Raises:
-            ArgumentError: ``base_module`` is no ``Linear``.
+            ArgumentError: ``base_module`` is not a ``Linear``.
 
         Example:
             >>> adapted = plait.LoRA(3, 2, 4, base_module=plait.Linear(3, 4, rngs=plait.Rngs(0)), rngs=plait.Rngs(1))
@@ -145,7 +145,7 @@ class LoRA(Module):
 
 
 class LoRALinear(Linear):
-    """A ``Linear`` with a ``LoRA`` beside it: ``y = x @ kernel + bias + x @ lora_a @ lora_b``.
+    """A ``Linear`` plus a ``LoRA``: ``y = x @ kernel + bias + x @ lora_a @ lora_b``.
 
     Its own variables are those of ``Linear``, so the state of a trained ``Linear`` can be loaded into it.
 
@@ -160,13 +160,13 @@ class LoRALinear(Linear):
         in_features: length of the last axis of ``x``.
         out_features: length of the last axis of ``y``.
         lora_rank: the rank.
-        lora_dtype: dtype of the products with the factors; ``None`` takes the common one of input and factors.
+        lora_dtype: dtype of the products with the factors; ``None`` means the common dtype of input and factors.
         lora_param_dtype: dtype in which the factors are stored.
         a_initializer: initializer of ``lora_a``.
         b_initializer: initializer of ``lora_b``.
         lora_param_type: kind of the two variables.
         lora_promote_dtype: replaces the function that brings input and factors to one dtype.
-        rngs: draws one key of the stream ``params`` for each parameter, first those of ``Linear``.
+        rngs: draws one key from the ``params`` stream for each parameter, first those of ``Linear``.
         a_metadata: metadata of ``lora_a``.
         b_metadata: metadata of ``lora_b``.
         **kwargs: the keywords of ``Linear``.
@@ -220,7 +220,7 @@ class LoRALinear(Linear):
         return _sum(super().__call__(x, out_sharding), self.lora(x))
 
     def merge(self) -> Linear:
-        """A ``Linear`` of its own that computes the same in one product: ``kernel + lora_a @ lora_b``."""
+        """A new, equivalent ``Linear``, with the kernel ``kernel + lora_a @ lora_b``."""
         options = ("use_bias", "dtype", "param_dtype", "precision", "dot_general", "promote_dtype")
         given: dict[str, Any] = {name: getattr(self, name) for name in (*options, "preferred_element_type")}
         linear = eval_shape(lambda: Linear(self.in_features, self.out_features, rngs=Rngs(0), **given))
@@ -230,23 +230,23 @@ class LoRALinear(Linear):
 
 
 def add_lora(selection: Selection, lora_rank: int, *, rngs: Rngs, **options: Any) -> Selection:
-    """Put a ``LoRA`` around each ``Linear`` of a selection; the model computes what it did before.
+    """Wrap each ``Linear`` of a selection in a ``LoRA``; the model's outputs stay the same.
 
-    A ``Linear`` that is held in several places gets one ``LoRA`` for all. One whose variables have leading axes, as
-    ``vmap`` makes a stack of layers, gets factors with the same axes, and axis names like those of its kernel.
+    A ``Linear`` that is shared gets one ``LoRA``, shared as well. If its variables have leading axes, as in a stack
+    of layers made by ``vmap``, the factors get the same axes, with the axis names of its kernel.
 
     Args:
         selection: the layers, from ``plait.select``.
         lora_rank: the rank.
-        rngs: draws one key of the stream ``params`` for each factor of each layer.
+        rngs: draws one key from the ``params`` stream for each factor of each layer.
         **options: keywords of ``LoRA``.
 
     Returns:
         The selection of the new layers. ``plait.select(model, plait.LoRA).replace(lambda path, layer: layer.merge())``
-        goes back to ``Linear``.
+        returns to ``Linear``.
 
     Raises:
-        ArgumentError: a selected part is no ``Linear``, or is the root of the model; nothing is changed.
+        ArgumentError: a selected part is not a ``Linear``, or is the root of the model; the model is unchanged.
 
     Example:
         >>> rngs = plait.Rngs(0)
@@ -262,7 +262,7 @@ def add_lora(selection: Selection, lora_rank: int, *, rngs: Rngs, **options: Any
                 at=describe_path(path),
                 found=describe_type(layer),
                 expected="a Linear",
-                do="select those alone: plait.add_lora(plait.select(model, plait.Linear), ...)",
+                do="select only those: plait.add_lora(plait.select(model, plait.Linear), ...)",
             )
     return selection.replace(lambda _, layer: _wrapped(layer, lora_rank, rngs, options))
 
@@ -281,7 +281,7 @@ def _wrapped(layer: Linear, rank: int, rngs: Rngs, options: Mapping[str, Any]) -
 
 
 def _stacked(init: Initializer, stack: tuple[int, ...]) -> Initializer:
-    """An initializer that makes an entry for each place in a stack, from a key of its own."""
+    """An initializer that draws each entry of a stack from its own key."""
     if not stack:
         return init
 
@@ -293,7 +293,7 @@ def _stacked(init: Initializer, stack: tuple[int, ...]) -> Initializer:
 
 
 def _with_product(linear: Linear, a: Variable[Any], b: Variable[Any]) -> Linear:
-    """The layer with ``a @ b`` added to its kernel, which keeps its dtype."""
+    """The layer with ``a @ b`` added to its kernel; the kernel keeps its dtype."""
     kernel, product = promote_dtype((linear.kernel.value, a.value @ b.value))
     linear.kernel.value = (kernel + product).astype(linear.kernel.dtype)
     return linear

@@ -1,7 +1,7 @@
-"""Attention masks: which key each query may look at. (rules F5, F6)
+"""Attention masks: which keys each query may attend to. (rules F5, F6)
 
-A mask has the shape of the attention weights, ``(..., heads, query length, key length)``, or broadcasts to it. Entries
-that are not zero may be looked at.
+A mask has the shape of the attention weights, ``(..., heads, query length, key length)``, or broadcasts to it. A query
+may attend to the keys whose entries are not zero.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def make_attention_mask(
     extra_batch_dims: int = 0,
     dtype: DTypeLike = jnp.float32,
 ) -> Array:
-    """The mask that compares each query position with each key position.
+    """A mask from a comparison of each query position with each key position.
 
     Shapes:
         query_input: ``(..., Tq)``. key_input: ``(..., Tk)``.
@@ -37,7 +37,7 @@ def make_attention_mask(
         dtype: dtype of the mask.
 
     Raises:
-        ShapeError: an input is a scalar, or the batch axes do not fit each other.
+        ShapeError: an input is a scalar, or the batch axes do not match.
 
     Example:
         >>> tokens = jnp.array([5, 7, 0])  # 0 is padding
@@ -52,17 +52,17 @@ def make_attention_mask(
     queries, keys = (jnp.expand_dims(x, tuple(range(ndim - x.ndim))) for x in (queries, keys))
     if any(q != k and 1 not in (q, k) for q, k in zip(queries.shape[:-2], keys.shape[:-2], strict=True)):
         raise ShapeError(
-            "the batch axes of the two inputs of a mask do not fit each other",
+            "the batch axes of a mask's two inputs do not match",
             found=f"query_input of shape {query_input.shape} and key_input of shape {key_input.shape}",
             expected="equal axes before the last, or axes of length 1",
-            do="give both inputs the batch axes of the attention",
+            do="give both inputs the batch axes of the attention's inputs",
         )
     mask = jnp.expand_dims(pairwise_fn(queries, keys), -3)
     return jnp.expand_dims(mask, tuple(range(extra_batch_dims))).astype(dtype)
 
 
 def make_causal_mask(x: ArrayLike, extra_batch_dims: int = 0, dtype: DTypeLike = jnp.float32) -> Array:
-    """The mask with which each position looks at itself and at earlier ones.
+    """The mask that lets each position attend to itself and to earlier ones.
 
     Shapes:
         x: ``(..., T)``; only the shape is used. result: ``(*(1,) * extra_batch_dims, ..., 1, T, T)``.
@@ -86,7 +86,7 @@ def make_causal_mask(x: ArrayLike, extra_batch_dims: int = 0, dtype: DTypeLike =
 
 
 def combine_masks(*masks: ArrayLike | None, dtype: DTypeLike = jnp.float32) -> Array | None:
-    """The mask that allows what all masks allow; ``None`` where there is none.
+    """The conjunction of masks; ``None`` if there are none.
 
     Shapes:
         masks: equal rank; axes of length 1 are broadcast. result: their common shape.
@@ -123,7 +123,7 @@ def combine_masks(*masks: ArrayLike | None, dtype: DTypeLike = jnp.float32) -> A
 def _check_has_length(x: Array, name: str) -> None:
     if x.ndim == 0:
         raise ShapeError(
-            "a mask is made from arrays with an axis of positions",
+            "the inputs of a mask need an axis of positions",
             found=f"{name} of shape ()",
             expected="shape (..., length)",
             do="give one number for each position, for example jnp.ones((batch, length))",

@@ -1,8 +1,8 @@
 """Normalisation: subtract a mean, divide by a deviation, then scale and shift by learned factors.
 
-The layers differ in the axes over which the two statistics are taken:
+The layers differ in the axes over which they compute the two statistics:
 
-* ``BatchNorm``: all but the features, remembered as running averages;
+* ``BatchNorm``: all but the features, with running averages for evaluation;
 * ``LayerNorm``: the features, for each position; ``RMSNorm``: the same without the mean;
 * ``GroupNorm``: a group of features and all positions of an example; ``InstanceNorm``: one feature each.
 
@@ -36,9 +36,9 @@ from .promotion import as_dtype, canonicalize_dtype, common_dtype, promote_dtype
 
 
 class _Norm(Module):
-    """What all norms do: keep their arguments and parameters, take statistics, and apply them.
+    """Base of all norms: stores arguments and parameters, computes statistics, and applies them.
 
-    A subclass chooses the axes. Its constructor stores what it has besides, and says whether there is a bias.
+    A subclass chooses the axes. Its constructor stores its other arguments, and says whether there is a bias.
     """
 
     bias: Param[Any] | None = None  # RMSNorm has none
@@ -74,7 +74,7 @@ class _Norm(Module):
             self.scale = Param(scale_init(rngs.params(), (num_features,), param_dtype), **scale_metadata)
 
     def _add_bias(self, use_bias: bool, bias_init: Initializer, bias_metadata: Mapping[str, Any], rngs: Rngs) -> None:
-        """Make the parameter that most norms have besides ``scale``."""
+        """Make ``bias``, which all norms but ``RMSNorm`` have."""
         self.use_bias = use_bias
         self.bias = None
         if use_bias:
@@ -88,7 +88,7 @@ class _Norm(Module):
         """The feature axes of ``x`` as non-negative numbers, checked to have ``num_features`` entries.
 
         Raises:
-            ShapeError: they have another number.
+            ShapeError: they have another number of entries.
         """
         axes = _resolve_axes(feature_axes, x, self)
         size = math.prod(x.shape[axis] for axis in axes)
@@ -96,7 +96,7 @@ class _Norm(Module):
         for weight in (self.scale, self.bias):
             if weight is not None:
                 wanted = weight_length(weight.value, 0, wanted)
-        # Where nothing was learned of the features, a part of them is as good as all: others know of the rest.
+        # A norm without parameters accepts a shard of the features; BatchNorm checks their number itself.
         of_parts = self.axis_name is not None and self.scale is None and self.bias is None
         if size != wanted and not of_parts:
             name = type(self).__name__
@@ -115,14 +115,14 @@ class _Norm(Module):
         if self.use_fast_variance:
             square = _average(squared(x), axes, mask)  # before the mean: see the top of the file
             mean, square = self._over_devices(_average(x, axes, mask), square)
-            # Rounding can take the difference below zero.
+            # Rounding can make the difference negative.
             return mean, jnp.maximum(square - squared(mean), 0)
         (mean,) = self._over_devices(_average(x, axes, mask))
-        (var,) = self._over_devices(_average(squared(x - mean), axes, mask))  # from the mean of all: a second round
+        (var,) = self._over_devices(_average(squared(x - mean), axes, mask))  # needs the mean first: a second exchange
         return mean, var
 
     def _over_devices(self, *averages: Array) -> Sequence[Array]:
-        """Averages over ``axis_name`` too, in one exchange between devices. The first may be complex."""
+        """Average over ``axis_name`` too, in one exchange between devices. The first value may be complex."""
         if self.axis_name is None:
             return averages
         together = jnp.stack([as_dtype(average, averages[0].dtype) for average in averages])
@@ -143,8 +143,8 @@ class _Norm(Module):
     ) -> Array:
         """``(x − mean) / sqrt(var + epsilon) · scale + bias``, computed in the widest dtype.
 
-        The dtype of the result is the layer's, or the common one of ``x`` and the parameters: where the layer has a
-        ``promote_dtype`` of its own, ``x`` need not have it.
+        The result has the layer's dtype, or the common dtype of ``x`` and the parameters: with a custom
+        ``promote_dtype``, ``x`` may have another.
         """
         dtype = x.dtype
         if self.promote_dtype is not promote_dtype:
@@ -165,9 +165,9 @@ class _Norm(Module):
 class BatchNorm(_Norm):
     """Normalise each feature over the batch and all positions: ``y = (x − mean) / sqrt(var + epsilon) · scale + bias``.
 
-    In training the statistics are those of the batch, and the running averages move towards them:
+    In training it uses the statistics of the batch, and moves the running averages towards them:
     ``running ← momentum · running + (1 − momentum) · batch``, with the biased variance and without gradient. Otherwise
-    the running averages are used.
+    it uses the running averages.
 
     Shapes:
         x, y: any shape with ``num_features`` along ``axis``. mask: broadcasts to ``x``.
@@ -180,10 +180,10 @@ class BatchNorm(_Norm):
     Args:
         num_features: length of ``axis``.
         use_running_average: whether to use the running averages; ``None`` leaves it to each call.
-        momentum: how much of the running average stays in one step.
+        momentum: weight of the old running average in each update.
         epsilon: added to the variance.
         axis: the axis of features.
-        dtype: dtype of the result; ``None`` takes the common one of input, statistics and parameters.
+        dtype: dtype of the result; ``None`` means the common dtype of input, statistics and parameters.
         param_dtype: dtype in which the parameters are stored.
         use_bias: whether to shift.
         use_scale: whether to scale.
@@ -193,7 +193,7 @@ class BatchNorm(_Norm):
         axis_index_groups: groups of indices along that axis that are averaged separately.
         use_fast_variance: E[x²] − E[x]² instead of E[(x − E[x])²]; one pass, less exact for a large mean.
         promote_dtype: replaces the function that brings input, statistics and parameters to one dtype.
-        rngs: draws one key of the stream ``params`` for each parameter.
+        rngs: draws one key from the ``params`` stream for each parameter.
         bias_metadata: metadata of ``bias``.
         scale_metadata: metadata of ``scale``.
 
@@ -202,8 +202,8 @@ class BatchNorm(_Norm):
         ArgumentError: ``use_running_average`` is ``None`` here and in the call.
 
     Warns:
-        SingleValueWarning: in training, ``x`` has one value for each feature, and there is no ``axis_name``: the
-            variance of the batch is 0, and the result is ``bias`` whatever ``x`` is.
+        SingleValueWarning: in training, ``x`` has one value per feature and ``axis_name`` is ``None``: the variance
+            of the batch is 0, so the result is ``bias`` for any ``x``.
 
     Example:
         >>> norm = plait.BatchNorm(3, momentum=0.5, rngs=plait.Rngs(0))
@@ -305,7 +305,7 @@ class LayerNorm(_Norm):
     Args:
         num_features: number of features.
         epsilon: added to the variance.
-        dtype: dtype of the result; ``None`` takes the common one of input and parameters.
+        dtype: dtype of the result; ``None`` means the common dtype of input and parameters.
         param_dtype: dtype in which the parameters are stored.
         use_bias: whether to shift.
         use_scale: whether to scale.
@@ -317,7 +317,7 @@ class LayerNorm(_Norm):
         axis_index_groups: groups of indices along that axis that are averaged separately.
         use_fast_variance: E[x²] − E[x]² instead of E[(x − E[x])²]; one pass, less exact for a large mean.
         promote_dtype: replaces the function that brings input and parameters to one dtype.
-        rngs: draws one key of the stream ``params`` for each parameter.
+        rngs: draws one key from the ``params`` stream for each parameter.
         bias_metadata: metadata of ``bias``.
         scale_metadata: metadata of ``scale``.
 
@@ -391,7 +391,7 @@ class RMSNorm(_Norm):
     Args:
         num_features: number of features.
         epsilon: added to the mean of squares.
-        dtype: dtype of the result; ``None`` takes the common one of input and parameters.
+        dtype: dtype of the result; ``None`` means the common dtype of input and parameters.
         param_dtype: dtype in which ``scale`` is stored.
         use_scale: whether to scale.
         scale_init: initializer of ``scale``.
@@ -399,9 +399,9 @@ class RMSNorm(_Norm):
         feature_axes: axes along which ``scale`` lies.
         axis_name: name of an axis of ``vmap`` or ``shard_map`` over which the mean is taken too.
         axis_index_groups: groups of indices along that axis that are averaged separately.
-        use_fast_variance: has no effect here; taken so that norms can be exchanged.
+        use_fast_variance: has no effect; accepted so that norms have the same arguments.
         promote_dtype: replaces the function that brings input and parameters to one dtype.
-        rngs: draws one key of the stream ``params`` for ``scale``.
+        rngs: draws one key from the ``params`` stream for ``scale``.
         scale_metadata: metadata of ``scale``.
 
     Raises:
@@ -475,19 +475,19 @@ class GroupNorm(_Norm):
         num_groups: number of groups; ``None`` when ``group_size`` is given.
         group_size: features per group; ``None`` when ``num_groups`` is given.
         epsilon: added to the variance.
-        dtype: dtype of the result; ``None`` takes the common one of input and parameters.
+        dtype: dtype of the result; ``None`` means the common dtype of input and parameters.
         param_dtype: dtype in which the parameters are stored.
         use_bias: whether to shift.
         use_scale: whether to scale.
         bias_init: initializer of ``bias``.
         scale_init: initializer of ``scale``.
-        reduction_axes: axes of ``x`` over which the statistics are taken, the last one among them (within its group);
-            ``None`` takes all but the first.
+        reduction_axes: axes of ``x`` over which the statistics are taken, including the last one (within its group);
+            ``None`` means all but the first.
         axis_name: name of an axis of ``vmap`` or ``shard_map`` over which statistics are averaged too.
         axis_index_groups: groups of indices along that axis that are averaged separately.
         use_fast_variance: E[x²] − E[x]² instead of E[(x − E[x])²]; one pass, less exact for a large mean.
         promote_dtype: replaces the function that brings input and parameters to one dtype.
-        rngs: draws one key of the stream ``params`` for each parameter.
+        rngs: draws one key from the ``params`` stream for each parameter.
         bias_metadata: metadata of ``bias``.
         scale_metadata: metadata of ``scale``.
 
@@ -504,7 +504,7 @@ class GroupNorm(_Norm):
     Reference: Wu and He, "Group Normalization", 2018, arXiv:1803.08494.
     """
 
-    derived_arguments = ("group_size",)  # follows from num_groups when a layer is made again from its attributes
+    derived_arguments = ("group_size",)  # follows from num_groups when a layer is rebuilt from its attributes
 
     def __init__(
         self,
@@ -553,17 +553,17 @@ class GroupNorm(_Norm):
         axes = tuple(range(1, x.ndim)) if self.reduction_axes is None else _resolve_axes(self.reduction_axes, x, self)
         if x.ndim - 1 not in axes:
             raise ArgumentError(
-                "GroupNorm takes its statistics over each group of features",
+                "GroupNorm computes its statistics over groups of features",
                 at=describe_place(self),
                 found=f"reduction_axes={self.reduction_axes}, without the last axis",
-                expected="reduction_axes with the axis of features, -1",
-                do="add -1 to reduction_axes, or leave reduction_axes out",
+                expected="reduction_axes with the feature axis, -1",
+                do="add -1 to reduction_axes, or omit reduction_axes",
             )
         grouped = (*x.shape[:-1], self.num_groups, self.group_size)
         if mask is not None:
             mask = _of_rank(jnp.asarray(mask), x.ndim)
             mask = jnp.reshape(mask, (*mask.shape[:-1], *((1, 1) if mask.shape[-1] == 1 else grouped[-2:])))
-        # The last axis of x became two: the groups, which stay apart, and the features in a group.
+        # The last axis of x became two: the groups, which are not reduced, and the features in a group.
         axes = tuple(x.ndim if axis == x.ndim - 1 else axis for axis in axes)
         mean, var = self._statistics(jnp.reshape(x, grouped), axes, mask)
         mean, var = (_ungrouped(stat, grouped) for stat in (mean, var))
@@ -571,7 +571,7 @@ class GroupNorm(_Norm):
 
 
 class InstanceNorm(_Norm):
-    """Normalise each feature of each example over its positions; the formula is that of ``LayerNorm``.
+    """Normalise each feature of each example over its positions, with the formula of ``LayerNorm``.
 
     Shapes:
         x, y: ``(batch, ...)``; the lengths of ``feature_axes`` multiply to ``num_features``. mask: broadcasts to ``x``.
@@ -583,18 +583,18 @@ class InstanceNorm(_Norm):
     Args:
         num_features: number of features.
         epsilon: added to the variance.
-        dtype: dtype of the result; ``None`` takes the common one of input and parameters.
+        dtype: dtype of the result; ``None`` means the common dtype of input and parameters.
         param_dtype: dtype in which the parameters are stored.
         use_bias: whether to shift.
         use_scale: whether to scale.
         bias_init: initializer of ``bias``.
         scale_init: initializer of ``scale``.
-        feature_axes: axes of features, not the first axis; statistics are taken over all others but the first.
+        feature_axes: axes of features, not the first axis; statistics are taken over all other axes but the first.
         axis_name: name of an axis of ``vmap`` or ``shard_map`` over which statistics are averaged too.
         axis_index_groups: groups of indices along that axis that are averaged separately.
         use_fast_variance: E[x²] − E[x]² instead of E[(x − E[x])²]; one pass, less exact for a large mean.
         promote_dtype: replaces the function that brings input and parameters to one dtype.
-        rngs: draws one key of the stream ``params`` for each parameter.
+        rngs: draws one key from the ``params`` stream for each parameter.
         bias_metadata: metadata of ``bias``.
         scale_metadata: metadata of ``scale``.
 
@@ -652,7 +652,7 @@ class InstanceNorm(_Norm):
         x, scale, bias = self.promote_dtype((x, *self._scale_and_bias()), dtype=self.dtype)
         if 0 in _resolve_axes(self.feature_axes, x, self):
             raise ArgumentError(
-                "InstanceNorm treats the first axis as the batch, so it cannot hold features",
+                "InstanceNorm treats the first axis as the batch, so it cannot be a feature axis",
                 at=describe_place(self),
                 found=f"feature_axes={self.feature_axes} and an input of shape {x.shape}",
                 expected="feature_axes without axis 0",
@@ -664,7 +664,7 @@ class InstanceNorm(_Norm):
 
 
 def _resolve_groups(num_features: int, num_groups: int | None, group_size: int | None) -> tuple[int, int]:
-    """Number and size of the groups.
+    """The number and the size of the groups.
 
     Raises:
         ArgumentError: not exactly one was given, or it does not divide ``num_features``.
@@ -673,8 +673,8 @@ def _resolve_groups(num_features: int, num_groups: int | None, group_size: int |
         raise ArgumentError(
             "GroupNorm takes either num_groups or group_size",
             found=f"num_groups={num_groups} and group_size={group_size}",
-            expected="exactly one of the two; num_groups is 32 unless it is set",
-            do=f"use num_groups=None, group_size={group_size or 16}, or leave group_size out",
+            expected="exactly one of the two; num_groups is 32 by default",
+            do=f"use num_groups=None, group_size={group_size or 16}, or omit group_size",
         )
     name, value = ("num_groups", num_groups) if num_groups is not None else ("group_size", group_size)
     assert value is not None
@@ -727,14 +727,14 @@ def _average(x: Array, axes: tuple[int, ...], mask: Array | None) -> Array:
 
 
 def _of_rank(mask: Array, ndim: int) -> Array:
-    """A mask with leading axes of length 1; left to ``jnp.mean`` to broadcast, since that fuses it with the sums."""
+    """A mask with leading axes of length 1. ``jnp.mean`` broadcasts it, and XLA fuses that with the sums."""
     return jnp.reshape(mask, (1,) * (ndim - mask.ndim) + mask.shape)
 
 
 def _warn_of_single_values(x: Array, layer: BatchNorm) -> None:
-    """No error: a batch of one is what people describe a model with (``eval_shape``, tables of its layers)."""
+    """Warn, not raise: people use a batch of one to inspect a model (``eval_shape``, tables of its layers)."""
     warnings.warn(
-        f"BatchNorm in training has one value for each feature to take statistics of: the result is the bias alone.\n"
+        f"BatchNorm in training has only one value per feature: the result is the bias alone.\n"
         f"  at        {describe_place(layer)}\n"
         f"  found     an input of shape {x.shape}\n"
         f"  expected  more than one value for each of the {layer.num_features} features\n"
@@ -746,11 +746,11 @@ def _warn_of_single_values(x: Array, layer: BatchNorm) -> None:
 
 
 def _spread(value: Array, x: Array, axes: tuple[int, ...]) -> Array:
-    """A vector over features, with an axis of length 1 for each other axis of ``x``."""
+    """A vector of features, with an axis of length 1 for each other axis of ``x``."""
     return jnp.reshape(value, [size if axis in axes else 1 for axis, size in enumerate(x.shape)])
 
 
 def _ungrouped(stat: Array, grouped: tuple[int, ...]) -> Array:
-    """A statistic per group as one per feature."""
+    """A statistic per group, repeated for each feature."""
     stat = jnp.broadcast_to(stat, (*stat.shape[:-2], *grouped[-2:]))
     return jnp.reshape(stat, (*stat.shape[:-2], grouped[-2] * grouped[-1]))

@@ -1,7 +1,7 @@
-"""Pooling: each window of the input is reduced to one value, channel by channel.
+"""Pooling: reduces each window of the input to one value, per channel.
 
-These are functions, not layers: they have nothing to learn. Inputs are ``(..., *spatial, channels)`` with any number of
-batch axes, none included.
+These are functions, not layers, since they have no parameters. Inputs are ``(..., *spatial, channels)`` with any number
+of batch axes, also none.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def pool(
     strides: Sequence[int] | None,
     padding: Padding,
 ) -> Array:
-    """Reduce windows with any function.
+    """Reduce windows with a function.
 
     Args:
         inputs: ``(..., *spatial, channels)``.
-        init: starting value of each window, and the value of the padding.
+        init: initial value of each window's reduction, and the value of the padding.
         reduce_fn: combines two values; gradients need ``jax.lax.add``, ``max`` or ``min``.
         window_shape: window length per spatial axis.
         strides: steps between windows, one per spatial axis; ``None`` means 1.
@@ -66,13 +66,13 @@ def pool(
         sides = _one_per_axis(padding, window, "padding")
         if not all(isinstance(side, Sequence) and len(side) == 2 for side in sides):
             raise ArgumentError(
-                "pooling cannot pad like this",
+                "pooling does not support this padding",
                 found=f"padding={padding!r}",
                 expected="'SAME', 'VALID', or a pair (before, after) for each axis of the window",
                 do=f"for example padding={((1, 1),) * len(window)}",
             )
         padding = (*((0, 0),) * n_batch, *(tuple(side) for side in sides), (0, 0))  # type: ignore[misc]
-    # A NumPy scalar: JAX recognises sums, maxima and minima, and so their gradients, only by a concrete value.
+    # A NumPy scalar: JAX recognises sum, max and min, which have gradients, only if the value is concrete.
     start = np.asarray(init, x.dtype)
     ones = (1,) * n_batch
     return lax.reduce_window(x, start, reduce_fn, (*ones, *window, 1), (*ones, *strides, 1), padding)
@@ -93,7 +93,7 @@ def _one_per_axis(values: Any, window: tuple[int, ...], name: str) -> tuple[Any,
 def max_pool(
     inputs: Array, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
 ) -> Array:
-    """The maximum of each window; padding never wins.
+    """The maximum of each window; padding is ignored.
 
     Args:
         inputs: ``(..., *spatial, channels)``.
@@ -116,7 +116,7 @@ def max_pool(
 def min_pool(
     inputs: Array, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
 ) -> Array:
-    """The minimum of each window; padding never wins.
+    """The minimum of each window; padding is ignored.
 
     Args:
         inputs: ``(..., *spatial, channels)``.
@@ -137,7 +137,7 @@ def min_pool(
 
 
 def _extreme(x: Array, *, lowest: bool) -> Any:
-    """The value that every other one of the dtype beats."""
+    """The identity of the reduction: the least or greatest value of the dtype."""
     if jnp.issubdtype(x.dtype, jnp.inexact):
         return -np.inf if lowest else np.inf
     if x.dtype == jnp.bool_:
@@ -176,7 +176,7 @@ def avg_pool(
     total = pool(x, 0, lax.add, window_shape, strides, padding)
     if count_include_pad:
         return total / math.prod(map(int, window_shape))
-    # How many elements a window holds depends on its place alone: count them for one example and one channel.
+    # The number of elements in a window depends only on its position: count them for one example and one channel.
     n_spatial = len(window_shape)
     ones = jnp.ones((*x.shape[x.ndim - n_spatial - 1 : -1], 1), x.dtype)
     counts = pool(ones, 0, lax.add, window_shape, strides, padding)

@@ -1,4 +1,4 @@
-"""PReLU: a rectifier whose slope for negative numbers is learned."""
+"""PReLU: a rectifier with a learned slope for negative inputs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class PReLU(Module):
         negative_slope: ``Param``, ``()``, ``param_dtype``.
 
     Args:
-        negative_slope_init: the slope to start with.
-        dtype: dtype to compute in; ``None`` takes that of the input, as activations do, and a float type for integers.
+        negative_slope_init: the initial slope.
+        dtype: dtype to compute in; ``None`` means that of the input, as activations do, and a float type for integers.
         param_dtype: dtype in which the slope is stored.
         promote_dtype: replaces the function that brings input and slope to one dtype.
         negative_slope_metadata: metadata of ``negative_slope``.

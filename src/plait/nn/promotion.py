@@ -1,6 +1,6 @@
-"""Which dtype a layer computes in, and its inputs and parameters brought to it. (rule L3)
+"""Dtype promotion of a layer's inputs and parameters. (rule L3)
 
-The promotion is the layer's own, stated rule, so it also holds where JAX is told to promote nothing by itself
+The layer promotes by a rule of its own, so it also works under strict promotion
 (``jax_numpy_dtype_promotion="strict"``).
 """
 
@@ -27,12 +27,12 @@ def common_dtype(*values: Any) -> np.dtype:
 
 
 def canonicalize_dtype(*args: Any, dtype: DTypeLike | None = None, inexact: bool = True) -> np.dtype:
-    """The dtype to compute in.
+    """The dtype of a computation.
 
     Args:
-        *args: arrays or scalars; ``None`` is left out.
-        dtype: the dtype asked for; ``None`` takes the common one of ``args``.
-        inexact: whether the result must be a float or complex type; common integer types are then raised to
+        *args: arrays or scalars; ``None`` is ignored.
+        dtype: the requested dtype; ``None`` means the common dtype of ``args``.
+        inexact: whether the result must be a float or complex type; common integer types are then promoted to
             at least float32.
 
     Raises:
@@ -59,15 +59,15 @@ def canonicalize_dtype(*args: Any, dtype: DTypeLike | None = None, inexact: bool
 
 
 def promote_dtype(args: T, /, *, dtype: DTypeLike | None = None, inexact: bool = True) -> T:
-    """Arrays of one dtype from arrays and scalars; ``None`` stays ``None``.
+    """Promote arrays and scalars to arrays of one dtype; ``None`` stays ``None``.
 
     Args:
         args: a tuple or list of arrays, scalars and ``None``.
-        dtype: the dtype; ``None`` takes the common one (see ``canonicalize_dtype``).
+        dtype: the dtype; ``None`` means the common dtype (see ``canonicalize_dtype``).
         inexact: whether it must be a float or complex type.
 
     Raises:
-        DonatedArrayError: an array is gone; names the path of the variable that holds it.
+        DonatedArrayError: an array was donated or deleted; names the path of its variable.
 
     Example:
         >>> from plait.nn.promotion import promote_dtype
@@ -83,7 +83,7 @@ def promote_dtype(args: T, /, *, dtype: DTypeLike | None = None, inexact: bool =
 
 
 def _shared_dtype(args: Any) -> np.dtype | None:
-    """The dtype of JAX arrays that agree already: the usual case, which needs no promotion."""
+    """The dtype of JAX arrays if they share one: the usual case, which needs no promotion."""
     found = None
     for arg in args:
         if arg is not None:
@@ -94,7 +94,7 @@ def _shared_dtype(args: Any) -> np.dtype | None:
 
 
 def as_dtype(x: Any, dtype: DTypeLike) -> Array:
-    """The array in a dtype; the same object where nothing is to do."""
+    """The array in a dtype; the same object if it already has that dtype."""
     if isinstance(x, jax.Array):
         return x if x.dtype == dtype and not x.weak_type else jax.lax.convert_element_type(x, dtype)
     return jnp.asarray(x, dtype)

@@ -1,8 +1,8 @@
-"""Sequences: a recurrent cell scanned over time, forwards, backwards, or both ways.
+"""Recurrent layers: scan a cell over time, forwards, backwards, or both.
 
-``RNN`` is one ``scan`` whose carry is the cell's own and whose modules are the cell. Sequences of unequal lengths are
-padded at their end and come with ``seq_lengths``; the cell runs over the padding too, and only the order of steps and
-the returned carry heed the lengths. (rules L34, L35)
+``RNN`` is one ``scan`` over the cell and its carry. Sequences of unequal lengths are padded at the end, and
+``seq_lengths`` gives their lengths. The cell runs over the padding too; the lengths affect only the order of steps and
+the returned carry. (rules L34, L35)
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ class RNN(Module):
 
     Args:
         cell: the cell. Its variables are carried from step to step.
-        time_major: whether the axis of time comes first.
+        time_major: whether the time axis comes first.
         return_carry: whether to return ``(carry, outputs)`` instead of the outputs.
         reverse: whether to start at the last step. The outputs are in the order in which they were computed.
         keep_order: whether to put the outputs of a reversed run back into the order of the inputs.
         unroll: steps in one iteration of the loop.
-        state_axes: how the cell's variables go through the loop, by filter; ``None`` carries all of them.
-        broadcast_rngs: a filter for random streams of the cell that draw the same in every step of a call.
-        rngs: where ``cell.initialize_carry`` draws from. Of an ``Rngs`` the stream ``carry`` is forked, a stream is
-            forked itself; ``True`` makes a stream with seed 0; ``False`` leaves it to the call or to the cell.
+        state_axes: how the loop treats the cell's variables, by filter; ``None`` carries all of them.
+        broadcast_rngs: a filter for the cell's random streams that draw the same keys in every step of a call.
+        rngs: the source of keys for ``cell.initialize_carry``: a fork of an ``Rngs``' stream ``carry``, or of the given
+            stream. ``True`` makes a stream with seed 0; ``False`` leaves it to the call or to the cell.
 
     Raises:
-        ShapeError: the input has too few axes, or ``seq_lengths`` are no integers of the batch's shape.
-        StreamError: there is no stream for the first carry, here, in the call, or in the cell.
+        ShapeError: the input has too few axes, or ``seq_lengths`` are not integers of the batch's shape.
+        StreamError: there is no stream for the initial carry, here, in the call, or in the cell.
         ArgumentTypeError: ``rngs`` is of another type.
 
     Example:
@@ -108,15 +108,15 @@ class RNN(Module):
         return_carry: bool | None = None,
         rngs: Rngs | RngStream | None = None,
     ) -> Any:
-        """Run the cell over a sequence; what is ``None`` is as the constructor says.
+        """Run the cell over a sequence; ``None`` means the constructor's value.
 
         Args:
             inputs: the sequence.
-            initial_carry: the first carry; ``None`` asks the cell, which may draw keys.
-            seq_lengths: how many steps of each sequence are real. ``reverse`` then reverses these alone, and the carry
-                that is returned is the one after the last of them (of a sequence of length 0 the first carry).
+            initial_carry: the initial carry; ``None`` calls ``cell.initialize_carry``, which may draw keys.
+            seq_lengths: the number of steps of each sequence before the padding. ``reverse`` then reverses only these,
+                and the returned carry is the one after the last of them (the initial carry if the length is 0).
             return_carry, time_major, reverse, keep_order: see the class.
-            rngs: where ``cell.initialize_carry`` draws from.
+            rngs: the source of keys for ``cell.initialize_carry``.
         """
         return_carry = self.return_carry if return_carry is None else return_carry
         time_major = self.time_major if time_major is None else time_major
@@ -127,7 +127,7 @@ class RNN(Module):
         check_min_rank(inputs, n_features + 1, f"time, then {n_features} of features", layer=self)
         x = jnp.asarray(inputs)
         if isinstance(self.cell, RNNCellBase):
-            self.cell._check_inputs(x)  # here, where the cell has its place in the model; the loop runs copies
+            self.cell._check_inputs(x)  # here, so an error names the cell's path in the model; the loop runs copies
         n_batch = x.ndim - n_features - 1
         time = 0 if time_major else n_batch
         step_shape = x.shape[:time] + x.shape[time + 1 :]
@@ -150,8 +150,8 @@ class RNN(Module):
     def _scan(
         self, x: Array, initial_carry: Any, time: int, seq_lengths: Array | None, *, backwards: bool
     ) -> tuple[Any, Any]:
-        """The loop. With lengths, the carry after each sequence's last real step is kept beside the running one."""
-        # What `capture` records is stacked if a step made it, and stays as it is if `initialize_carry` did.
+        """The loop. With lengths, it also carries the carry after the last step of each sequence."""
+        # `capture`: values recorded by steps are stacked, values recorded by `initialize_carry` are not.
         recorded = {_is_of_a_step: 0, PathContains(RECORD): Carry}
         given = {...: Carry} if self.state_axes is None else self.state_axes
         state_axes = StateAxes({**recorded, **given})
@@ -162,7 +162,7 @@ class RNN(Module):
             unroll=self.unroll,
             in_axes=(state_axes, Carry, time, 0),
             out_axes=(Carry, time),
-            # Axes by filter are a matter of these modes, whatever the user has set.
+            # Axes by filter need these modes, whatever the user has set.
         )
         def run(cell: RNNCellBase, carries: Any, x: Array, step: Array) -> Any:
             carry, kept = carries
@@ -186,19 +186,19 @@ class RNN(Module):
         return (carry if seq_lengths is None else kept), outputs
 
     def _broadcast_counts(self, cell: RNNCellBase) -> list[Any]:
-        """The counters of the streams that draw the same in every step."""
+        """The counters of the streams that draw the same keys in every step."""
         if self.broadcast_rngs is None:
             return []
         return [count for _, count in to_flat_state(variables(cell, All(RngCount, self.broadcast_rngs)))]
 
 
 def _is_of_a_step(path: Path, value: Any) -> bool:
-    """Whether a value is what ``capture`` recorded of a step of the cell."""
+    """Whether ``capture`` recorded the value in a step of the cell."""
     return RECORD in path and not any(str(key).startswith("initialize_carry") for key in path)
 
 
 def _own_stream(rngs: Any, layer: Module) -> RngStream | None:
-    """The stream that a layer keeps for first carries."""
+    """The stream that a layer keeps for initial carries."""
     if isinstance(rngs, bool):
         return RngStream(0, tag="carry") if rngs else None
     if isinstance(rngs, (Rngs, RngStream)):
@@ -215,37 +215,37 @@ def _checked_lengths(seq_lengths: Any, batch: tuple[int, ...], layer: RNN) -> Ar
             at=describe_place(layer),
             found=f"{lengths.dtype.name} of shape {shape}",
             expected=f"integers of shape {batch}, one length for each sequence",
-            do="give the number of real steps of each sequence, for example (tokens != padding).sum(-1)",
+            do="pass the length of each sequence without padding, for example (tokens != padding).sum(-1)",
         )
     return jnp.broadcast_to(lengths, batch)
 
 
 def _widened(cell: RNNCellBase, carry: Any, x: jax.ShapeDtypeStruct) -> Any:
-    """The first carry, in the dtypes that hold what the cell returns too: a loop cannot change them on its way."""
+    """The initial carry, promoted to the dtypes that the cell returns: a loop cannot change the dtypes of its carry."""
     graphdef, state = split(cell)
 
     def step(state: Any, carry: Any, x: Array) -> Any:
         cell = merge(graphdef, state)
-        for _, node in iter_graph_nodes(cell):  # what `capture` records is of all steps, and this is one
+        for _, node in iter_graph_nodes(cell):  # `capture` records all steps together; this call is a single one
             if isinstance(node, Module) and RECORD in node.__dict__:
                 delattr(node, RECORD)
         return cell(carry, x)[0]
 
     after = jax.eval_shape(step, state, carry, x)
     if jax.tree.structure(after) != jax.tree.structure(carry):
-        return carry  # the loop says what is wrong
+        return carry  # the loop will raise the error
     return jax.tree.map(lambda old, new: as_dtype(old, common_dtype(old, new)), carry, after)
 
 
 def _in_dtypes_of(before: Any, after: Any) -> Any:
-    """What the cell returned in the dtypes of what it was given, which are wider or the same."""
+    """The carry that the cell returned, in the dtypes of the carry that it got, which are equal or wider."""
     if jax.tree.structure(after) != jax.tree.structure(before):
         return after
     return jax.tree.map(lambda new, old: as_dtype(new, old.dtype), after, before)
 
 
 def _where(condition: Array, new: Any, old: Any) -> Any:
-    """``jnp.where`` for trees of arrays whose first axes are those of the condition."""
+    """``jnp.where`` for pytrees of arrays whose leading axes are those of the condition."""
 
     def choose(new: Array, old: Array) -> Array:
         return jnp.where(jnp.reshape(condition, condition.shape + (1,) * (new.ndim - condition.ndim)), new, old)
@@ -254,13 +254,13 @@ def _where(condition: Array, new: Any, old: Any) -> Any:
 
 
 def flip_sequences(inputs: Array, seq_lengths: Array | None, num_batch_dims: int, time_major: bool) -> Array:
-    """Reverse sequences along time; the real steps of padded ones stay in front of the padding.
+    """Reverse sequences along time; padding stays at the end.
 
     Args:
         inputs: ``(*batch, time, ...)``, or ``(time, *batch, ...)`` with ``time_major``.
-        seq_lengths: ``(*batch,)``: how many steps of each sequence are real; ``None`` takes all.
+        seq_lengths: ``(*batch,)``: the number of steps of each sequence before the padding; ``None`` means all.
         num_batch_dims: number of batch axes.
-        time_major: whether the axis of time comes first.
+        time_major: whether the time axis comes first.
 
     Returns:
         Steps ``length - 1, …, 0``, followed by the padding.
@@ -277,7 +277,7 @@ def flip_sequences(inputs: Array, seq_lengths: Array | None, num_batch_dims: int
     lengths = jnp.expand_dims(jnp.clip(jnp.asarray(seq_lengths), 0, size), time)
     steps = jnp.arange(size, dtype=lengths.dtype)
     steps = jnp.reshape(steps, [size if axis == time else 1 for axis in range(num_batch_dims + 1)])
-    # Counting down from a sequence's last step, and round: the padding follows, from its end. As in Flax.
+    # Count down from a sequence's last step, modulo the length: then the padding follows, from its end. As in Flax.
     index = jnp.mod(lengths - 1 - steps, size)
     index = jnp.reshape(index, index.shape + (1,) * (inputs.ndim - index.ndim))
     return jnp.take_along_axis(inputs, index, axis=time)
@@ -288,10 +288,10 @@ def _concatenate(forward: Array, backward: Array) -> Array:
 
 
 class Bidirectional(Module):
-    """Two recurrent layers over one sequence, one from each end; their outputs are merged step by step.
+    """Two recurrent layers over one sequence, one in each direction; their outputs are merged step by step.
 
     Shapes:
-        inputs: as ``RNN`` takes them. outputs: with the features of both, one after the other.
+        inputs: as for ``RNN``. outputs: the features of both, concatenated.
 
     Variables:
         forward_rnn, backward_rnn: those of the two layers.
@@ -300,13 +300,13 @@ class Bidirectional(Module):
     Args:
         forward_rnn: the layer that starts at the first step.
         backward_rnn: the layer that starts at the last step; its outputs are put into the order of the inputs.
-        merge_fn: ``(forward outputs, backward outputs) -> outputs``; by default they are joined along the last axis.
-        time_major: whether the axis of time comes first.
+        merge_fn: ``(forward outputs, backward outputs) -> outputs``; by default, concatenation along the last axis.
+        time_major: whether the time axis comes first.
         return_carry: whether to return ``((forward carry, backward carry), outputs)`` instead of the outputs.
-        rngs: where first carries are drawn from, as in ``RNN``; ``False`` leaves it to the two layers.
+        rngs: the source of keys for initial carries, as in ``RNN``; ``False`` leaves it to the two layers.
 
     Raises:
-        ShapeError, StreamError, ArgumentTypeError: as ``RNN``.
+        ShapeError, StreamError, ArgumentTypeError: as for ``RNN``.
 
     Example:
         >>> def make(seed):
@@ -330,7 +330,7 @@ class Bidirectional(Module):
         if forward_rnn is backward_rnn:
             warnings.warn(
                 "Bidirectional: forward_rnn and backward_rnn are the same object, so both directions share their "
-                "parameters. Make two layers unless that is meant.",
+                "parameters. Make two layers, unless you intend this.",
                 stacklevel=2,
             )
         self.forward_rnn = forward_rnn
@@ -352,15 +352,15 @@ class Bidirectional(Module):
         keep_order: bool | None = None,
         return_carry: bool | None = None,
     ) -> Any:
-        """Run both layers over a sequence; what is ``None`` is as the constructor says.
+        """Run both layers over a sequence; ``None`` means the constructor's value.
 
         Args:
             inputs: the sequence.
-            initial_carry: the first carries of the two layers.
-            rngs: where first carries are drawn from.
-            seq_lengths: how many steps of each sequence are real.
+            initial_carry: the initial carries of the two layers.
+            rngs: the source of keys for initial carries.
+            seq_lengths: the number of steps of each sequence before the padding.
             return_carry, time_major: see the class.
-            reverse, keep_order: without effect; taken so that the layer can stand in for an ``RNN``.
+            reverse, keep_order: no effect; accepted so that the layer can replace an ``RNN``.
         """
         return_carry = self.return_carry if return_carry is None else return_carry
         time_major = self.time_major if time_major is None else time_major

@@ -1,12 +1,12 @@
-"""Reparametrisation: wrappers that replace the weights of a layer before it is called.
+"""Reparametrisation: wrappers that replace the weights of a layer before each call.
 
-``WeightNorm`` gives each column of a weight the length of a learned scale; ``SpectralNorm`` divides a weight by its
-largest singular value. In training both write the new weights into the layer's own variables, so that whoever looks at
-the layer sees the weights that it computed with, and gradients reach the old ones through the formula. In evaluation
-the variables hold the new weights during the call alone, so that nothing is written: the layer can be used inside of
-any transform that does not carry it. The layer is called as it is. (rules L21, L22)
+``WeightNorm`` rescales each column of a weight to a learned length; ``SpectralNorm`` divides a weight by its
+largest singular value. In training both write the new weights into the layer's own variables: the layer then shows the
+weights of its last call, and gradients reach the old weights through the formula. In evaluation the variables hold the
+new weights only during the call, and nothing is written: the layer works inside transforms that do not carry it. The
+layer itself is unmodified. (rules L21, L22)
 
-What a wrapper keeps for a weight stands in a dictionary under the weight's path in the layer: ``scales[("kernel",)]``,
+The wrapper stores its variables in a dictionary, by the weight's path in the layer: ``scales[("kernel",)]``,
 ``batch_stats[("layers", 0, "kernel", "u")]``.
 """
 
@@ -40,30 +40,30 @@ _direction_init = normal()
 
 
 class WeightNorm(Module):
-    """A layer whose weights are ``scale · w / ‖w‖``: direction and length are learned apart.
+    """A layer whose weights are ``scale · w / ‖w‖``: direction and length are learned separately.
 
     The length is the Euclidean norm over all axes but ``feature_axes``. Each call writes the new weights into the
-    layer, but in evaluation (``eval()``, or ``plait.view(model, deterministic=True)``).
+    layer, except in evaluation (``eval()``, or ``plait.view(model, deterministic=True)``).
 
     Shapes:
         those of the layer.
 
     Variables:
         layer_instance: those of the layer.
-        scales: a dictionary with one ``Param`` for each chosen weight, by its path in the layer, a tuple, with the
-            shape of the weight's feature axes; ``None`` without ``use_scale``.
+        scales: a dictionary from path in the layer (a tuple) to ``Param``, one for each chosen weight, with the shape
+            of its feature axes; ``None`` without ``use_scale``.
 
     Args:
         layer_instance: the layer.
-        feature_axes: axes along which there are scales; ``None`` takes one scale for the whole weight.
-        use_scale: whether there are scales; otherwise all lengths are 1.
+        feature_axes: axes with one scale per entry; ``None`` means one scale for the whole weight.
+        use_scale: whether to learn scales; otherwise all lengths are 1.
         scale_init: initializer of the scales.
         epsilon: added to the square of the length.
-        dtype: dtype to compute in; ``None`` takes the common one of weight and scale. Weights keep theirs.
+        dtype: dtype to compute in; ``None`` means the common dtype of weight and scale. Weights keep theirs.
         param_dtype: dtype in which the scales are stored.
         variable_filter: which variables of the layer are weights.
         promote_dtype: replaces the function that brings weight and scale to one dtype.
-        rngs: draws one key of the stream ``params`` for each scale. Scales that start at one, the default, need none.
+        rngs: draws one key from the ``params`` stream for each scale. The default ``scale_init``, ones, needs none.
 
     Raises:
         ShapeError: a weight does not have one of ``feature_axes``.
@@ -104,7 +104,7 @@ class WeightNorm(Module):
         for path, weight in _weights(layer_instance, variable_filter):
             features = self._features(path, weight)
             if self.scales is not None:
-                # As in Flax, where the default draws nothing: later layers start from the same keys.
+                # As in Flax, the default draws no key, so later layers get the same keys.
                 key = None if scale_init is default_scale_init else rngs.params()
                 shape = tuple(weight.value.shape[axis] for axis in features)
                 self.scales[path] = Param(scale_init(key, shape, param_dtype))
@@ -126,7 +126,7 @@ class WeightNorm(Module):
         """Change the mode; ``None`` leaves it as it is.
 
         Args:
-            deterministic: whether calls leave the weights of the layer as they are.
+            deterministic: whether calls leave the weights of the layer unchanged.
         """
         if deterministic is not None:
             self.deterministic = deterministic
@@ -139,21 +139,21 @@ class WeightNorm(Module):
         for axis in wanted:
             if not -len(shape) <= axis < len(shape):
                 raise ShapeError(
-                    f"WeightNorm finds no axis {axis} in a weight",
+                    f"a weight under WeightNorm has no axis {axis}",
                     at=f"{format_path(path)} of the layer in {describe_place(self)}",
                     found=f"a {type(weight).__name__} of shape {shape}",
                     expected=f"the axes feature_axes={axes}",
-                    do="choose other feature_axes, or leave the variable out: variable_filter=plait.PathContains(...)",
+                    do="choose other feature_axes, or exclude the variable: variable_filter=plait.PathContains(...)",
                 )
         return tuple(sorted({axis % len(shape) for axis in wanted}))
 
 
 class SpectralNorm(Module):
-    """A layer whose weights are divided by their largest singular value ``σ``, so that it stretches nothing.
+    """A layer whose weights are divided by their largest singular value ``σ``, which bounds its Lipschitz constant.
 
-    ``σ`` is found by power iteration: with ``u`` kept from call to call, each step computes ``v ← normal(u Wᵀ)`` and
-    ``u ← normal(v W)``; then ``σ = v W uᵀ``. A weight of more than two axes is taken as the matrix ``(-1, last)``.
-    Gradients take ``u`` and ``v`` as constants. Each call writes the new weights into the layer, but with
+    ``σ`` is found by power iteration: ``u`` is stored between calls, each step computes ``v ← normal(u Wᵀ)`` and
+    ``u ← normal(v W)``; then ``σ = v W uᵀ``. A weight with more than two axes is reshaped to a matrix, ``(-1, last)``.
+    Gradients treat ``u`` and ``v`` as constants. Each call writes the new weights into the layer, except with
     ``update_stats=False``, as in evaluation.
 
     Shapes:
@@ -161,23 +161,23 @@ class SpectralNorm(Module):
 
     Variables:
         layer_instance: those of the layer.
-        batch_stats: a dictionary with two ``BatchStat`` variables for each ``Param`` of two or more axes, by its path
-            in the layer with ``"u"`` or ``"sigma"`` at the end: ``(1, last)`` and ``()``, both ``param_dtype``.
+        batch_stats: a dictionary with two ``BatchStat`` variables for each ``Param`` of two or more axes. The keys are
+            its path in the layer followed by ``"u"`` or ``"sigma"``: ``(1, last)`` and ``()``, both ``param_dtype``.
 
     Args:
         layer_instance: the layer.
-        n_steps: steps of power iteration in a call.
-        epsilon: added to the squares of lengths.
-        dtype: dtype to compute in; ``None`` takes the common one of weight and ``u``. Weights keep theirs.
+        n_steps: steps of power iteration per call.
+        epsilon: added to squared lengths.
+        dtype: dtype to compute in; ``None`` means the common dtype of weight and ``u``. Weights keep theirs.
         param_dtype: dtype of ``u`` and ``sigma``.
-        error_on_non_matrix: whether a weight of more than two axes is an error.
-        update_stats: whether calls keep the new ``u`` and ``sigma``, and the new weights. ``train()`` and ``eval()``
-            switch it, as does whatever sets the mode ``use_running_average``.
-        rngs: draws one key of the stream ``params`` for each ``u``.
+        error_on_non_matrix: whether a weight with more than two axes raises.
+        update_stats: whether calls store the new ``u``, ``sigma`` and weights. ``train()`` and ``eval()`` switch it,
+            and so does setting ``use_running_average``.
+        rngs: draws one key from the ``params`` stream for each ``u``.
 
     Raises:
-        ShapeError: a weight is no matrix, and ``error_on_non_matrix`` is set.
-        ArgumentError: there are no steps.
+        ShapeError: a weight is not a matrix, and ``error_on_non_matrix`` is set.
+        ArgumentError: ``n_steps`` is less than 1.
 
     Example:
         >>> norm = plait.SpectralNorm(plait.Linear(3, 4, rngs=plait.Rngs(0)), n_steps=50, rngs=plait.Rngs(1))
@@ -205,7 +205,7 @@ class SpectralNorm(Module):
                 "SpectralNorm needs at least one step of power iteration",
                 found=f"n_steps={n_steps}",
                 expected="1 or more",
-                do="leave n_steps out; use update_stats=False to keep the statistics as they are",
+                do="omit n_steps; use update_stats=False to keep the statistics unchanged",
             )
         self.layer_instance = layer_instance
         self.n_steps = n_steps
@@ -218,11 +218,11 @@ class SpectralNorm(Module):
         for path, weight in _matrices(layer_instance):
             if error_on_non_matrix and weight.value.ndim > 2:
                 raise ShapeError(
-                    "SpectralNorm was told to take matrices only",
+                    "SpectralNorm with error_on_non_matrix=True takes only matrices",
                     at=f"{format_path(path)} of the layer in {describe_place(self)}",
                     found=f"a {type(weight).__name__} of shape {weight.value.shape}, and error_on_non_matrix=True",
                     expected="two axes",
-                    do=f"leave error_on_non_matrix out: the weight is then the matrix (-1, {weight.value.shape[-1]})",
+                    do=f"omit error_on_non_matrix: the weight is then reshaped to (-1, {weight.value.shape[-1]})",
                 )
             u = _direction_init(rngs.params(), (1, weight.value.shape[-1]), param_dtype)
             self.batch_stats[(*path, "u")] = BatchStat(u)
@@ -248,9 +248,9 @@ class SpectralNorm(Module):
         """Change the mode; ``None`` leaves it as it is.
 
         Args:
-            use_running_average: whether to leave ``u`` and ``sigma`` as they are: what the mode of other layers with
-                statistics means for this one.
-            update_stats: the opposite, under the name that the constructor has.
+            use_running_average: whether to leave ``u`` and ``sigma`` unchanged, as ``BatchNorm`` does its running
+                averages.
+            update_stats: the opposite, under the constructor's name.
         """
         if use_running_average is not None:
             self.update_stats = not use_running_average
@@ -259,7 +259,7 @@ class SpectralNorm(Module):
 
 
 def _weights(layer: Any, filter: FilterLiteral) -> Iterator[tuple[Path, Variable[Any]]]:
-    """The live variables of a layer that a filter chooses, with their paths."""
+    """The layer's own variables that match a filter, with their paths."""
     yield from to_flat_state(variables(layer, filter))
 
 
@@ -269,9 +269,9 @@ def _matrices(layer: Any) -> Iterator[tuple[Path, Variable[Any]]]:
 
 @contextlib.contextmanager
 def _holding(new: list[tuple[Variable[Any], Array]], *, keep: bool) -> Iterator[None]:
-    """Variables hold new values inside the block; without ``keep`` they are not written, and hold the old afterwards.
+    """Give variables new values inside the block; without ``keep`` they are restored afterwards.
 
-    The values go around the guard against writes from another trace: none of them stays.
+    This bypasses the guard against writes from another trace, since no value remains.
     """
     if keep:
         for variable, value in new:
@@ -290,7 +290,7 @@ def _holding(new: list[tuple[Variable[Any], Array]], *, keep: bool) -> Iterator[
 
 
 def _normalised(x: Array, epsilon: float, axes: tuple[int, ...] | None = None) -> Array:
-    """``x / ‖x‖``, with ``epsilon`` under the root, so that zero stays zero."""
+    """``x / ‖x‖``, with ``epsilon`` under the root: zero stays zero."""
     return x * lax.rsqrt(jnp.sum(squared(x), axes, keepdims=True) + epsilon)
 
 

@@ -1,6 +1,6 @@
-"""Rotary position embedding: queries and keys are turned by angles that grow with their position.
+"""Rotary position embedding (RoPE): rotates queries and keys by angles proportional to their positions.
 
-The product of a query and a key then depends on how far apart they are, not on where they stand.
+The product of a query and a key then depends only on their distance.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .promotion import as_dtype, common_dtype
 def apply_rotary_embedding(
     x: ArrayLike, positions: ArrayLike | None = None, *, base: float = 10_000.0, interleaved: bool = True
 ) -> Array:
-    """Turn pairs of features: pair ``i`` at position ``p`` by the angle ``p · base^(−2i / features)``.
+    """Rotate pairs of features: pair ``i`` at position ``p`` by the angle ``p · base^(−2i / features)``.
 
-    Two conventions say which features are a pair, and weights trained with one are of no use with the other:
+    There are two conventions for the pairs, and weights trained with one do not work with the other:
 
     * interleaved, as in the paper: features ``2i`` and ``2i + 1``;
     * half-split, as in GPT-NeoX and in most published checkpoints of Llama: features ``i`` and ``i + features / 2``.
@@ -31,8 +31,8 @@ def apply_rotary_embedding(
     Args:
         x: queries or keys.
         positions: the positions, integers or not; ``None`` counts from 0.
-        base: how slowly the slowest pair turns.
-        interleaved: which convention.
+        base: of the angles; the larger, the slower the last pairs rotate.
+        interleaved: whether to use the first convention.
 
     Raises:
         ShapeError: the number of features is odd, ``x`` has fewer than three axes, or the positions do not fit.
@@ -49,7 +49,7 @@ def apply_rotary_embedding(
     length, features = x.shape[-3], x.shape[-1]
     positions = jnp.arange(length) if positions is None else jnp.asarray(positions)
     _check_positions(positions, x)
-    dtype = common_dtype(x, jnp.float32)  # bfloat16 does not tell position 256 from 257
+    dtype = common_dtype(x, jnp.float32)  # in bfloat16, positions 256 and 257 are equal
     frequencies = base ** (-jnp.arange(0, features, 2, dtype=dtype) / features)
     angles = as_dtype(positions, dtype)[..., None, None] * frequencies.reshape((1,) * (positions.ndim + 1) + (-1,))
     angles = jnp.expand_dims(angles, tuple(range(x.ndim - angles.ndim)))
@@ -67,7 +67,7 @@ def apply_rotary_embedding(
 def _check_features(x: Array) -> None:
     if x.ndim < 3 or x.shape[-1] % 2:
         raise ShapeError(
-            "a rotary embedding turns pairs of features of each head",
+            "a rotary embedding rotates pairs of features of each head",
             found=f"an input of shape {x.shape}",
             expected="shape (..., length, heads, features) with an even number of features",
             do="split the heads first, and choose an even number of features for each",
@@ -84,5 +84,5 @@ def _check_positions(positions: Array, x: Array) -> None:
             "the positions of a rotary embedding do not fit its input",
             found=f"positions of shape {positions.shape} for an input of shape {x.shape}",
             expected=f"a shape that broadcasts to {allowed}: one position for each step",
-            do="for example jnp.arange(length), or leave positions out to count from 0",
+            do="for example jnp.arange(length), or omit positions to count from 0",
         )

@@ -1,4 +1,4 @@
-"""Sequential: functions and modules called one after the other."""
+"""Sequential: calls functions and modules one after another."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..core.objects.rngs import Rngs
 
 
 class Sequential(Module):
-    """Call functions and modules in turn, each with the output of the one before.
+    """Call functions and modules in order, each with the output of the previous one.
 
-    A tuple becomes the next one's positional arguments, a dict its keyword arguments, anything else its one argument.
+    A tuple is passed on as positional arguments, a dict as keyword arguments, anything else as the only argument.
 
     Variables:
         layers: a ``List`` of the functions and modules, so that a path reads ``layers[0].kernel``.
 
     Args:
-        *fns: what to call, in order. The first gets the arguments of the call. Without any, the call returns its
-            argument, the tuple or else the dict of its arguments, or ``None``.
+        *fns: functions and modules, in order. The first gets the arguments of the call. If there are none, the call
+            returns its argument, the tuple or else the dict of its arguments, or ``None``.
 
     Example:
         >>> rngs = plait.Rngs(0)
@@ -38,7 +38,7 @@ class Sequential(Module):
 
         Args:
             *args: arguments of the first.
-            rngs: given to each member that has a parameter of that name.
+            rngs: passed to each member that has a parameter of that name.
             **kwargs: keyword arguments of the first.
         """
         output: Any = _as_output(args, kwargs)
@@ -52,7 +52,7 @@ class Sequential(Module):
 
 
 def _as_output(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a sequence without members returns: the first of these that there is, as one member hands it to the next."""
+    """The result of an empty sequence: its positional arguments, or else its keyword arguments."""
     if args:
         return args[0] if len(args) == 1 else args
     return kwargs or None

@@ -1,4 +1,4 @@
-"""Training: the optimizer, metrics, EMA, loss scaling, and batches that know their position."""
+"""Training: the training loop, the optimizer, metrics, EMA, loss scaling, and resumable batches."""
 
 from __future__ import annotations
 

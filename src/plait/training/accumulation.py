@@ -1,7 +1,7 @@
-"""Gradients of a batch that does not fit at once: summed over parts, and divided once.
+"""Gradient accumulation: sums the gradients of a batch over microbatches, and divides once.
 
-A loss that is a mean over tokens is not the mean of the losses of its parts, where these have different numbers of
-tokens. So each part gives a sum and what it counts, and the sums are divided at the end:
+A mean over tokens is not the mean of the means of its parts, if these have different numbers of tokens. So each part
+returns a sum and a weight, and the sums are divided at the end:
 
     loss = Σ totalᵢ / Σ weightᵢ        ∇loss = Σ ∇totalᵢ / Σ weightᵢ
 """
@@ -27,14 +27,14 @@ from ..typing import FilterLiteral
 def accumulated_value_and_grad(
     loss: Callable[[Any, Any], Any], *, parts: int, wrt: FilterLiteral = Param
 ) -> Callable[[Any, Any], tuple[jax.Array, Any]]:
-    """``value_and_grad`` of a mean over a batch that is gone through in parts, one after the other.
+    """``value_and_grad`` of a mean over a batch, computed one part at a time.
 
     Args:
-        loss: ``loss(model, part)`` gives ``(total, weight)``, scalars: the sum of the losses of what it averages over,
-            and how many those are, such as the tokens that are no padding. What the model writes, statistics and random
-            streams, is handed on from part to part.
-        parts: into how many parts the first axis of each array of the batch is split.
-        wrt: which variables of the model the gradients are for.
+        loss: ``loss(model, part)`` returns ``(total, weight)``, scalars: the sum of the losses, and their number, such
+            as the number of tokens without padding. Statistics and random streams that the model writes are carried
+            from part to part.
+        parts: the number of parts into which the first axis of each array of the batch is split.
+        wrt: which variables of the model to differentiate.
 
     Returns:
         ``f(model, batch) -> (mean, gradients)``; the gradients are a ``State``, for ``optimizer.update``.
@@ -72,7 +72,7 @@ def accumulated_value_and_grad(
 
 
 def _wide(dtype: Any) -> Any:
-    """Sums of many small gradients lose their last bits in 16 of them."""
+    """Accumulate in float32: sums of many small gradients lose precision in 16 bits."""
     return jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype
 
 
@@ -81,11 +81,11 @@ def _split(batch: Any, parts: int) -> Any:
         leaf = jnp.asarray(leaf)
         if leaf.ndim == 0 or leaf.shape[0] % parts:
             raise ArgumentError(
-                "the batch cannot be split into parts of one size",
+                "the batch cannot be split into parts of equal size",
                 at=f"batch{jax.tree_util.keystr(path)}",
                 found=f"an array of shape {leaf.shape}",
-                expected=f"a first axis of a multiple of {parts}",
-                do=f"pad the batch to a multiple of {parts}, with weight 0 for what is padding, or choose other parts",
+                expected=f"a first axis that is a multiple of {parts}",
+                do=f"pad the batch to a multiple of {parts}, with weight 0 for the padding, or choose other parts",
             )
         return leaf.reshape(parts, leaf.shape[0] // parts, *leaf.shape[1:])
 

@@ -1,4 +1,4 @@
-"""A source that can be gone through again and again, as one iterator that knows its position."""
+"""One iterator over the epochs of a data source, with a position that checkpoints save."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ T = TypeVar("T")
 
 
 class Batches(Generic[T]):
-    """Goes through a source, epoch after epoch, and can be saved in a checkpoint and go on from there.
+    """An iterator over a source, epoch after epoch, that can be saved in a checkpoint and resumed.
 
-    The position is the number of the epoch and of the batch in it. To go on, the source is gone through up to there
-    again, without using what it gives; an iterator that has ``get_state`` and ``set_state`` of its own, such as
-    Grain's, finds its place faster and is saved as it is.
+    The position is the epoch and the number of the batch in it. To resume, it iterates over the source up to there
+    and discards the batches; an iterator with its own ``get_state`` and ``set_state``, such as Grain's, resumes faster
+    and needs no ``Batches``.
 
     Args:
-        source: what gives the batches of one epoch each time that it is iterated over, in the same order; or a function
-            of the number of the epoch (from 0), for another order in each: ``lambda epoch: shuffled(data, epoch)``.
-        epochs: after how many it ends; ``None`` for never.
+        source: an iterable that yields the batches of one epoch each time, in the same order; or a function of the
+            epoch (from 0) that returns one, for another order in each: ``lambda epoch: shuffled(data, epoch)``.
+        epochs: the number of epochs; ``None`` means no end.
 
     Attributes:
-        epoch: the number of the epoch that the next batch belongs to.
-        index: how many batches of it were given.
+        epoch: the epoch of the next batch.
+        index: the number of batches of this epoch so far.
 
     Raises:
-        ArgumentTypeError: the source can be gone through only once.
-        ArgumentError: an epoch has no batches, or fewer than were given before. Both are raised when it is met.
+        ArgumentTypeError: the source can be iterated over only once.
+        ArgumentError: an epoch has no batches, or fewer than its saved position. Both are raised by iteration.
 
     Example:
         >>> batches = plait.training.Batches([10, 20, 30], epochs=2)
@@ -45,10 +45,10 @@ class Batches(Generic[T]):
         once = isinstance(source, Iterator)
         if once or not (callable(source) or isinstance(source, Iterable) or hasattr(source, "__getitem__")):
             raise ArgumentTypeError(
-                "the source of batches has to be gone through again for each epoch",
-                found=f"{type(source).__name__}, which gives its items once" if once else f"{type(source).__name__}",
-                expected="a list or dataset, or a function of the number of the epoch",
-                do="pass what makes the iterator: Batches(lambda epoch: make_iterator(epoch))",
+                "the source of batches must be iterable again for each epoch",
+                found=f"{type(source).__name__}" + (", which can be iterated over once" if once else ""),
+                expected="a list or dataset, or a function of the epoch",
+                do="pass a function that makes the iterator: Batches(lambda epoch: make_iterator(epoch))",
             )
         self._source = source
         self.epochs = epochs
@@ -73,18 +73,18 @@ class Batches(Generic[T]):
             return batch
 
     def _begin(self) -> Iterator[T]:
-        """The batches of this epoch that were not given yet."""
+        """The remaining batches of this epoch."""
         source: Any = self._source
         epoch: Any = source(self.epoch) if callable(source) and not isinstance(source, Iterable) else source
         rest = iter(epoch)
         passed = sum(1 for _ in itertools.islice(rest, self.index))
         if passed < self.index:
             raise ArgumentError(
-                "the source has fewer batches than it had when its position was saved",
+                "the source has fewer batches than when its position was saved",
                 at=f"epoch {self.epoch}",
                 found=f"{passed} batches",
-                expected=f"at least {self.index}, which were given before",
-                do="go on with the same data and the same size of batches",
+                expected=f"at least {self.index}, as before",
+                do="resume with the same data and the same batch size",
             )
         return rest
 
@@ -93,16 +93,16 @@ class Batches(Generic[T]):
             raise ArgumentError(
                 "an epoch has no batches",
                 at=f"epoch {self.epoch}",
-                found="a source that ends at once",
+                found="an empty source",
                 expected="at least one batch in each epoch",
-                do="check the data, or pass a function that makes a fresh iterator: Batches(lambda epoch: ...)",
+                do="check the data, or pass a function that makes a new iterator: Batches(lambda epoch: ...)",
             )
         self.epoch, self.index, self._rest = self.epoch + 1, 0, None
 
     def get_state(self) -> dict[str, int]:
-        """The position: the epoch, and how many of its batches were given."""
+        """The position: the epoch, and the number of its batches so far."""
         return {"epoch": self.epoch, "index": self.index}
 
     def set_state(self, state: dict[str, int], /) -> None:
-        """Go to a position that ``get_state`` gave."""
+        """Go to a position that ``get_state`` returned."""
         self.epoch, self.index, self._rest = state["epoch"], state["index"], None

@@ -1,4 +1,4 @@
-"""Metrics of classifiers that count by class: the confusion matrix, precision, recall and F1."""
+"""Classification metrics per class: the confusion matrix, precision, recall and F1."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ AVERAGES = ("macro", "micro", "weighted", None)
 
 
 class ConfusionMatrix(Metric):
-    """How often each class was taken for each: ``matrix[right, predicted]`` is a number of examples.
+    """The confusion matrix: ``matrix[label, predicted]`` is a number of examples.
 
-    Without a threshold the prediction is the largest logit, and examples whose label is no class, such as −1, do not
-    count. With one there are two classes: the prediction is ``logits >= threshold``, and right is ``labels > 0``.
+    Without a threshold the prediction is the largest logit, and examples whose label is not a class, such as −1, are
+    ignored. With one there are two classes: the prediction is ``logits >= threshold``, the label ``labels > 0``.
 
     Shapes:
         logits: ``(..., num_classes)``, or ``(...)`` with a threshold.
@@ -28,11 +28,11 @@ class ConfusionMatrix(Metric):
         matrix: ``MetricState``, ``(num_classes, num_classes)``, int32.
 
     Args:
-        num_classes: how many classes there are; ``None`` with a threshold.
-        threshold: where the second of two classes begins.
+        num_classes: the number of classes; ``None`` with a threshold.
+        threshold: the least logit of the second of two classes.
 
     Raises:
-        ArgumentTypeError: ``num_classes`` is no integer, or ``threshold`` no float.
+        ArgumentTypeError: ``num_classes`` is not an integer, or ``threshold`` not a float.
         ArgumentError: not exactly one of the two was given.
 
     Example:
@@ -68,20 +68,20 @@ class ConfusionMatrix(Metric):
     def update(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, *, logits: Array, labels: Array, mask: Array | None = None, **_: Any
     ) -> None:
-        """Take in predictions.
+        """Add predictions.
 
         Args:
             logits: scores of the classes.
-            labels: the right classes.
-            mask: which of them count; ``None`` for all.
+            labels: the true classes.
+            mask: which examples count; ``None`` for all.
 
         Raises:
-            ShapeError: logits and labels do not fit each other or the classes, or labels are not integers.
+            ShapeError: logits, labels and classes do not match, or labels are not integers.
         """
         predictions, labels = predicted_and_right(self, logits, labels)
         if self.threshold is None and jnp.shape(logits)[-1] != self.num_classes:
             raise ShapeError(
-                "the logits are not those of the classes",
+                "the logits do not match the number of classes",
                 at=with_article(type(self).__name__),
                 found=f"logits of shape {jnp.shape(logits)}",
                 expected=f"a last axis of {self.num_classes} classes",
@@ -95,7 +95,7 @@ class ConfusionMatrix(Metric):
         self.matrix.value = self.matrix.value + added.reshape(self.matrix.shape)
 
     def compute(self) -> Array:
-        """The matrix of all batches: rows are right classes, columns are predictions."""
+        """The matrix of all batches: rows are true classes, columns are predictions."""
         return self.matrix.value
 
 
@@ -111,12 +111,12 @@ class _Ratio(ConfusionMatrix):
                 f"{type(self).__name__} does not know this average",
                 found=f"average={average!r}",
                 expected=", ".join(map(repr, AVERAGES)),
-                do="leave it out for the mean over classes",
+                do="omit it for the mean over classes",
             )
         self.average = average
 
     def compute(self) -> Array:
-        """The score: with a threshold that of the second class, else the average; NaN before the first update."""
+        """The score of the second class if there is a threshold, otherwise the average; NaN before the first update."""
         matrix = self.matrix.value.astype(jnp.float32)
         hits, predicted, right = jnp.diagonal(matrix), matrix.sum(axis=0), matrix.sum(axis=1)
         if self.average == "micro" and self.threshold is None:
@@ -138,7 +138,7 @@ class _Ratio(ConfusionMatrix):
 
 
 class Precision(_Ratio):
-    """The share of right predictions among the predictions of a class.
+    """Precision: the fraction of the predictions of a class that are correct.
 
     ``hits / predictions`` for each class. A class for which that is 0/0 scores 0.
 
@@ -153,7 +153,7 @@ class Precision(_Ratio):
 
     Raises:
         ArgumentError: not exactly one of ``num_classes`` and ``threshold`` was given, or ``average`` is none of these.
-        ArgumentTypeError: ``num_classes`` is no integer, or ``threshold`` no float.
+        ArgumentTypeError: ``num_classes`` is not an integer, or ``threshold`` not a float.
 
     Example:
         >>> precision = plait.metrics.Precision(threshold=0.5)
@@ -167,7 +167,7 @@ class Precision(_Ratio):
 
 
 class Recall(_Ratio):
-    """The share of the examples of a class that were found.
+    """Recall: the fraction of the examples of a class that were predicted as such.
 
     ``hits / labels`` for each class. A class for which that is 0/0 scores 0.
 
@@ -182,7 +182,7 @@ class Recall(_Ratio):
 
     Raises:
         ArgumentError: not exactly one of ``num_classes`` and ``threshold`` was given, or ``average`` is none of these.
-        ArgumentTypeError: ``num_classes`` is no integer, or ``threshold`` no float.
+        ArgumentTypeError: ``num_classes`` is not an integer, or ``threshold`` not a float.
 
     Example:
         >>> recall = plait.metrics.Recall(2, average=None)
@@ -211,7 +211,7 @@ class F1(_Ratio):
 
     Raises:
         ArgumentError: not exactly one of ``num_classes`` and ``threshold`` was given, or ``average`` is none of these.
-        ArgumentTypeError: ``num_classes`` is no integer, or ``threshold`` no float.
+        ArgumentTypeError: ``num_classes`` is not an integer, or ``threshold`` not a float.
 
     Example:
         >>> f1 = plait.metrics.F1(2)
@@ -225,7 +225,7 @@ class F1(_Ratio):
 
 
 def check_threshold(metric: Any, threshold: Any) -> None:
-    """Refuse a threshold that is no float.
+    """Raise for a threshold that is not a float.
 
     Raises:
         ArgumentTypeError: names what was found.
@@ -241,10 +241,10 @@ def check_threshold(metric: Any, threshold: Any) -> None:
 
 
 def predicted_and_right(metric: Any, logits: Any, labels: Any) -> tuple[Array, Array]:
-    """The predicted class and the right class of each example, as int32.
+    """The predicted class and the true class of each example, as int32.
 
     Raises:
-        ShapeError: the ranks of logits and labels do not fit each other, or labels are not integers.
+        ShapeError: the ranks of logits and labels do not match, or labels are not integers.
     """
     logits, labels = jnp.asarray(logits), jnp.asarray(labels)
     name = type(metric).__name__
@@ -252,7 +252,7 @@ def predicted_and_right(metric: Any, logits: Any, labels: Any) -> tuple[Array, A
     gap = 1 if metric.threshold is None else 0
     if logits.ndim != labels.ndim + gap or (logits.shape[: labels.ndim] != labels.shape):
         raise ShapeError(
-            "logits and labels do not fit each other",
+            "the shapes of logits and labels do not match",
             at=place,
             found=f"logits of shape {logits.shape} and labels of shape {labels.shape}",
             expected="logits with one more axis than labels, the classes" if gap else "equal shapes",

@@ -24,21 +24,21 @@ M = TypeVar("M")
 
 
 class EMA(Pytree):
-    """Keep an average of variables that follows them slowly: ``average ← decay · average + (1 − decay) · value``.
+    """Exponential moving averages of variables: ``average ← decay · average + (1 − decay) · value``.
 
     Averaged weights often generalise better than the last ones. Values that are not floats, such as counters and random
-    keys, are not averaged: the latest is kept.
+    keys, are not averaged: the latest is stored.
 
     Variables:
-        params: a ``State`` with a copy of each selected variable, of its own kind.
+        params: a ``State`` with a copy of each selected variable, of the same type.
 
     Args:
         params: a model, a state, or a container of variables; the averages start at its values.
-        decay: how much of the average stays in one step, from 0 to 1.
+        decay: weight of the old average in each update, from 0 to 1.
         only: which variables to average.
 
     Raises:
-        ArgumentTypeError: a selected leaf is no variable; names its path.
+        ArgumentTypeError: a selected leaf is not a variable; names its path.
 
     Example:
         >>> model = plait.Linear(1, 1, rngs=plait.Rngs(0))
@@ -58,24 +58,24 @@ class EMA(Pytree):
         for path, leaf in _selected(params, only).items():
             if not isinstance(leaf, Variable):
                 raise ArgumentTypeError(
-                    "EMA averages variables only",
+                    "EMA averages only variables",
                     at=describe_path(path),
                     found=describe_type(leaf),
                     expected="a variable",
                     do="select the variables: EMA(model, decay, only=plait.Param)",
                 )
-            # Buffers of its own: a compiled step may donate those of the model.
+            # A copy: a jitted step may donate the buffers of the model.
             copies.append((path, leaf.copy(jax.tree.map(copied_buffers, _raw(leaf)))))
         self.params = from_flat_state(FlatState(copies, sort=True))
 
     def update(self, updates: Any) -> None:
-        """Move the averages towards the values of a model.
+        """Update the averages with the values of a model.
 
         Args:
-            updates: the model, or a state of it. What is not averaged here is ignored.
+            updates: the model, or its state. Other variables are ignored.
 
         Raises:
-            ArgumentError: an averaged variable is missing, or has another shape. Nothing is changed then.
+            ArgumentError: an averaged variable is missing, or has another shape. Then no average changes.
         """
         averages = dict(to_flat_state(self.params))
         values = {path: _raw(leaf) for path, leaf in _selected(updates, ...).items() if path in averages}
@@ -100,10 +100,10 @@ class EMA(Pytree):
         return self.decay * average + (1 - self.decay) * value.astype(average.dtype)
 
     def apply_to(self, model: M) -> M:
-        """A copy of the model that has the averages for variables, and shares all other variables.
+        """A copy of the model with the averages instead of its variables; all other variables are shared.
 
-        The averages are those of this object, so the copy follows each later ``update``; ``plait.clone`` of it does
-        not.
+        The averages are this object's own variables, so the copy changes with each later ``update``; ``plait.clone`` of
+        it does not.
 
         Raises:
             ArgumentError: the model lacks an averaged variable; names its path.
@@ -118,17 +118,17 @@ class EMA(Pytree):
             leaves.append(leaf if average is None else average)
         if averages:
             raise ArgumentError(
-                "the model does not have all variables that are averaged",
+                "the model lacks some of the averaged variables",
                 at=", ".join(map(describe_path, averages)),
                 found="no variable",
-                expected="a model of the structure that the EMA was made from",
-                do="apply the averages to the model that they are of",
+                expected="a model with the structure that the EMA was made from",
+                do="apply the averages to the model that the EMA was made from",
             )
         return Builder().build(graphdef, leaves)
 
 
 def _selected(node: Any, only: FilterLiteral) -> dict[Path, Any]:
-    """The live leaves of a graph that the filter selects, by path."""
+    """The graph's own leaves that match the filter, by path."""
     check_node(node, "EMA")
     predicate = to_predicate(only)
     walk = Walk()

@@ -1,4 +1,4 @@
-"""The learning rate that an optimizer used last, to show it among the metrics."""
+"""The current learning rate of an optimizer, for logging."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def learning_rate(optimizer: Optimizer, /) -> Any:
     """The learning rate of the last update, or the first one before any.
 
     Args:
-        optimizer: one whose transformation keeps it in its state: ``optax.inject_hyperparams`` around any of Optax's
+        optimizer: an optimizer with the learning rate in its state: ``optax.inject_hyperparams`` around any of Optax's
             optimizers, also inside a chain, with a number or a schedule.
 
     Returns:
-        An array without axes. It changes with each step inside ``plait.jit`` too.
+        A scalar array. It changes with each step, also inside ``plait.jit``.
 
     Raises:
-        OptimizerError: the state holds no learning rate, or several.
+        OptimizerError: the state has no learning rate, or several.
 
     Example:
         >>> schedule = optax.linear_schedule(1.0, 0.0, transition_steps=4)
@@ -40,9 +40,9 @@ def learning_rate(optimizer: Optimizer, /) -> Any:
     if len(found) != 1:
         places = [describe_path(("opt_state", *path)) for path in found]
         raise OptimizerError(
-            "there is no single learning rate in the state of the optimizer",
-            found=f"{len(found)}: {', '.join(places)}" if found else "a transformation that does not keep its own",
-            expected="one, kept by optax.inject_hyperparams",
+            "the state of the optimizer has no learning rate, or several",
+            found=f"{len(found)}: {', '.join(places)}" if found else "a transformation that does not store its own",
+            expected="one, stored by optax.inject_hyperparams",
             do=f"select the one you mean: plait.select(optimizer, {places[0]!r})"
             if found
             else "wrap the optimizer: optax.inject_hyperparams(optax.adam)(learning_rate=schedule)",

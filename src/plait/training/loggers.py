@@ -1,4 +1,4 @@
-"""Where the numbers of a run go: a protocol of two methods, JSON lines, and TensorBoard."""
+"""Loggers of a run: the protocol, JSON lines, and TensorBoard."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..errors import ArgumentError, MissingDependencyError
 
 
 class Logger(Protocol):
-    """What ``fit`` writes numbers to. Any object with these two methods is one."""
+    """The protocol of loggers for ``fit``: any object with these two methods."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Numbers by name, as they were after a step."""
+        """Log metrics by name, after a step."""
         ...
 
     def close(self) -> None:
@@ -26,16 +26,16 @@ class Logger(Protocol):
 
 
 class JsonLines:
-    """One line of JSON for each step that is logged: ``{"step": 100, "loss": 0.5}``.
+    """A log with one line of JSON per logged step: ``{"step": 100, "loss": 0.5}``.
 
-    Lines after the step that a run goes on from are dropped, so that each step stands there once. Every line is in the
-    file as soon as it is written. NaN and infinities are strings, since JSON has no numbers for them.
+    When a run resumes, lines of later steps are removed, so each step is logged once. Every line is flushed at once.
+    NaN and infinities are strings, since JSON has no numbers for them.
 
     Args:
-        path: the file; its folder is made.
+        path: the file; its folder is created.
 
     Raises:
-        ArgumentError: there is a file that is no such log. Raised by the first ``write``; the file stays as it is.
+        ArgumentError: the file exists and is not such a log. Raised by the first ``write``; the file is unchanged.
 
     Example:
         >>> log = plait.training.JsonLines("run/metrics.jsonl")
@@ -56,7 +56,7 @@ class JsonLines:
         file.flush()
 
     def _open(self, step: int) -> Any:
-        """Open the file behind the last line of an earlier step."""
+        """Open the file after the last line of an earlier step."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = 0
         if self.path.exists():
@@ -74,11 +74,11 @@ class JsonLines:
             return float(json.loads(line)["step"])
         except (ValueError, KeyError, TypeError) as error:
             raise ArgumentError(
-                "there is a file of something else where the log would go",
+                "the path of the log has a file with other contents",
                 at=str(self.path),
                 found=f"the line {line!r:.60}",
                 expected="lines of JSON with a step, or no file",
-                do="give the log another path",
+                do="choose another path for the log",
             ) from error
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class TensorBoard:
     """Scalars for TensorBoard, written by tensorboardX.
 
     Args:
-        folder: where the event files go.
+        folder: the folder of the event files.
 
     Raises:
         MissingDependencyError: tensorboardX is not installed.

@@ -1,10 +1,10 @@
-"""``fit``: a training loop that survives. It calls a step function, and nothing in it is hidden.
+"""``fit``: a fault-tolerant training loop around your own step function.
 
-What one writes by hand around a step: going on from a checkpoint, numbers to a log, evaluation now and then, saving,
-and stopping in order when asked to. The step itself, the model and the optimizer are the caller's; so is the data.
+It does what you would otherwise write around a step: resume from a checkpoint, log metrics, evaluate and save
+periodically, and stop cleanly on a signal. The step, the model, the optimizer and the data are yours.
 
-Numbers that a step returns stay on the device until they are there. They are looked at when a later step has been
-handed to the device, so that no step waits for a log.
+Metrics stay on the device until they are computed. The loop reads them after it has dispatched a later step, so no
+step waits for logging.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from .batches import Batches
 from .loggers import Logger
 from .progress import progress
 
-BEHIND = 2  # so many logs may wait for their numbers before the loop waits for the first of them
+BEHIND = 2  # the number of pending logs at which the loop waits for the oldest
 
 
 @dataclasses.dataclass
 class Moment:
-    """What a callback of ``fit`` gets.
+    """The argument of a callback of ``fit``.
 
     Attributes:
-        step: the number of steps that were done when the numbers were made.
-        values: numbers by name: those of the step, or those of the evaluation, with ``eval/`` before their names.
-        objects: those that were given to ``fit``. They may have gone on since.
-        stop: called with a reason, it ends training after the current step.
+        step: the number of steps after which the metrics were computed.
+        values: metrics by name, of the step or of the evaluation; the latter's names begin with ``eval/``.
+        objects: the ``objects`` of ``fit``. They may be some steps further.
+        stop: call it with a reason to end training after the current step.
     """
 
     step: int
@@ -54,12 +54,12 @@ class Moment:
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
-    """How a call of ``fit`` ended.
+    """The result of a call of ``fit``.
 
     Attributes:
-        step: the number of steps that are done, those of earlier calls that it went on from among them.
-        values: the last numbers by name.
-        reason: ``"steps"``, ``"data"`` (it ended), the name of a signal, or what a callback gave.
+        step: the number of completed steps, including those before a resumed checkpoint.
+        values: the last metrics by name.
+        reason: ``"steps"``, ``"data"`` (the data ended), the name of a signal, or a callback's reason.
     """
 
     step: int
@@ -68,13 +68,13 @@ class Fitted:
 
 
 class EarlyStop:
-    """A callback that ends training when a number has not become better for a while.
+    """A callback for early stopping: ends training when a metric has stopped improving.
 
     Args:
-        name: of the number, such as ``"eval/loss"``.
-        patience: how many times it may be no better than the best, in a row.
-        mode: ``"min"`` where less is better, ``"max"`` where more is.
-        by: what counts as better: a change of more than this.
+        name: the metric, such as ``"eval/loss"``.
+        patience: how many times in a row it may fail to improve.
+        mode: ``"min"`` if lower is better, ``"max"`` if higher is better.
+        by: the minimum change that counts as an improvement.
     """
 
     def __init__(self, name: str, *, patience: int, mode: str = "min", by: float = 0.0) -> None:
@@ -109,41 +109,41 @@ def fit(
     data_timeout: float | None = None,
     show: bool = True,
 ) -> Fitted:
-    """Call a step function until a number of steps is done, and see that nothing is lost.
+    """Train for a number of steps, with checkpoints, evaluation and logs.
 
-    With ``checkpoints`` it goes on from the newest one, saves every ``save_every`` steps and at the end. SIGINT
-    (Ctrl-C) and SIGTERM end it after the current step, with a checkpoint; a second signal interrupts at once. In a run
-    of several processes a signal counts at the next checkpoint, where all agree. An iterator over data that raises, or
-    takes too long, ends it too: the state is saved, and the error raised. A step that raises ends it at once; the
-    newest checkpoint is the last one that was due. A logger that raises is closed with a ``LoggerWarning``, and
-    training goes on.
+    With ``checkpoints`` it resumes from the newest one, and saves every ``save_every`` steps and at the end. SIGINT
+    (Ctrl-C) and SIGTERM end training after the current step, with a checkpoint; a second signal interrupts at once. In
+    a multi-process run, a signal takes effect at the next checkpoint, on all processes. If the data iterator raises, or
+    takes too long, the state is saved and the error raised. If a step raises, training ends at once; the newest
+    checkpoint is the last periodic one. If a logger raises, it is closed with a ``LoggerWarning``, and training
+    continues.
 
     Args:
-        step: ``step(*objects.values(), batch)``, usually jitted. What it returns is logged: a scalar as ``loss``, or
+        step: ``step(*objects.values(), batch)``, usually jitted. Its result is logged: a scalar as ``loss``, or
             scalars by name.
-        objects: what a checkpoint holds, by name: the model, the optimizer, metrics, random streams.
-        data: an iterator over batches, or a source to be gone through again and again, as by ``Batches``. To go on from
-            a checkpoint an iterator must know its position.
-        steps: how many steps are done at the end, those before a checkpoint among them.
-        checkpoints: where they are saved.
-        save_every, evaluate_every, log_every: after how many steps; ``None`` for never but at the end.
-        evaluate: returns numbers by name, for the objects as they are. They are logged as ``eval/name``, and saved as
-            metrics of the next checkpoint.
-        loggers: what numbers are written to.
+        objects: the objects to save in checkpoints, by name: the model, the optimizer, metrics, random streams.
+        data: an iterator over batches, or an iterable, which is wrapped in ``Batches``. To resume from a checkpoint,
+            an iterator needs ``get_state`` and ``set_state``.
+        steps: the total number of steps, including those before a resumed checkpoint.
+        checkpoints: the checkpoints of the run; ``None`` saves none.
+        save_every, evaluate_every, log_every: the interval in steps; ``None`` means only at the end.
+        evaluate: returns metrics of the current objects by name. They are logged as ``eval/name``, and saved as metrics
+            of the next checkpoint.
+        loggers: where to log metrics.
         callbacks: called with each ``Moment``, after the loggers.
-        profile: which steps JAX's profiler records, and the folder that it writes to.
-        data_timeout: seconds that a batch may take to come; ``None`` for no limit.
-        show: whether progress is shown on standard output.
+        profile: which steps JAX's profiler records, and its output folder.
+        data_timeout: the maximum time to wait for a batch, in seconds; ``None`` for no limit.
+        show: whether to show progress on standard output.
 
     Returns:
-        The step and the last numbers, and why it ended.
+        The step, the last metrics, and why training ended.
 
     Raises:
         ArgumentError: a number of steps below 1.
-        ArgumentTypeError: there are checkpoints, and the iterator over data does not know its position; or ``step``
-            returned something that is no number.
-        DataError: no batch came in time. The state is saved.
-        NonFiniteError: the loss is NaN or infinite; names the variables that are. Nothing is saved after it.
+        ArgumentTypeError: there are ``checkpoints``, and the data iterator has no position; or ``step`` returned
+            something other than numbers.
+        DataError: no batch arrived in time. The state is saved.
+        NonFiniteError: the loss is NaN or infinite; names the non-finite variables. The state is not saved.
         CheckpointError: a checkpoint could not be written, or the newest does not fit.
 
     Example:
@@ -191,18 +191,18 @@ class _Loop:
             data, positioned = Batches(data), True
         if checkpoints is not None and not positioned:
             raise ArgumentTypeError(
-                "the iterator over data does not know its position, so no checkpoint could hold it",
+                "the data iterator has no position that a checkpoint could save",
                 at="data",
                 found=f"a {type(data).__name__} without get_state and set_state",
-                expected="an iterator with both, or a source that can be gone through again",
-                do="pass the source itself, or Batches(lambda epoch: make_iterator(epoch))",
+                expected="an iterator with both, or an iterable that can be iterated over again",
+                do="pass the iterable itself, or Batches(lambda epoch: make_iterator(epoch))",
             )
         self.data: Any = data if data_timeout is None else _Timed(data, data_timeout)
         self.pending: collections.deque[tuple[int, Any]] = collections.deque()
         self.values: dict[str, float] = {}
         self.reason: str | None = None
         self.done = self.saved = 0
-        self.last: Any = None  # what the last step returned
+        self.last: Any = None  # the result of the last step
         self.tracing = False
         self.signalled: str | None = None
         self.display: Any = None
@@ -224,7 +224,7 @@ class _Loop:
                 self.reason = "data"
                 break
             except Exception:
-                self.save()  # all that was done is kept, whatever happened to the data
+                self.save()  # completed steps are saved, whatever happened to the data
                 self.wait()
                 raise
             number = self.done + 1
@@ -255,7 +255,7 @@ class _Loop:
     # Numbers ----------------------------------------------------------------------------------------------------------
 
     def look(self, at_least: int) -> None:
-        """Write the numbers that are there, and wait for the first ``at_least`` of those that are not."""
+        """Log the metrics that are ready, and wait for the first ``at_least`` pending ones."""
         while self.pending and (at_least > 0 or _is_there(self.pending[0][1])):
             at_least -= 1
             number, returned = self.pending.popleft()
@@ -264,13 +264,13 @@ class _Loop:
             self.check_finite(number, values)
 
     def evaluated(self) -> None:
-        """Evaluate, and write the numbers."""
+        """Evaluate, and log the metrics."""
         assert self.evaluate is not None
         self.look(at_least=len(self.pending))
         self.tell(self.done, {f"eval/{name}": value for name, value in _numbers(self.evaluate()).items()})
 
     def tell(self, number: int, values: dict[str, float]) -> None:
-        """Hand numbers to the loggers and callbacks."""
+        """Pass metrics to the loggers and callbacks."""
         if not values:
             return
         self.values |= values
@@ -280,7 +280,7 @@ class _Loop:
             except Exception as error:
                 self.loggers.remove(logger)
                 warnings.warn(
-                    f"{type(logger).__name__} could not write step {number}, and is given up: {error!r}",
+                    f"{type(logger).__name__} could not write step {number}, and is disabled: {error!r}",
                     LoggerWarning,
                     stacklevel=2,
                 )
@@ -290,7 +290,7 @@ class _Loop:
         self.display.say(self.line(number, values))
 
     def line(self, number: int, values: Mapping[str, float]) -> str:
-        """What is shown: the step, the numbers, steps per second since the last line, memory of the first device."""
+        """The progress line: step, metrics, steps per second since the last line, memory of the first device."""
         now, (then, before) = time.perf_counter(), self.clock
         parts = [f"step {number}", *(f"{name} {value:.4g}" for name, value in values.items())]
         if number > before:
@@ -310,8 +310,8 @@ class _Loop:
                 at=", ".join(places[:5]) + (f", and {len(places) - 5} more" if len(places) > 5 else "") or "the loss",
                 found="NaN or infinities in these variables" if places else "finite variables",
                 expected="finite numbers",
-                do="go on from the newest checkpoint under `with plait.debug_nans():`, which names the layer that made "
-                "the first one; a smaller learning rate or clipped gradients (optax.clip_by_global_norm) may cure it",
+                do="resume from the newest checkpoint under `with plait.debug_nans():`, which names the layer that "
+                "made the first one; a smaller learning rate or gradient clipping (optax.clip_by_global_norm) may help",
             )
 
     # Checkpoints and the end ------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ class _Loop:
         return {**self.objects, "data": self.data} if has_position(self.data) else self.objects
 
     def save(self) -> None:
-        """Save, if there is something new to be saved, and it is sound."""
+        """Save, if there are new steps and all values are finite."""
         if self.checkpoints is None or self.saved == self.done:
             return
         self.look(at_least=len(self.pending))
@@ -331,7 +331,7 @@ class _Loop:
             self.agree()
 
     def agree(self) -> None:
-        """A signal that one process got counts for all of them."""
+        """Share signals between processes: one that any process got applies to all."""
         from jax.experimental import multihost_utils
 
         flags = np.asarray(multihost_utils.process_allgather(np.asarray(self.signalled is not None)))
@@ -339,7 +339,7 @@ class _Loop:
             self.reason = self.signalled or "a signal"
 
     def wait(self) -> None:
-        """Wait until what was saved is on the disk."""
+        """Wait until the last save is on disk."""
         if self.checkpoints is not None:
             self.checkpoints.wait()
 
@@ -362,7 +362,7 @@ class _Loop:
 
     @contextlib.contextmanager
     def running(self, steps: int, show: bool) -> Iterator[None]:
-        """Go to the newest checkpoint, listen to signals, show progress, and close the loggers at the end."""
+        """Restore the newest checkpoint, handle signals, show progress, and close the loggers at the end."""
         if self.checkpoints is not None:
             manifest = self.checkpoints.restore(self.saved_objects())
             if manifest is not None:
@@ -392,7 +392,7 @@ class _Silent:
 
 
 class _Timed:
-    """An iterator whose next item comes in time, or not at all. It is asked by a thread that may be left waiting."""
+    """An iterator with a timeout. A daemon thread gets the items, and may be left waiting."""
 
     def __init__(self, data: Any, seconds: float) -> None:
         self.data: Any = data
@@ -402,7 +402,7 @@ class _Timed:
         self.asked: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[tuple[str, Any, Any]] = queue.SimpleQueue()
         threading.Thread(target=self._serve, daemon=True, name="plait waits for data").start()
-        if self.knows:  # only then it has these, too
+        if self.knows:  # only then it has these methods too
             self.get_state = lambda: self.position
             self.set_state = self._go
 
@@ -429,11 +429,11 @@ class _Timed:
             kind, answer, position = self.answers.get(timeout=self.seconds)
         except queue.Empty:
             raise DataError(
-                "no batch came in time",
+                "no batch arrived in time",
                 at="data",
                 found=f"nothing after {self.seconds:g} s",
                 expected="a batch",
-                do="see what the iterator waits for, or allow it more: data_timeout=...; the state of the run is saved",
+                do="find out what the iterator waits for, or increase data_timeout; the state of the run is saved",
             ) from None
         if kind == "error":
             raise answer
@@ -447,7 +447,7 @@ def _is_there(returned: Any) -> bool:
 
 
 def _numbers(returned: Any) -> dict[str, float]:
-    """Scalars by name, of whatever a step or an evaluation returned."""
+    """Scalars by name, from the result of a step or an evaluation."""
     if returned is None:
         return {}
     named = returned if isinstance(returned, Mapping) else {"loss": returned}
@@ -455,7 +455,7 @@ def _numbers(returned: Any) -> dict[str, float]:
     for name, value in named.items():
         if np.ndim(value) or not np.issubdtype(np.asarray(value).dtype, np.number):
             raise ArgumentTypeError(
-                "what a step returns for the log is a number, or numbers by name",
+                "a step must return a number, or numbers by name",
                 at=str(name),
                 found=f"an array of shape {np.shape(value)}" if np.ndim(value) else f"a {type(value).__name__}",
                 expected="a scalar",
@@ -468,7 +468,7 @@ def _numbers(returned: Any) -> dict[str, float]:
 def _check_count(name: str, value: Any) -> None:
     if value is not None and (not isinstance(value, int) or value < 1):
         raise ArgumentError(
-            "this is no number of steps",
+            "this is not a number of steps",
             at=name,
             found=repr(value),
             expected="a whole number from 1",

@@ -1,8 +1,8 @@
-"""Loss scaling: training in float16 without gradients that vanish.
+"""Dynamic loss scaling: training in float16 without gradient underflow.
 
-Small gradients are zero in float16. The loss is multiplied by a large number before it is differentiated, which shifts
-all gradients up, and they are divided by it before they are used. The number is found while training: as large as it
-can be without overflow.
+Small gradients underflow to zero in float16. The loss is multiplied by a large factor before differentiation, which
+scales all gradients, and they are divided by it before use. The factor adapts during training: as large as possible
+without overflow.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from .optimizer import ModelAndOptimizer, Optimizer, raw_value, write_raw
 
 
 class LossScaleState(Variable[Any]):
-    """What a loss scale has found out."""
+    """The variables of a loss scale."""
 
 
 class DynamicLossScale(Pytree):
-    """A factor for the loss that grows while gradients stay finite, and shrinks, skipping the step, when they do not.
+    """Dynamic loss scaling: the factor grows while gradients are finite; otherwise it shrinks and the step is skipped.
 
-    Use it where a model computes in float16 (``dtype=jnp.float16``) and keeps its parameters in float32; bfloat16 has
-    the range of float32 and needs none of this.
+    Use it for a model that computes in float16 (``dtype=jnp.float16``) with parameters in float32; bfloat16 has the
+    range of float32 and does not need it.
 
     Variables:
         scale: ``LossScaleState``, ``()``, float32; the factor.
         good_steps: ``LossScaleState``, ``()``, int32; steps since the factor last changed.
 
     Args:
-        initial: the first factor.
-        growth_interval: after how many finite steps the factor grows.
-        factor: by how much it grows, and shrinks.
-        minimum: the least factor.
-        maximum: the largest factor.
+        initial: the initial factor.
+        growth_interval: the number of finite steps after which the factor grows.
+        factor: multiplies the factor when it grows, divides it when it shrinks.
+        minimum: the lower bound of the factor.
+        maximum: the upper bound of the factor.
 
     Raises:
         ArgumentError: ``factor`` or ``growth_interval`` is too small, or ``initial`` is outside of the bounds.
@@ -74,11 +74,11 @@ class DynamicLossScale(Pytree):
     ) -> None:
         if not (factor > 1 and growth_interval >= 1 and 0 < minimum <= initial <= maximum):
             raise ArgumentError(
-                "a loss scale cannot move with these numbers",
+                "these arguments of a loss scale are invalid",
                 found=f"initial={initial}, growth_interval={growth_interval}, factor={factor}, minimum={minimum}, "
                 f"maximum={maximum}",
                 expected="factor > 1, growth_interval >= 1, and 0 < minimum <= initial <= maximum",
-                do="leave them out for the defaults",
+                do="omit them for the defaults",
             )
         self.growth_interval = growth_interval
         self.factor = factor
@@ -88,18 +88,18 @@ class DynamicLossScale(Pytree):
         self.good_steps = LossScaleState(jnp.zeros((), jnp.int32))
 
     def scaled(self, loss: Array) -> Array:
-        """The loss times the factor, in float32; what to differentiate."""
+        """The loss times the factor, in float32; differentiate this."""
         return jnp.asarray(loss).astype(jnp.float32) * self.scale[...]
 
     def unscaled(self, grads: Any) -> Any:
-        """Gradients of a scaled loss as those of the loss, each in its own dtype. ``update`` does this itself."""
+        """Divide gradients of the scaled loss by the factor; each keeps its dtype. ``update`` does this itself."""
         scale = self.scale[...]
         return jax.tree.map(lambda g: (jnp.asarray(g).astype(jnp.float32) / scale).astype(g.dtype), grads)
 
     def update(self, optimizer: Optimizer, model: Any, grads: Any, /, **kwargs: Any) -> Array:
-        """Take a step of the optimizer with gradients of the scaled loss, unless one of them is not finite.
+        """Take an optimizer step with gradients of the scaled loss, unless one of them is not finite.
 
-        A skipped step changes neither the model nor the optimizer, its step counter included; only the factor shrinks.
+        A skipped step changes neither the model nor the optimizer, including its step counter; only the factor shrinks.
 
         Args:
             optimizer: the optimizer of the model.
@@ -111,10 +111,10 @@ class DynamicLossScale(Pytree):
             Whether the step was taken: a bool array.
 
         Raises:
-            OptimizerError: as ``Optimizer.update``.
+            OptimizerError: as for ``Optimizer.update``.
         """
         finite = _all_finite(grads)
-        # Zeros in place of what is not finite, so that no check for NaN fires on a step that is thrown away.
+        # Replace non-finite gradients by zeros, so that NaN checks do not fire on a skipped step.
         usable = jax.tree.map(lambda g: jnp.where(finite, g, jnp.zeros_like(g)), self.unscaled(grads))
         before = _values([model, optimizer])
         if isinstance(optimizer, ModelAndOptimizer):

@@ -1,7 +1,7 @@
-"""Metrics: numbers that are gathered over many batches and computed at the end.
+"""The metric interface: accumulate over batches, compute at the end.
 
-A metric is a graph object whose sums are variables, so that it can be updated inside ``jit``. Batches are combined
-exactly: the result does not depend on how the data was split into batches. (rules O5 to O8)
+A metric is a graph object whose sums are variables, so it can be updated inside ``jit``. Batches are combined exactly:
+the result does not depend on how the data was split into batches. (rules O5 to O8)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..typing import Array, FilterLiteral
 
 
 class MetricState(Variable[Any]):
-    """What a metric has gathered."""
+    """The accumulated values of a metric."""
 
 
 class Metric(Pytree):
@@ -48,11 +48,11 @@ class Metric(Pytree):
         raise self._missing("__init__")
 
     def update(self, **kwargs: Any) -> None:
-        """Take in a batch."""
+        """Add a batch."""
         raise self._missing("update")
 
     def compute(self) -> Any:
-        """The metric of all batches since the last reset."""
+        """The value over all batches since the last reset."""
         raise self._missing("compute")
 
     def reset(self) -> None:
@@ -72,14 +72,14 @@ def masked_values(metric: Any, kwargs: Mapping[str, Any], mask: Any) -> tuple[Ar
 
     Raises:
         ArgumentTypeError: the keyword with the values is missing.
-        ArgumentError: a mask was given and the values are no array.
+        ArgumentError: there is a mask, and the values are not an array.
     """
     if metric.argname not in kwargs:
         raise ArgumentTypeError(
             f"{type(metric).__name__}.update was called without its values",
             found=f"the keywords {sorted(kwargs)}",
             expected=f"the keyword {metric.argname!r}",
-            do=f"call update({metric.argname}=...), or make the metric with argname= the name that you use",
+            do=f"call update({metric.argname}=...), or pass the name that you use as argname= to the metric",
         )
     values = kwargs[metric.argname]
     if mask is not None and isinstance(values, (bool, int, float)):
@@ -99,5 +99,5 @@ def as_mask(mask: Any, shape: tuple[int, ...]) -> Array:
 
 
 def number_of(values: Array, mask: Array | None) -> Array:
-    """How many values count."""
+    """The number of values that count."""
     return jnp.asarray(values.size, jnp.int32) if mask is None else jnp.sum(mask, dtype=jnp.int32)

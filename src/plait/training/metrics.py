@@ -1,4 +1,4 @@
-"""The metrics of ``plait.metrics``: means, spreads and accuracies, and several metrics as one. (rules O5 to O8)"""
+"""The metrics of ``plait.metrics``: means, deviations, accuracy, and a collection of metrics. (rules O5 to O8)"""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Average(Metric):
         total: ``MetricState``, ``()``, float32. count: ``MetricState``, ``()``, int32.
 
     Args:
-        argname: name of the keyword of ``update`` that holds the values.
+        argname: the keyword argument of ``update`` with the values.
 
     Example:
         >>> loss = plait.metrics.Average("loss")
@@ -63,15 +63,15 @@ class Average(Metric):
         self.count.value = jnp.zeros((), jnp.int32)
 
     def update(self, *, mask: Array | None = None, **kwargs: Any) -> None:
-        """Take in values.
+        """Add values.
 
         Args:
-            mask: which of them count; broadcasts to their shape. ``None`` for all.
-            **kwargs: the values, under the metric's name for them; others are ignored.
+            mask: which values count; broadcasts to their shape. ``None`` for all.
+            **kwargs: the values, as the keyword ``argname``; others are ignored.
 
         Raises:
             ArgumentTypeError: the keyword with the values is missing.
-            ArgumentError: a mask was given and the values are no array.
+            ArgumentError: there is a mask, and the values are not an array.
         """
         values, mask = masked_values(self, kwargs, mask)
         self._add(values, mask)
@@ -90,7 +90,7 @@ class Average(Metric):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """What ``Welford`` computes, of all values it was given.
+    """The result of ``Welford``, for all values so far.
 
     Attributes:
         mean: their mean.
@@ -103,21 +103,21 @@ class Statistics:
     standard_deviation: Any
 
     def replace(self, **changes: Any) -> Statistics:
-        """The same with other fields."""
+        """A copy with other fields."""
         return dataclasses.replace(self, **changes)
 
 
 class Welford(Metric):
-    """Mean and standard deviation of all values, without the cancellation of E[x²] − E[x]².
+    """Mean and standard deviation of all values, without the cancellation in E[x²] − E[x]².
 
-    Each batch comes in as (count, mean, sum of squared deviations ``m2``), and two such triples combine exactly:
+    Each batch becomes (count, mean, sum of squared deviations ``m2``), and two such triples combine exactly:
     ``m2 = m2_a + m2_b + (mean_b − mean_a)² · n_a · n_b / n``.
 
     Variables:
         count: ``MetricState``, ``()``, int32. mean, m2: ``MetricState``, ``()``, float32.
 
     Args:
-        argname: name of the keyword of ``update`` that holds the values.
+        argname: the keyword argument of ``update`` with the values.
 
     Example:
         >>> loss = plait.metrics.Welford("loss")
@@ -142,11 +142,11 @@ class Welford(Metric):
         self.m2.value = jnp.zeros((), jnp.float32)
 
     def update(self, *, mask: Array | None = None, **kwargs: Any) -> None:
-        """Take in values; arguments and errors as in ``Average.update``."""
+        """Add values; arguments and errors as in ``Average.update``."""
         values, mask = masked_values(self, kwargs, mask)
         added = number_of(values, mask)
         n_added = added.astype(jnp.float32)
-        # A batch that is masked out altogether has no mean; with weight 0 any number will do.
+        # A completely masked batch has no mean; its weight is 0, so any number will do.
         where = None if mask is None else mask
         mean = jnp.sum(values, where=where) / jnp.maximum(n_added, 1.0)
         m2 = jnp.sum(jnp.square(values - mean), where=where)
@@ -165,7 +165,7 @@ class Welford(Metric):
 
 
 class Accuracy(Average):
-    """The share of right predictions.
+    """Accuracy: the fraction of correct predictions.
 
     Without a threshold the prediction is the largest logit: ``argmax(logits, −1) == labels``. With one, there are two
     classes: ``(logits >= threshold) == (labels > 0)``.
@@ -178,10 +178,10 @@ class Accuracy(Average):
         total: ``MetricState``, ``()``, float32. count: ``MetricState``, ``()``, int32.
 
     Args:
-        threshold: where the second of two classes begins; ``None`` for any number of classes.
+        threshold: the least logit of the second of two classes; ``None`` for any number of classes.
 
     Raises:
-        ArgumentTypeError: ``threshold`` is no float.
+        ArgumentTypeError: ``threshold`` is not a float.
 
     Example:
         >>> accuracy = plait.metrics.Accuracy()
@@ -198,15 +198,15 @@ class Accuracy(Average):
     def update(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, *, logits: Array, labels: Array, mask: Array | None = None, **_: Any
     ) -> None:
-        """Take in predictions.
+        """Add predictions.
 
         Args:
             logits: scores of the classes.
-            labels: the right classes.
-            mask: which of them count; ``None`` for all.
+            labels: the true classes.
+            mask: which examples count; ``None`` for all.
 
         Raises:
-            ShapeError: the ranks of logits and labels do not fit each other, or labels are not integers.
+            ShapeError: the ranks of logits and labels do not match, or labels are not integers.
         """
         predictions, labels = predicted_and_right(self, logits, labels)
         hits = (predictions == labels).astype(jnp.float32)
@@ -214,13 +214,13 @@ class Accuracy(Average):
 
 
 class MultiMetric(Metric):
-    """Several metrics under names, updated together.
+    """Several named metrics, updated together.
 
     Args:
         **metrics: metrics by name; each becomes an attribute.
 
     Raises:
-        ArgumentError: a name is that of a method.
+        ArgumentError: a name is also the name of a method.
 
     Example:
         >>> metrics = plait.MultiMetric(accuracy=plait.metrics.Accuracy(), loss=plait.metrics.Average("loss"))
@@ -249,16 +249,16 @@ class MultiMetric(Metric):
             metric.reset()
 
     def update(self, *, mask: Any = None, **kwargs: Any) -> None:
-        """Give all metrics the same arguments.
+        """Update all metrics with the same arguments.
 
         Args:
             mask: one for all metrics, or a dict of masks by their names.
-            **kwargs: arguments of the metrics; each takes those that it knows.
+            **kwargs: arguments of the metrics; each uses those that it accepts.
         """
         for name, metric in self._metrics().items():
             own = mask.get(name) if isinstance(mask, Mapping) else mask
             metric.update(**kwargs, **({} if own is None else {"mask": own}))
 
     def compute(self) -> dict[str, Any]:
-        """What each metric computes, by name."""
+        """The value of each metric, by name."""
         return {name: metric.compute() for name, metric in self._metrics().items()}

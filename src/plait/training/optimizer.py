@@ -1,10 +1,9 @@
 """Optimizer: a gradient transformation with its state, applied to a model's variables in place.
 
-The transformation is any object with ``init(params)`` and ``update(grads, state, params, **extra)``, as those of Optax.
-What it sees, in every call, are ``State``s of raw arrays with the paths of the model. Its own state is kept as
-variables: arrays under a path of the model become ``OptVariable`` with that variable's metadata, all others
-``OptArray``. So it is part of the model state like everything else: it is carried by transforms, saved in checkpoints,
-and sharded. (rules O1 to O3)
+The transformation is any object with ``init(params)`` and ``update(grads, state, params, **extra)``, such as Optax's.
+Its arguments are always ``State``s of raw arrays with the paths of the model. Its own state is stored in variables:
+arrays under a path of the model become ``OptVariable`` with that variable's metadata, all others ``OptArray``. So
+transforms carry it, checkpoints save it, and it is sharded, like any model state. (rules O1 to O3)
 """
 
 from __future__ import annotations
@@ -47,17 +46,17 @@ M = TypeVar("M")
 _MISSING: Any = object()
 
 
-# Optax keeps its numbers in functions, which no transform carries out of a traced function.
+# Optax stores hyperparameters in closures, which no transform carries out of a traced function.
 _LEAKED = (
-    "plait: the optimizer's transformation may hold a traced number from a function that has ended\n"
-    "  found     a transformation that was made inside jit or vmap, such as optax.adam(learning_rate) of an argument\n"
-    "  expected  numbers that change in the optimizer's state\n"
-    "  do        optax.inject_hyperparams(optax.adam)(learning_rate=learning_rate), which keeps it in opt_state"
+    "plait: the optimizer's transformation may hold a tracer that has leaked from its trace\n"
+    "  found     a transformation made inside jit or vmap, such as optax.adam(learning_rate) of an argument\n"
+    "  expected  changing hyperparameters in the optimizer's state\n"
+    "  do        optax.inject_hyperparams(optax.adam)(learning_rate=learning_rate), which stores it in opt_state"
 )
 
 
 class GradientTransformation(Protocol):
-    """What an optimizer needs of Optax: the two functions of a gradient transformation."""
+    """The interface of a gradient transformation: Optax's two functions."""
 
     @property
     def init(self) -> Any:
@@ -69,23 +68,23 @@ class GradientTransformation(Protocol):
 
 
 class Optimizer(Pytree, Generic[M]):
-    """Apply a gradient transformation to the variables of a model, and to its attributes that are arrays.
+    """Apply a gradient transformation to the variables of a model, and to its array attributes.
 
-    The optimizer does not keep the model; give it to each update. For type checkers it has the model's type,
+    The optimizer does not store the model; pass it to each update. Type checkers see the model's type,
     ``Optimizer[Net]``.
 
     Variables:
         step: ``OptState``, ``()``, uint32; the number of updates so far.
-        opt_state: the transformation's state, its arrays in ``OptVariable``s (which mirror a variable of the model and
-            have its metadata, with ``optimizer_sharding`` in place of ``out_sharding``) and ``OptArray``s.
+        opt_state: the transformation's state, with its arrays in ``OptVariable``s (which mirror a variable of the model
+            and have its metadata, but ``optimizer_sharding`` as their ``out_sharding``) and ``OptArray``s.
 
     Args:
         model: a module, or a container of modules and variables.
-        tx: a gradient transformation, as those of Optax.
+        tx: a gradient transformation, such as Optax's.
         wrt: which variables of the model to update. A filter that matches an array attribute updates that too.
 
     Raises:
-        ArgumentTypeError: ``wrt`` is missing, or ``tx`` is no gradient transformation.
+        ArgumentTypeError: ``wrt`` is missing, or ``tx`` is not a gradient transformation.
 
     Warns:
         NothingSelectedWarning: ``wrt`` selects no variable of the model.
@@ -107,7 +106,7 @@ class Optimizer(Pytree, Generic[M]):
                 f"Missing required argument `wrt`: {type(self).__name__} does not know what to update; wrt is missing",
                 found="no wrt",
                 expected="a filter that selects variables of the model",
-                do="for example Optimizer(model, tx, wrt=plait.Param); plait.ModelAndOptimizer(model, tx) keeps the "
+                do="for example Optimizer(model, tx, wrt=plait.Param); plait.ModelAndOptimizer(model, tx) stores the "
                 "model, and updates its Params",
             )
         check_transformation(tx, type(self).__name__)
@@ -132,28 +131,27 @@ class Optimizer(Pytree, Generic[M]):
         """Take one step: change the selected variables of ``model`` and this optimizer's own state in place.
 
         Args:
-            model: the model that the optimizer was made for, or one of the same structure.
-            grads: the gradients, as ``plait.grad`` gives them: a ``State``, a nested mapping or a module. Gradients of
-                variables that ``wrt`` leaves out are ignored.
-            **kwargs: extra arguments of the transformation, such as ``value=loss``. Variables and states among them
-                are given to it as arrays, like everything else. A line search asks for
-                ``value=loss, grad=grads, value_fn=lambda params: ...``, where ``params`` is a ``State`` of arrays that
-                ``plait.merge(graphdef, params)`` takes.
+            model: the model that the optimizer was made for, or one with the same structure.
+            grads: the gradients, from ``plait.grad``: a ``State``, a nested mapping or a module. Gradients of variables
+                that ``wrt`` does not match are ignored.
+            **kwargs: extra arguments of the transformation, such as ``value=loss``. It gets variables and states as
+                arrays. A line search needs ``value=loss, grad=grads, value_fn=lambda params: ...``, where ``params``
+                is a ``State`` of arrays for ``plait.merge(graphdef, params)``.
 
         Returns:
             The updates that were added to the variables: a ``State`` of arrays.
 
         Raises:
             ArgumentTypeError: ``grads`` is missing.
-            OptimizerError: the gradients are the model itself, or stand in its place, or do not have the paths and
-                shapes of the variables. Nothing is changed then.
+            OptimizerError: the gradients are the model itself, or were swapped with it, or do not have the paths and
+                shapes of the variables. Then nothing changes.
         """
         if grads is _MISSING:
             raise ArgumentTypeError(
                 f"{type(self).__name__}.update was called without grads",
                 found="one argument",
                 expected="update(model, grads)",
-                do="pass both: optimizer.update(model, grads); plait.ModelAndOptimizer(model, tx) keeps the model and "
+                do="pass both: optimizer.update(model, grads); plait.ModelAndOptimizer(model, tx) stores the model and "
                 "takes update(grads)",
             )
         selected = _selected(model, self.wrt)
@@ -176,7 +174,7 @@ class Optimizer(Pytree, Generic[M]):
         new_values = {path: _added(value, new_values[path]) for path, value in values.items()}
         step = self.step.get_raw_value() + jnp.uint32(1)
 
-        # Everything is computed and checked before the first write, so that an error changes nothing.
+        # Everything is computed and checked before the first write, so an error changes nothing.
         self._check_writable(selected)
         arrays = {}
         for path, leaf in selected.items():
@@ -191,10 +189,10 @@ class Optimizer(Pytree, Generic[M]):
         return updates
 
     def _explain_other_model(self, selected: Mapping[Path, Any], error: Exception) -> None:
-        """Say so when the model has other variables than when the optimizer was made.
+        """Raise if the model's variables have changed since the optimizer was made.
 
         Raises:
-            OptimizerError: names the variables that do not agree with the optimizer's state.
+            OptimizerError: names the variables that do not match the optimizer's state.
         """
         mirrored = _mirrored_shapes(self.opt_state)
         # The path of a moment ends in that of its variable: (0, "mu", "layers", 0, "kernel").
@@ -209,10 +207,10 @@ class Optimizer(Pytree, Generic[M]):
         if new or gone or changed:
             counts = {"new": len(new), "of another shape": len(changed), "that the model lacks": len(gone)}
             raise OptimizerError(
-                "the model has other variables than those that the optimizer has a state for",
+                "the variables of the model do not match the optimizer's state",
                 at=_listed([*new, *changed, *gone]),
                 found=", ".join(f"{count} {what}" for what, count in counts.items() if count)
-                + f", beside {len(selected) - len(new) - len(changed)} variables that fit",
+                + f", and {len(selected) - len(new) - len(changed)} variables that match",
                 expected="the variables that the model had when the optimizer was made",
                 do="make the optimizer after the model is complete: "
                 f"plait.Optimizer(model, tx, wrt={describe_filter(self.wrt)})",
@@ -226,7 +224,7 @@ class Optimizer(Pytree, Generic[M]):
     def _write_state(self, old: list[Any], structure: Any, new: Any, selected: Mapping[Path, Any]) -> None:
         try:
             leaves = structure.flatten_up_to(new)
-        except (ValueError, TypeError):  # the transformation keeps a state of another structure from now on
+        except (ValueError, TypeError):  # the structure of the transformation's state has changed
             self.opt_state = to_opt_state(new, selected)
             return
         if all(map(_is_variable, old)):
@@ -238,16 +236,16 @@ class Optimizer(Pytree, Generic[M]):
     def __getattr__(self, name: str) -> Any:
         if name == "model":
             raise OptimizerAttributeError(
-                f"{type(self).__name__} has no attribute 'model': it does not keep the model",
+                f"{type(self).__name__} has no attribute 'model': it does not store the model",
                 found="an access to .model",
                 expected="the model as the first argument of update(model, grads)",
-                do="keep the model yourself, or use plait.ModelAndOptimizer(model, tx), which has .model",
+                do="use your own variable, or plait.ModelAndOptimizer(model, tx), which has .model",
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 def _mirrored_shapes(opt_state: Any) -> dict[Path, Any]:
-    """The variables, in the state of a transformation, that mirror the model's: shapes by path."""
+    """The shapes of the state's variables that mirror the model's, by path."""
     return {
         jax_to_nnx_path(path): jnp.shape(raw_value(leaf))
         for path, leaf in jax.tree_util.tree_flatten_with_path(opt_state, is_leaf=_is_variable)[0]
@@ -256,20 +254,20 @@ def _mirrored_shapes(opt_state: Any) -> dict[Path, Any]:
 
 
 def _is_of_another_shape(value: Any, moments: list[Any]) -> bool:
-    """Whether a value has not the shape of its moments. Factored moments have fewer axes, and say nothing."""
+    """Whether a value and its moments differ in shape. Factored moments have fewer axes, and are not compared."""
     shape = jnp.shape(value)
     return shape not in moments and all(len(moment) == len(shape) for moment in moments)
 
 
 class ModelAndOptimizer(Optimizer[M]):
-    """An ``Optimizer`` that keeps the model it updates.
+    """An ``Optimizer`` that stores the model it updates.
 
     Variables:
         model: the model. step, opt_state: as in ``Optimizer``.
 
     Args:
         model: a module, or a container of modules and variables.
-        tx: a gradient transformation, as those of Optax.
+        tx: a gradient transformation, such as Optax's.
         wrt: which variables of the model to update.
 
     Example:
@@ -297,7 +295,7 @@ class ModelAndOptimizer(Optimizer[M]):
 
 
 def check_transformation(tx: Any, name: str) -> None:
-    """Refuse what has no ``init`` and ``update``.
+    """Raise if a value lacks ``init`` and ``update``.
 
     Raises:
         ArgumentTypeError: names the type.
@@ -305,7 +303,7 @@ def check_transformation(tx: Any, name: str) -> None:
     if not callable(getattr(tx, "init", None)) or not callable(getattr(tx, "update", None)):
         known = getattr(tx, "__name__", None) if callable(tx) and not isinstance(tx, Pytree) else None
         raise ArgumentTypeError(
-            f"{name} was given something else as its gradient transformation",
+            f"tx of {name} is not a gradient transformation",
             found=f"the function {known}" if known else describe_type(tx),
             expected="an object with init and update, as the optimizers of Optax return it",
             do=f"for example tx=optax.{known or 'adam'}(1e-3)",
@@ -313,10 +311,10 @@ def check_transformation(tx: Any, name: str) -> None:
 
 
 def _check_order(model: Any, grads: Any, selected: Mapping[Path, Any]) -> None:
-    """Refuse the model where its gradients belong, and the reverse.
+    """Raise if the model and its gradients are swapped, or if the model is passed as gradients.
 
     Raises:
-        OptimizerError: names what was found and what was expected in each place.
+        OptimizerError: names the type of both arguments.
     """
     swapped = isinstance(model, (State, FlatState)) and isinstance(grads, Pytree)
     if not swapped:
@@ -336,7 +334,7 @@ def _check_order(model: Any, grads: Any, selected: Mapping[Path, Any]) -> None:
 
 
 def _unshared(tree: Any, values: Mapping[Path, Any]) -> Any:
-    """The tree with copies where it holds the model's own arrays, which a compiled step may donate."""
+    """The tree with copies of the model's own arrays, which a jitted step may donate."""
     owned = {id(leaf) for leaf in jax.tree.leaves(list(values.values()))}
     return jax.tree.map(lambda leaf: copied_buffers(leaf) if id(leaf) in owned else leaf, tree)
 
@@ -346,7 +344,7 @@ def to_opt_state(tree: Any, selected: Mapping[Path, Any] | None = None) -> Any:
 
     Args:
         tree: what ``init`` or ``update`` returned.
-        selected: what is updated by path. Arrays of a ``State`` at the path of a variable become ``OptVariable``s.
+        selected: the updated variables, by path. Arrays of a ``State`` at such a path become ``OptVariable``s.
     """
     mirrored = {path: leaf for path, leaf in (selected or {}).items() if _is_variable(leaf)}
 
@@ -360,7 +358,7 @@ def to_opt_state(tree: Any, selected: Mapping[Path, Any] | None = None) -> Any:
 
 
 def _opt_leaf(leaf: Any, mirrored: Variable[Any] | None) -> Any:
-    if not jax.tree.leaves(leaf):  # a place that the transformation leaves out, such as optax.MaskedNode
+    if not jax.tree.leaves(leaf):  # a leaf that the transformation skips, such as optax.MaskedNode
         return leaf
     return jax.tree.map(_opt_array, leaf) if mirrored is None else _mirror(leaf, mirrored)
 
@@ -370,7 +368,7 @@ def _opt_array(leaf: Any) -> OptArray[Any]:
 
 
 def _mirror(value: Any, variable: Variable[Any]) -> OptVariable[Any]:
-    """A value of the optimizer that has the metadata of a model's variable, and lies where that says."""
+    """An optimizer variable with the metadata of a model's variable, sharded accordingly."""
     metadata = {**variable.get_metadata(), "ref": False}
     if "optimizer_sharding" in metadata:
         metadata["out_sharding"] = metadata.pop("optimizer_sharding")
@@ -382,7 +380,7 @@ def _mirror(value: Any, variable: Variable[Any]) -> OptVariable[Any]:
 
 
 def _placed(variable: Variable[Any], value: Any) -> Any:
-    """The value laid out as the variable's metadata says, where a mesh is known."""
+    """The value sharded by the variable's metadata, if there is a mesh."""
     metadata = variable.get_metadata()
     if metadata["eager_sharding"] and metadata.get("out_sharding"):
         for place in eager_sharding_hooks:
@@ -391,7 +389,7 @@ def _placed(variable: Variable[Any], value: Any) -> Any:
 
 
 def _kept_in_place(variable: Variable[Any], value: Any) -> Any:
-    """The new value of a variable whose moments lie otherwise: without this it would come to lie as they do."""
+    """The new value of a variable, with its own sharding; otherwise it would get the sharding of its moments."""
     return _placed(variable, value) if variable.get_metadata().get("optimizer_sharding") else value
 
 
@@ -426,7 +424,7 @@ def _raw_extra(extra: Any, values: Mapping[Path, Any]) -> Any:
 
 
 def _selected(model: Any, wrt: FilterLiteral) -> dict[Path, Any]:
-    """The live variables and the arrays of a model that ``wrt`` selects, by path: ``()`` for a lone variable."""
+    """The model's own variables and arrays that ``wrt`` matches, by path: ``()`` for a variable as the root."""
     check_node(model, "Optimizer")
     predicate = to_predicate(wrt)
     walk = Walk()
@@ -467,19 +465,19 @@ def _matching_gradients(model: Any, values: Mapping[Path, Any], grads: Any, wrt:
     """The gradients by path, raw, one for each selected variable.
 
     Raises:
-        OptimizerError: gradients are missing, belong to nothing in the model, or have other shapes; names the paths.
+        OptimizerError: gradients are missing, superfluous, or have other shapes; names the paths.
     """
     found = _gradients_by_path(grads)
     missing = [path for path in values if path not in found]
     extra = [path for path in found if path not in values]
-    if extra:  # those of variables that wrt leaves out are ignored
+    if extra:  # gradients of variables that wrt does not match are ignored
         known = _selected(model, ...)
         extra = [path for path in extra if path not in known]
     if missing or extra:
         parts = [f"no gradient for {_listed(missing)}"] * bool(missing)
         parts += [f"a gradient for {_listed(extra)}, which the model does not have"] * bool(extra)
         raise OptimizerError(
-            "the gradients do not have the paths of the variables that the optimizer updates",
+            "the paths of the gradients and of the updated variables differ",
             at=_listed([*missing, *extra]),
             found="; ".join(parts),
             expected=f"one gradient for each of the {len(values)} variables that wrt={describe_filter(wrt)} selects",
@@ -500,7 +498,7 @@ def _matching_gradients(model: Any, values: Mapping[Path, Any], grads: Any, wrt:
 
 
 def _gradients_by_path(grads: Any) -> dict[Path, Any]:
-    """Gradients in any form, raw."""
+    """Raw gradients, from any form."""
     if isinstance(grads, Variable) or kind_of(grads) is Kind.ARRAY:
         flat: Any = [((), grads)]
     elif isinstance(grads, FlatState):

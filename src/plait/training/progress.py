@@ -1,4 +1,4 @@
-"""How a long run shows where it is: a live bar on a terminal, plain lines into a file or pipe."""
+"""Shows the progress of a long run: a progress bar on a terminal, plain lines in a file or pipe."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    """What ``progress`` gives."""
+    """The object that ``progress`` yields."""
 
     def advance(self, steps: int = 1) -> None:
-        """Count steps as done."""
+        """Advance by some steps."""
         ...
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         ...
 
 
@@ -28,9 +28,9 @@ def progress(label: str, total: int, *, done: int = 0) -> Iterator[Progress]:
     """Show progress on standard output while the body runs.
 
     Args:
-        label: what is going on, one or two words, shown beside the bar.
-        total: how many steps there are.
-        done: how many of them were done before, in an earlier run.
+        label: one or two words, shown next to the bar.
+        total: the total number of steps.
+        done: the number of steps that an earlier run completed.
 
     Example:
         >>> from plait.training.progress import progress

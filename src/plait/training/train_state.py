@@ -1,7 +1,7 @@
-"""TrainState: all that a functional training step carries, in one immutable pytree.
+"""TrainState: the state of a functional training step, as one immutable pytree.
 
-It is for steps that are written with ``jax.jit`` or ``jax.lax.scan`` and hand everything on explicitly. A step that
-changes objects in place has ``Optimizer`` instead. (rule O9)
+Use it for steps written with ``jax.jit`` or ``jax.lax.scan``, which pass all state explicitly. Steps that change
+objects in place use ``Optimizer`` instead. (rule O9)
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _STATIC = {"static": True}
 
 
 def _is_static(field: dataclasses.Field[Any]) -> bool:
-    # The second is how Flax's own dataclasses say it.
+    # The second is the convention of Flax's dataclasses.
     return bool(field.metadata.get("static")) or not field.metadata.get("pytree_node", True)
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(dataclasses.field,))
 class _FrozenPytree:
-    """Every subclass is a frozen dataclass and a pytree of its fields, but for those with ``static`` metadata."""
+    """Makes every subclass a frozen dataclass, and a pytree of its fields without ``static`` metadata."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -48,17 +48,17 @@ class _FrozenPytree:
 
 
 class TrainState(_FrozenPytree, Generic[M]):
-    """A model taken apart, with its optimizer's state; each step gives a new one.
+    """A split model with its optimizer's state; each step returns a new one.
 
-    Subclasses add fields by annotating them, for other states such as batch statistics and random streams; a field with
-    ``dataclasses.field(metadata={"static": True})`` is part of the structure.
+    Subclasses add annotated fields for other states, such as batch statistics and random streams; a field with
+    ``dataclasses.field(metadata={"static": True})`` is static.
 
     Attributes:
         graphdef: the structure of the model; static.
         params: the state to train.
         opt_state: the state of the gradient transformation.
         step: ``()``, int32; the number of updates so far.
-        tx: a gradient transformation, as those of Optax; static.
+        tx: a gradient transformation, such as Optax's; static.
 
     Example:
         >>> graphdef, params = plait.split(plait.Linear(2, 1, rngs=plait.Rngs(0)))
@@ -89,12 +89,12 @@ class TrainState(_FrozenPytree, Generic[M]):
         Args:
             graphdef: as ``plait.split`` returns it.
             params: the state to train.
-            tx: a gradient transformation, as those of Optax.
-            step: the number of updates that are done.
+            tx: a gradient transformation, such as Optax's.
+            step: the number of updates so far.
             **extra: the fields that a subclass adds.
 
         Raises:
-            ArgumentTypeError: ``tx`` is no gradient transformation.
+            ArgumentTypeError: ``tx`` is not a gradient transformation.
         """
         check_transformation(tx, cls.__name__)
         extra = {"opt_state": tx.init(params), "step": jnp.asarray(step, jnp.int32), **extra}
@@ -111,7 +111,7 @@ class TrainState(_FrozenPytree, Generic[M]):
             ``proxy(*args, **kwargs)`` returns ``(out, (graphdef, state))``, and ``proxy.name`` selects a method first.
 
         Raises:
-            OptimizerAttributeError: there is no field of a name.
+            OptimizerAttributeError: there is no field with a name.
         """
         parts = [self._field(each) if isinstance(each, str) else each for each in (state, *states)]
         return apply(self.graphdef, *parts)
@@ -132,7 +132,7 @@ class TrainState(_FrozenPytree, Generic[M]):
         return self.replace(params=params, opt_state=opt_state, step=self.step + 1, **changes)
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with other values in these fields."""
+        """A copy with new values in these fields."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
     def _field(self, name: str) -> Any:
@@ -142,13 +142,13 @@ class TrainState(_FrozenPytree, Generic[M]):
                 f"{type(self).__name__} has no field {name!r}",
                 found=f"the fields {names}",
                 expected="the name of a field that holds a State",
-                do=f"declare it in a subclass of TrainState ({name}: plait.State), and give it to create({name}=...)",
+                do=f"declare it in a subclass of TrainState ({name}: plait.State), and pass it to create({name}=...)",
             )
         return getattr(self, name)
 
 
 def _check_paths(params: Any, grads: Any) -> None:
-    """Refuse gradients of another structure.
+    """Raise for gradients with another structure.
 
     Raises:
         OptimizerError: names the paths that differ.

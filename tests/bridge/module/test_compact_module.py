@@ -280,7 +280,7 @@ class Collides(bridge.Module):
 BAD_NAMES = {
     "name": (Misnamed({"name": 3}), (X,), r"at +Dense\(name=...\)(.|\n)*3 of type int"),
     "parent": (Misnamed({}), (X,), r"at +Dense\(parent=...\)(.|\n)*Misnamed"),
-    "a name twice": (Misnamed({"name": "taken"}), (X,), r"'taken' is given to two(.|\n)*Misnamed\.taken"),
+    "a name twice": (Misnamed({"name": "taken"}), (X,), r"two submodules have the name 'taken'(.|\n)*Misnamed\.taken"),
     "two types": (Collides(), (("v", "params"), ("v", "calls")), r"Collides\.v(.|\n)*Param(.|\n)*'calls'"),
     "a field": (Collides(), (("w", "params"), ("v", "calls")), r"Collides\.w(.|\n)*'params'"),
     "a method": (Collides(), (("setup", "params"), ("v", "calls")), r"Collides\.setup(.|\n)*'params'"),
@@ -473,7 +473,7 @@ def test_two_children_of_one_name(where):
             Dense(name="same")
             Dense(name="same")
 
-    with pytest.raises(ArgumentError, match=r"(?s)'same' is given to two"):
+    with pytest.raises(ArgumentError, match=r"(?s)two submodules have the name 'same'"):
         Outer().init(0, jnp.ones(2))
 
 

@@ -143,7 +143,7 @@ def test_the_collection_is_the_first_key_of_a_path():
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path({"params": {"w": 1}, "cache": [2]})]
     assert [bv.get_col_name(path) for path in paths] == ["cache", "params"]
     for path in ((), (jax.tree_util.SequenceKey(0),)):
-        with pytest.raises(ArgumentError, match="in no collection"):
+        with pytest.raises(ArgumentError, match="not in a collection"):
             bv.get_col_name(path)
 
 

@@ -44,7 +44,9 @@ def test_two_classes_of_one_name_are_an_error_that_names_both():
     first = type("KindsTwice", (plait.Variable,), {})
     second = type("KindsTwice", (plait.Param,), {})
     assert bridge.variable_type_name(first) == "KindsTwice"
-    with pytest.raises(ArgumentError, match=r"'KindsTwice' is taken\n  found.*KindsTwice.*\n  expected.*KindsTwice"):
+    with pytest.raises(
+        ArgumentError, match=r"'KindsTwice' is already in use\n  found.*KindsTwice.*\n  expected.*KindsTwice"
+    ):
         bridge.variable_type_name(second)
     assert bridge.variable_type("KindsTwice") is first
 
@@ -58,7 +60,7 @@ def test_a_name_of_its_own_cures_it(register):
     register(f"{name}_second", second)
     assert [bridge.variable_type_name(cls) for cls in (first, second)] == [name, f"{name}_second"]
     assert [bridge.variable_type(text) for text in (name, f"{name}_second")] == [first, second]
-    with pytest.raises(ArgumentError, match=f"'{name}' is taken"):
+    with pytest.raises(ArgumentError, match=f"'{name}'.* is already in use"):
         bridge.variable_type_name(third)
 
 

@@ -85,7 +85,7 @@ def e25_the_context_is_a_stack_of_this_thread():
 
 @check
 def e25_a_second_start_is_refused():
-    with raised(RuntimeError, "initialized already"):
+    with raised(RuntimeError, "already initialized"):
         export.initialize_dtensor()
 
 
@@ -214,7 +214,7 @@ def outcome(function):
 
 
 def other_clients():
-    """E25: as many clients as JAX has processes."""
+    """E25: numbers of DTensor clients and JAX processes differ."""
     dtensor = tf.experimental.dtensor
     asked, dtensor.num_clients = dtensor.num_clients, lambda: 2
     try:

@@ -61,7 +61,7 @@ def test_e7_without_trainable_parameters_a_gradient_is_an_error_that_says_why():
 def test_e7_a_gradient_of_a_gradient_is_an_error_that_says_so():
     module = JaxModule(WEIGHTS, wave, True, "b, 2")
     x = tf.ones((1, 2))
-    with tf.GradientTape() as outer, pytest.raises(LookupError, match="a gradient of a gradient"):
+    with tf.GradientTape() as outer, pytest.raises(LookupError, match="second-order gradients"):
         outer.watch(x)
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -90,7 +90,7 @@ def test_e5_the_gradient_is_the_functions_own_if_it_has_one():
         ("b, 3", "input_polymorphic_shape does not fit"),
         ("_, 2", "neither fixed nor symbolic"),
         ("b, !", "input_polymorphic_shape does not fit"),
-        ({"other": "b, 2"}, "another structure"),
+        ({"other": "b, 2"}, "structure of input_polymorphic_shape differs"),
         (7, "no shape"),
     ],
 )

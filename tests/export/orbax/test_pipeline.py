@@ -67,21 +67,21 @@ def test_e15_any_order_of_a_chain_gives_the_chain(length, shuffler: random.Rando
         (
             [],
             [],
-            r"the method takes a value that there is not\n +found +.*'ids', 'mask'\n +expected +.*'text', 'length'",
+            r"the method takes an unknown value\n +found +.*'ids', 'mask'\n +expected +.*'text', 'length'",
         ),
         (
             [step("a", ["ids"], ["mask"]), step("b", ["mask"], ["ids"])],
             [],
-            r"wait for each other\n.*'a' needs 'ids'; 'b'",
+            r"depend on each other in a cycle\n.*'a' needs 'ids'; 'b'",
         ),
-        ([step("a", ["text", "x"], ["ids", "mask"])], [], r"'a' takes a value that there is not\n +found +.*'x'"),
+        ([step("a", ["text", "x"], ["ids", "mask"])], [], r"'a' takes an unknown value\n +found +.*'x'"),
         (
             [step("a", ["text"], ["text"])],
             [],
             r"same key\n.*\n +found +'text', of the input signature and of 'a'",
         ),
         ([step("a", ["text"], ["ids", "mask"])], [step("b", ["logits"], ["ids"])], r"'ids', of 'a' and of 'b'"),
-        ([step("a", ["logits"], ["ids", "mask"])], [], r"'a' takes a value that there is not\n +found +.*'logits'"),
+        ([step("a", ["logits"], ["ids", "mask"])], [], r"'a' takes an unknown value\n +found +.*'logits'"),
     ],
 )
 def test_e15_keys_that_do_not_connect_are_named(before, after, message):

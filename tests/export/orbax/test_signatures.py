@@ -131,7 +131,7 @@ KEYS = [
 def test_e10_steps_of_a_key_path_have_names(key, name):
     """E10."""
     assert utils.get_key_name(key) == name
-    with pytest.raises(ValueError, match="no step of a key path"):
+    with pytest.raises(ValueError, match="not an entry of a key path"):
         utils.get_key_name(name)
 
 

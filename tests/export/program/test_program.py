@@ -89,7 +89,7 @@ def test_bad_input():
         program_of(Net(), [InputSpec((4,)), InputSpec((4,))])
     with pytest.raises(ArgumentError, match=r"(?s)same name.*y_0"):
         named_outputs({"y_0": 1, "y": (2,)})
-    with pytest.raises(ArgumentTypeError, match=r"(?s)shape and dtype.*a str"):
+    with pytest.raises(ArgumentTypeError, match=r"(?s)a shape and a dtype.*a str"):
         program_of(Net(), "batch")
 
 
@@ -121,7 +121,7 @@ def test_python_inside_a_model_is_refused(call):
         call("{}", x)
         return x
 
-    with pytest.raises(ExportError, match=r"calls back into Python(.|\n)*jax\.debug\.print"):
+    with pytest.raises(ExportError, match=r"has Python callbacks(.|\n)*jax\.debug\.print"):
         export_program(program_of(({}, noisy), ("batch", 4)))
 
 
@@ -178,7 +178,7 @@ def test_a_function_without_outputs_is_refused():
 
 @pytest.mark.parametrize("dtype", ["floot32", "S5", object])
 def test_an_input_has_a_dtype_of_numbers(dtype):
-    with pytest.raises(ArgumentError, match=r"(?s)no such dtype.*InputSpec 'x'"):
+    with pytest.raises(ArgumentError, match=r"(?s)cannot have this dtype.*InputSpec 'x'"):
         InputSpec((4,), dtype)
 
 
@@ -191,5 +191,5 @@ def test_64_bits_are_refused_where_jax_has_32():
 
 
 def test_a_model_that_is_traced_is_refused():
-    with pytest.raises(ExportError, match=r"(?s)while JAX traces it.*at +body\.bias"):
+    with pytest.raises(ExportError, match=r"(?s)inside a JAX transform.*at +body\.bias"):
         plait.jit(lambda model: program_of(model, (4,)).weights)(Net())

@@ -1,4 +1,4 @@
-"""Modules with compact methods, under the module name of Flax: ``plait.bridge.module``."""
+"""Modules with compact methods, under Flax's module name: ``plait.bridge.module``."""
 
 from __future__ import annotations
 

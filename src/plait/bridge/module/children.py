@@ -1,7 +1,7 @@
-"""The tree of a ``bridge.Module`` while it runs: how submodules get their names and variables, and how they are read.
+"""The children of a running ``bridge.Module``: how they get their names and variables, and how these are collected.
 
-A child that is not made yet is represented by what waits for it: a plain dictionary of variables under its name. It is
-bound when it is made (in a compact method), assigned to an attribute, or found in a field.
+Until a child is made, a plain dictionary under its name holds its variables. The child is bound when it is made (in a
+compact method), assigned to an attribute, or found in a field.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _CONTAINERS = (list, tuple, dict, List, Dict)
 
 
 class Hybrid(Module):
-    """What ``bridge.Module`` is to the functions of this file: a module that can be bound to a scope."""
+    """The interface of ``bridge.Module`` that this file uses: a module that can be bound to a scope."""
 
-    _takes_parts: ClassVar[bool] = True  # they wait for the module of that name
+    _takes_parts: ClassVar[bool] = True  # its variables are pending until the module with that name is made
     scope: ClassVar[Any] = None
     attr_priorities: ClassVar[Any] = {}
 
@@ -42,21 +42,21 @@ OWN = ("scope", "attr_priorities")
 
 
 def set_plainly(node: Hybrid, name: str, value: Any) -> None:
-    """Set an attribute without binding what is in it."""
+    """Set an attribute without binding the modules in it."""
     Module.__setattr__(node, name, value)
 
 
 def bind(module: Hybrid, scope: Scope, waiting: Mapping[str, Any]) -> None:
-    """Bind a module to a scope: hand it the variables that wait for it, bind its fields, and run ``setup``."""
+    """Bind a module to a scope: give it its pending variables, bind its fields, and run ``setup``."""
     fields = [field.name for field in dataclasses.fields(module)]  # type: ignore[arg-type]
     for name in fields:
         if name in waiting and not isinstance(module.__dict__.get(name), (Module, *_CONTAINERS)):
             raise ArgumentError(
-                f"stored variables have the name of a field, {name!r}",
+                f"stored variables have the same name as a field, {name!r}",
                 at=f"{type(module).__name__}.{name}",
                 found=f"variables under {name!r}, and a field {module.__dict__.get(name)!r:.40}",
                 expected="variables under the names of parameters and submodules",
-                do="rename the field, or apply the variables of this module's own init()",
+                do="rename the field, or pass the variables that this module's own init() returned",
             )
     set_plainly(module, "scope", scope)
     for name, value in waiting.items():
@@ -72,10 +72,10 @@ def bind_children(entry: ModuleStackEntry, value: Any, waiting: Any) -> Any:
     """Bind the modules in a value that is assigned in ``setup`` or a compact method.
 
     Args:
-        waiting: what stood under the same name: variables, or a module of an earlier run.
+        waiting: the previous value of that name: pending variables, or a module of an earlier run.
 
     Returns:
-        The value to assign: a plait module of an earlier run stays.
+        The value to assign; a plait module of an earlier run is reused.
     """
     if isinstance(value, Hybrid):
         if value.scope is None:
@@ -96,7 +96,7 @@ def _items(container: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def own_attributes(waiting: Any) -> Mapping[str, Any]:
-    """The variables and submodules that stand for a child: a dictionary, or those of an earlier instance."""
+    """The pending variables and submodules of a child: a dictionary, or those of an earlier instance."""
     if isinstance(waiting, Hybrid):
         fields = {field.name for field in dataclasses.fields(waiting)}  # type: ignore[arg-type]
         return {name: value for name, value in waiting.__dict__.items() if name not in fields and name not in OWN}
@@ -104,7 +104,7 @@ def own_attributes(waiting: Any) -> Mapping[str, Any]:
 
 
 def take_in(entry: ModuleStackEntry, module: Module, waiting: Any) -> None:
-    """Give a plait module that was just made the variables that wait for it."""
+    """Give a new plait module its pending variables."""
     variables = waiting if isinstance(waiting, Mapping) else {}
     unfilled = entry.unfilled.pop(id(module), None)
     if unfilled is not None:
@@ -130,7 +130,7 @@ def _value_at(variables: Mapping[Any, Any], path: Any) -> Any:
 
 
 def receive(node: Any, variables: Mapping[Any, Any]) -> None:
-    """Write nested variables into a module; variables that it does not have become attributes."""
+    """Write nested variables into a module; variables that it lacks become attributes."""
     for key, value in variables.items():
         present = children_by_key(node).get(key, MISSING)
         if isinstance(present, Variable) and isinstance(value, Variable):
@@ -144,20 +144,20 @@ def receive(node: Any, variables: Mapping[Any, Any]) -> None:
                 "stored variables do not fit the module",
                 at=f"{type(node).__name__}, entry {key!r}",
                 found=f"a {type(value).__name__}",
-                expected="variables at the paths of the module's own",
-                do="apply the variables of a module of the same structure",
+                expected="variables at the paths of the module's variables",
+                do="pass the variables of a module with the same structure",
             )
 
 
 def attach(entry: ModuleStackEntry, module: Any, name: str | None, prefix: str | None = None) -> Any:
-    """Make a module that was made in a compact method a child of the module that runs.
+    """Make a module from a compact method a child of the running module.
 
     Args:
-        name: its name; ``None`` numbers it.
-        prefix: what a numbered name begins with; by default the class.
+        name: its name; ``None`` means a class name and a number.
+        prefix: the prefix of a numbered name; by default the class name.
 
     Returns:
-        The child: that of an earlier run of the method, if it is the same, or the module itself.
+        The child of an earlier run of the method, if it is the same, otherwise the module itself.
     """
     parent = entry.module
     name = _free_name(entry, prefix or type(module).__name__, name)
@@ -165,10 +165,10 @@ def attach(entry: ModuleStackEntry, module: Any, name: str | None, prefix: str |
     again = isinstance(present, Module) and type(present) is type(module)
     if not again and present is not MISSING and type(present) is not dict:
         raise ArgumentError(
-            f"the name {name!r} of a submodule is taken",
+            f"the name {name!r} of a submodule is already in use",
             at=f"{type(parent).__name__}.{name}",
             found=f"a {type(present).__name__}",
-            expected="nothing of that name",
+            expected="an unused name",
             do=f"{type(module).__name__}(..., name='another_name')",
         )
     if isinstance(module, Hybrid):
@@ -191,9 +191,9 @@ def _free_name(entry: ModuleStackEntry, prefix: str, name: str | None) -> str:
         name = f"{prefix}_{number}"
     if name in entry.names:
         raise ArgumentError(
-            f"the name {name!r} is given to two submodules",
+            f"two submodules have the name {name!r}",
             at=f"{type(entry.module).__name__}.{name}",
-            found=f"a second {prefix} of that name",
+            found=f"a second {prefix} with that name",
             expected="one submodule for each name",
             do="call the first submodule again to share it, or choose another name",
         )
@@ -212,12 +212,12 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def set_priority(node: Hybrid, name: str, value: AttrPriority) -> None:
-    """Say how strong a claim an attribute has to name what it holds."""
+    """The priority with which an attribute names its value."""
     set_plainly(node, "attr_priorities", {**node.attr_priorities, name: int(value)})
 
 
 def collect(module: Any) -> Collections:
-    """The variables of a module and of what is below it, by collection; each under one path, random state left out."""
+    """The variables of a module and its submodules, by collection; each under one path, without random state."""
     collections: Collections = {}
     seen: set[int] = set()
 
@@ -238,7 +238,7 @@ def collect(module: Any) -> Collections:
 
 
 def _in_order(node: Any) -> Iterable[tuple[Any, Any]]:
-    """The children of a node, those that name what they hold first."""
+    """The children of a node, attributes with naming priority first."""
     if isinstance(node, tuple):
         return enumerate(node)
     children = children_by_key(node).items()

@@ -1,8 +1,8 @@
-"""``bridge.Module``: modules in Linen's style, with ``setup`` and compact methods, without Linen. (rules B32 to B35)
+"""``bridge.Module``: Linen-style modules, with ``setup`` and compact methods, without Linen. (rules B32 to B35)
 
 ``init`` and ``apply`` run on a clone that is bound to a ``Scope``. Variables and submodules are attributes of the
-clone, as in any plait module, so transforms of plait carry them; what ``apply`` is given waits as nested dictionaries
-under the names of submodules until the submodule is made.
+clone, as in any plait module, so plait's transforms carry them. The variables passed to ``apply`` stay in nested
+dictionaries, under the submodules' names, until each submodule is made.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _ModuleType(type):
-    """Gives modules that are made inside a compact method, or with a name in ``setup``, their name and their parent."""
+    """Gives a name and a parent to modules made inside a compact method, or made with a name in ``setup``."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         entry = current_context()
@@ -46,29 +46,29 @@ class _ModuleType(type):
                 "'parent' can only be None inside a compact method",
                 at=f"{cls.__name__}(parent=...)",
                 found=f"a {type(parent).__name__}",
-                expected="None, for a module that is no submodule here, or no 'parent' at all",
-                do=f"{cls.__name__}(...), whose parent is the module that runs",
+                expected="None, for a module that is not a submodule here, or no 'parent' at all",
+                do=f"{cls.__name__}(...), whose parent is the running module",
             )
         name = kwargs.get("name") if "name" in fields else kwargs.pop("name", None)
         if name is not None and not isinstance(name, str):
             raise ArgumentError(
-                "'name' is no string",
+                "'name' is not a string",
                 at=f"{cls.__name__}(name=...)",
                 found=f"{name!r} of type {type(name).__name__}",
-                expected="a string, or None for a name by class and number",
+                expected="a string, or None for a name of class and number",
                 do=f"{cls.__name__}(..., name='encoder')",
             )
-        # What its constructor makes is not the parent's.
+        # Modules that its constructor makes are not the parent's.
         with running(entry.module, constructing=True):
             module = super().__call__(*args, **kwargs)
-        # In setup a module is named by the attribute that it is assigned to, unless it is given a name.
+        # In setup, the attribute that a module is assigned to names it, unless it has a name.
         is_child = parent is not None if entry.in_compact else name is not None
         return attach(entry, module, name) if is_child else module
 
 
 @dataclass_transform()
 class Module(Hybrid, metaclass=_ModuleType):
-    """Base of modules in Linen's style: fields as in a dataclass, ``setup()`` or ``@compact``, ``init`` and ``apply``.
+    """Base class of Linen-style modules: dataclass fields, ``setup()`` or ``@compact``, ``init`` and ``apply``.
 
     Example:
         >>> class Dense(plait.bridge.Module):
@@ -93,21 +93,21 @@ class Module(Hybrid, metaclass=_ModuleType):
         super().__setattr__(name, value)
 
     def set_attr_priority(self, name: str, value: AttrPriority) -> None:
-        """Say how strong a claim an attribute has to name a variable that other attributes hold, too."""
+        """The priority with which an attribute names a variable that several attributes hold."""
         set_priority(self, name, value)
 
     # While a method runs ----------------------------------------------------------------------------------------------
 
     def param(self, name: str, init_fn: Callable[..., Any], *args: Any, unbox: bool = True, **kwargs: Any) -> Any:
-        """The ``Param`` of a name; ``init_fn(key, *args, **kwargs)`` makes it during ``init``.
+        """The ``Param`` with this name; ``init_fn(key, *args, **kwargs)`` makes it during ``init``.
 
         Args:
-            unbox: whether the value of a box is the variable's value, and the names its metadata.
+            unbox: whether to unbox an initial value: the box's value becomes the variable's, its axis names metadata.
 
         Raises:
-            ArgumentError: outside of ``setup`` and compact methods; the name is taken; or there is no such parameter,
+            ArgumentError: outside of ``setup`` and compact methods; the name is in use; or there is no such parameter,
                 and ``params`` is immutable.
-            ScopeParamShapeError: what is stored has another shape than ``init_fn`` makes.
+            ScopeParamShapeError: the stored value and the one from ``init_fn`` differ in shape.
         """
         scope = self._running_scope("param")
         variable = self._existing("params", name)
@@ -119,11 +119,11 @@ class Module(Hybrid, metaclass=_ModuleType):
         shapes, found = (jax.tree.map(lambda x: getattr(x, "shape", ()), tree) for tree in (expected, stored))
         if shapes != found:
             raise ScopeParamShapeError(
-                "a stored parameter has another shape than its initializer makes",
+                "a stored parameter does not have the shape that its initializer returns",
                 at=f"{type(self).__name__}, parameter {name!r} of collection 'params'",
                 found=f"shape {found}",
                 expected=f"shape {shapes}",
-                do="apply the variables of a module of the same sizes, to inputs of the same sizes",
+                do="pass variables of a module with the same sizes, and inputs with the same sizes",
             )
         return self._boxed_as(variable, name, unbox)
 
@@ -136,10 +136,10 @@ class Module(Hybrid, metaclass=_ModuleType):
         unbox: bool = True,
         **kwargs: Any,
     ) -> Variable[Any]:
-        """The variable of a collection and a name; ``init_fn(*args, **kwargs)`` makes one that is not there.
+        """The variable with this collection and name; ``init_fn(*args, **kwargs)`` makes it if it is missing.
 
         Raises:
-            ArgumentError: outside of ``setup`` and compact methods; the name is taken; or there is no such variable,
+            ArgumentError: outside of ``setup`` and compact methods; the name is in use; or there is no such variable,
                 and the collection is immutable, or there is no ``init_fn``.
         """
         self._running_scope("variable")
@@ -151,7 +151,7 @@ class Module(Hybrid, metaclass=_ModuleType):
         return self._add(col, name, init_fn(*args, **kwargs), unbox)
 
     def make_rng(self, name: str = "default") -> jax.Array:
-        """A fresh key of a stream.
+        """A new key from a stream.
 
         Raises:
             ArgumentError: outside of ``setup`` and compact methods.
@@ -160,19 +160,19 @@ class Module(Hybrid, metaclass=_ModuleType):
         return self._running_scope("make_rng").rngs[name]()
 
     def is_initializing(self) -> bool:
-        """Whether ``init`` runs."""
+        """Whether ``init`` is running."""
         return self.scope is not None and self.scope.initializing
 
     @property
     def variables(self) -> Collections:
-        """The variables of this module and of what is below it, by collection."""
+        """The variables of this module and its submodules, by collection."""
         return collect(self)
 
     def _running_scope(self, what: str) -> Scope:
         entry = current_context()
         if entry is None or entry.module is not self or self.scope is None:
             raise ArgumentError(
-                f"{what}() works while the module's own setup() or @compact method runs",
+                f"{what}() works only while the module's own setup() or @compact method runs",
                 at=f"{type(self).__name__}.{what}",
                 found="a call from elsewhere",
                 expected="a call in `setup()`, or in a method wrapped in `@compact`, during init or apply",
@@ -181,7 +181,7 @@ class Module(Hybrid, metaclass=_ModuleType):
         return self.scope
 
     def _existing(self, collection: str, name: str) -> Any:
-        """The variable of a name, or ``MISSING``."""
+        """The variable with this name, or ``MISSING``."""
         present = self.__dict__.get(name, MISSING)
         cls = variable_type(collection)
         if present is MISSING and getattr(type(self), name, MISSING) is not MISSING:
@@ -190,10 +190,10 @@ class Module(Hybrid, metaclass=_ModuleType):
             what = "a submodule or a group of variables" if isinstance(present, (dict, PlaitModule)) else "an attribute"
             shown = type(present).__name__ if isinstance(present, Variable) else f"{what}, {present!r:.40}"
             raise ArgumentError(
-                f"the name {name!r} of a variable is taken",
+                f"the name {name!r} of a variable is already in use",
                 at=f"{type(self).__name__}.{name}",
                 found=shown,
-                expected=f"a {cls.__name__}, of collection {collection!r}, or nothing of that name",
+                expected=f"a {cls.__name__}, of collection {collection!r}, or an unused name",
                 do="choose another name for one of the two",
             )
         return present
@@ -222,7 +222,7 @@ class Module(Hybrid, metaclass=_ModuleType):
         return self._boxed_as(variable, name, unbox)
 
     def _boxed_as(self, variable: Variable[Any], name: str, unbox: bool) -> Any:
-        """The variable itself, or for ``unbox=False`` one in its place whose value is the box."""
+        """The variable itself; with ``unbox=False``, a replacement whose value is the box."""
         if unbox or isinstance(variable.get_raw_value(), AxisMetadata):
             return variable
         box = to_linen_var(variable)
@@ -235,7 +235,7 @@ class Module(Hybrid, metaclass=_ModuleType):
     # From outside -----------------------------------------------------------------------------------------------------
 
     def init(self, rngs: Any = None, *args: Any, method: Any = "__call__", **kwargs: Any) -> Collections:
-        """The variables that one call makes, by collection.
+        """Call the module once, and return the variables that it makes, by collection.
 
         Args:
             rngs: ``Rngs``, a seed, a key, or a mapping from names to seeds and keys.
@@ -254,7 +254,7 @@ class Module(Hybrid, metaclass=_ModuleType):
     def init_with_output(
         self, rngs: Any = None, *args: Any, method: Any = "__call__", mutable: Any = True, **kwargs: Any
     ) -> tuple[Any, Collections]:
-        """The output of one call, and the variables that it makes."""
+        """Call the module once, and return the output and the variables that it makes."""
         scope = Scope(_streams(rngs), mutable, initializing=True)
         return self._run(scope, {}, method, args, kwargs)
 
@@ -271,10 +271,10 @@ class Module(Hybrid, metaclass=_ModuleType):
 
         Args:
             variables: variables by collection, as ``init`` returns them.
-            mutable: the collections that may change; with ``False`` changes are dropped.
+            mutable: the collections that may change; ``False`` discards changes.
 
         Returns:
-            The output; with ``mutable`` other than ``False``, the output and the mutable collections.
+            The output if ``mutable`` is ``False``; otherwise the output and the mutable collections.
 
         Raises:
             ArgumentError: a collection that is not in ``mutable`` was changed, and ``mutable`` is not ``False``.
@@ -300,7 +300,7 @@ def _method_of(module: Module, method: Any) -> Callable[..., Any]:
     found = getattr(type(module), method, None) if isinstance(method, str) else getattr(method, "__func__", method)
     if not callable(found):
         raise ArgumentTypeError(
-            "method is no method of the module",
+            "method is not a method of the module",
             at=f"{type(module).__name__}.{method}",
             found=f"{found!r:.80} of type {type(found).__name__}",
             expected="a callable that takes the module first, or the name of a method",
@@ -318,7 +318,7 @@ def _bare(value: Any) -> Any:
 
 
 def _check_immutable(scope: Scope, before: list[tuple[Any, Variable[Any], Any]], owner: str) -> None:
-    """Refuse changes that a list of mutable collections leaves out. (rule B33)"""
+    """Raise if a collection that is not listed as mutable has changed. (rule B33)"""
     for path, variable, old in before:
         collection = variable_type_name(type(variable))
         if variable.get_raw_value() is not old and not scope.is_mutable(collection):
@@ -326,16 +326,16 @@ def _check_immutable(scope: Scope, before: list[tuple[Any, Variable[Any], Any]],
                 f"a variable of the immutable collection {collection!r} was changed",
                 at=f"{owner}, {describe_path(path)}",
                 found=f"a new value of a {type(variable).__name__}, with mutable={scope.mutable!r}",
-                expected=f"{collection!r} among the mutable collections, or mutable=False to drop changes",
+                expected=f"{collection!r} among the mutable collections, or mutable=False to discard changes",
                 do=f"apply(..., mutable=[{collection!r}])",
             )
 
 
 def compact(f: F) -> F:
-    """Mark a method of a ``bridge.Module`` in which variables and submodules may be made.
+    """Mark a method of a ``bridge.Module`` that may make variables and submodules.
 
     Raises:
-        ArgumentError: at the call, if the class is no ``bridge.Module``, or outside of ``init`` and ``apply``.
+        ArgumentError: in the call, if the class is not a ``bridge.Module``, or outside of ``init`` and ``apply``.
 
     Example:
         >>> class Scale(plait.bridge.Module):
@@ -360,7 +360,7 @@ def compact(f: F) -> F:
             raise ArgumentError(
                 "a compact method was called outside of init and apply",
                 at=f"{type(self).__name__}.{getattr(f, '__name__', f)}",
-                found="a module that is bound to no variables",
+                found="a module without variables bound to it",
                 expected="a call during init or apply",
                 do=f"variables = {type(self).__name__}(...).init(0, x), then apply(variables, x)",
             )

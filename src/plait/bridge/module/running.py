@@ -1,4 +1,4 @@
-"""The modules that run: which ``setup`` or method of a ``bridge.Module`` this thread is in. (rules B35, B36)"""
+"""The stack of running modules: which ``setup`` or method of a ``bridge.Module`` this thread is in. (rules B35, B36)"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class AttrPriority(enum.IntEnum):
-    """Which of two attributes that hold one variable names it: the lower number."""
+    """Which of two attributes that hold one variable names it: the one with the lower number."""
 
     HIGH = 0
     INIT_PARENT = 20
@@ -21,16 +21,16 @@ class AttrPriority(enum.IntEnum):
 
 @dataclasses.dataclass(eq=False)
 class ModuleStackEntry:
-    """A module whose ``setup`` or method runs now."""
+    """A module whose ``setup`` or method is running."""
 
     module: Any
     in_compact: bool = False
-    # Whether a child of the module is being constructed; what its constructor makes is not the module's.
+    # Whether a child of the module is being constructed; modules made in its constructor are not the module's.
     constructing: bool = False
-    # How many unnamed children of each class there are, and the names that this run of the method has given.
+    # The number of unnamed children of each class, and the names that this run of the method has used.
     type_counter: dict[str, int] = dataclasses.field(default_factory=dict)
     names: set[str] = dataclasses.field(default_factory=set)
-    # Plait modules made during setup, which are filled once they are assigned; by id, with the object itself.
+    # Plait modules made during setup, to be filled once they are assigned; by id, with the object itself.
     unfilled: dict[int, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -44,7 +44,7 @@ _running = _Running()
 
 @contextlib.contextmanager
 def running(module: Any, *, in_compact: bool = False, constructing: bool = False) -> Iterator[ModuleStackEntry]:
-    """``setup``, a compact method, or what ``init`` or ``apply`` calls, runs in this thread until the end."""
+    """Inside the block, this thread runs ``setup``, a compact method, or what ``init`` or ``apply`` calls."""
     entry = ModuleStackEntry(module, in_compact, constructing)
     _running.entries.append(entry)
     try:
@@ -54,7 +54,7 @@ def running(module: Any, *, in_compact: bool = False, constructing: bool = False
 
 
 def current_context() -> ModuleStackEntry | None:
-    """What this thread's innermost ``bridge.Module`` is doing, or ``None`` outside of all.
+    """What this thread's innermost ``bridge.Module`` is doing; ``None`` outside of any.
 
     Example:
         >>> plait.bridge.current_context() is None
@@ -64,8 +64,9 @@ def current_context() -> ModuleStackEntry | None:
 
 
 def current_module() -> Any:
-    """The innermost ``bridge.Module`` that runs in this thread, or ``None``: its ``setup``, a compact method of it, or
-    the method that ``init`` or ``apply`` calls.
+    """The innermost running ``bridge.Module`` of this thread, or ``None``.
+
+    A module runs during its ``setup``, its compact methods, and the method that ``init`` or ``apply`` calls.
 
     Example:
         >>> plait.bridge.current_module() is None

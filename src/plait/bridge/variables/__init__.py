@@ -1,4 +1,4 @@
-"""Conversions between variables and Linen, under the module name of Flax: ``plait.bridge.variables``."""
+"""Conversions between variables and Linen, under Flax's module name: ``plait.bridge.variables``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One variable as a leaf of Linen, and one leaf of Linen as a variable. (rules B11 to B15)"""
+"""Converts one variable to a Linen leaf, and one Linen leaf to a variable. (rules B11 to B15)"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .nnx_meta import NNXMeta, new_variable
 
 
 def is_vanilla_variable(v: Variable[Any]) -> bool:
-    """Whether a variable's metadata holds nothing but the flags, the hooks of its class, and empty hooks.
+    """Whether a variable's metadata has only the flags, the hooks of its class, and empty hooks.
 
     Example:
         >>> plait.bridge.is_vanilla_variable(plait.Param(1)), plait.bridge.is_vanilla_variable(plait.Param(1, note="x"))
@@ -37,17 +37,17 @@ def is_vanilla_variable(v: Variable[Any]) -> bool:
 
 
 def raw_value(v: Variable[Any]) -> Any:
-    """The stored value; of a variable with a reference, what stands in it."""
+    """The stored value; for a variable with a reference, the reference's value."""
     raw = v.get_raw_value()
     return raw[...] if is_mutable_array(raw) else raw
 
 
 def to_linen_var(v: Variable[Any]) -> Any:
-    """A variable as Linen carries it: the bare value, or a box where there is metadata to keep.
+    """A variable as a Linen leaf: the bare value, or a box if there is metadata.
 
     Returns:
         A box of the class in ``linen_meta_type``, if the variable has one; the value of a variable without metadata;
-        otherwise an ``NNXMeta``. The value is the stored one: get hooks run where the variable is used, not here.
+        otherwise an ``NNXMeta``. The value is the stored one: get hooks run when the variable is used, not here.
 
     Example:
         >>> plait.bridge.to_linen_var(plait.Param(jnp.ones(2))).tolist()
@@ -71,14 +71,14 @@ _NO_FIELDS = REQUIRED_METADATA | {"linen_meta_type"}
 
 
 def to_nnx_var(collection: str, x: Any) -> Variable[Any]:
-    """A leaf of Linen as a variable of the class that belongs to its collection.
+    """A Linen leaf as a variable of its collection's class.
 
     Args:
-        collection: the name; a class is made for one that is unknown.
+        collection: the name; an unknown one gets a new class.
         x: a box, whose fields become metadata, or any value. It is not changed.
 
     Raises:
-        CollectionTypeError: an ``NNXMeta`` of another class; or another collection has the same class.
+        CollectionTypeError: an ``NNXMeta`` of another class, or another collection has the same class.
         ArgumentError: a box without a value.
 
     Example:
@@ -89,7 +89,7 @@ def to_nnx_var(collection: str, x: Any) -> Variable[Any]:
     cls = variable_type(collection)
     if variable_type_name(cls) != collection:
         raise CollectionTypeError(
-            "two collections have the same class of variables, so that a variable could not find its way back",
+            "two collections have the same variable class, so a variable could not be converted back",
             at=f"collection {collection!r}",
             found=f"{cls.__name__}, the class of collection {variable_type_name(cls)!r}",
             expected="a class for each collection",
@@ -98,10 +98,10 @@ def to_nnx_var(collection: str, x: Any) -> Variable[Any]:
     if isinstance(x, NNXMeta):
         if x.var_type is not cls:
             raise CollectionTypeError(
-                "a box holds a variable of another class than its collection",
+                "the variable class of a box differs from that of its collection",
                 at=f"collection {collection!r}",
                 found=f"an NNXMeta of {x.var_type.__name__}",
-                expected=f"{cls.__name__}, the class of that collection",
+                expected=f"{cls.__name__}, the collection's class",
                 do=f"plait.register_variable_name({collection!r}, {x.var_type.__name__}, overwrite=True), "
                 "or move the leaf to the collection of its class",
             )
@@ -123,7 +123,7 @@ def to_nnx_var(collection: str, x: Any) -> Variable[Any]:
 
 def _fields(box: Any) -> dict[str, Any]:
     if hasattr(box, "to_nnx_metadata"):
-        # A copy: that of Flax's LogicallyPartitioned renames the fields of the box itself.
+        # A copy: Flax's LogicallyPartitioned.to_nnx_metadata renames the fields of the box itself.
         return dict(copy.copy(box).to_nnx_metadata())
     if dataclasses.is_dataclass(box):
         return {field.name: getattr(box, field.name) for field in dataclasses.fields(box)}
@@ -143,7 +143,7 @@ def get_col_name(keypath: Sequence[Any]) -> str:
     """
     if not keypath or not isinstance(keypath[0], DictKey):
         raise ArgumentError(
-            "a leaf stands in no collection",
+            "a leaf is not in a collection",
             found=f"the key path {tuple(keypath)!r}",
             expected="a path that begins with the key of a dictionary, such as 'params'",
             do="pass the paths of {collection: variables}",
@@ -152,7 +152,7 @@ def get_col_name(keypath: Sequence[Any]) -> str:
 
 
 def with_partitioning(fn: Callable[..., Any], names: tuple[Any, ...], mesh: Any = None) -> Callable[..., Any]:
-    """An initializer in Linen's style: its variable has axis names, and becomes a ``Partitioned`` in Linen.
+    """A Linen-style initializer: its variable has axis names, and becomes a ``Partitioned`` in Linen.
 
     Example:
         >>> init = plait.bridge.with_partitioning(plait.initializers.ones_init(), ("embed",))

@@ -1,6 +1,6 @@
-"""Names of collections and the classes of variables they stand for, under the names of Flax. (rules B4 to B9)
+"""Collection names and their variable classes, under Flax's function names. (rules B4 to B9)
 
-The table is that of ``plait.register_variable_name`` and its sisters; these functions register what they do not know.
+The table is that of ``plait.register_variable_name``; unlike it, these functions register unknown names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VariableTypeCache: dict[str, type[Variable[Any]]] = _CLASSES
 
 
 def variable_type(name: str) -> type[Variable[Any]]:
-    """The class that a collection name stands for; an unknown name gets a new class, and keeps it.
+    """The variable class of a collection name; an unknown name is registered with a new class.
 
     Example:
         >>> plait.bridge.variable_type("params").__name__, plait.bridge.variable_type("demo_counts").__name__
@@ -32,10 +32,10 @@ def variable_type(name: str) -> type[Variable[Any]]:
 
 
 def variable_type_name(cls: type[Variable[Any]]) -> str:
-    """The collection name of a class of variables; a class without one is registered under its own name.
+    """The collection name of a variable class; a class without one is registered under its class name.
 
     Raises:
-        ArgumentError: the class has no name, and another class has taken the class's own.
+        ArgumentError: the class has no collection name, and another class is registered under its class name.
 
     Example:
         >>> plait.bridge.variable_type_name(plait.BatchStat)
@@ -44,19 +44,19 @@ def variable_type_name(cls: type[Variable[Any]]) -> str:
     taken = _CLASSES.get(cls.__name__)
     if taken is not None and taken is not cls and cls not in _CLASSES.values():
         raise ArgumentError(
-            f"the collection name {cls.__name__!r} is taken",
+            f"the collection name {cls.__name__!r} is already in use",
             found=f"{_dotted(cls)}, which would be registered under it",
-            expected=f"{_dotted(taken)}, the class of that name so far",
-            do=f"give the class a name of its own: plait.register_variable_name('a_name', {cls.__name__})",
+            expected=f"{_dotted(taken)}, the class that has the name",
+            do=f"give the class another name: plait.register_variable_name('a_name', {cls.__name__})",
         )
     return variable_name_from_type(cls, allow_register=True)
 
 
 def register_variable_name_type_pair(name: str, cls: type[Variable[Any]], overwrite: bool = False) -> None:
-    """Bind a collection name to a class of variables.
+    """Register a collection name for a variable class.
 
     Args:
-        overwrite: take the name over from the class that has it.
+        overwrite: whether to replace the class that has the name.
 
     Raises:
         ArgumentError: the name has a class already, and ``overwrite`` is not set.
@@ -72,9 +72,9 @@ def register_variable_name_type_pair(name: str, cls: type[Variable[Any]], overwr
 
 
 def sort_variable_types(types: Iterable[type]) -> list[type]:
-    """Classes of variables, the most derived first; those of equal depth keep their order.
+    """Variable classes, the most derived first; classes of equal depth keep their order.
 
-    As filters in this order, each class selects what none of its subclasses did.
+    As filters in this order, each class selects what its subclasses did not.
 
     Example:
         >>> types = plait.bridge.sort_variable_types([plait.Variable, plait.Param, plait.LoRAParam])

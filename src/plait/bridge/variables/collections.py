@@ -1,4 +1,4 @@
-"""Whole trees both ways: ``{collection: nested values or boxes}`` and nested variables. (rules B16 to B18)"""
+"""Converts trees: ``{collection: nested values or boxes}`` to nested variables, and back. (rules B16 to B18)"""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ MISSING: Any = type("Missing", (), {"__repr__": lambda self: "<missing>"})()
 
 
 def linen_vars_to_nnx_attrs(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Variables of Linen as the attributes of a plait module.
+    """Linen variables as the attributes of a plait module.
 
     Args:
-        variables: ``{collection: nested dictionaries of values or boxes}``; what is no mapping is a leaf.
+        variables: ``{collection: nested dictionaries of values or boxes}``; anything but a mapping is a leaf.
 
     Returns:
         Nested dictionaries of variables, without the level of collections.
 
     Raises:
-        ArgumentError: two collections have a leaf at the same path, or a value stands in no collection.
+        ArgumentError: two collections have a leaf at the same path, or a value is not in a collection.
 
     Example:
         >>> attrs = plait.bridge.linen_vars_to_nnx_attrs({"params": {"dense": {"bias": jnp.zeros(2)}}})
@@ -44,9 +44,9 @@ def linen_vars_to_nnx_attrs(variables: Mapping[str, Any]) -> dict[str, Any]:
         for path, leaf in iter_leaves(tree):
             if not path:
                 raise ArgumentError(
-                    "a value stands in no collection",
+                    "a value is not in a collection",
                     found=f"{leaf!r:.80} under {collection!r}",
-                    expected="a mapping from names to values under the name of each collection",
+                    expected="a mapping from names to values for each collection",
                     do="pass {'params': variables} if these are parameters",
                 )
             _place(attrs, path, to_nnx_var(collection, leaf), collection)
@@ -54,7 +54,7 @@ def linen_vars_to_nnx_attrs(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def iter_leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """What is no mapping in nested mappings, with its path."""
+    """The leaves of nested mappings, with their paths."""
     if isinstance(tree, Mapping) and not isinstance(tree, Variable):
         for key, value in tree.items():
             yield from iter_leaves(value, (*path, key))
@@ -77,7 +77,7 @@ def _collision(path: Path, first: Any, second: Variable[Any], collection: str) -
     if not isinstance(first, Variable):
         first = next(leaf for _, leaf in iter_leaves(first))
     return ArgumentError(
-        "two collections have something at the same path, and an attribute holds one variable",
+        "two collections have a value at the same path, but an attribute holds only one variable",
         at=describe_path(path),
         found=f"a {type(first).__name__} of collection {variable_type_name(type(first))!r}, "
         f"and a {type(second).__name__} of collection {collection!r}",
@@ -92,7 +92,7 @@ def nnx_attrs_to_linen_vars(attrs: Mapping[Any, Any]) -> Collections:
     A graphdef goes to the collection ``nnx``.
 
     Raises:
-        ArgumentError: a leaf is neither, or its class has no collection name.
+        ArgumentError: a leaf is neither a variable nor a graphdef, or its class has no collection name.
 
     Example:
         >>> plait.bridge.nnx_attrs_to_linen_vars({"scale": plait.BatchStat(1.0)})
@@ -117,14 +117,14 @@ def nnx_attrs_to_linen_vars(attrs: Mapping[Any, Any]) -> Collections:
 
 
 def put_leaf(tree: dict[Any, Any], path: Path, value: Any) -> None:
-    """Set a leaf in nested dictionaries, making those on the way."""
+    """Set a leaf in nested dictionaries, and make missing dictionaries."""
     for key in path[:-1]:
         tree = tree.setdefault(key, {})
     tree[path[-1]] = value
 
 
 def find_leaf(tree: Any, path: Path) -> Any:
-    """What stands at a path of nested mappings, or ``MISSING``."""
+    """The value at a path of nested mappings, or ``MISSING``."""
     for key in path:
         if not isinstance(tree, Mapping) or key not in tree:
             return MISSING
@@ -133,15 +133,15 @@ def find_leaf(tree: Any, path: Path) -> Any:
 
 
 def to_collections(model: Any) -> Collections:
-    """The variables of a model by collection, as Linen code and ``TrainState`` dictionaries hold them.
+    """The variables of a model by collection, in the form that Linen code and ``TrainState`` use.
 
-    Random state is left out, since Linen stores none.
+    Random state is omitted, since Linen stores none.
 
     Args:
         model: a module, or any graph.
 
     Raises:
-        ArgumentError: an array that is no variable, or a class of variables without a collection name; names the path.
+        ArgumentError: an array is not in a variable, or a variable class has no collection name; names the path.
 
     Example:
         >>> plait.bridge.to_collections(plait.Linear(2, 3, rngs=plait.Rngs(0)))["params"]["kernel"].shape
@@ -151,20 +151,20 @@ def to_collections(model: Any) -> Collections:
 
 
 def from_collections(collections: Mapping[str, Any], like: Any) -> Any:
-    """A model from variables by collection; the inverse of ``to_collections``.
+    """Build a model from variables by collection; the inverse of ``to_collections``.
 
     Args:
-        collections: what ``to_collections`` returned, or the variables of a Linen module of the same names; boxed or
+        collections: the result of ``to_collections``, or the variables of a Linen module with the same names; boxed or
             not. Dictionaries may be frozen.
-        like: a model of the same structure, concrete or abstract, which gives the structure, the random state, and the
-            metadata of values that come without a box.
+        like: a model of the same structure, concrete or abstract, which supplies the structure, the random state, and
+            the metadata of values without a box.
 
     Returns:
         A new model. ``like`` is not changed.
 
     Raises:
-        GraphError: values are missing, left over, in another collection or of another shape; names collection and
-            path, and no model is made.
+        GraphError: values are missing, superfluous, in another collection or of another shape; names collection and
+            path.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -187,11 +187,11 @@ def from_collections(collections: Mapping[str, Any], like: Any) -> Any:
     for path, _ in iter_leaves(collections):
         if not any(path[: len(known)] == known for known in taken):
             raise GraphError(
-                "the collections have a value that the model has no place for",
+                "the collections have a value that the model lacks",
                 at=f"collection {path[0]!r}, {describe_path(path[1:])}",
                 found=f"collections {sorted(map(str, collections))}",
                 expected="the paths of the variables of `like`, each in the collection of its class",
-                do="drop the value, or pass a `like` that has the variable",
+                do="remove the value, or pass a `like` that has the variable",
             )
     return merge(graphdef, from_flat_state(flat.items()))
 
@@ -201,24 +201,24 @@ def _absent(collections: Mapping[str, Any], collection: str, path: Path) -> Grap
     return GraphError(
         "the collections lack a variable of the model",
         at=f"collection {collection!r}, {describe_path(path)}",
-        found=f"it stands in collection {others[0]!r}" if others else f"collections {sorted(map(str, collections))}",
+        found=f"it is in collection {others[0]!r}" if others else f"collections {sorted(map(str, collections))}",
         expected=f"a value in collection {collection!r}",
-        do="pass the collections of a model of the same structure, or register the name of its class",
+        do="pass the collections of a model with the same structure, or register the name of its class",
     )
 
 
 def _converted(collection: str, path: Path, found: Any, leaf: Variable[Any]) -> Variable[Any]:
-    """The variable for a leaf of the model. A value without a box keeps the metadata that the model has."""
+    """The variable for a leaf of the model. A value without a box gets the model's metadata."""
     variable = to_nnx_var(collection, found)
     if variable.get_raw_value() is found:
         variable = leaf.copy(value=found)
     shape, expected = (getattr(each.get_raw_value(), "shape", None) for each in (variable, leaf))
     if shape != expected:
         raise GraphError(
-            "a value has another shape than the variable of the model",
+            "a value does not have the shape of the model's variable",
             at=f"collection {collection!r}, {describe_path(path)}",
             found=f"shape {shape}",
             expected=f"shape {expected}",
-            do="pass the collections of a model of the same sizes",
+            do="pass the collections of a model with the same sizes",
         )
     return variable

@@ -1,4 +1,4 @@
-"""``NNXMeta``: the box in which a variable with metadata of its own travels through Linen. (rule B10)"""
+"""``NNXMeta``: the box that carries a variable with its metadata through Linen. (rule B10)"""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ A = TypeVar("A")
 
 
 def new_variable(var_type: type[Variable[Any]], value: Any, metadata: Mapping[str, Any]) -> Variable[Any]:
-    """A variable around a value that was converted: no hook changes the value, and nothing is placed on devices.
+    """A variable around a converted value: no hook changes the value, and no array moves to a device.
 
-    The hooks of the class are in its metadata, as if its constructor had run; ``ref=True`` gets a new reference.
+    The metadata includes the hooks of the class, as if its constructor had run; ``ref=True`` makes a new reference.
     """
     own = {name: (getattr(var_type, name),) for name in HOOKS if hasattr(var_type, name) and not metadata.get(name)}
     entries = {**PLAIN_METADATA, **metadata, **own}
@@ -37,7 +37,7 @@ def new_variable(var_type: type[Variable[Any]], value: Any, metadata: Mapping[st
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NNXMeta(AxisMetadata[A]):
-    """A value with the class and the metadata of the variable that it came from.
+    """A value with the class and the metadata of its original variable.
 
     Args:
         var_type: the class of the variable.
@@ -59,19 +59,19 @@ class NNXMeta(AxisMetadata[A]):
         return self.value
 
     def replace_boxed(self, val: Any) -> NNXMeta[Any]:
-        """A box of the same class and metadata around ``val``."""
+        """A box with the same class and metadata around ``val``."""
         return dataclasses.replace(self, value=val)
 
     def add_axis(self, index: int, params: Mapping[Any, Any]) -> NNXMeta[A]:
-        """A box whose metadata has one axis more at ``index``; itself where the metadata says nothing about axes.
+        """A box whose metadata has another axis at ``index``; the box itself if it has no axis metadata.
 
         Args:
-            params: ``{PARTITION_NAME: name}``; without the name the axis is unnamed.
+            params: ``{PARTITION_NAME: name}``; without it, the axis is unnamed.
         """
         return self._with_axes(put_axis, index, params)
 
     def remove_axis(self, index: int, params: Mapping[Any, Any]) -> NNXMeta[A]:
-        """A box whose metadata lacks the axis at ``index``; itself where the metadata says nothing about axes."""
+        """A box whose metadata lacks the axis at ``index``; the box itself if it has no axis metadata."""
         return self._with_axes(drop_axis, index, params)
 
     def _with_axes(self, change: Any, index: int, params: Mapping[Any, Any]) -> NNXMeta[A]:
@@ -88,7 +88,7 @@ class NNXMeta(AxisMetadata[A]):
         return get_var_pspec(self.to_nnx_variable())
 
     def to_nnx_variable(self) -> Variable[A]:
-        """The variable, with the value as it is: create hooks have run before."""
+        """The variable, with the value unchanged: create hooks have already run."""
         return new_variable(self.var_type, self.value, self.metadata)
 
     def __eq__(self, other: object) -> bool:

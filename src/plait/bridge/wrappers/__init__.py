@@ -1,4 +1,4 @@
-"""The two wrappers and what belongs to them, under the module name of Flax: ``plait.bridge.wrappers``."""
+"""The two wrappers and their functions, under Flax's module name: ``plait.bridge.wrappers``."""
 
 from __future__ import annotations
 

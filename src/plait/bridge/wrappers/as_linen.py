@@ -1,4 +1,4 @@
-"""Plait classes as Linen modules: the functions that make a ``ToLinen``, whose own file needs Flax."""
+"""Functions that wrap a plait class as a Linen module, in a ``ToLinen``. That file imports Flax, this one does not."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def to_linen(
     skip_rng: bool = False,
     **kwargs: Any,
 ) -> ToLinen:
-    """A Linen module around a plait class; short for ``ToLinen``, whose fields the keywords are.
+    """A Linen module around a plait class; shorthand for ``ToLinen``, whose fields are keywords here.
 
     Args:
         nnx_class: the plait class.
-        *args: arguments of the class, like all keywords that are not listed here.
+        *args: arguments of the class; so are all keywords not listed here.
         name: the name of the Linen module.
 
     Example:
@@ -50,7 +50,7 @@ def to_linen_class(
     skip_rng: bool = False,
     **defaults: Any,
 ) -> type[ToLinen]:
-    """A class of Linen modules around a plait class.
+    """A Linen module class around a plait class.
 
     Args:
         **defaults: keyword arguments of the class, which each instance may override.

@@ -19,7 +19,7 @@ M = TypeVar("M", bound=Module)
 
 @dataclasses.dataclass
 class Functional(Generic[M]):
-    """A module that is not made yet: its class and arguments, and after ``init`` its structure."""
+    """A module before construction: its class and arguments, and after ``init`` its structure."""
 
     module_type: type[M]
     graphdef: GraphDef | None
@@ -27,17 +27,17 @@ class Functional(Generic[M]):
     kwargs: dict[str, Any]
 
     def init(self, *, rngs: Rngs | None = None) -> State:
-        """Make the module, keep its structure, and return its state.
+        """Make the module, store its structure, and return its state.
 
         Args:
-            rngs: passed on to the constructor, unless it is ``None``.
+            rngs: passed to the constructor, unless it is ``None``.
         """
         kwargs = self.kwargs if rngs is None else {**self.kwargs, "rngs": rngs}
         self.graphdef, state = split(self.module_type(*self.args, **kwargs))
         return state
 
     def apply(self, *states: State) -> Any:
-        """A proxy whose call runs the module on these states, and returns ``(out, (graphdef, state))``.
+        """A proxy for the module with these states; its call returns ``(out, (graphdef, state))``.
 
         Raises:
             ArgumentError: ``init`` has not run.
@@ -53,7 +53,7 @@ class Functional(Generic[M]):
 
 
 def functional(cls: type[M]) -> Callable[..., Functional[M]]:
-    """A class of modules in Linen's style: arguments first, then ``init`` and ``apply``.
+    """A module class in Linen's style: arguments first, then ``init`` and ``apply``.
 
     Example:
         >>> layer = plait.bridge.functional(plait.Linear)(2, 3)

@@ -1,4 +1,4 @@
-"""``lazy_init``: running a model once so that its Linen parts make their variables. (rule B19)"""
+"""``lazy_init``: runs a model once, so that its Linen modules make their variables. (rule B19)"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Initialization:
-    """One run of ``lazy_init``: what is marked, and what has made its variables already."""
+    """One run of ``lazy_init``: the marked nodes, and those that have made their variables."""
 
     def __init__(self, module: Any, *, again: bool = True) -> None:
         self.again = again
@@ -47,10 +47,10 @@ def initialization_of(node: Pytree) -> Initialization | None:
 
 @contextlib.contextmanager
 def initializing(module: Any, *, again: bool = True) -> Iterator[Initialization]:
-    """Everything that is reachable from a module initializes, until the end.
+    """Inside the block, everything reachable from a module is initialized.
 
     Args:
-        again: whether what has variables makes new ones.
+        again: whether nodes that have variables make new ones.
     """
     run = Initialization(module, again=again)
     _runs.stack.append(run)
@@ -68,10 +68,10 @@ def lazy_init(fn: F, *args: Any, **kwargs: Any) -> F:
         *args: what to call it with.
 
     Returns:
-        ``fn``. The output of the call is dropped.
+        ``fn``. The output of the call is discarded.
 
     Raises:
-        ArgumentError: ``fn`` is no method of a module.
+        ArgumentError: ``fn`` is not a module, or a method of one.
 
     Example:
         >>> import flax.linen as nn

@@ -1,4 +1,4 @@
-"""The door to Flax: imported when something of Linen is used, and told there that plait's boxes are boxes."""
+"""Imports Flax on first use, and registers plait's boxes with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def need_linen(name: str) -> Any:
     """The module ``flax.linen``.
 
     Args:
-        name: the public name of the bridge that needs it.
+        name: the public name in the bridge that needs it.
 
     Raises:
         MissingDependencyError: flax is not installed. (rule B2)
@@ -34,7 +34,7 @@ def need_linen(name: str) -> Any:
 
 
 def is_missing_variable(error: Exception) -> bool:
-    """Whether Linen says that a variable is not there."""
+    """Whether Linen's error says that a variable is missing."""
     from flax import errors
 
     missing = (errors.ScopeCollectionNotFound, errors.ScopeParamNotFoundError, errors.ScopeVariableNotFoundError)
@@ -42,7 +42,7 @@ def is_missing_variable(error: Exception) -> bool:
 
 
 def current_linen_module() -> Any:
-    """The Linen module whose method runs now, or ``None``.
+    """The Linen module whose method is running, or ``None``.
 
     Example:
         >>> plait.bridge.wrappers.current_linen_module() is None
@@ -54,7 +54,7 @@ def current_linen_module() -> Any:
 
 @contextlib.contextmanager
 def outside_linen() -> Iterator[None]:
-    """Linen modules that are made in here get no parent, even while a method of another Linen module runs."""
+    """Linen modules made inside the block get no parent, even while a method of another Linen module runs."""
     stack = _module_stack()
     if stack is None:
         yield

@@ -39,8 +39,8 @@ Leaves = dict[tuple[str, Path], Any]
 class ToLinen(linen.Module):
     """A Linen module around a plait class.
 
-    ``init`` makes the plait module and stores its variables, each in the collection of its class; ``apply`` makes it
-    again around the stored values, calls it, and stores what changed in mutable collections. Random state is not
+    ``init`` makes the plait module and stores its variables, each in the collection of its class; ``apply`` rebuilds
+    the module from the stored values, calls it, and stores changes in mutable collections. Random state is not
     stored; it comes from the ``rngs`` of each call.
 
     Args:
@@ -49,10 +49,10 @@ class ToLinen(linen.Module):
         kwargs: keyword arguments of the class; readable as attributes.
         skip_rng: whether the class takes no ``rngs``.
         metadata_fn: what Linen stores for a variable; ``None`` stores bare values.
-        abstract_init: whether ``apply`` runs the constructor on shapes only, so that it allocates nothing. Set it to
-            False for a constructor that looks at the values of arrays.
-        same_keys: whether a module that is not inside another draws from the very keys that ``init`` is given, so that
-            ``init(key, x)`` gives the parameters of ``nnx_class(..., rngs=plait.Rngs(params=key))``.
+        abstract_init: whether ``apply`` runs the constructor on shapes only, which allocates no memory. Set it to
+            False if the constructor reads the values of arrays.
+        same_keys: whether an outermost module draws from exactly the keys passed to ``init``: ``init(key, x)`` then
+            gives the parameters of ``nnx_class(..., rngs=plait.Rngs(params=key))``.
 
     Example:
         >>> model = plait.bridge.ToLinen(plait.Linear, args=(32, 64))
@@ -100,8 +100,8 @@ class ToLinen(linen.Module):
                 "to_linen takes a class, whose constructor makes the variables",
                 found=f"an instance of {class_name}",
                 expected="a class or a function that makes a module, and its arguments",
-                do=f"bridge.to_linen({class_name}, ...); to run a module that is there from Linen code, "
-                "bridge.to_collections gives its variables",
+                do=f"bridge.to_linen({class_name}, ...); to run an existing module from Linen code, "
+                "get its variables with bridge.to_collections",
             )
         kwargs = unfreeze(FrozenDict(self.kwargs))
         with outside_linen():
@@ -151,7 +151,7 @@ class ToLinen(linen.Module):
         return out
 
     def _stored_leaves(self, module: Any, used: Leaves) -> Leaves:
-        """What Linen stores in mutable collections; what came in and did not change is the same object."""
+        """The values to store in mutable collections; an unchanged input is the same object."""
         leaves: Leaves = {}
         for (collection, path), variable in _variables_of(module):
             if not self.is_mutable_collection(collection):
@@ -167,7 +167,7 @@ class ToLinen(linen.Module):
         return leaves
 
     def _put(self, stored: dict[str, Any], leaves: Leaves) -> None:
-        """Store leaves beside what is there."""
+        """Store leaves, and keep the others that are there."""
         changed: set[tuple[str, Any]] = set()
         for (collection, path), leaf in leaves.items():
             put_leaf(stored, (collection, *path), leaf)
@@ -176,7 +176,7 @@ class ToLinen(linen.Module):
             self.put_variable(collection, name, stored[collection][name])
 
     def _check_immutable(self, before: Mapping[Any, Any], module: Any) -> None:
-        """Refuse changes that a list of mutable collections leaves out; with ``mutable=False`` they are dropped."""
+        """Raise if a collection not listed as mutable has changed; ``mutable=False`` discards changes."""
         mutable = None if self.scope is None else self.scope.mutable
         if mutable is False:
             return
@@ -191,7 +191,7 @@ class ToLinen(linen.Module):
                     f"a variable of the immutable collection {collection!r} was changed",
                     at=f"{'/'.join(self.path) or type(self).__name__}, {describe_path(path)}",
                     found=f"a new value of a {type(variable).__name__}, with mutable={mutable!r}",
-                    expected=f"{collection!r} among the mutable collections, or mutable=False to drop changes",
+                    expected=f"{collection!r} among the mutable collections, or mutable=False to discard changes",
                     do=f"apply(..., mutable=[{collection!r}])",
                 )
 
@@ -207,7 +207,7 @@ class ToLinen(linen.Module):
 
 
 def _method_of(nnx_class: Any, method: Any) -> Callable[..., Any]:
-    """What to call with the module first.
+    """The method, as a function whose first argument is the module.
 
     Raises:
         ArgumentTypeError: names class and attribute.
@@ -218,7 +218,7 @@ def _method_of(nnx_class: Any, method: Any) -> Callable[..., Any]:
         return lambda module, *args, **kwargs: _method_of(type(module), named)(module, *args, **kwargs)
     if not callable(found):
         raise ArgumentTypeError(
-            "nnx_method is no method of the plait class",
+            "nnx_method is not a method of the plait class",
             at=f"{getattr(nnx_class, '__name__', nnx_class)}.{named}",
             found=f"{found!r:.80} of type {type(found).__name__}",
             expected="a callable that takes the module first, or the name of a method",
@@ -228,7 +228,7 @@ def _method_of(nnx_class: Any, method: Any) -> Callable[..., Any]:
 
 
 def _variables_of(module: Any) -> list[tuple[tuple[str, Path], Any]]:
-    """The variables that Linen stores, with collection and path, each once."""
+    """The variables stored by Linen, each once, with collection and path."""
     flat = to_flat_state(state(module, Not(RngState)))
     return [((variable_type_name(type(leaf)), path), leaf) for path, leaf in flat if isinstance(leaf, Variable)]
 
@@ -236,8 +236,8 @@ def _variables_of(module: Any) -> list[tuple[tuple[str, Path], Any]]:
 def _attach(module: Any, stored: Mapping[str, Any], used: Leaves) -> None:
     """Give the module the stored variables that its constructor did not make.
 
-    For a ``ToNNX`` they are all of its variables; elsewhere a warning lists them, and those that a module of the graph
-    can hold as an attribute are set. (rule B30)
+    For a ``ToNNX`` these are all of its variables. Elsewhere a warning lists them, and those that fit as an attribute
+    of a module in the graph are set. (rule B30)
     """
     unknown: list[Path] = []
     late: dict[int, tuple[Any, dict[str, Any]]] = {}
@@ -261,7 +261,7 @@ def _attach(module: Any, stored: Mapping[str, Any], used: Leaves) -> None:
 
 
 def _owner(module: Any, path: Path) -> tuple[Any, Path]:
-    """The deepest node on a path, and the rest of the path below it."""
+    """The deepest node on a path, and the rest of the path."""
     node: Any = module
     for place, key in enumerate(path):
         if isinstance(node, Module) and isinstance(key, str):

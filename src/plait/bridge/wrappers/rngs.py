@@ -1,4 +1,4 @@
-"""Random keys across the border: streams as the keys that Linen takes, and Linen's keys as seeds of streams."""
+"""Converts random streams to the keys that Linen takes, and Linen's keys to seeds of streams."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import jax
 
 from ...core.objects.rngs import Rngs, as_key
 
-# What Linen calls the stream that initializers draw from, and where missing streams are looked for.
+# Linen's name for the stream of initializers, which is also its fallback for missing streams.
 PARAMS = "params"
 
 
 def linen_keys(rngs: Any) -> dict[str, jax.Array]:
-    """The ``rngs`` of a call of Linen: one key for each stream. (rule B22)
+    """The ``rngs`` of a call to Linen: one key for each stream. (rule B22)
 
     Args:
-        rngs: ``Rngs``, of which each stream is drawn from once; a key or a seed, which becomes ``params``; a mapping
-            from names to keys or seeds, which are used as they are; or ``None``. ``default`` is called ``params``
-            where there is no stream of that name.
+        rngs: ``Rngs``, which gives one key from each stream; a key or a seed, which becomes ``params``; a mapping
+            from names to keys or seeds, which are used unchanged; or ``None``. ``default`` is renamed ``params`` if
+            there is no stream of that name.
 
     Raises:
         ArgumentError: a value is none of these.
@@ -38,12 +38,12 @@ def linen_keys(rngs: Any) -> dict[str, jax.Array]:
 
 
 def linen_rngs_dict(linen_module: Any, add_default: bool = False) -> dict[str, Any]:
-    """One fresh key from every random collection of a bound Linen module.
+    """One new key from every random collection of a bound Linen module.
 
     Args:
-        linen_module: a Linen module whose method runs now.
-        add_default: whether to add a seed ``default`` where the module has no such collection: a draw of ``params``
-            while the module initializes, as Linen itself falls back, and otherwise 0. (rule B28)
+        linen_module: a Linen module whose method is running.
+        add_default: whether to add a seed ``default`` if the module has no such collection: while the module
+            initializes, a key from ``params``, which is Linen's own fallback; otherwise 0. (rule B28)
     """
     keys: dict[str, Any] = {name: linen_module.make_rng(name) for name in linen_module.scope.rngs}
     if add_default and "default" not in keys:
@@ -53,5 +53,5 @@ def linen_rngs_dict(linen_module: Any, add_default: bool = False) -> dict[str, A
 
 
 def root_keys(linen_module: Any) -> dict[str, Any]:
-    """The keys that ``init`` or ``apply`` was given, as the user gave them."""
+    """The keys that the user passed to ``init`` or ``apply``."""
     return {name: lazy.rng for name, lazy in linen_module.scope.rngs.items()}

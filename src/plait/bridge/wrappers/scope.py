@@ -1,4 +1,4 @@
-"""The scope of one ``init`` or ``apply``: the random streams and mutable collections of all in it. (rule B35)"""
+"""The scope of one ``init`` or ``apply``: its random streams and mutable collections. (rule B35)"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Scope(Pytree):
 
     Args:
         rngs: the streams.
-        mutable: which collections may change: a bool, a name, several names, or a ``DenyList`` of Flax.
+        mutable: which collections may change: a bool, a name, several names, or Flax's ``DenyList``.
 
     Example:
         >>> scope = plait.bridge.Scope(plait.Rngs(0), mutable=["batch_stats"])
@@ -35,7 +35,7 @@ class Scope(Pytree):
 
 
 def in_filter(mutable: Any, collection: str) -> bool:
-    """Whether a collection is in what Linen calls a collection filter."""
+    """Whether a collection matches one of Linen's collection filters."""
     if isinstance(mutable, bool):
         return mutable
     if isinstance(mutable, str):
@@ -56,7 +56,7 @@ _scopes = _Scopes()
 
 @contextlib.contextmanager
 def entered(scope: Scope) -> Iterator[None]:
-    """``init`` or ``apply`` runs in this scope and thread, until the end."""
+    """Inside the block, ``init`` or ``apply`` runs in this scope and thread."""
     _scopes.entered.append(scope)
     try:
         yield
@@ -65,5 +65,5 @@ def entered(scope: Scope) -> Iterator[None]:
 
 
 def current_scope() -> Scope | None:
-    """The scope of the innermost ``init`` or ``apply`` of this thread."""
+    """The scope of this thread's innermost ``init`` or ``apply``."""
     return _scopes.entered[-1] if _scopes.entered else None

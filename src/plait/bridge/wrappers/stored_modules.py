@@ -1,7 +1,7 @@
-"""Modules from stored values: the constructor runs on shapes, and only what nothing gives is computed. (rule B30)
+"""Modules from stored values: the constructor runs on shapes, and only missing values are computed. (rule B30)
 
-A module of which every variable is stored costs no arrays. Random state, which Linen does not store, comes out of a
-compiled program in which XLA has dropped the initializers.
+If every variable is stored, no array is allocated. Linen does not store random state; a compiled program computes it,
+from which XLA has eliminated the initializers.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from ...transforms.jit.shapes import eval_shape
 from ..variables.collections import MISSING
 from .rngs import PARAMS
 
-# Makes the module from its streams.
+# Constructs the module from its streams.
 Construct = Callable[[Rngs], Any]
 # The stored value of a variable, or MISSING.
 Supply = Callable[[Path, Variable[Any]], Any]
 
 
 def abstract_module(construct: Construct, keys: Mapping[str, Any]) -> Any:
-    """The module that ``construct`` makes, with shapes in place of arrays."""
+    """The module that ``construct`` returns, with shapes instead of arrays."""
     return eval_shape(lambda keys: construct(Rngs(keys)), _typed(keys))
 
 
 def fill(module: Any, construct: Construct, keys: Mapping[str, Any], supply: Supply, identity: Hashable = None) -> None:
-    """Put values into a module that holds shapes, in place.
+    """Put values into a module with shapes, in place.
 
     Args:
-        construct: what made the module.
-        supply: the stored values; what it does not have is computed by ``construct``.
-        identity: equal for calls whose ``construct`` does the same, so that the program is compiled once; ``None``
-            means to compile it anew.
+        construct: the function that made the module.
+        supply: the stored values; ``construct`` computes missing ones.
+        identity: equal for calls with an equivalent ``construct``, so that the program is compiled once; ``None``
+            recompiles it.
     """
     given: dict[Path, Any] = {}
     missing: list[Path] = []
@@ -59,14 +59,14 @@ def fill(module: Any, construct: Construct, keys: Mapping[str, Any], supply: Sup
 
 
 def check_no_parameter(collection: str, path: Path, owner: str) -> None:
-    """Refuse to make up a parameter that ``apply`` was not given; other variables start anew.
+    """Raise if ``apply`` lacks a parameter; other missing variables are initialized.
 
     Raises:
         ArgumentError: names module, collection and leaf.
     """
     if collection == PARAMS:
         raise ArgumentError(
-            "a parameter is not among the variables that apply was given",
+            "a parameter is missing from the variables passed to apply",
             at=f"{owner}, {describe_path(path)}",
             found=f"no value there in the collection {collection!r}",
             expected="the variables that init() returned",
@@ -94,7 +94,7 @@ def _computed(construct: Construct, keys: dict[str, jax.Array], missing: tuple[P
 
 
 class _Same:
-    """A constructor that compares by what it does."""
+    """A constructor that compares by its identity."""
 
     def __init__(self, identity: Hashable, construct: Construct) -> None:
         self.identity = identity
@@ -116,6 +116,6 @@ def _program(construct: Construct, missing: tuple[Path, ...]) -> Any:
     return jax.jit(values)
 
 
-@functools.lru_cache(maxsize=256)  # filled by fill(), emptied by age; holds the classes and arguments of modules alive
+@functools.lru_cache(maxsize=256)  # filled by fill(), evicts by age; keeps the classes and arguments of modules alive
 def _known_program(same: _Same, missing: tuple[Path, ...]) -> Any:
     return _program(same.construct, missing)

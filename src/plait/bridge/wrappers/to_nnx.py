@@ -1,4 +1,4 @@
-"""``ToNNX``: a Linen module as a plait module. Its variables are attributes, born in lazy_init. (rules B21 to B26)"""
+"""``ToNNX``: a Linen module as a plait module. ``lazy_init`` makes its variables, as attributes. (rules B21 to B26)"""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ OWN = ("to_nnx__module", "to_nnx__rngs", RECORD)
 class ToNNX(Module):
     """A plait module around a Linen module.
 
-    Linen modules make their variables when they see an input, so call ``lazy_init`` once. Afterwards the variables are
-    attributes: a ``Variable`` for each variable of the module itself, nested dictionaries for its submodules.
+    Linen modules make their variables when called with an input, so call ``lazy_init`` once. Afterwards the variables
+    are attributes: a ``Variable`` for each variable of the module itself, nested dictionaries for its submodules.
 
     Args:
         module: a Linen module.
-        rngs: ``Rngs``, of which this module gets a fork; a key or a seed, for the stream ``params``; or ``None``, if
-            each call brings its own.
+        rngs: ``Rngs``, which is forked for this module; a key or a seed, for the stream ``params``; or ``None``, if
+            you pass them in each call.
 
     Raises:
         MissingDependencyError: flax is not installed.
-        ArgumentTypeError: ``module`` is no Linen module.
+        ArgumentTypeError: ``module`` is not a Linen module.
 
     Example:
         >>> import flax.linen as nn
@@ -66,7 +66,7 @@ class ToNNX(Module):
             self.to_nnx__rngs = None if rngs is None else Rngs(linen_keys(rngs))
 
     def lazy_init(self, *args: Any, **kwargs: Any) -> ToNNX:
-        """Make the variables by one call with these arguments; returns the module itself."""
+        """Make the variables by one call with these arguments; return the module itself."""
         return lazy_init(self, *args, **kwargs)
 
     def __call__(self, *args: Any, method: Any = None, mutable: Any = None, rngs: Any = None, **kwargs: Any) -> Any:
@@ -74,8 +74,8 @@ class ToNNX(Module):
 
         Args:
             method: the method to call, or its name; by default ``__call__``.
-            mutable: the collections that may change, as in Linen; by default those of the module around this one, and
-                otherwise none. What changes is written to the attributes.
+            mutable: the collections that may change, as in Linen; by default those of the enclosing module, if there is
+                one, and otherwise none. Changes are written to the attributes.
             rngs: ``Rngs``, a key, or a mapping from names to keys; by default one key from each of the module's own
                 streams.
 
@@ -105,7 +105,7 @@ class ToNNX(Module):
             run.done[id(self)] = self
             self._set(made)
             return out
-        # A shared module called again: what the first call made stays, and the output is that of these variables.
+        # A shared module is called again: it keeps the variables of the first call, and the output comes from these.
         kept = self._attributes()
         self._set(_merged(made, kept))
         linen = need_linen("ToNNX")
@@ -169,14 +169,14 @@ class ToNNX(Module):
 
 
 def _place(variable: Variable[Any]) -> None:
-    """Lay out a new variable as its names say, where a mesh is known; as a variable's constructor does. (rule V39)"""
+    """Shard a new variable by its axis names, if there is a mesh, as a variable's constructor does. (rule V39)"""
     if using_eager_sharding() and variable.get_metadata("out_sharding", None):
         for place in eager_sharding_hooks:
             variable.set_raw_value(place(variable, variable.get_raw_value()))
 
 
 def _mutable_around() -> Any:
-    """The mutable collections of the module around: of a ``bridge.Module``, or of a Linen module. (rule B24)"""
+    """The mutable collections of the enclosing ``bridge.Module`` or Linen module. (rule B24)"""
     scope = current_scope()
     if scope is not None:
         return list(scope.mutable) if isinstance(scope.mutable, tuple) else scope.mutable
@@ -185,7 +185,7 @@ def _mutable_around() -> Any:
 
 
 def _written(current: Any, value: Any) -> Any:
-    """An attribute with an update in it: the variables that are there, changed, or new ones in their place."""
+    """An attribute after an update: existing variables with new values, or new variables."""
     if isinstance(current, Variable) and type(current) is type(value):
         check_trace(current._cell.trace, current, "update")
         current.update_from_state(value)
@@ -198,19 +198,19 @@ def _written(current: Any, value: Any) -> Any:
 
 
 def _merged(made: Any, kept: Any) -> Any:
-    """``made`` wherever ``kept`` has nothing."""
+    """``kept``, with missing entries from ``made``."""
     if isinstance(made, dict) and isinstance(kept, Mapping):
         return {**kept, **{key: _merged(value, kept[key]) if key in kept else value for key, value in made.items()}}
     return kept
 
 
 def _check_names(attrs: dict[str, Any], cls: type) -> None:
-    """Refuse names that an attribute cannot have, before anything is set."""
+    """Raise if a name is reserved, before any attribute is set."""
     for name in attrs:
         if name in OWN or name in RESERVED or not isinstance(name, str):
             leaf = attrs[name] if isinstance(attrs[name], Variable) else next(iter(attrs[name].values()))
             raise ArgumentError(
-                f"a variable of a Linen module has the name {name!r}, which ToNNX keeps for itself",
+                f"a variable of a Linen module has the name {name!r}, which ToNNX reserves",
                 at=f"{cls.__name__}.{name}",
                 found=f"a {type(leaf).__name__} of that name",
                 expected=f"a name other than {sorted({*OWN, *RESERVED})}",
@@ -219,7 +219,7 @@ def _check_names(attrs: dict[str, Any], cls: type) -> None:
 
 
 def _check_place(attrs: Any, path: Path, variable: Variable[Any]) -> None:
-    """Refuse an update of one collection at a path where another one has something."""
+    """Raise if an update of one collection has the path of another collection's variable."""
     present: Any = attrs
     above = False
     for key in path:
@@ -227,7 +227,7 @@ def _check_place(attrs: Any, path: Path, variable: Variable[Any]) -> None:
         present = present if above or present is None else present.get(key)
     if above or (present is not None and type(present) is not type(variable)):
         raise ArgumentError(
-            "a new variable has the path of another one, and an attribute holds one variable",
+            "a new variable has the path of another one, but an attribute holds only one variable",
             at=describe_path(path),
             found=f"a {type(variable).__name__}, where there is {describe_type(present)}",
             expected=f"a {type(present).__name__}, or another path",

@@ -1,1 +1,1 @@
-"""One file for each format, the table of them, and the door that writes what is asked for."""
+"""One file per format, and the table of formats."""

@@ -1,4 +1,4 @@
-"""What is told of an exported file, whatever its format."""
+"""The description of an exported file, the same for all formats."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-Running = tuple[Callable[[dict[str, Any]], dict[str, Any]], list[str]]  # what runs a file, and the names of its inputs
+Running = tuple[Callable[[dict[str, Any]], dict[str, Any]], list[str]]  # runs a file; the names of its inputs
 
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """An input, an output or a weight. Free sizes are names, or ``"?"`` where the format forgets them."""
+    """An input, an output or a weight. Dynamic sizes are names, or ``"?"`` if the format does not store them."""
 
     name: str
     dtype: str
@@ -27,10 +27,10 @@ class Description:
     Attributes:
         kind: ``"stablehlo"``, ``"saved_model"``, ``"onnx"`` or ``"litert"``.
         path: the file or folder.
-        size: bytes on the disk.
-        versions: what it was written with, or for.
+        size: size in bytes.
+        versions: the versions it was written with, or for.
         signatures: ``{name: (inputs, outputs)}``.
-        weights: what is stored, as far as the format keeps names.
+        weights: the stored weights, if the format stores names.
     """
 
     kind: str
@@ -41,11 +41,11 @@ class Description:
     weights: list[Tensor]
 
     def to_dict(self) -> dict[str, Any]:
-        """The description as JSON has it."""
+        """The description as JSON."""
         return {**dataclasses.asdict(self), "path": os.fspath(self.path)}
 
 
 def size_of(place: Path) -> int:
-    """Bytes of a file, of all files of a folder, or of nothing."""
+    """The size in bytes of a file, of all files in a folder, or 0."""
     files = place.rglob("*") if place.is_dir() else [place]
     return sum(file.stat().st_size for file in files if file.is_file())

@@ -31,20 +31,20 @@ def write(
     path: str | os.PathLike[str],
     options: WriteOptions = WriteOptions(),  # noqa: B008  (it cannot be changed)
 ) -> None:
-    """Write functions that share their weights as one LiteRT file, each as one signature.
+    """Write functions that share their weights to one LiteRT file, one signature each.
 
-    Free sizes stay free. The operations are those that LiteRT has built in, so that the file needs no more than its
+    Dynamic sizes stay dynamic. Only LiteRT's built-in operations are used, so the file needs nothing but the
     interpreter.
 
     Args:
         programs: by the name of the signature.
-        path: the file to be made.
-        options: whether to replace what is there.
+        path: the file to create.
+        options: whether to replace an existing file.
 
     Raises:
         MissingDependencyError: TensorFlow is not installed.
         ExportPathError: the file cannot be written, or ``path`` exists.
-        ExportError: LiteRT has not got an operation of the model, or the weights do not fit into one file.
+        ExportError: LiteRT lacks an operation of the model, or the weights do not fit into one file.
     """
     tf = require("tensorflow", extra="tensorflow", purpose="to write a LiteRT file")
     weights = {name: array for program in programs.values() for name, array in program.weights.items()}
@@ -61,17 +61,17 @@ def write(
             draft.write_bytes(_converted(tf, {name: _in_known(program) for name, program in programs.items()}))
         except (PlaitError, OSError):
             raise
-        except Exception as error:  # the converter raises errors of its own kinds
+        except Exception as error:  # the converter raises its own exception types
             operations = [each for program in programs.values() for each in _unsupported(tf, program)]
             raise refusal(
                 "TensorFlow's converter cannot write the model for LiteRT", error, operations,
-                expected="operations that LiteRT has built in",
+                expected="LiteRT's built-in operations",
                 free=any(has_free_sizes(program.inputs) for program in programs.values()),
             ) from error  # fmt: skip
 
 
 def _in_known(program: Program) -> Program:
-    """The program in operations that LiteRT has, as far as there are equal ones."""
+    """Rewrite the program to operations that LiteRT supports, if there are equivalent ones."""
     return dataclasses.replace(program, call=rewritten(program.call, FOR_LITERT))
 
 
@@ -94,7 +94,7 @@ def _unsupported(tf: Any, program: Program) -> list[Operation]:
 
 
 def describe(place: Path) -> Description:
-    """What the interpreter finds in it; the format forgets the names of weights."""
+    """The file's contents according to the interpreter; the format does not store the names of weights."""
     tf = require("tensorflow", extra="tensorflow", purpose="to read a LiteRT file")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -128,7 +128,7 @@ def run(path: str, signature: str | None) -> Running:
 
         Interpreter = tf.lite.Interpreter
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TensorFlow's interpreter says that it has moved
+        warnings.simplefilter("ignore")  # TensorFlow's interpreter warns that it is deprecated
         interpreter = Interpreter(model_path=path)
         runner = interpreter.get_signature_runner(signature)
     return lambda inputs: runner(**inputs), list(runner.get_input_details())

@@ -1,6 +1,6 @@
-"""The manifest of a folder: what it is, and the SHA-256 of each file, which is compared before the file is used.
+"""The manifest of a folder: its format, and the SHA-256 of each file, which is checked before the file is used.
 
-How a manifest is read is said in ``stablehlo_loader.py``, a copy of which lies in every bundle.
+``stablehlo_loader.py`` reads manifests; every bundle has a copy of it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _sum(file: Path) -> str:
 
 @contextlib.contextmanager
 def refused_as_plait_does(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Within ``with``, what the loader refuses is an error of plait.
+    """Inside ``with``, errors of the loader become plait's errors.
 
     Raises:
         ExportError: it names the file, or the folder where the loader names none.
@@ -43,7 +43,7 @@ def refused_as_plait_does(path: str | os.PathLike[str]) -> Iterator[None]:
         raise ExportError(
             problem,
             at=dict(part.split(None, 1) for part in parts).get("at", os.fspath(path)),
-            found="a folder that is not whole, or was changed",
+            found="a folder that is incomplete, or was changed",
             expected="the files that plait wrote, unchanged",
             do="copy the folder again, or export again",
         ) from error

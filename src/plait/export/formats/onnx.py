@@ -1,8 +1,8 @@
-"""ONNX files, written through jax2onnx, with each weight once and under its own name.
+"""ONNX files, written by jax2onnx, with each weight stored once under its own name.
 
-jax2onnx would store the weights that a function closes over as constants named by number. They are given to it as
-inputs instead, and turned into initializers afterwards: so each is stored once, keeps the name of its parameter, and
-can be replaced by any ONNX tool.
+jax2onnx would store the weights that a function closes over as numbered constants. Instead they are passed as inputs,
+and converted to initializers afterwards: each is stored once, has the name of its parameter, and any ONNX tool can
+replace it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from .options import WriteOptions
 from .whole_write import written_whole
 
 NEXT = "_next"
-MOST_BYTES = 2**31 - 2**24  # a protobuf message ends at 2 GiB; 16 MiB are left for the graph
-DATA = ".data"  # the ending of the file beside a larger model
-ALIGNMENT = 4_096  # a page, so that runtimes can map a weight into memory
+MOST_BYTES = 2**31 - 2**24  # a protobuf message is limited to 2 GiB; 16 MiB are reserved for the graph
+DATA = ".data"  # suffix of the external data file of a larger model
+ALIGNMENT = 4_096  # a page, so that runtimes can memory-map a weight
 
 
 def save_onnx(
@@ -56,14 +56,14 @@ def save_onnx(
     Args:
         function: a pure JAX function of the parameters and the inputs.
         params: a pytree of arrays. Each becomes an initializer, named by its key path.
-        path: the file to be made. More than 2 GB of weights go to a file beside it, ``PATH.data``.
-        input_spec: shape, dtype and name of the input, or of each; free sizes are names: ``("batch", 8, 8, 1)``.
-        overwrite: whether to replace what is at ``path``.
+        path: the file to create. More than 2 GB of weights go to an external data file, ``PATH.data``.
+        input_spec: shape, dtype and name of the input, or of each; dynamic sizes are names: ``("batch", 8, 8, 1)``.
+        overwrite: whether to replace an existing file.
 
     Raises:
         MissingDependencyError: jax2onnx or onnx is not installed.
         ExportPathError: the file cannot be written, or ``path`` exists.
-        ExportError: the function has an operation that jax2onnx cannot write.
+        ExportError: the function has an operation that jax2onnx cannot convert.
     """
     write({SIGNATURE: program_of((params, function), input_spec)}, path, WriteOptions(overwrite=overwrite))
 
@@ -75,13 +75,13 @@ def write(
     *,
     most_bytes: int = MOST_BYTES,
 ) -> None:
-    """Write the first program as an ONNX file, which has one function, with the program's names of inputs and outputs.
+    """Write the first program as an ONNX file, with the program's names of inputs and outputs.
 
     Args:
         programs: by the name of the signature.
-        path: the file to be made.
-        options: whether to replace what is there.
-        most_bytes: of weights inside the file; more than that go to a file beside it, ``PATH.data``.
+        path: the file to create.
+        options: whether to replace an existing file.
+        most_bytes: the maximum size of weights in the file; larger ones go to an external data file, ``PATH.data``.
     """
     onnx = require("onnx", extra="onnx", purpose="to write an ONNX file")
     jax2onnx = require("jax2onnx", extra="onnx", purpose="to write an ONNX file")
@@ -96,15 +96,15 @@ def write(
         onnx.checker.check_model(model)
         _store_weights(model, program.weights, onnx, None if small else data.name)
         with contextlib.nullcontext() if small else written_whole(data, overwrite=overwrite) as data_draft:
-            onnx.save_model(model, os.fspath(draft))  # and what is beside it
+            onnx.save_model(model, os.fspath(draft))  # and the external data file
             if data_draft is not None:
                 draft.with_name(data.name).rename(data_draft)
     if small and overwrite:
-        data.unlink(missing_ok=True)  # of the larger model that was here
+        data.unlink(missing_ok=True)  # of an earlier, larger model
 
 
 def _check_names(program: Program, outputs: list[str]) -> None:
-    """ONNX has one name for one value; only a state has one for its old value and, with ``_next``, its new."""
+    """Raise for duplicate names. The new value of a state has the suffix ``_next``."""
     names = [
         *(("a parameter", name) for name in program.weights),
         *(("an input", each.name) for each in program.inputs),
@@ -118,8 +118,7 @@ def _check_names(program: Program, outputs: list[str]) -> None:
 def _convert(jax2onnx: Any, onnx: Any, program: Program, outputs: list[str]) -> Any:
     """The ``ModelProto`` of the program, with weights and inputs as its inputs.
 
-    ONNX wants names that differ, but a state has one name as an input and as an output: the new value of ``cache`` is
-    ``cache_next``.
+    ONNX needs unique names, but a state is both an input and an output: the new value of ``cache`` is ``cache_next``.
     """
     names = [spec.name for spec in program.inputs]
 
@@ -127,15 +126,15 @@ def _convert(jax2onnx: Any, onnx: Any, program: Program, outputs: list[str]) -> 
         weights = dict(zip(program.weights, arrays, strict=False))
         found = program.call(weights, dict(zip(names, arrays[len(weights) :], strict=True)))
         results = [found[name] for name in outputs]
-        for index, result in enumerate(results):  # ONNX has one name for one value
+        for index, result in enumerate(results):  # ONNX allows one name per value
             if any(result is other for other in (*arrays, *results[:index])):
                 results[index] = jnp.copy(result)
         return results
 
     arguments = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in program.weights.values()]
     arguments += symbolic(program.inputs).values()
-    # jax2onnx replaces functions of JAX, Flax and others by its own while it traces, and its own take less. So it is
-    # given what was traced before, the operations alone.
+    # While tracing, jax2onnx replaces functions of JAX, Flax and others by its own, which accept fewer arguments. So it
+    # gets a program that is already traced.
     closed = jax.make_jaxpr(rewritten(of_arrays, FOR_ONNX))(*arguments)
     _check_runs(closed.jaxpr)
     traced = jax.extend.core.jaxpr_as_fun(closed)
@@ -145,54 +144,54 @@ def _convert(jax2onnx: Any, onnx: Any, program: Program, outputs: list[str]) -> 
             jax2onnx, onnx, lambda *arrays: tuple(traced(*arrays)), arguments,
             input_names=[*program.weights, *names], output_names=shown,
         )  # fmt: skip
-    except Exception as error:  # jax2onnx raises whatever its converter of one operation happens to raise
+    except Exception as error:  # jax2onnx raises whatever its converter of an operation raises
         known = dataclasses.replace(program, call=rewritten(program.call, FOR_ONNX))
         operations = unsupported_operations(known, lambda function, shapes: _checked(jax2onnx, onnx, function, shapes))
         raise refusal(
-            "jax2onnx cannot write the model as ONNX", error, operations, expected="operations that jax2onnx knows",
+            "jax2onnx cannot write the model as ONNX", error, operations, expected="operations that jax2onnx supports",
             free=has_free_sizes(program.inputs),
         ) from error  # fmt: skip
 
 
 def _checked(jax2onnx: Any, onnx: Any, function: Any, shapes: Sequence[Any], **names: Any) -> Any:
-    """The ``ModelProto`` of a function. jax2onnx also writes what no one loads: ``Cast`` to complex numbers, say."""
+    """The ``ModelProto`` of a function, checked: jax2onnx also writes invalid files, such as ``Cast`` to complex."""
     with _quiet_converter():
         model = jax2onnx.to_onnx(function, shapes, **names)
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
-    del bare.graph.value_info[:]  # what jax2onnx notes of values in between may be wrong, and runtimes look past it
+    del bare.graph.value_info[:]  # jax2onnx's annotations of intermediate values may be wrong; runtimes ignore them
     onnx.checker.check_model(bare, full_check=True)
     return model
 
 
 HALVES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
-CASTS = ("convert_element_type", "copy")  # to and from what is stored in few bytes
+CASTS = ("convert_element_type", "copy")  # to and from 16-bit storage
 
 
 def _check_runs(jaxpr: Any) -> None:
-    """Refuse dtypes that end in a file that no one can load.
+    """Raise for dtypes that would give a file that cannot be loaded.
 
-    jax2onnx writes constants between numbers of 16 bits in float32, and ONNX Runtime only moves bfloat16 about.
+    jax2onnx writes constants of 16-bit operations in float32, and ONNX Runtime cannot compute in bfloat16.
     """
     for eqn, _ in operations(jaxpr):
         inside = list(jax.extend.core.jaxprs_in_params(eqn.params))
         for var in (*eqn.invars, *eqn.outvars):
             if getattr(var.aval, "dtype", None) in HALVES and not inside and eqn.primitive.name not in CASTS:
                 raise ExportError(
-                    "an ONNX file is written for float32",
+                    "ONNX export needs float32 computation",
                     at=layer_of(eqn),
                     found=f"the operation {eqn.primitive.name} of {var.aval.dtype}",
-                    expected="16 bits in what is stored alone, and casts before it is used",
+                    expected="16-bit dtypes only for stored weights, cast before use",
                     do="compute in float32, dtype=jnp.float32 in the layers; or export with save_stablehlo",
                 )
 
 
 @contextlib.contextmanager
 def _quiet_converter() -> Iterator[None]:
-    """Silence warnings that nobody can act on.
+    """Silence warnings that a user cannot act on.
 
-    jax2onnx reports converters of other libraries' operations that do not load with this JAX, and onnx_ir the scalars
-    of jax2onnx's own shape arithmetic.
+    jax2onnx reports plugins for other libraries that do not load with this JAX, and onnx_ir reports the scalars of
+    jax2onnx's own shape arithmetic.
     """
     loggers = [logging.getLogger("onnx_ir"), logging.getLogger("jax2onnx")]
     levels = [logger.level for logger in loggers]
@@ -208,7 +207,7 @@ def _quiet_converter() -> Iterator[None]:
 
 
 def _store_weights(model: Any, weights: dict[str, np.ndarray], onnx: Any, data: str | None) -> None:
-    """Turn the inputs that are weights into initializers; their numbers go to the file ``data`` beside it, if named."""
+    """Convert the inputs that are weights to initializers; their values go to the external file ``data``, if given."""
     inputs = [value for value in model.graph.input if value.name not in weights]
     del model.graph.input[:]
     model.graph.input.extend(inputs)
@@ -223,7 +222,7 @@ def _store_weights(model: Any, weights: dict[str, np.ndarray], onnx: Any, data: 
 
 
 def describe(place: Path) -> Description:
-    """What the graph tells, without the numbers of its weights."""
+    """Describe the graph, without reading the values of its weights."""
     onnx = require("onnx", extra="onnx", purpose="to read an ONNX file")
     model = onnx.load(os.fspath(place), load_external_data=False)
 

@@ -1,11 +1,11 @@
-"""Pooling in ONNX with few enough axes for the runtimes.
+"""Rewrites ONNX pooling to few enough axes for the runtimes.
 
-jax2onnx turns JAX's windowed reductions into an ONNX pooling over *every* axis of the array, batch and features
-included, with a window of 1 there. ONNX allows that, but ONNX Runtime pools over three axes at most, so the 2-d pooling
-of a ``(batch, height, width, features)`` array, which has four, is refused when the model is run.
+jax2onnx converts JAX's windowed reductions to an ONNX pooling over *every* axis of the array, including batch and
+features, with a window of 1 there. ONNX allows that, but ONNX Runtime pools over at most three axes, so it rejects the
+2-d pooling of a ``(batch, height, width, features)`` array, which has four.
 
-ONNX pooling leaves two axes alone, the batch and the channels. So two of the axes with a trivial window (size and
-stride 1, no padding) take their places and the other axes are pooled::
+ONNX pooling does not pool two axes, the batch and the channels. So two of the axes with a trivial window (size and
+stride 1, no padding) are moved there, and the other axes are pooled::
 
     (1, 1, b, h, w, c) --Pool[1, k, k, 1]-->   becomes
     (1, 1, b, h, w, c) --Squeeze, Transpose--> (b, c, h, w) --Pool[k, k]--> --Transpose, Unsqueeze-->
@@ -35,7 +35,7 @@ def narrow_pools(model: Any, onnx: Any) -> None:
 
 
 def _narrowed(pool: Any, graph: Any, onnx: Any) -> Sequence[Any]:
-    """The nodes that take the place of ``pool``: itself if it is narrow enough, or if no two axes are trivial."""
+    """The nodes that replace ``pool``: itself if it has few enough axes, or if no two axes are trivial."""
     attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in pool.attribute}
     kernel = list(attributes["kernel_shape"])
     rank = len(kernel)

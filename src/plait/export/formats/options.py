@@ -10,15 +10,15 @@ from ..program.lowering import PLATFORMS, known_platforms
 
 @dataclasses.dataclass(frozen=True)
 class WriteOptions:
-    """How files are written; a format heeds what concerns it.
+    """How files are written; each format uses the options that apply to it.
 
     Args:
         platforms: where the file can run: some of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``.
-        target: the version of what reads the file; ``None`` for the one that is installed.
-        overwrite: whether to replace what is at the path.
+        target: the version of the file's reader; ``None`` means the installed one.
+        overwrite: whether to replace an existing export.
 
     Raises:
-        ArgumentError: a platform that there is not, or none.
+        ArgumentError: an unknown platform, or none.
     """
 
     platforms: Sequence[str] = PLATFORMS

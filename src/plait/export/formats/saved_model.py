@@ -1,10 +1,10 @@
-"""TensorFlow SavedModels, which run where neither JAX nor plait is installed.
+"""TensorFlow SavedModels, which run without JAX and plait.
 
-The file holds the function as StableHLO inside one TensorFlow operation (``XlaCallModule``) and each weight as one
+The file has the function as StableHLO in one TensorFlow operation (``XlaCallModule``) and each weight as one
 ``tf.Variable``, which the operation reads when it is called. ``jax2tf`` would build the same operation, but always with
-the StableHLO that JAX serialised; here it is first written for the version that its reader understands: the installed
-TensorFlow, or an older one that is named (``portable.py`` and ``readers.py`` say how). So the file runs on the
-TensorFlow it was written for and on newer ones.
+the StableHLO version that JAX serialises. Here it is first converted to the version that its reader supports: that of
+the installed TensorFlow, or of an older ``target`` (see ``portable.py`` and ``readers.py``). So the file runs on the
+TensorFlow that it was written for, and on newer ones.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def save_saved_model(
     Args:
         function: a pure JAX function of the parameters and the inputs.
         params: a pytree of arrays. Each becomes a variable, named by its key path (``~`` is replaced by ``_``).
-        path: the folder to be made.
-        input_spec: shape, dtype and name of the input, or of each; free sizes are names: ``("batch", 8, 8, 1)``.
+        path: the folder to create.
+        input_spec: shape, dtype and name of the input, or of each; dynamic sizes are names: ``("batch", 8, 8, 1)``.
         platforms: where the file can run: some of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``.
-        target: what will read the file: ``"tensorflow==2.16"``, or a StableHLO version such as ``"1.9.0"``; by default
-            the installed TensorFlow. Newer readers understand what was written for older ones.
-        overwrite: whether to replace what is at ``path``.
+        target: the reader of the file: ``"tensorflow==2.16"``, or a StableHLO version such as ``"1.9.0"``; by default
+            the installed TensorFlow. Newer readers can read files for older ones.
+        overwrite: whether to replace an existing export.
 
     Raises:
         MissingDependencyError: TensorFlow is not installed.
@@ -73,15 +73,15 @@ def write(
     path: str | os.PathLike[str],
     options: WriteOptions = WriteOptions(),  # noqa: B008  (it cannot be changed)
 ) -> None:
-    """Write several functions that share their weights, each as one signature.
+    """Write several functions that share their weights, one signature each.
 
     Args:
         programs: by the name of the signature.
-        path: the folder to be made.
-        options: the three of them.
+        path: the folder to create.
+        options: platforms, target and overwrite.
 
     Raises:
-        ArgumentError: two programs have different weights under one name, or ``target`` is no version.
+        ArgumentError: two programs have different weights under one name, or ``target`` is not a version.
     """
     tf = require("tensorflow", extra="tensorflow", purpose="to write a SavedModel")
     reader = reader_of(options.target)
@@ -105,31 +105,31 @@ def write(
 
 
 def _check_inputs(programs: Mapping[str, Program]) -> None:
-    """Refuse the names of inputs that TensorFlow would refuse later, in words that name neither input nor reason."""
+    """Raise for input names that TensorFlow would reject later, with an unclear error."""
     states = {name for program in programs.values() for name in program.state}
     for spec in (spec for program in programs.values() for spec in program.inputs):
         if not is_savable(spec.name) or spec.name == "self":
             raise ExportError(
-                "TensorFlow has no input of this name",
+                "TensorFlow does not accept this input name",
                 at=spec.name,
                 found=f"the {'state' if spec.name in states else 'input'} {spec.name!r}",
-                expected="a letter of ASCII first, then those, digits and _; not self",
+                expected="an ASCII letter, then letters, digits and _; not self",
                 do="rename the variable of the model" if spec.name in states else "InputSpec(shape, name='x')",
             )
 
 
 def _check_calls(exported: Mapping[str, tuple[jax.export.Exported, Program]], platforms: Sequence[str]) -> None:
-    """Refuse what could be written, and not be run."""
+    """Raise for a program that could be written but not run."""
 
     def convert(function: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> None:
         foreign = foreign_calls(lowered(function, *shapes, platforms=platforms))
         if foreign:
-            raise ExportError(f"calls {', '.join(foreign)}, which come with JAX alone")
+            raise ExportError(f"calls {', '.join(foreign)}, which only JAX has")
 
     for function, program in exported.values():
         if foreign_calls(function):
             operations = unsupported_operations(program, convert)
-            raise refusal("TensorFlow cannot run the model", None, operations, expected="operations of XLA")
+            raise refusal("TensorFlow cannot run the model", None, operations, expected="XLA operations")
 
 
 def _tf_function(
@@ -139,7 +139,7 @@ def _tf_function(
     own = {name: variables[name] for name in program.weights}
 
     def serve(**inputs: Any) -> dict[str, Any]:
-        # The exported function's own flattening says in which order its arguments come.
+        # The order of the arguments is that of the exported function's own flattening.
         arguments = jax.tree_util.tree_leaves(((dict(own), inputs), {}))
         return jax.tree_util.tree_unflatten(exported.out_tree, call_exported(tf, exported, arguments, reader))
 
@@ -148,7 +148,7 @@ def _tf_function(
 
 
 def describe(place: Path) -> Description:
-    """What TensorFlow finds in it."""
+    """The file's contents according to TensorFlow."""
     tf = require("tensorflow", extra="tensorflow", purpose="to read a SavedModel")
     loaded = tf.saved_model.load(os.fspath(place))
 
@@ -178,7 +178,7 @@ def run(path: str, signature: str | None) -> Running:
     loaded = tf.saved_model.load(path)
     function = loaded.signatures[signature or next(iter(loaded.signatures))]
 
-    def call(inputs: Any, model: Any = loaded) -> Any:  # the model is kept: it owns the variables
+    def call(inputs: Any, model: Any = loaded) -> Any:  # keeps the model alive, which owns the variables
         outputs = function(**{key: tf.constant(array) for key, array in inputs.items()})
         return {key: y.numpy() for key, y in outputs.items()}
 

@@ -1,8 +1,8 @@
-"""A StableHLO bundle: functions, the weights that they share, and a manifest, for any program that has JAX.
+"""A StableHLO bundle: functions, their shared weights, and a manifest, for any program with JAX.
 
-It needs neither TensorFlow nor plait where it is loaded. Functions take the weights as arguments, so these are stored
-once, in files that other tools read, and may be replaced without touching a function. Later versions of JAX read a
-function for at least six months (the promise of ``jax.export``).
+Loading it needs neither TensorFlow nor plait. Functions take the weights as arguments, so weights are stored once, in
+files that other tools can read, and can be replaced without changing a function. Later versions of JAX can read a
+function for at least six months (guaranteed by ``jax.export``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .options import WriteOptions
 from .whole_write import written_whole
 
 LOADER = "load.py"
-SHARD_BYTES = 2**31  # the largest file of weights; some systems and tools take no larger one
+SHARD_BYTES = 2**31  # the maximum size of a weights file; some systems and tools support no larger ones
 
 
 def save_stablehlo(
@@ -41,17 +41,17 @@ def save_stablehlo(
     platforms: Sequence[str] = PLATFORMS,
     overwrite: bool = False,
 ) -> None:
-    """Write ``function(params, x)`` as a folder of StableHLO, weights and a manifest.
+    """Write ``function(params, x)`` to a folder with StableHLO, weights and a manifest.
 
-    The folder also gets ``load.py``, which loads it without plait.
+    The folder also has ``load.py``, which loads it without plait.
 
     Args:
         function: a pure JAX function of the parameters and the inputs.
         params: a pytree of arrays, stored under the names of their key paths.
-        path: the folder to be made.
-        input_spec: shape, dtype and name of the input, or of each; free sizes are names: ``("batch", 8, 8, 1)``.
+        path: the folder to create.
+        input_spec: shape, dtype and name of the input, or of each; dynamic sizes are names: ``("batch", 8, 8, 1)``.
         platforms: where the function can run: some of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``.
-        overwrite: whether to replace what is at ``path``.
+        overwrite: whether to replace an existing export.
 
     Raises:
         ExportPathError: the folder cannot be written, or ``path`` exists.
@@ -68,13 +68,13 @@ def write(
     *,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Write several functions that share their weights; the first is the one that is loaded by default.
+    """Write several functions that share their weights; the first one is the default when loading.
 
     Args:
         programs: by the name of the signature.
-        path: the folder to be made.
-        options: where the functions can run, and whether to replace what is there.
-        shard_bytes: the most bytes of weights in one file; a larger array has a file of its own.
+        path: the folder to create.
+        options: where the functions can run, and whether to replace an existing export.
+        shard_bytes: the maximum size of a weights file in bytes; a larger array gets its own file.
 
     Raises:
         ArgumentError: two programs have different weights under one name.
@@ -100,7 +100,7 @@ def write(
 
 
 def load_stablehlo(path: str | os.PathLike[str], signature: str | None = None) -> Callable[..., Any]:
-    """A function in the bundle at ``path``, with its weights: ``load_stablehlo(path)(x)`` is ``y``.
+    """Load a function of the bundle at ``path``, with its weights: ``load_stablehlo(path)(x)`` is ``y``.
 
     Args:
         path: the folder.
@@ -108,8 +108,8 @@ def load_stablehlo(path: str | os.PathLike[str], signature: str | None = None) -
 
     Returns:
         A function of the inputs, in the order of the manifest or by name. It returns an array if the only output is
-        ``y``, otherwise a dictionary. Its attribute ``signature`` is the part of the manifest that describes it, and
-        ``state`` has the first values of the inputs that are state.
+        ``y``, otherwise a dictionary. Its attribute ``signature`` is its entry in the manifest, and ``state`` has the
+        initial values of the inputs that are state.
 
     Raises:
         ExportError: the folder is not a bundle, or one of its files is missing or was changed.
@@ -119,14 +119,14 @@ def load_stablehlo(path: str | os.PathLike[str], signature: str | None = None) -
 
 
 def _write_weights(weights: dict[str, np.ndarray], folder: Path, shard_bytes: int) -> list[str]:
-    from safetensors.numpy import save_file  # loaded here, so that naming these functions costs nothing
+    from safetensors.numpy import save_file  # imported on use, so importing this file is cheap
 
     shards: list[dict[str, np.ndarray]] = [{}]
     size = 0
     for name, array in weights.items():
         if array.dtype.name not in stablehlo_loader.DTYPES.values():
             raise ExportError(
-                "safetensors files have no such dtype",
+                "safetensors files do not support this dtype",
                 at=name,
                 found=array.dtype.name,
                 expected=f"one of {', '.join(sorted(stablehlo_loader.DTYPES.values()))}",
@@ -148,20 +148,20 @@ def _write_weights(weights: dict[str, np.ndarray], folder: Path, shard_bytes: in
 
 
 def _signature(name: str, exported: jax.export.Exported, program: Program) -> dict[str, Any]:
-    """What the manifest says of one function."""
+    """The manifest's entry of one function."""
     outputs = jax.tree_util.tree_unflatten(exported.out_tree, exported.out_avals)
     return {
         "file": f"{name}.jax_export",
         "calling_convention": exported.calling_convention_version,
         "inputs": described_inputs(program),
         "outputs": [_described(key, y.shape, y.dtype) for key, y in outputs.items()],
-        "state": list(program.state),  # inputs that are outputs too; the first value is the tensor "state:" + name
+        "state": list(program.state),  # inputs that are outputs too; the initial value is the tensor "state:" + name
         "weights": list(program.weights),
     }
 
 
 def described_inputs(program: Program) -> list[dict[str, Any]]:
-    """Name, shape and dtype of each input, as the manifest has them."""
+    """Name, shape and dtype of each input, for the manifest."""
     return [_described(spec.name, spec.shape, np.dtype(spec.dtype)) for spec in program.inputs]
 
 
@@ -174,7 +174,7 @@ def _described(name: str, shape: Sequence[Any], dtype: np.dtype) -> dict[str, An
 
 
 def describe(place: Path) -> Description:
-    """What the manifest tells."""
+    """Describe a bundle from its manifest."""
     try:
         manifest = stablehlo_loader.read_manifest(place)
         signatures = {
@@ -193,7 +193,7 @@ def _from_json(entry: dict[str, Any]) -> Tensor:
 
 
 def run(path: str, signature: str | None) -> Running:
-    """With JAX, and the loader that lies in every bundle."""
+    """With JAX, and the loader that every bundle has."""
     import runpy
     from pathlib import Path
 

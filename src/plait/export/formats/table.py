@@ -1,13 +1,13 @@
-"""The table of formats: what `save`, `describe_exports`, `prove`, the command line and the demo go through.
+"""The table of formats, used by `save`, `describe_exports`, `prove`, the command line and the demo.
 
-A format is one row here and one file of this folder, named like the format, with three functions::
+A format is one row here and one file in this folder, named like the format, with three functions::
 
-    write(programs, path, options)     write programs, by the names of their signatures, whole or not at all
-    describe(path)                     what is in the file, read without running it
+    write(programs, path, options)     write programs, by the names of their signatures, atomically
+    describe(path)                     describe the file without running it
     run(path, signature)               a function of inputs by name, and their names
 
-``run`` is what the users of a file write. Its text alone is taken to another process, which has none of the packages
-that are ``blocked``; so it imports what it needs, and refers to nothing else of its file.
+``run`` is what the users of a file would write. Only its source is sent to another process, which lacks the ``blocked``
+packages; so it imports what it needs, and uses nothing else in its file.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Format:
     """A row.
 
     Attributes:
-        name: what ``save(formats=...)`` takes; the name of its file too.
-        title: what it is called in sentences.
-        place: the file or folder of this format in a folder that ``save`` makes.
+        name: its name in ``save(formats=...)``; also the name of its file here.
+        title: its name in messages.
+        place: the file or folder of this format in a folder that ``save`` writes.
         blocked: packages that the users of the file may not have.
-        packages: those that are needed to write it and to run it.
-        extra: the extra of plait that installs them; ``None`` if plait needs them itself.
-        mark: the file by which a folder is known to be of this format; without it the format is a single file, known by
-            its ending.
-        has_target: whether it is written for the version of what reads it.
+        packages: packages needed to write and to run it.
+        extra: plait's extra that installs them; ``None`` if plait itself depends on them.
+        mark: the file that identifies a folder of this format; without it the format is a single file, identified by
+            its suffix.
+        has_target: whether it is written for a version of its reader.
     """
 
     name: str
@@ -48,11 +48,11 @@ class Format:
 
     @property
     def code(self) -> Any:
-        """The file with the format's functions, loaded when it is needed."""
+        """The module with the format's functions, imported on first use."""
         return importlib.import_module(f".{self.name}", __package__)
 
     def is_at(self, place: Path) -> bool:
-        """Whether a file or folder is of this format."""
+        """Whether a file or folder has this format."""
         if self.mark is not None:
             return (place / self.mark).is_file()
         return place.is_file() and place.suffix == Path(self.place).suffix
@@ -85,7 +85,7 @@ def formats_of(names: Any) -> list[Format]:
     """The rows of one name or of several, each once.
 
     Raises:
-        ArgumentError: there is none, or one that the table has not got.
+        ArgumentError: there is none, or an unknown one.
     """
     wanted = list(dict.fromkeys([names] if isinstance(names, str) else names))
     advice = "plait.export.save(model, path, formats=['stablehlo', 'onnx'], inputs=('batch', 8))"
@@ -95,7 +95,7 @@ def formats_of(names: Any) -> list[Format]:
 
 
 def exports_at(path: str | os.PathLike[str]) -> list[tuple[Format, Path]]:
-    """Each export at a path, which is one itself or a folder that ``save`` made."""
+    """Each export at a path: an export itself, or a folder that ``save`` wrote."""
     given, rows = Path(path), FORMATS.values()
     return [(row, given) for row in rows if row.is_at(given)] or [
         (row, given / row.place) for row in rows if row.is_at(given / row.place)

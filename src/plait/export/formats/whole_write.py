@@ -1,4 +1,4 @@
-"""An export appears whole or not at all, and where it may be written; ``whole_writes.py`` says how. (rule E20)"""
+"""Atomic writes of exports, and checks of their path, by ``whole_writes.py``. (rule E20)"""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ...errors import PlaitError
 
 
 class ExportPathError(PlaitError, OSError):
-    """An export cannot be written at its path: the folder is missing or read-only, or something is there already."""
+    """An export cannot be written to its path: the folder is missing or read-only, or the path exists."""
 
 
 @contextlib.contextmanager
 def written_whole(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
-    """Yield a temporary path for the body to write to (a file or a folder); on success it becomes ``path``.
+    """Yield a temporary path for the body to write a file or folder to; on success, rename it to ``path``.
 
     Raises:
-        ExportPathError: ``path`` exists, is no empty folder, and ``overwrite`` is false, or its folder cannot be
-            written to. Both are found out before the body runs.
+        ExportPathError: ``path`` exists, is not an empty folder, and ``overwrite`` is false, or its parent is not
+            writable. Both are checked before the body runs.
     """
     target = Path(path).absolute()
     check = functools.partial(_check_free, target, overwrite=overwrite)
@@ -34,17 +34,17 @@ def written_whole(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[
             "the export cannot be written into this folder",
             at=str(target.parent),
             found=error.strerror or str(error),
-            expected="an existing folder in which files may be made",
-            do="make the folder, or choose a path in one that you may write to",
+            expected="an existing folder with write permission",
+            do="create the folder, or choose a path in a writable one",
         ) from error
-    except Exception as error:  # libraries have errors of their own for a full disk
+    except Exception as error:  # libraries raise their own exceptions if the disk is full
         if "No space left on device" in str(error) and not isinstance(error, ExportPathError):
             raise ExportPathError(
                 "the disk is full",
                 at=str(target.parent),
                 found=str(error)[:300],
-                expected="room for the export",
-                do="make room, or choose a path on another disk; what was written is removed, what was there is kept",
+                expected="enough free space for the export",
+                do="free some space, or choose a path on another disk; an existing export is unchanged",
             ) from error
         raise
 
@@ -53,9 +53,9 @@ def _check_free(target: Path, *, overwrite: bool) -> None:
     is_empty = target.is_dir() and not any(target.iterdir())  # nothing is lost
     if os.path.lexists(target) and not is_empty and not overwrite:
         raise ExportPathError(
-            "there is something at the path of the export already",
+            "the path of the export already exists",
             at=str(target),
             found="a folder" if target.is_dir() else "a file",
-            expected="a path that is free, or an empty folder",
+            expected="a path that does not exist, or an empty folder",
             do="choose another path, or pass overwrite=True to replace it",
         )

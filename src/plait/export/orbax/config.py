@@ -1,7 +1,7 @@
-"""Settings of the export: by call, by environment variable, or for the length of a ``with`` statement.
+"""Settings of the export: by call, by environment variable, or by a ``with`` statement.
 
-There is one, ``obx_export_tf_preprocess_only``: signatures are those of the TensorFlow preprocessors alone, for servers
-that run the model elsewhere. Its environment variable is its name in capitals.
+There is one, ``obx_export_tf_preprocess_only``: export only the TensorFlow preprocessors, for servers that run the
+model elsewhere. Its environment variable is its name in capitals.
 
     >>> with plait.export.config.obx_export_tf_preprocess_only(True):
     ...     plait.export.config.config.obx_export_tf_preprocess_only
@@ -25,7 +25,7 @@ def bool_env(varname: str, default: bool) -> bool:
     """An environment variable as a bool.
 
     Raises:
-        ArgumentError: it is set to something else than yes or no.
+        ArgumentError: its value means neither yes nor no.
     """
     value = os.environ.get(varname)
     if value is None or value.lower() in (*_TRUE, *_FALSE):
@@ -39,7 +39,7 @@ def bool_env(varname: str, default: bool) -> bool:
 
 
 class Config:
-    """The settings that hold here: those of the ``with`` statement, of ``update``, or of the environment.
+    """The current settings: from the ``with`` statement, from ``update``, or from the environment.
 
     Example:
         >>> plait.export.config.config.read("obx_export_tf_preprocess_only")
@@ -90,5 +90,5 @@ config = Config()
 
 
 def obx_export_tf_preprocess_only(new_val: bool) -> contextlib.AbstractContextManager[None]:
-    """Within ``with``, and in this thread, whether signatures are those of the preprocessors alone."""
+    """Inside ``with``, in this thread, whether to export only the preprocessors."""
     return config._for_a_while(new_val)

@@ -12,7 +12,7 @@ POLYMORPHIC_CONSTRAINTS = "polymorphic_constraints"
 
 
 class ExportModelType(enum.Enum):
-    """The kinds of model that ``JaxModule`` knows by name. Only ``TF_SAVEDMODEL`` can be made."""
+    """The model kinds of ``JaxModule``. Only ``TF_SAVEDMODEL`` is supported."""
 
     TF_SAVEDMODEL = "TF_SAVEDMODEL"
     ORBAX_MODEL = "ORBAX_MODEL"

@@ -1,4 +1,4 @@
-"""A method's options in Orbax Export's words, and the shapes that its input then has."""
+"""A method's options, with Orbax Export's names, and the resulting input shapes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ OPTIONS = (
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """How one method is converted; the fields are ``jax2tf.convert``'s options that still mean something.
+    """How one method is converted; the fields are the options of ``jax2tf.convert`` that still have an effect.
 
     Args:
         input_shape: symbolic sizes of the input, in any form that ``jax.export.symbolic_args_specs`` takes.
-        constraints: what symbolic sizes may be assumed to fulfil, such as ``"b >= 2"``.
-        call: how the method becomes an operation.
+        constraints: assumptions about symbolic sizes, such as ``"b >= 2"``.
+        call: how the method is converted to an operation.
     """
 
     input_shape: Any = None
@@ -51,12 +51,12 @@ def resolve_conversion(
     """The options of one method, from its ``jax2tf_kwargs``.
 
     Raises:
-        ArgumentError: an option that is unknown, that plait cannot honour, or that contradicts the module.
+        ArgumentError: an option that is unknown, unsupported, or contradicts the module.
     """
     given = dict(kwargs or {})
     if "polymorphic_shapes" in given:
         raise ArgumentError(
-            "polymorphic_shapes is made by JaxModule itself",
+            "JaxModule sets polymorphic_shapes itself",
             found="jax2tf_kwargs with the key 'polymorphic_shapes'",
             expected="the symbolic sizes of the input in the argument input_polymorphic_shape",
             do=f"JaxModule(..., input_polymorphic_shape={given['polymorphic_shapes']!r})",
@@ -67,21 +67,21 @@ def resolve_conversion(
             f"with_gradient={bool(with_gradient)} in jax2tf_kwargs contradicts trainable",
             found=f"with_gradient={bool(with_gradient)}, and "
             + ("a trainable parameter" if trainable else "no trainable parameter"),
-            expected="gradients exactly where a parameter is trainable",
-            do="leave with_gradient out, and say which parameters are trainable: JaxModule(..., trainable=True)",
+            expected="gradients if and only if a parameter is trainable",
+            do="omit with_gradient, and pass which parameters are trainable: JaxModule(..., trainable=True)",
         )
     for deprecated in ("enable_xla", "native_serialization"):
         if given.pop(deprecated, True) is False:
             raise ArgumentError(
-                f"{deprecated}=False asks for a conversion that JAX has retired",
+                f"{deprecated}=False requests a conversion that JAX has removed",
                 found=f"jax2tf_kwargs with {deprecated}=False",
                 expected=f"{deprecated}=True, or nothing",
-                do=f"leave {deprecated} out of jax2tf_kwargs",
+                do=f"remove {deprecated} from jax2tf_kwargs",
             )
     platforms = given.pop("native_serialization_platforms", None)
     constraints = given.pop("polymorphic_constraints", ())
     checks = given.pop("native_serialization_disabled_checks", ())
-    check_known("jax2tf_kwargs has a key that is no option", given, OPTIONS, "remove the key")
+    check_known("jax2tf_kwargs has an unknown option", given, OPTIONS, "remove the key")
     return Conversion(
         input_shape,
         tuple(constraints),
@@ -90,7 +90,7 @@ def resolve_conversion(
 
 
 def _input_specs(x: Any, conversion: Conversion) -> list[jax.ShapeDtypeStruct]:
-    """The input as JAX traces it: symbolic where ``input_shape`` says so, and of fixed size elsewhere."""
+    """The input's shapes for tracing: symbolic sizes from ``input_shape``, otherwise fixed."""
     scope = jax.export.SymbolicScope(conversion.constraints)
     specs = []
     for tensor, shape in tensors_and_shapes(x, conversion.input_shape):
@@ -172,7 +172,7 @@ def _shape_of_each_leaf(tensors: Any, shapes: Any) -> list[str | None]:
         )
     except ValueError as error:
         raise ArgumentError(
-            "input_polymorphic_shape has another structure than the input",
+            "the structure of input_polymorphic_shape differs from that of the input",
             found=f"input_polymorphic_shape={shapes!r} for an input of structure "
             f"{jax.tree_util.tree_structure(tensors)}",
             expected="one symbolic shape, or a pytree of them with the input's structure",
@@ -181,7 +181,7 @@ def _shape_of_each_leaf(tensors: Any, shapes: Any) -> list[str | None]:
     wrong = next((shape for shape in each if not is_leaf(shape)), None)
     if wrong is not None:
         raise ArgumentTypeError(
-            "input_polymorphic_shape has an entry that is no shape",
+            "input_polymorphic_shape has an entry that is not a shape",
             found=describe_type(wrong),
             expected="strings such as 'b, ...', and None for fixed shapes",
             do='JaxModule(..., input_polymorphic_shape="b, ...")',
@@ -193,7 +193,7 @@ def sizes_of(tensor: Any, shape: str | None, scope: jax.export.SymbolicScope) ->
     """The sizes that a symbolic shape gives to a tensor, which may have other fixed ones; ``None`` where none does.
 
     Raises:
-        ArgumentError: it is no shape, or one of another number of axes.
+        ArgumentError: it is not a shape, or has another number of axes.
     """
     if tensor.shape.rank is None:
         raise ArgumentError(

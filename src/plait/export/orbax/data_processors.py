@@ -1,4 +1,4 @@
-"""Steps of a pipeline before and after a method, for ``ServingConfig(preprocessors=..., postprocessors=...)``."""
+"""Pre- and postprocessing steps of a method, for ``ServingConfig(preprocessors=..., postprocessors=...)``."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .typing import checked_keys
 
 
 class DataProcessor(abc.ABC):
-    """One step before or after a method. Subclasses say what it does with tensors.
+    """One step before or after a method. Subclasses define its function on tensors.
 
     Args:
-        name: what errors call it.
-        input_keys: the values that it takes, one argument for each. Without keys it takes what the step before it
-            returned; the first one takes the inputs of the signature.
-        output_keys: the values that it gives: a mapping with these keys, a sequence in their order, or the value itself
-            for one key. Either both are given, or none.
+        name: its name in errors.
+        input_keys: the values that it takes, one argument for each. Without keys it takes the output of the previous
+            step; the first one takes the inputs of the signature.
+        output_keys: the values that it returns: a mapping with these keys, a sequence in their order, or the value
+            itself for one key. Pass both, or neither.
 
     Raises:
-        ArgumentError: keys that are no names, or only one of the two.
+        ArgumentError: keys that are not names, or only one of the two.
     """
 
     def __init__(self, name: str, input_keys: Sequence[str] = (), output_keys: Sequence[str] = ()) -> None:
@@ -41,7 +41,7 @@ class DataProcessor(abc.ABC):
 
     @property
     def input_signature(self) -> Any:
-        """The signature of a step that knows its own, which then need not be given to ``ServingConfig``."""
+        """The step's own signature, if it has one; then ``ServingConfig`` does not need it."""
         return None
 
     @property
@@ -59,10 +59,10 @@ class JaxDataProcessor(DataProcessor):
 
     Args:
         jax_fn: a function of arrays.
-        name: what errors call it; by default the function's name.
+        name: its name in errors; by default the function's name.
         input_keys, output_keys: as in ``DataProcessor``.
-        input_polymorphic_shape: the free sizes, as in ``JaxModule``: one for all arguments, or a sequence with one for
-            each.
+        input_polymorphic_shape: the dynamic sizes, as in ``JaxModule``: one for all arguments, or a sequence with one
+            for each.
         jax2tf_kwargs: options of the conversion, as in ``JaxModule``. ``with_gradient=True`` lets gradients through.
 
     Example:
@@ -98,7 +98,7 @@ class TfDataProcessor(DataProcessor):
 
     Args:
         tf_fn: a function of tensors.
-        name: what errors call it; by default the function's name.
+        name: its name in errors; by default the function's name.
         input_keys, output_keys: as in ``DataProcessor``.
 
     Example:
@@ -132,7 +132,7 @@ class TfDataProcessor(DataProcessor):
 
 
 def _checked_function(function: Any, kind: str) -> Callable[..., Any]:
-    """The function as it is.
+    """The function, checked.
 
     Raises:
         ArgumentTypeError: it cannot be called.
@@ -148,5 +148,5 @@ def _checked_function(function: Any, kind: str) -> Callable[..., Any]:
 
 
 def _name_of(function: Any) -> str:
-    """What a step is called that was given no name."""
+    """The default name of a step."""
     return getattr(function, "__name__", type(function).__name__)

@@ -1,7 +1,7 @@
-"""Parameters laid out over devices as TensorFlow's DTensors, by the specs that JAX uses.
+"""Shards parameters over devices as TensorFlow DTensors, by JAX's partition specs.
 
-A mesh that ``maybe_enable_dtensor_export_on`` makes current is what ``JaxModule(..., pspecs=...)`` lays its variables
-out on. It is a mesh of CPU devices, one for each device of the JAX mesh: a SavedModel is written from host memory.
+``JaxModule(..., pspecs=...)`` shards its variables over the mesh of ``maybe_enable_dtensor_export_on``. It is a mesh of
+CPU devices, one for each device of the JAX mesh: a SavedModel is written from host memory.
 """
 
 from __future__ import annotations
@@ -54,27 +54,27 @@ def initialize_dtensor(reset_context: bool = False) -> None:
     """Start TensorFlow's DTensor system, with as many CPU devices as JAX has devices in this process.
 
     Args:
-        reset_context: throw away TensorFlow's running context first. TensorFlow must not have run anything before, and
-            this is the way out where it has; tensors made before can then no longer be used.
+        reset_context: whether to discard TensorFlow's context first. DTensor must be started before TensorFlow runs any
+            operation; this allows it afterwards, but existing tensors become unusable.
 
     Raises:
-        ExportError: it runs already, TensorFlow has run something before (also a ``ValueError`` then), or there are
-            not as many clients as JAX has processes; a ``RuntimeError``.
+        ExportError: it is already initialized, TensorFlow has already run an operation (also a ``ValueError`` then),
+            or the number of clients differs from JAX's number of processes; a ``RuntimeError``.
     """
     global _initialized
     if _initialized and not reset_context:
         raise ExportError(
-            "DTensor is initialized already",
+            "DTensor is already initialized",
             expected="one call of initialize_dtensor",
-            do="ask dtensor_initialized() first, or call shutdown_dtensor()",
+            do="check dtensor_initialized() first, or call shutdown_dtensor()",
         )
     dtensor = _dtensor()
     if dtensor.num_clients() != jax.process_count():
         raise ExportError(
-            "DTensor has another number of clients than JAX has processes",
+            "the numbers of DTensor clients and JAX processes differ",
             found=f"{dtensor.num_clients()} DTensor clients, {jax.process_count()} JAX processes",
             expected="one client for each process",
-            do="start them alike: DTENSOR_JOBS and jax.distributed.initialize",
+            do="start the same number: DTENSOR_JOBS and jax.distributed.initialize",
         )
     try:
         dtensor.initialize_accelerator_system(
@@ -82,7 +82,7 @@ def initialize_dtensor(reset_context: bool = False) -> None:
         )
     except ValueError as error:
         raise DTensorStartError(
-            "DTensor cannot be started any more",
+            "DTensor can no longer be started",
             found=str(error),
             expected="a start before TensorFlow runs anything, since its devices are made only once",
             do="call initialize_dtensor first in the program, or initialize_dtensor(reset_context=True)",
@@ -110,7 +110,7 @@ def shutdown_dtensor() -> None:
             "DTensor is not initialized",
             found="0 systems to shut down",
             expected="a call of initialize_dtensor before",
-            do="ask dtensor_initialized() first",
+            do="check dtensor_initialized() first",
         )
     _dtensor().shutdown_accelerator_system()
     _initialized, _was_shut_down = False, True
@@ -118,7 +118,7 @@ def shutdown_dtensor() -> None:
 
 @contextlib.contextmanager
 def maybe_enable_dtensor_export_on(mesh: jax.sharding.Mesh | None) -> Iterator[None]:
-    """Make ``mesh`` the one that ``JaxModule`` lays variables out on, in this thread.
+    """Make ``mesh`` the one over which ``JaxModule`` shards variables, in this thread.
 
     Does nothing if ``mesh`` is ``None`` or DTensor is not initialized.
     """
@@ -164,7 +164,7 @@ def get_pspec_from_jax_arrays(tree: Any) -> Any:
             return PartitionSpec()
         if not isinstance(sharding, NamedSharding):
             raise ArgumentError(
-                "an array is not laid out by a mesh",
+                "an array is not sharded over a mesh",
                 at=jax.tree_util.keystr(path),
                 found=describe_type(sharding),
                 expected="a NamedSharding",
@@ -173,7 +173,7 @@ def get_pspec_from_jax_arrays(tree: Any) -> Any:
         meshes.append(sharding.mesh)
         if sharding.mesh != meshes[0]:
             raise ArgumentError(
-                "arrays are laid out by different meshes",
+                "arrays are sharded over different meshes",
                 at=jax.tree_util.keystr(path),
                 found=f"{sharding.mesh}, and {meshes[0]} before",
                 expected="one mesh for all",
@@ -207,7 +207,7 @@ def jax_array_to_dtensor(
     jax_mesh: jax.sharding.Mesh,
     allow_multi_axis_sharding_consolidation: bool = False,
 ) -> Any:
-    """``arr`` as a DTensor on ``dmesh``, laid out by ``pspec``.
+    """``arr`` as a DTensor on ``dmesh``, sharded by ``pspec``.
 
     Raises:
         ArgumentError: a dimension sharded over several axes, where that is not allowed, or one that the axis does not
@@ -247,7 +247,7 @@ def _axis(dimension: int, size: int, entry: Any, mesh: jax.sharding.Mesh, *, con
     names = () if entry is None else (entry,) if isinstance(entry, str) else entry
     if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
         raise ArgumentTypeError(
-            "a partition spec has an entry that is no axis",
+            "a partition spec has an entry that is not an axis",
             at=f"dimension {dimension}",
             found=repr(entry),
             expected="None, the name of a mesh axis, or a tuple of names",
@@ -259,10 +259,10 @@ def _axis(dimension: int, size: int, entry: Any, mesh: jax.sharding.Mesh, *, con
     names = [name for name in names if mesh.shape[name] > 1]
     if len(names) > 1 and not consolidate:
         raise ArgumentError(
-            "a dimension is sharded over several axes, which DTensor cannot express",
+            "a dimension is sharded over several axes, which DTensor does not support",
             at=f"dimension {dimension}",
             found=" and ".join(f"the axis {name!r} of size {mesh.shape[name]}" for name in names),
-            expected="one axis, unless the others may be left out",
+            expected="one axis, unless the others may be dropped",
             do="JaxModule(..., allow_multi_axis_sharding_consolidation=True) keeps the largest axis",
         )
     if not names:
@@ -274,6 +274,6 @@ def _axis(dimension: int, size: int, entry: Any, mesh: jax.sharding.Mesh, *, con
             at=f"dimension {dimension}",
             found=f"size {size}, and the axis {axis!r} of size {mesh.shape[axis]}",
             expected="a multiple of the axis size",
-            do="leave the dimension unsharded: None in its place of the spec",
+            do="do not shard the dimension: None in its place in the spec",
         )
     return axis

@@ -65,7 +65,7 @@ class ExportManager:
 
     @property
     def tf_module(self) -> Any:
-        """What is saved: it holds the variables and the extra resources. With one config it loads as a callable."""
+        """The saved object, with the variables and the extra resources. With one config it loads as a callable."""
         return self._tf_module
 
     @property
@@ -82,26 +82,26 @@ class ExportManager:
         warmup_examples: Mapping[str, Sequence[Any]] | None = None,
         overwrite: bool = False,
     ) -> None:
-        """Write the SavedModel, whole or not at all.
+        """Write the SavedModel atomically.
 
         Args:
-            model_path: the folder to be made. An older SavedModel there is replaced.
-            save_options: ``tf.saved_model.SaveOptions``. Gradients are saved exactly if a parameter is trainable.
-            signature_overrides: signatures that replace or join those of the configs.
-            warmup_examples: for a signature's name, inputs to run it on before anything is written. They become the
-                requests by which TensorFlow Serving warms up, if its protos are installed.
-            overwrite: whether to replace whatever else is at ``model_path``.
+            model_path: the folder to create. An existing SavedModel is replaced.
+            save_options: ``tf.saved_model.SaveOptions``. Gradients are saved if and only if a parameter is trainable.
+            signature_overrides: signatures that replace or extend those of the configs.
+            warmup_examples: inputs by signature name, to run before anything is written. They are also saved as
+                TensorFlow Serving's warm-up requests, if its protos are installed.
+            overwrite: whether to replace a ``model_path`` that is not a SavedModel.
 
         Raises:
-            ArgumentError: options of another type, a parameter whose name cannot be saved, or examples for a signature
-                that there is not.
-            ExportPathError: the folder cannot be written, or ``model_path`` has something else in it.
+            ArgumentError: options of another type, a parameter whose name cannot be saved, or examples for an unknown
+                signature.
+            ExportPathError: the folder cannot be written, or ``model_path`` has other contents.
             ExportError: an example fails.
         """
         tf = require("tensorflow", extra="tensorflow", purpose="to write a SavedModel")
         if save_options is not None and not isinstance(save_options, tf.saved_model.SaveOptions):
             raise ArgumentError(
-                "save_options are not TensorFlow's",
+                "save_options has the wrong type",
                 found=f"save_options of the type {type(save_options).__name__}",
                 expected="tf.saved_model.SaveOptions or None",
                 do="ExportManager.save(path, tf.saved_model.SaveOptions())",
@@ -173,7 +173,7 @@ def _check_outputs(outputs: Any) -> None:
 
 @contextlib.contextmanager
 def errors_name_the_signature(key: str) -> Iterator[None]:
-    """Errors of the body begin with the signature's name, and keep their type where that can be made from a text."""
+    """Prefix errors of the body with the signature's name, keeping their type if it can be made from a message."""
     try:
         yield
     except PlaitError as error:
@@ -183,7 +183,7 @@ def errors_name_the_signature(key: str) -> Iterator[None]:
 
 
 def _made_from_text(kind: type[Exception], text: str) -> Exception:
-    """An error of this class, or of its nearest base that can be made from a text alone; TensorFlow's cannot."""
+    """An error of this class, or of its nearest base that can be made from a message; TensorFlow's cannot."""
     for base in kind.__mro__:
         if base is Exception or not issubclass(base, Exception):
             break

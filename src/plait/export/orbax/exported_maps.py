@@ -1,8 +1,7 @@
-"""A folder of ``jax.export`` programs by name, with a manifest of their sums.
+"""A folder of ``jax.export`` programs by name, with a manifest of their checksums.
 
-Programs are files ``NAME.jax_exported``, as in folders of Orbax Export. Loading reads bytes and hands them to
-``jax.export.deserialize``, which runs nothing; but that parser trusts its input, so a file is only given to it if its
-SHA-256 is that of the manifest.
+Programs are files ``NAME.jax_exported``, as in Orbax Export. Loading passes their bytes to ``jax.export.deserialize``,
+which runs nothing; but that parser trusts its input, so a file is only parsed if its SHA-256 matches the manifest.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ def save_jax_exported_map(
     vjp_order: int = 0,
     overwrite: bool = False,
 ) -> None:
-    """Write programs into a new folder, all of them or none.
+    """Write programs to a new folder, atomically.
 
     Args:
-        dir_path: the folder to be made.
-        jax_exported_map: programs by name, as ``JaxModule.obm_module_to_jax_exported_map`` gives them.
+        dir_path: the folder to create.
+        jax_exported_map: programs by name, from ``JaxModule.obm_module_to_jax_exported_map``.
         vjp_order: how often the programs can be differentiated after loading.
-        overwrite: whether to replace what is at ``dir_path``.
+        overwrite: whether to replace an existing folder.
 
     Raises:
-        ArgumentError: no programs, or a name that cannot be that of a file.
+        ArgumentError: no programs, or a name that is not a valid file name.
         ExportPathError: the folder cannot be written, or ``dir_path`` exists.
         ExportError: a program cannot be serialised.
 
@@ -51,13 +50,13 @@ def save_jax_exported_map(
         Array([2., 2., 2.], dtype=float32)
     """
     advice = "save_jax_exported_map(path, module.obm_module_to_jax_exported_map(x))"
-    check_some("there are no programs to be saved", "jax_exported_map", jax_exported_map, advice)
+    check_some("there are no programs to save", "jax_exported_map", jax_exported_map, advice)
     for name in jax_exported_map:
         if not isinstance(name, str) or not is_file_name(name + SUFFIX) or name.startswith("."):
             raise ArgumentError(
-                "a program's name cannot be that of a file",
+                "a program's name is not a valid file name",
                 found=repr(name),
-                expected="a text without slashes that does not begin with a dot",
+                expected="a string without slashes that does not begin with a dot",
                 do="rename the program: {'predict': exported}",
             )
     with written_whole(dir_path, overwrite=overwrite) as draft:
@@ -69,10 +68,10 @@ def save_jax_exported_map(
 
 
 def load_jax_exported_map(dir_path: str | os.PathLike[str]) -> dict[str, jax.export.Exported]:
-    """The programs of a folder by name. Nothing of the folder is run or unpickled.
+    """Load the programs of a folder by name. Nothing in the folder is run or unpickled.
 
     Raises:
-        ExportError: the folder is no such folder, or one of its files is missing, was changed, or lies elsewhere.
+        ExportError: it is not such a folder, or one of its files is missing, was changed, or is outside of it.
     """
     with refused_as_plait_does(dir_path):
         manifest = read_manifest(dir_path, KIND, "programs")
@@ -88,7 +87,7 @@ def _serialized(name: str, exported: jax.export.Exported, vjp_order: int) -> byt
             at=name,
             found=str(error).splitlines()[0][:300],
             expected="parameters, inputs and outputs in dictionaries, lists, tuples and None",
-            do="export a function of such: plait.to_pure_dict(state); or jax.export.register_pytree_node_serialization",
+            do="export plain trees: plait.to_pure_dict(state); or jax.export.register_pytree_node_serialization",
         ) from error
 
 

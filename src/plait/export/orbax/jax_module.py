@@ -1,4 +1,4 @@
-"""A JAX function and its parameters as a ``tf.Module``: the parameters are variables, the function reads them.
+"""A JAX function and its parameters as a ``tf.Module``: the parameters are variables that the function reads.
 
 Importing this file imports TensorFlow, since the class is made from ``tf.Module``.
 """
@@ -31,7 +31,7 @@ tf: Any = require("tensorflow", extra="tensorflow", purpose="to make a JaxModule
 
 @dataclasses.dataclass
 class _Method:
-    """One method, and what was said of it."""
+    """One method and its arguments."""
 
     function: ApplyFn
     info: ApplyFnInfo | None
@@ -46,7 +46,7 @@ class _Method:
 
 @dataclasses.dataclass
 class _Inside:
-    """What TensorFlow must not look into: it would wrap dictionaries and lists, and track what it finds in them."""
+    """An opaque holder: TensorFlow would wrap dictionaries and lists, and track their contents."""
 
     params: Any
     params_def: Any
@@ -64,32 +64,32 @@ class JaxModule(tf.Module):
     the methods read the variables when they are called, so new parameters need no new trace.
 
     Args:
-        params: a pytree of arrays; states and modules of plait are such.
-        apply_fn: a function ``(params, x) -> outputs``, or a mapping from method keys to such functions. Where this is
-            a mapping, so are the arguments below that say so, with the same keys. Instead of a function, an
-            ``ApplyFnInfo`` gives its input and outputs the keys by which processors are connected with it.
+        params: a pytree of arrays, such as a plait state or module.
+        apply_fn: a function ``(params, x) -> outputs``, or a mapping from method keys to such functions. Then the
+            arguments below marked "or a mapping" are mappings with the same keys. An ``ApplyFnInfo`` instead of a
+            function names its inputs and outputs, so that processors can be connected to it.
         trainable: which parameters are trainable: ``None`` for none, one bool for all, or a pytree of bools.
-        input_polymorphic_shape: the sizes of the input that are free, as in ``"batch, 8, 8, 1"`` or ``"batch, ..."``; a
-            pytree of such for an input that is a pytree. ``None``: all are fixed. (Or a mapping.)
+        input_polymorphic_shape: the dynamic sizes of the input, as in ``"batch, 8, 8, 1"`` or ``"batch, ..."``; a
+            pytree of these for an input that is a pytree. ``None``: all are fixed. (Or a mapping.)
         jax2tf_kwargs: ``polymorphic_constraints``, ``with_gradient``, ``native_serialization_platforms`` and
-            ``native_serialization_disabled_checks``, as ``jax2tf.convert`` has them. (Or a mapping.)
-        jit_compile: whether TensorFlow compiles the methods with XLA as a whole. (Or a mapping.)
+            ``native_serialization_disabled_checks``, as for ``jax2tf.convert``. (Or a mapping.)
+        jit_compile: whether TensorFlow compiles each method with XLA. (Or a mapping.)
         name: name of the module.
         pspecs: a pytree of partition specs, to make DTensor variables on the mesh of the current context.
         allow_multi_axis_sharding_conslidation: whether a dimension that is sharded over several axes may be sharded
-            over the largest alone.
+            over only the largest.
         allow_multi_axis_sharding_consolidation: the same.
-        input_polymorphic_shape_symbol_values: for each name in ``input_polymorphic_shape`` the sizes that it may have:
-            ``{"batch": (1, 8)}``. The method is then one program for each combination, of fixed sizes, and an input of
-            another size is an error. (Or a mapping.)
+        input_polymorphic_shape_symbol_values: the allowed sizes of each name in ``input_polymorphic_shape``:
+            ``{"batch": (1, 8)}``. The method is then one program with fixed sizes for each combination, and an input
+            of another size raises. (Or a mapping.)
         export_version: only ``ExportModelType.TF_SAVEDMODEL``.
         jax2obm_kwargs: not supported.
-        target: what will read the SavedModel: ``"tensorflow==2.16"``, or a StableHLO version; by default the installed
+        target: the reader of the SavedModel: ``"tensorflow==2.16"``, or a StableHLO version; by default the installed
             TensorFlow.
 
     Raises:
-        ArgumentError: arguments that contradict each other; the message names them.
-        NotImplementedError: an argument of the other format.
+        ArgumentError: arguments that contradict each other; names them.
+        NotImplementedError: an argument of another export format.
 
     Example:
         >>> module = JaxModule({"w": w}, lambda p, x: x @ p["w"], input_polymorphic_shape="b, 2")  # doctest: +SKIP
@@ -151,7 +151,7 @@ class JaxModule(tf.Module):
         if variants is None:
             return traced(method.conversion)
         functions = [traced(dataclasses.replace(method.conversion, input_shape=None)) for _ in variants.sizes]
-        # The choice among compiled programs is itself not compiled: a compiler would want to compile all for one size.
+        # The choice between compiled programs is not compiled itself: that would compile all of them for one size.
         return tf.function(lambda x: call_by_size(x, functions, variants), autograph=False)
 
     @property
@@ -183,7 +183,7 @@ class JaxModule(tf.Module):
 
     @property
     def model_params(self) -> Any:
-        """The current parameters, as they were given."""
+        """The current parameters, with the structure of ``params``."""
         return self._inside.params
 
     @property
@@ -208,14 +208,14 @@ class JaxModule(tf.Module):
 
     @property
     def reader(self) -> Reader:
-        """What a SavedModel of the module is written for."""
+        """The reader that a SavedModel of the module is written for."""
         return self._inside.reader
 
     def obm_module_to_jax_exported_map(self, model_inputs: Any) -> Mapping[str, jax.export.Exported]:
-        """The methods as ``jax.export`` programs of ``(params, x)``, to be called from JAX or to be saved.
+        """The methods as ``jax.export`` programs of ``(params, x)``, to call from JAX or to save.
 
-        Sizes that ``input_polymorphic_shape`` names are free in the programs. A method for a finite set of sizes
-        becomes the program for the sizes of ``model_inputs``.
+        Sizes named in ``input_polymorphic_shape`` are dynamic in the programs. For a method with a finite set of
+        sizes, it returns the program for the sizes of ``model_inputs``.
 
         Args:
             model_inputs: the input of the methods, or a mapping from method keys to the input of each; arrays,
@@ -240,22 +240,22 @@ class JaxModule(tf.Module):
         return programs
 
     def update_variables(self, params: Any) -> None:
-        """Give every variable a new value. Traced and bound functions see it; if anything does not fit, none changes.
+        """Assign new values to all variables. Traced and bound functions use them.
 
         Raises:
-            ArgumentError: another structure, shape or dtype than the module's parameters have.
+            ArgumentError: structure, shapes or dtypes differ from the module's parameters. Then no variable changes.
         """
         inside = self._inside
         new_def = jax.tree_util.tree_structure(params)
-        message = "the new parameters have another structure than the module's"
-        check_structure(message, new_def, inside.params_def, "give a tree like the params of JaxModule")
+        message = "the structure of the new parameters differs from the module's"
+        check_structure(message, new_def, inside.params_def, "pass a tree like the params of JaxModule")
         values = resolve_values(params)
         for name, variable, value in zip(inside.names, self.tf_var_leaves, values, strict=True):
             old = (tuple(variable.shape), np.dtype(variable.dtype.as_numpy_dtype))
             new = (tuple(value.shape), np.dtype(value.dtype))
             if new != old:
                 raise ArgumentError(
-                    "a new parameter has another shape or dtype than its variable",
+                    "the shape or dtype of a new parameter differs from its variable",
                     at=name,
                     found=f"{new[1].name}{list(new[0])}",
                     expected=f"{old[1].name}{list(old[0])}",
@@ -291,7 +291,7 @@ def _by_method(apply_fn: Any, shapes: Any, kwargs: Any, jit_compile: Any, sizes:
     if not isinstance(apply_fn, Mapping):
         if isinstance(jit_compile, Mapping):
             raise ArgumentError(
-                "jit_compile is given by method, but apply_fn is one function",
+                "jit_compile is a mapping, but apply_fn is one function",
                 found=f"jit_compile with the keys {sorted(jit_compile)}",
                 expected="a bool",
                 do="JaxModule(..., jit_compile=True)",
@@ -356,7 +356,7 @@ def _resolve_trainable(trainable: Any, params_def: Any) -> list[bool]:
         return [bool(trainable)] * params_def.num_leaves
     flags, structure = jax.tree_util.tree_flatten(trainable)
     advice = "trainable=True, or jax.tree.map(lambda leaf: True, params)"
-    check_structure("trainable has another structure than params", structure, params_def, advice)
+    check_structure("the structures of trainable and params differ", structure, params_def, advice)
     wrong = next((flag for flag in flags if not isinstance(flag, (bool, np.bool_))), None)
     if wrong is not None:
         raise ArgumentTypeError(

@@ -1,7 +1,7 @@
-"""Steps that are connected by keys: their order, and what flows between them.
+"""Pipelines of steps connected by keys: their order, and the values passed between them.
 
-A value has a key from the input of the signature, or from the one step that gives it, until the end. So the order of
-the steps follows from their keys, and a step after the method may also take an input of the signature.
+A value keeps the key that it got from the input signature, or from the step that returned it. So the keys determine the
+order of the steps, and a step after the method may also take an input of the signature.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def connected(
     method: ApplyFnInfo,
     postprocessors: Sequence[DataProcessor],
 ) -> Pipeline:
-    """The steps in the order that their keys ask for. Outputs are the values that no step after the method takes.
+    """The steps in the order required by their keys. Outputs are the values that no step after the method takes.
 
     Raises:
-        ArgumentError: a key that no one gives or that two give, or steps that wait for each other.
+        ArgumentError: a key without a source or with two, or a cycle of steps.
     """
     inputs = _input_keys(input_signature)
     givers = dict.fromkeys(inputs, "the input signature")
@@ -139,13 +139,13 @@ def _in_order(steps: Sequence[DataProcessor], givers: dict[str, str]) -> tuple[D
         ready = next((step for step in waiting if known.issuperset(step.input_keys)), None)
         if ready is None:
             raise ArgumentError(
-                "processors wait for each other",
+                "the processors depend on each other in a cycle",
                 found="; ".join(
                     f"{step.name!r} needs {', '.join(repr(key) for key in step.input_keys if key not in known)}"
                     for step in waiting
                 ),
                 expected="an order in which each comes after those whose values it takes",
-                do="break the cycle: give one of the values a key of its own",
+                do="break the cycle: give one of the values a different key",
             )
         waiting.remove(ready)
         ordered.append(ready)
@@ -163,4 +163,4 @@ def _give(keys: Sequence[str], who: str, givers: dict[str, str]) -> None:
 
 def _need(keys: Sequence[str], who: str, givers: Collection[str]) -> None:
     advice = "add it to the input signature, or to the output_keys of an earlier step"
-    check_known(f"{who} takes a value that there is not", keys, givers, advice)
+    check_known(f"{who} takes an unknown value", keys, givers, advice)

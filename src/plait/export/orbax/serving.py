@@ -1,4 +1,4 @@
-"""A serving signature: names, inputs, and what TensorFlow does before and after a method."""
+"""A serving signature: names, inputs, and TensorFlow's pre- and postprocessing of a method."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class ServingConfig:
     Args:
         signature_key: the signature's name, or several names for the same signature.
         input_signature: for each positional input, a pytree of ``tf.TensorSpec`` or ``TensorSpecWithDefault``. These
-            are inputs of the preprocessor if there is one, of the method otherwise. ``None`` takes the signature of
-            the preprocessor, which is then a ``tf.function`` with an ``input_signature``.
+            are inputs of the preprocessor if there is one, of the method otherwise. ``None`` means the signature of
+            the preprocessor, which must be a ``tf.function`` with an ``input_signature``.
         tf_preprocessor: a TensorFlow function of the inputs that returns the method's one input, a pytree.
         tf_postprocessor: a TensorFlow function of the method's outputs.
         preprocessors: steps before the method, of ``plait.export.data_processors``, instead of ``tf_preprocessor``.
-            With keys they run in the order in which they need each other's values, and the method is an
-            ``ApplyFnInfo``; without keys each takes what the one before it returned.
+            With keys they run in the order of their dependencies, and the method is an ``ApplyFnInfo``; without keys
+            each takes the output of the previous one.
         postprocessors: steps after the method, instead of ``tf_postprocessor``.
         extra_trackable_resources: a structure of TensorFlow resources (tables, variables, …) that the processors use.
-        method_key: which method; may be left out where there is one.
+        method_key: which method; optional if there is only one.
         obm_kwargs: must be empty.
 
     Raises:
@@ -67,7 +67,7 @@ class ServingConfig:
             )
         if self.obm_kwargs:
             raise ArgumentError(
-                "obm_kwargs belongs to another format than a SavedModel",
+                "obm_kwargs does not apply to a SavedModel",
                 at=f"signature {keys[0]!r}",
                 found=f"obm_kwargs={self.obm_kwargs!r}",
                 expected="nothing",
@@ -135,7 +135,7 @@ class ServingConfig:
             raise ArgumentError(
                 "the signature does not say which method it serves"
                 if self.method_key is None
-                else "the signature serves a method that there is not",
+                else "the signature serves an unknown method",
                 at=f"signature {self.get_signature_keys()[0]!r}",
                 found=f"method_key={self.method_key!r}",
                 expected=f"one of {', '.join(map(repr, keys))}",
@@ -162,18 +162,18 @@ class ServingConfig:
         return dict.fromkeys(self.get_signature_keys(), infer)
 
     def bind_preprocessing(self, infer_step_fns: Method | Mapping[str, Method]) -> Callable[..., list[Any]]:
-        """What comes before the method, alone: a TensorFlow function from the signature's inputs to a list of tensors.
+        """Only the preprocessing: a TensorFlow function from the signature's inputs to a list of tensors.
 
         Raises:
-            ArgumentError: nothing comes before the method.
+            ArgumentError: there is no preprocessor.
         """
         if self.tf_preprocessor is None and not self.preprocessors:
             raise ArgumentError(
-                "there is no preprocessor to be exported alone",
+                "there is no preprocessor to export",
                 at=f"signature {self.get_signature_keys()[0]!r}",
                 found="neither tf_preprocessor nor preprocessors, with obx_export_tf_preprocess_only",
                 expected="a preprocessor",
-                do="ServingConfig(..., tf_preprocessor=...), or leave the signature out",
+                do="ServingConfig(..., tf_preprocessor=...), or omit the signature",
             )
         pipeline = self._pipeline(self.get_infer_step(infer_step_fns))
         if pipeline is None:
@@ -244,7 +244,7 @@ class ServingConfig:
     def _one_input(self, inputs: Sequence[Any]) -> Any:
         if len(inputs) != 1:
             raise ArgumentError(
-                "a method takes one input, and there is no preprocessor to make one of several",
+                "a method takes one input, and there is no preprocessor to combine several",
                 at=f"signature {self.get_signature_keys()[0]!r}",
                 found=f"{len(inputs)} inputs",
                 expected="one input, which may be a pytree",
@@ -262,7 +262,7 @@ class ServingConfig:
         try:
             values = structure.flatten_up_to(tuple(inputs))
         except ValueError:
-            return inputs  # the preprocessor says what it wants
+            return inputs  # the preprocessor raises its own error
         return jax.tree_util.tree_unflatten(
             structure,
             [
@@ -280,7 +280,7 @@ def _check_steps(config: ServingConfig, key: str) -> None:
         )
         if wrong:
             raise ArgumentTypeError(
-                f"{name} are steps of a pipeline",
+                f"{name} must be steps of a pipeline",
                 at=f"signature {key!r}",
                 found=describe_type(wrong[0]),
                 expected="a sequence of TfDataProcessor and JaxDataProcessor, of plait.export.data_processors",
@@ -289,10 +289,10 @@ def _check_steps(config: ServingConfig, key: str) -> None:
     steps = [*config.preprocessors, *config.postprocessors]
     if steps and (config.tf_preprocessor is not None or config.tf_postprocessor is not None):
         raise ArgumentError(
-            "there are two ways to say what comes before and after the method",
+            "tf_preprocessor and preprocessors exclude each other",
             at=f"signature {key!r}",
             found="tf_preprocessor or tf_postprocessor, and preprocessors or postprocessors",
-            expected="one of the two ways",
+            expected="one of the two",
             do="preprocessors=[TfDataProcessor(tf_preprocessor)], postprocessors=[TfDataProcessor(tf_postprocessor)]",
         )
     if any(step.has_keys for step in steps):
@@ -312,7 +312,7 @@ def _check_specs(signature: Sequence[Any], key: str) -> None:
     for leaf in jax.tree_util.tree_leaves(remove_signature_defaults(list(signature))):
         if not isinstance(leaf, tf.TypeSpec):
             raise ArgumentTypeError(
-                "an input signature has an entry that is no spec",
+                "an input signature has an entry that is not a spec",
                 at=f"signature {key!r}",
                 found=describe_type(leaf),
                 expected="tf.TensorSpec or TensorSpecWithDefault",
@@ -344,7 +344,7 @@ def _by_keys(steps: Sequence[DataProcessor]) -> Callable[..., Any] | None:
 
 
 def _for_tensorflow(outputs: Any, from_jax: bool) -> Any:
-    """TensorFlow takes NumPy arrays, and not all that JAX may return."""
+    """Convert to NumPy arrays, since TensorFlow does not accept every JAX array."""
     return jax.tree_util.tree_map(np.asarray, outputs) if from_jax else outputs
 
 

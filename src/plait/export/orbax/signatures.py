@@ -1,7 +1,7 @@
 """Input signatures with default values, and SavedModel signatures as functions.
 
 A signature is a sequence with one entry for each positional input; an entry is a pytree of ``tf.TensorSpec``, or of
-``TensorSpecWithDefault`` where the caller may leave the input out.
+``TensorSpecWithDefault`` for optional inputs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..program.checks import check_known
 
 @dataclasses.dataclass
 class TensorSpecWithDefault:
-    """A ``tf.TensorSpec`` with the value that stands in for an input that is left out.
+    """A ``tf.TensorSpec`` with a default value for an omitted input.
 
     Args:
         tensor_spec: shape, dtype and name of the input.
@@ -72,10 +72,10 @@ def remove_signature_defaults(input_signature: Any) -> Any:
 
 
 def with_default_args(tf_fn: Callable[..., Any], input_signature: Sequence[Any]) -> Any:
-    """``tf_fn`` as a ``tf.function`` of this signature, whose inputs have the defaults of the signature.
+    """``tf_fn`` as a ``tf.function`` with this signature and its defaults.
 
     Raises:
-        ArgumentError: an input of which only a part has defaults, or one without default after one that has it.
+        ArgumentError: only a part of an input has defaults, or an input without default follows one with a default.
     """
     tf = require("tensorflow", extra="tensorflow", purpose="to make a signature")
 
@@ -106,7 +106,7 @@ def _parameters(input_signature: Sequence[Any]) -> list[inspect.Parameter]:
                 at=f"input {index}",
                 found=f"{sum(defaults)} of {len(defaults)} tensors with a default: {entry!r}",
                 expected="defaults for all tensors of one positional input, or for none",
-                do="give each tensor a TensorSpecWithDefault, or make them inputs of their own in tf_preprocessor",
+                do="give each tensor a TensorSpecWithDefault, or make them separate inputs in tf_preprocessor",
             )
         default: Any = inspect.Parameter.empty
         if defaults and all(defaults):
@@ -125,10 +125,10 @@ def _parameters(input_signature: Sequence[Any]) -> list[inspect.Parameter]:
 
 
 def make_auto_batching_function(input_signature: Sequence[Any]) -> Callable[..., Any]:
-    """A function that gives every input the batch size of the primary ones, to be used in ``tf_preprocessor``.
+    """A function that broadcasts every input to the batch size of the primary ones, for ``tf_preprocessor``.
 
-    Inputs whose spec is a plain ``tf.TensorSpec``, or has ``is_primary``, are primary. Another input may have the batch
-    size 1, and is then repeated.
+    Inputs whose spec is a plain ``tf.TensorSpec``, or has ``is_primary``, are primary. Other inputs with batch size 1
+    are repeated.
 
     Returns:
         A function of the positional inputs that returns the tuple of them, or the one input if there is one.
@@ -185,9 +185,9 @@ def _repeated(tf: Any, tensor: Any, batch: Any) -> Any:
 
 
 class CallableSignatures:
-    """The signatures of a SavedModel as functions of named inputs, which honour the defaults.
+    """The signatures of a SavedModel as functions of named inputs, with defaults.
 
-    ``tf.saved_model.load`` gives signatures that want every input; TensorFlow Serving does not, and neither does this.
+    ``tf.saved_model.load`` returns signatures that need every input; TensorFlow Serving and this class do not.
 
     Args:
         sess: a session of ``tf.compat.v1`` that holds the model.

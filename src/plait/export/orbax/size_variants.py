@@ -1,6 +1,6 @@
-"""A method for a finite set of sizes: one program for each, and TensorFlow takes the one that fits the input.
+"""A method for a finite set of sizes: one program for each; TensorFlow chooses the one that fits the input.
 
-For functions that cannot be traced with free sizes, since they decide by them, and for devices that want fixed ones.
+For functions that cannot be traced with dynamic sizes, since they branch on them, and for devices that need fixed ones.
 All programs read the same variables.
 """
 
@@ -41,7 +41,7 @@ def every_size(input_shape: Any, values: Any) -> Variants:
         values: ``{"batch": (1, 8)}``.
 
     Raises:
-        ArgumentError: a name without values, values without a name, or values that are no sizes.
+        ArgumentError: a name without values, values without a name, or values that are not sizes.
     """
     texts = map(str, jax.tree_util.tree_leaves(input_shape))  # jax2tf.PolyShape, the older form, is a leaf too
     words = {word for text in texts for word in names_in(text)}
@@ -51,11 +51,11 @@ def every_size(input_shape: Any, values: Any) -> Variants:
             "a size that is a quotient or a remainder has no numbers",
             found=f"input_polymorphic_shape={input_shape!r}",
             expected="names, and their sums, products, max and min",
-            do="give the size a name of its own, with its own values",
+            do="give the size a separate name, with its own values",
         )
     if not isinstance(values, Mapping) or set(values) != set(names) or not names:
         raise ArgumentError(
-            "input_polymorphic_shape_symbol_values are not those of input_polymorphic_shape",
+            "input_polymorphic_shape_symbol_values does not match input_polymorphic_shape",
             found=f"input_polymorphic_shape_symbol_values={values!r}",
             expected=f"values for {', '.join(map(repr, names))}" if names else "names in input_polymorphic_shape",
             do='input_polymorphic_shape="b, ...", input_polymorphic_shape_symbol_values={"b": (1, 8)}',
@@ -65,7 +65,7 @@ def every_size(input_shape: Any, values: Any) -> Variants:
         is_sequence = isinstance(sizes, (list, tuple, range)) and len(set(sizes)) == len(sizes) > 0
         if not is_sequence or not all(type(size) is int and size >= 0 for size in sizes):
             raise ArgumentError(
-                "the values of a size are no sizes",
+                "the values of a size are not sizes",
                 at=f"input_polymorphic_shape_symbol_values[{name!r}]",
                 found=repr(sizes),
                 expected="a sequence of different whole numbers",
@@ -76,10 +76,10 @@ def every_size(input_shape: Any, values: Any) -> Variants:
 
 
 def fitting(x: Any, variants: Variants) -> dict[int, list[tuple[int, ...]]]:
-    """Which of the variants an input may be, as far as its sizes are known, with the fixed shapes of its tensors.
+    """The variants that match the known sizes of an input, with the fixed shapes of its tensors.
 
     Raises:
-        ArgumentError: none of them.
+        ArgumentError: no variant matches.
     """
     scope = jax.export.SymbolicScope()
     tensors = tensors_and_shapes(x, variants.input_shape)
@@ -87,7 +87,7 @@ def fitting(x: Any, variants: Variants) -> dict[int, list[tuple[int, ...]]]:
     if any(None in sizes for sizes in symbolic):
         raise ArgumentError(
             "a size of the input is neither fixed nor one of input_polymorphic_shape_symbol_values",
-            found=f"input_polymorphic_shape={variants.input_shape!r}, for an input with another free size",
+            found=f"input_polymorphic_shape={variants.input_shape!r}, for an input with another dynamic size",
             expected="a name in input_polymorphic_shape for each size that is None in the input signature",
             do='input_polymorphic_shape="b, n", input_polymorphic_shape_symbol_values={"b": (1, 8), "n": (16,)}',
         )
@@ -108,7 +108,7 @@ def fitting(x: Any, variants: Variants) -> dict[int, list[tuple[int, ...]]]:
 
 
 def call_by_size(x: Any, functions: Sequence[Callable[[Any], Any]], variants: Variants) -> Any:
-    """The outputs of the function for the size that the input has; what is known of it is not asked again.
+    """The outputs of the function for the input's size; only unknown sizes are compared at run time.
 
     Args:
         x: a pytree of tensors.

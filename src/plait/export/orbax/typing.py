@@ -1,4 +1,4 @@
-"""What the SavedModel interface takes as a function, and the keys by which pipelines connect functions."""
+"""The function types of the SavedModel interface, and the keys that connect functions in pipelines."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ ApplyFn = Callable[[Any, Any], Any]  # of the parameters and the one input, a py
 
 @dataclasses.dataclass(frozen=True)
 class ApplyFnInfo:
-    """An apply function whose input and outputs have keys, so that a pipeline can connect it with its processors.
+    """An apply function with keys for its inputs and outputs, so that a pipeline can connect it to processors.
 
     Args:
         apply_fn: a function ``(params, x)``, where ``x`` is a dictionary with the input keys. It returns a mapping with
             the output keys, or the values in their order: a sequence, or the value itself for one key.
-        input_keys: what the function takes.
-        output_keys: what it gives.
+        input_keys: keys of its inputs.
+        output_keys: keys of its outputs.
 
     Raises:
-        ArgumentError: no keys, a key twice, or something that is no key.
+        ArgumentError: no keys, a duplicate key, or a key that is not a string.
 
     Example:
         >>> info = plait.export.typing.ApplyFnInfo(lambda p, x: x["ids"] * p, ("ids",), ("scores",))
@@ -39,7 +39,7 @@ class ApplyFnInfo:
     def __post_init__(self) -> None:
         for name in ("input_keys", "output_keys"):
             object.__setattr__(self, name, checked_keys(name, getattr(self, name), "ApplyFnInfo"))
-            message = "a method in a pipeline takes and gives at least one value"
+            message = "a method in a pipeline needs at least one input and one output"
             advice = "ApplyFnInfo(apply_fn, input_keys=('x',), output_keys=('y',))"
             check_some(message, name, getattr(self, name), advice, at="ApplyFnInfo")
 
@@ -48,12 +48,12 @@ def checked_keys(argument: str, keys: Any, owner: str) -> tuple[str, ...]:
     """The keys as a tuple.
 
     Raises:
-        ArgumentError: a text instead of a sequence, a key that is no text, or a key twice.
+        ArgumentError: a string instead of a sequence, a key that is not a string, or a duplicate key.
     """
     each = tuple(keys) if isinstance(keys, (list, tuple)) else None
     if each is None or not all(isinstance(key, str) and key for key in each) or len(set(each)) != len(each):
         raise ArgumentError(
-            f"{argument} are names, each once",
+            f"{argument} must be unique names",
             at=owner,
             found=f"{argument}={keys!r}" if each is not None or isinstance(keys, str) else describe_type(keys),
             expected="a sequence of different names",

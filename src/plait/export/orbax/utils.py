@@ -30,10 +30,10 @@ def get_variable_tree(var_treedef: Any, var_leaves: Sequence[Any]) -> Any:
 
 
 def get_key_name(key: Any) -> int | str:
-    """One step of a key path: the position in a sequence, or a name.
+    """One entry of a key path: the position in a sequence, or a name.
 
     Raises:
-        ArgumentError: it is no step of a key path.
+        ArgumentError: it is not an entry of a key path.
 
     Example:
         >>> path, _ = jax.tree_util.tree_leaves_with_path({"layers": [1.0]})[0]
@@ -49,7 +49,7 @@ def get_key_name(key: Any) -> int | str:
     if isinstance(key, jax.tree_util.GetAttrKey):
         return key.name
     raise ArgumentError(
-        "this is no step of a key path",
+        "this is not an entry of a key path",
         found=describe_type(key),
         expected="an entry of a path of jax.tree_util.tree_leaves_with_path",
         do="get_key_name(jax.tree_util.DictKey('w'))",

@@ -1,4 +1,4 @@
-"""A saved model beside its original: the same inputs through each signature, outputs and times compared."""
+"""Compares a saved model with its original: outputs and times of each signature on the same inputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ValidationManager:
             inputs by name, a sequence of positional inputs, or one input.
 
     Raises:
-        ArgumentError: a signature without batches, or batches for one that there is not.
+        ArgumentError: a signature without batches, or batches for an unknown signature.
 
     Example:
         >>> manager = plait.export.validate.ValidationManager(module, configs, batches)  # doctest: +SKIP
@@ -56,7 +56,7 @@ class ValidationManager:
             for key, function in config.bind(methods, require_numpy=True).items():
                 self._jobs[key] = (config, function, _batches(key, model_inputs))
         named = model_inputs if isinstance(model_inputs, Mapping) else {}
-        message = "there are inputs for a signature that there is not"
+        message = "there are inputs for an unknown signature"
         check_known(message, named, self._jobs, "name the inputs after a signature_key")
 
     def validate(
@@ -65,9 +65,9 @@ class ValidationManager:
         """Run every batch through both, and compare.
 
         Args:
-            loaded_model: what ``tf.saved_model.load`` returned, or a mapping from signature names to functions.
-            with_xprof: whether to record profiles, in folders that the reports name as ``xprof_url``.
-            report_option: what counts as agreement, and where reports go.
+            loaded_model: the result of ``tf.saved_model.load``, or a mapping from signature names to functions.
+            with_xprof: whether to record profiles, in the folders ``xprof_url`` of the reports.
+            report_option: tolerances, and the output of reports.
 
         Returns:
             The report of each signature.
@@ -117,7 +117,7 @@ def _batches(key: str, model_inputs: Any) -> list[Any]:
     batches = model_inputs.get(key) if isinstance(model_inputs, Mapping) else model_inputs
     if not isinstance(batches, (list, tuple)) or not batches:
         raise ArgumentError(
-            "a signature has no inputs to be validated with",
+            "a signature has no inputs for validation",
             at=f"signature {key!r}",
             found="nothing" if batches is None else describe_type(batches),
             expected="a list of at least one batch",

@@ -1,4 +1,4 @@
-"""Batches through the two sides of a comparison, with the time that each takes."""
+"""Runs batches through both sides of a comparison, and measures the times."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .validation_report import ValidationSingleJobResult
 
 
 class ValidationJob:
-    """The same batches through a function and through what is to replace it.
+    """Runs the same batches through a function and its replacement.
 
     Args:
         baseline_inference_fn: the original; it takes one batch.
-        candidate_inference_fn: what is compared with it.
+        candidate_inference_fn: the replacement.
         batch_input: the batches.
         with_xprof: whether to record a profile of each side; its folder is then in ``xprof_url``.
 
@@ -57,7 +57,7 @@ class ValidationJob:
         return self._run(self._baseline)
 
     def calc_candidate_result(self) -> ValidationSingleJobResult:
-        """Outputs and times of what is compared with it."""
+        """Outputs and times of the replacement."""
         return self._run(self._candidate)
 
     def _run(self, function: Callable[[Any], Any]) -> ValidationSingleJobResult:
@@ -76,7 +76,7 @@ class ValidationJob:
 
 @contextlib.contextmanager
 def _profile(wanted: bool) -> Iterator[str]:
-    """The folder that gets a profile of the body, or ``"N/A"``."""
+    """The folder for a profile of the body, or ``"N/A"``."""
     if not wanted:
         yield "N/A"
         return

@@ -25,13 +25,13 @@ class Status(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class ValidationReportOption:
-    """What counts as agreement.
+    """Tolerances and outputs of a validation.
 
     Args:
         floating_atol: absolute tolerance of floating-point values.
         floating_rtol: relative tolerance, with respect to the original.
-        max_non_floating_mismatch_ratio: share of the other tensors that may differ.
-        output_report_path: a file to write the reports to, as JSON by signature name.
+        max_non_floating_mismatch_ratio: fraction of the other tensors that may differ.
+        output_report_path: a file for the reports, as JSON by signature name.
         print_debug_info: whether to print the reports.
 
     Raises:
@@ -59,10 +59,10 @@ class ValidationSingleJobResult:
     """One side of a comparison.
 
     Args:
-        latencies: the seconds that each batch took.
+        latencies: the time of each batch in seconds.
         outputs: the outputs of each batch.
         xprof_url: the folder of a profile, or ``"N/A"``.
-        metadata: whatever is to be told of this side.
+        metadata: further data on this side.
 
     Example:
         >>> result = plait.export.validate.ValidationSingleJobResult([0.5], [(1.0, 2.0)])
@@ -77,7 +77,7 @@ class ValidationSingleJobResult:
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def maybe_convert_result_to_dict(self) -> None:
-        """Name outputs that are no mappings as a SavedModel does: ``output_0``, ``output_1``, …"""
+        """Name outputs that are not mappings as a SavedModel does: ``output_0``, ``output_1``, …"""
         self.outputs = [named_outputs(outputs) for outputs in self.outputs]
 
 
@@ -126,7 +126,7 @@ class ValidationReport:
     Args:
         baseline: results of the original.
         candidate: results of the saved model.
-        option: what counts as agreement.
+        option: the tolerances.
 
     Raises:
         ArgumentError: outputs that differ in structure or shape.
@@ -180,7 +180,7 @@ def _pairs(baseline: Sequence[Any], candidate: Sequence[Any]) -> list[tuple[np.n
                 "the outputs of baseline and candidate differ in structure",
                 found=f"candidate {shapes[1]}",
                 expected=f"as in the baseline {shapes[0]}",
-                do="make them alike in tf_postprocessor",
+                do="give them the same structure in tf_postprocessor",
             )
         pairs += [(b[name], c[name]) for name in sorted(b)]
     return pairs

@@ -49,14 +49,14 @@ def resolve_placement(params: Any, pspecs: Any, *, consolidate: bool) -> Placeme
         strange = next(leaf for leaf in leaves if not isinstance(leaf, jax.Array))
         warnings.warn(
             f"the parameters have a leaf that is {describe_type(strange)} and not a jax.Array, "
-            "so the DTensor mesh is left out",
+            "so the DTensor mesh is ignored",
             stacklevel=3,
         )
         mesh = None
     if mesh is None:
         if pspecs is not None:
             raise ArgumentError(
-                "pspecs is given where there is no DTensor context",
+                "pspecs needs a DTensor context",
                 found="pspecs, and no mesh",
                 expected="pspecs=None, or a context made by initialize_dtensor and maybe_enable_dtensor_export_on",
                 do=CONTEXT,
@@ -64,7 +64,7 @@ def resolve_placement(params: Any, pspecs: Any, *, consolidate: bool) -> Placeme
         return Placement(None, [], consolidate)
     if pspecs is None:
         raise ArgumentError(
-            "pspecs is not given, in a DTensor context",
+            "a DTensor context needs pspecs",
             found=f"pspecs=None, and a mesh of {dict(mesh.jax_mesh.shape)}",
             expected="a partition spec for each parameter",
             do="JaxModule(..., pspecs=get_pspec_from_jax_arrays(params))",
@@ -82,7 +82,7 @@ def resolve_placement(params: Any, pspecs: Any, *, consolidate: bool) -> Placeme
     wrong = next((spec for spec in specs if not (spec is None or isinstance(spec, PartitionSpec))), None)
     if wrong is not None:
         raise ArgumentTypeError(
-            "pspecs has a leaf that is no partition spec",
+            "pspecs has a leaf that is not a partition spec",
             found=repr(wrong),
             expected="a jax.sharding.PartitionSpec",
             do="get_pspec_from_jax_arrays(params)",

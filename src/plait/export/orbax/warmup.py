@@ -1,4 +1,4 @@
-"""Examples that a signature is run on before it is written, and that TensorFlow Serving warms up with."""
+"""Warm-up examples: run through a signature before it is written, and saved for TensorFlow Serving."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def run_examples(signatures: Mapping[str, Any], examples: Mapping[str, Sequence[
     """Run each example through its signature, and return the examples by input name.
 
     Raises:
-        ArgumentError: examples for a signature that there is not.
+        ArgumentError: examples for an unknown signature.
         ExportError: an example that fails.
     """
-    message = "warmup_examples has a signature that there is not"
+    message = "warmup_examples has an unknown signature"
     check_known(message, examples, sorted(signatures), "name the examples after a signature_key")
     return [
         (key, _run(key, index, signatures[key], example))
@@ -62,7 +62,7 @@ def _run(key: str, index: int, function: Any, example: Any) -> dict[str, Any]:
 
 
 def _leaves(entries: Mapping[str, Any], example: Any) -> dict[str, list[Any]]:
-    """What the example gives for each parameter of the signature, as the leaves of its structure.
+    """The example's value for each parameter of the signature, as the leaves of its structure.
 
     An example is a mapping from input names, a sequence of positional inputs, or one input.
     """

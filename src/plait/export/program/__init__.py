@@ -1,1 +1,1 @@
-"""What is exported: a pure function of arrays by name, and how it is lowered."""
+"""Programs: pure functions of arrays by name, and their lowering."""

@@ -1,7 +1,6 @@
-"""Which input of an export goes to which argument of its function.
+"""Maps the inputs of an export to the arguments of its function.
 
-Inputs in a list go by position. Inputs in a dictionary have names that the user chose, in an order that may be any:
-they go to the arguments of these names.
+Inputs in a list are positional. Inputs in a dictionary are passed to the arguments with their names, in any order.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 def arguments(
     specs: Sequence[InputSpec], function: Callable[..., Any], skipped: int, *, by_name: bool
 ) -> Callable[[Mapping[str, Any]], Call]:
-    """What gives the arguments for inputs by name.
+    """A function from inputs by name to arguments.
 
     Args:
         specs: the inputs, in order.
-        function: takes them.
-        skipped: how many parameters of ``function`` come before the inputs.
-        by_name: whether the names of the inputs say where they go. If ``function`` has none of them, they go by
-            position all the same: the names are then those of the file alone.
+        function: the function that takes them.
+        skipped: the number of parameters of ``function`` before the inputs.
+        by_name: whether to match inputs by name. If ``function`` has none of the names, they are positional anyway, and
+            the names are only those of the file.
 
     Raises:
-        ArgumentError: some inputs have the names of parameters, but not all, and one would go to another.
+        ArgumentError: some inputs have the names of parameters, but not all, so that one would be misassigned.
     """
     names = [spec.name for spec in specs]
     positional = lambda xs: ([xs[name] for name in names], {})
@@ -46,10 +45,10 @@ def arguments(
     for index, name in enumerate(names):
         if name in known and parameters[index : index + 1] != [p for p in parameters if p.name == name]:
             raise ArgumentError(
-                "the inputs are neither the arguments of the function nor in their order",
+                "the inputs match the arguments of the function neither by name nor by order",
                 at=name,
                 found=f"inputs {', '.join(names)}",
                 expected=f"arguments {', '.join(known)}",
-                do="name the inputs like the arguments, or give them in a list, in order, as InputSpec(..., name=...)",
+                do="name the inputs like the arguments, or pass them in a list, in order, as InputSpec(..., name=...)",
             )
     return positional

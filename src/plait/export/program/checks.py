@@ -1,4 +1,4 @@
-"""Checks that repeat, each with its error: names that are known, names that differ, something rather than nothing."""
+"""Common checks with their errors: known names, unique names, non-empty collections, equal structures."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ...errors import ArgumentError, PlaitError
 
 
 def check_known(message: str, names: Iterable[Any], known: Iterable[Any], do: str, *, at: str | None = None) -> None:
-    """Refuse names that are not among those that are known.
+    """Raise for unknown names.
 
     Raises:
-        ArgumentError: it has them, and what is known.
+        ArgumentError: lists them and the known names.
     """
     known = list(known)
     unknown = [name for name in names if name not in known]
@@ -24,21 +24,21 @@ def check_known(message: str, names: Iterable[Any], known: Iterable[Any], do: st
 def check_different(
     message: str, names: Iterable[tuple[Any, str]], do: str, kind: type[PlaitError] = ArgumentError
 ) -> None:
-    """Refuse a name that two have; ``names`` are pairs of who has one, and the name.
+    """Raise for a duplicate name; ``names`` are pairs of owner and name.
 
     Raises:
-        ArgumentError: or an error of another kind; it has the name and both.
+        ArgumentError: or another error type; has the name and both owners.
     """
     owners: dict[str, Any] = {}
     for owner, name in names:
         if name in owners:
             found = f"{name!r}, of {owners[name]} and of {owner}"
-            raise kind(message, at=name, found=found, expected="names that differ", do=do)
+            raise kind(message, at=name, found=found, expected="different names", do=do)
         owners[name] = owner
 
 
 def check_some(message: str, argument: str, given: Collection[Any], do: str, *, at: str | None = None) -> None:
-    """Refuse an argument that is an empty collection.
+    """Raise for an empty collection.
 
     Raises:
         ArgumentError: it is empty.
@@ -48,10 +48,10 @@ def check_some(message: str, argument: str, given: Collection[Any], do: str, *, 
 
 
 def check_structure(message: str, found: Any, expected: Any, do: str) -> None:
-    """Refuse a structure that is not the expected one.
+    """Raise if two structures differ.
 
     Raises:
-        ArgumentError: it has both.
+        ArgumentError: has both.
     """
     if found != expected:
         raise ArgumentError(message, found=str(found), expected=str(expected), do=do)

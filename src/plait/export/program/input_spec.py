@@ -1,7 +1,7 @@
-"""What goes into an exported function: a name, a dtype, and a shape in which some sizes are free.
+"""The inputs of an exported function: name, dtype, and a shape with fixed and dynamic sizes.
 
-A size that is a string is free: the file takes any size there, and sizes with the same name must agree. A size that
-is a number is fixed in the file.
+A size that is a string is dynamic: the file accepts any size there, and sizes with the same name must be equal. A size
+that is a number is fixed.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ UNNAMED = "x"
 
 @dataclasses.dataclass(frozen=True)
 class InputSpec:
-    """The one input of an exported function.
+    """An input of an exported function.
 
     Args:
-        shape: sizes, fixed (``8``) or free (``"batch"``).
+        shape: sizes, fixed (``8``) or dynamic (``"batch"``).
         dtype: dtype of the input.
         name: name of the input in the file's signature.
 
     Raises:
-        ArgumentError: a size that is neither positive nor a name, a dtype that JAX has not got, or a name that is no
+        ArgumentError: a size that is neither positive nor a name, a dtype that JAX lacks, or a name that is not a
             Python identifier.
         ArgumentTypeError: the shape is a string, or has an entry that is neither ``int`` nor ``str``.
 
@@ -53,41 +53,41 @@ class InputSpec:
     def __post_init__(self) -> None:
         if isinstance(self.shape, str) or not all(isinstance(size, (int, np.integer, str)) for size in self.shape):
             raise ArgumentTypeError(
-                "an input shape is a tuple of sizes",
+                "an input shape must be a tuple of sizes",
                 at=f"InputSpec {self.name!r}",
                 found=f"shape={self.shape!r}",
-                expected="integers for fixed sizes, names for free ones",
+                expected="integers for fixed sizes, names for dynamic ones",
                 do='InputSpec(("batch", 8, 8, 1))',
             )
         object.__setattr__(self, "shape", tuple(self.shape))
         for size in self.shape:
             if not (size.isidentifier() if isinstance(size, str) else size > 0):
                 raise ArgumentError(
-                    "a size of an input shape is a positive number or a name",
+                    "a size of an input shape must be a positive number or a name",
                     at=f"InputSpec {self.name!r}",
                     found=f"{size!r} in shape={self.shape!r}",
-                    expected="positive integers for fixed sizes, identifiers such as 'batch' for free ones",
+                    expected="positive integers for fixed sizes, identifiers such as 'batch' for dynamic ones",
                     do='InputSpec(("batch", 8, 8, 1))',
                 )
         _check_dtype(self.dtype, self.name)
         if not (isinstance(self.name, str) and self.name.isidentifier()) or keyword.iskeyword(self.name):
             raise ArgumentError(
-                "an input's name becomes a keyword of the exported function",
+                "an input's name must be a valid keyword argument",
                 found=f"name={self.name!r}",
-                expected="a Python identifier that is no keyword",
+                expected="a Python identifier that is not a keyword",
                 do='InputSpec(shape, name="x")',
             )
 
     @property
     def open_shape(self) -> tuple[int | None, ...]:
-        """The shape with ``None`` for each free size."""
+        """The shape with ``None`` for each dynamic size."""
         return tuple(None if isinstance(size, str) else int(size) for size in self.shape)
 
 
 def _check_dtype(dtype: Any, name: str) -> None:
     if not is_number_dtype(dtype):
         raise ArgumentError(
-            "there is no such dtype of an input",
+            "an input cannot have this dtype",
             at=f"InputSpec {name!r}",
             found=f"dtype={dtype!r}",
             expected="a dtype of numbers or bool that JAX has",
@@ -134,7 +134,7 @@ def _named(name: str, spec: Any) -> InputSpec:
         dtype = jax.dtypes.canonicalize_dtype(spec.dtype)  # as JAX takes an array
         return InputSpec(tuple(spec.shape), dtype, name)
     raise ArgumentTypeError(
-        "an input of an export is described by its shape and dtype",
+        "an input of an export needs a shape and a dtype",
         at=name,
         found=describe_type(spec),
         expected="an InputSpec, a tuple of sizes (float32), or an example array",
@@ -143,14 +143,14 @@ def _named(name: str, spec: Any) -> InputSpec:
 
 
 def _held(spec: InputSpec) -> InputSpec:
-    """Refuse a dtype that JAX traces as a narrower one: the file would say the one, its function take the other."""
+    """Raise for a dtype that JAX traces as a narrower one: file and function would differ."""
     narrower = jax.dtypes.canonicalize_dtype(spec.dtype)
     if narrower != np.dtype(spec.dtype):
         raise ArgumentError(
-            "JAX has 64-bit values only where they are asked for",
+            "JAX has 64-bit dtypes only with jax_enable_x64",
             at=f"InputSpec {spec.name!r}",
             found=f"dtype={np.dtype(spec.dtype).name!r}",
-            expected=f"{narrower.name!r}, as the model gets it here",
+            expected=f"{narrower.name!r}, which the model gets here",
             do=f"InputSpec(..., dtype={narrower.name!r}), or jax.config.update('jax_enable_x64', True) first",
         )
     return spec
@@ -166,7 +166,7 @@ def has_free_sizes(specs: Sequence[InputSpec]) -> bool:
 
 
 def symbolic(specs: Sequence[InputSpec]) -> dict[str, jax.ShapeDtypeStruct]:
-    """The inputs as JAX traces them, by name; a free size is the same in all of them."""
+    """The inputs' shapes for tracing, by name; a named size is the same in all of them."""
     scope = jax.export.SymbolicScope()
     return {
         spec.name: jax.ShapeDtypeStruct(

@@ -1,7 +1,7 @@
-"""Lower a program once, for several platforms and with free sizes.
+"""Lowers a program once, for several platforms and with dynamic sizes.
 
-The weights are arguments of the lowered function, not constants in it, so a file stores them once and beside the
-function. The result is a ``jax.export.Exported``: StableHLO plus its calling convention.
+The weights are arguments of the lowered function, not constants in it, so a file stores them once and separately. The
+result is a ``jax.export.Exported``: StableHLO plus its calling convention.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ KNOWN_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
 def known_platforms(platforms: str | Sequence[str]) -> tuple[str, ...]:
-    """The platforms, each once; JAX itself writes a file for a platform that no one has.
+    """The platforms, each once, checked: JAX would accept an unknown one.
 
     Raises:
-        ArgumentError: there is none, or one has another name.
+        ArgumentError: there is none, or an unknown one.
     """
     wanted = tuple(dict.fromkeys([platforms] if isinstance(platforms, str) else platforms))
     advice = "platforms=('cpu', 'cuda'), or leave it out"
@@ -38,11 +38,11 @@ def known_platforms(platforms: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def traced_program(program: Program) -> tuple[Program, list[str]]:
-    """The program without optional weights that it does not use, and the names of its outputs.
+    """The program without unused optional weights, and the names of its outputs.
 
     Raises:
-        ExportError: it cannot be traced, or calls back into Python; the message has JAX's reason, and the path of the
-            layer where that is known.
+        ExportError: it cannot be traced, or has Python callbacks; gives JAX's reason, and the path of the layer if it
+            is known.
     """
     try:
         traced = _traced(jax.jit(program.call), _shapes(program), symbolic(program.inputs))
@@ -60,22 +60,22 @@ def _shapes(program: Program) -> Arrays:
 
 
 def _explained(error: Exception) -> ExportError:
-    """Why a model cannot be traced with the sizes and dtypes of its inputs, and where."""
+    """The error for a model that cannot be traced with its input sizes and dtypes."""
     what = str(error).strip().split("\n\n")[0]
     return ExportError(
         "the model cannot be exported with these inputs",
         at=place_of(error.__traceback__),
         found=f"{type(error).__name__}: {what[:600]}",
-        expected="shapes and decisions that follow from the shapes of the inputs, not from their values",
+        expected="shapes and control flow that depend on the shapes of the inputs, not on their values",
         do="fix the sizes that the message names in InputSpec, or use jnp.where, plait.cond and masks",
     )
 
 
 def export_program(program: Program, platforms: Sequence[str] = PLATFORMS) -> tuple[jax.export.Exported, Program]:
-    """The program as ``jax.export`` has it, and the program without optional weights that it does not use.
+    """The ``jax.export.Exported`` of the program, and the program without unused optional weights.
 
     Raises:
-        ExportError: it cannot be traced or lowered, or is laid out over several devices.
+        ExportError: it cannot be traced or lowered, or is sharded over several devices.
     """
     program, _ = traced_program(program)
     return lowered(program.call, _shapes(program), symbolic(program.inputs), platforms=platforms), program
@@ -87,18 +87,18 @@ def lowered(
     platforms: Sequence[str] = PLATFORMS,
     disabled_checks: Sequence[Any] = (),
 ) -> jax.export.Exported:
-    """A function of pytrees of arrays as ``jax.export`` has it: the one way from JAX to a file.
+    """Export a function of pytrees of arrays with ``jax.export``: all formats use this.
 
     Args:
         function: traceable by JAX.
-        shapes: its arguments as ``jax.ShapeDtypeStruct``; free sizes are symbolic.
+        shapes: its arguments as ``jax.ShapeDtypeStruct``; dynamic sizes are symbolic.
         platforms: where it can run.
-        disabled_checks: safety checks of ``jax.export`` to leave out.
+        disabled_checks: safety checks of ``jax.export`` to disable.
 
     Raises:
-        ExportError: it was traced for several devices, or calls back into Python.
+        ExportError: it was traced for several devices, or has Python callbacks.
     """
-    # Arguments that are not used are kept: an input may be the only one to tell a symbolic size.
+    # Unused arguments are kept: an input may be the only one that determines a symbolic size.
     jitted = jax.jit(function, keep_unused=True)
     _traced(jitted, *shapes)
     exported = jax.export.export(jitted, platforms=tuple(platforms), disabled_checks=disabled_checks)(*shapes)
@@ -107,31 +107,31 @@ def lowered(
             "the function was traced for several devices",
             found=f"{exported.nr_devices} devices",
             expected="a function for one device",
-            do="leave sharding constraints and meshes out of the exported function",
+            do="remove sharding constraints and meshes from the exported function",
         )
     return exported
 
 
 def _traced(jitted: Any, *shapes: Any) -> Any:
-    """The function as JAX traces it; what calls back into Python is refused.
+    """Trace the function, and raise for Python callbacks.
 
-    ``jax.export`` takes such functions, and refuses to write them; a file for another program cannot hold them.
+    ``jax.export`` accepts such functions, but cannot serialise them; a file for another program cannot contain them.
     """
     traced = jitted.trace(*shapes)
     names = {eqn.primitive.name for eqn, _ in operations(traced.jaxpr.jaxpr)}
     callbacks = sorted(name for name in names if "callback" in name or "debug_print" in name)
     if callbacks:
         raise ExportError(
-            "the model calls back into Python, which no file can hold",
+            "the model has Python callbacks, which cannot be exported",
             found=", ".join(callbacks),
-            expected="operations of JAX alone",
-            do="leave jax.debug.print, io_callback and pure_callback out of the exported method",
+            expected="only JAX operations",
+            do="remove jax.debug.print, io_callback and pure_callback from the exported method",
         )
     return traced
 
 
 def _used(jaxpr: Any, names: list[str]) -> set[str]:
-    """The first arguments of a program, which have these names, that its results depend on."""
+    """The names of those first arguments of a program that its results depend on."""
     needed = {var for var in jaxpr.outvars if not hasattr(var, "val")}
     for eqn in reversed(jaxpr.eqns):
         if eqn.effects or not needed.isdisjoint(eqn.outvars):

@@ -1,4 +1,4 @@
-"""What is an array of numbers: the one question, asked of weights, inputs and operations."""
+"""Checks that weights, inputs and operations are arrays of numbers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ...words import describe_type
 
 
 def is_number_dtype(dtype: Any) -> bool:
-    """Whether arrays of this dtype hold numbers or truth values: no text, dates, objects or keys of random numbers."""
+    """Whether the dtype is numeric or bool: no strings, dates, objects or random keys."""
     try:
         return jnp.issubdtype(dtype, np.bool_) or (jnp.issubdtype(dtype, np.number) and np.dtype(dtype).kind != "m")
-    except TypeError:  # no dtype at all
+    except TypeError:  # not a dtype
         return False
 
 
 def instead_of_numbers(value: Any) -> str | None:
-    """What a value is that is no number and no array of numbers; ``None`` for one that is."""
+    """Describe a value that is not a number or an array of numbers; ``None`` for one that is."""
     if isinstance(value, (bool, int, float, complex)):
         return None
     if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
@@ -30,18 +30,18 @@ def instead_of_numbers(value: Any) -> str | None:
     if is_number_dtype(value.dtype):
         return None
     is_key = jnp.issubdtype(value.dtype, jax.dtypes.extended)
-    return f"{'a key of random numbers, of' if is_key else 'an array of'} dtype {value.dtype}"
+    return f"{'a random key of' if is_key else 'an array of'} dtype {value.dtype}"
 
 
 def check_numbers(value: Any, at: str, kind: type[PlaitError] = ExportError) -> None:
-    """Refuse a parameter that has no numbers to be written.
+    """Raise for a parameter that is not an array of numbers.
 
     Raises:
-        ExportError: or an error of another kind; it names the parameter.
+        ExportError: or another error type; names the parameter.
     """
     if isinstance(value, Tracer):
         raise kind(
-            "a model cannot be exported while JAX traces it",
+            "a model cannot be exported inside a JAX transform",
             at=at,
             found=describe_type(value),
             expected="an array with numbers",
@@ -54,5 +54,5 @@ def check_numbers(value: Any, at: str, kind: type[PlaitError] = ExportError) -> 
             at=at,
             found=found,
             expected="arrays of numbers",
-            do="leave out what is none, keys of random numbers too: plait.split(model, plait.Param, ...)",
+            do="remove everything else, also random keys: plait.split(model, plait.Param, ...)",
         )

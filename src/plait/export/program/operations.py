@@ -1,4 +1,4 @@
-"""The operations of a traced program, those inside its loops, branches and calls among them."""
+"""The operations of a traced program, including those inside loops, branches and calls."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ...core.tools.layer_scopes import layer_of
 
 
 def operations(jaxpr: Any, layer: str | None = None) -> Iterator[tuple[Any, str | None]]:
-    """Each operation with the path of its layer, as far as it is known; what is inside of one comes before it.
+    """Each operation with the path of its layer, if known; inner operations come before the outer one.
 
     Args:
         jaxpr: the program.
-        layer: where the program as a whole stands.
+        layer: the path of the layer that the whole program belongs to.
     """
     for eqn in jaxpr.eqns:
         inside = layer_of(eqn) or layer

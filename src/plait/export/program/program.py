@@ -1,8 +1,8 @@
-"""What is exported: a pure function of weights and inputs, all of them by name, that returns outputs by name.
+"""A program: a pure function from named weights and inputs to named outputs.
 
-A module becomes one by its structure: each variable is a *weight*, stored beside the program; or a part of the
-*state*, which goes in and comes out with every call (a cache, running statistics, random streams); or *frozen*, a
-weight whose changes are dropped. A variable that the function changes must be one of the latter two.
+A module becomes a program through its variables. Each is a *weight*, stored next to the program; or a part of the
+*state*, an input and output of every call (a cache, running statistics, random streams); or *frozen*, a weight whose
+changes are discarded. A variable that the function changes must be one of the latter two.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .weights import by_name, check_distinct, key_name, named_weights
 
 Arrays = dict[str, Any]
 OUTPUT = "y"
-SIGNATURE = "serving_default"  # what a signature is called that was given no name
+SIGNATURE = "serving_default"  # the default name of a signature
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Program:
     Attributes:
         call: the function; traceable by JAX.
         weights: arrays of numbers on the host, by name.
-        inputs: name, shape and dtype of each input, those of the state at the end.
-        state: the first values of the inputs that are state; each has an output of its name.
-        optional: weights that are left out of a file if the function does not use them.
+        inputs: name, shape and dtype of each input; state comes last.
+        state: the initial values of the inputs that are state; each has an output with its name.
+        optional: weights that are not stored if the function does not use them.
     """
 
     call: Callable[[Arrays, Arrays], Arrays]
@@ -65,10 +65,10 @@ def program_of(
     Args:
         model: a module, or ``(params, function)`` where ``function(params, *inputs)`` is pure.
         inputs: an ``InputSpec``, a shape, a sequence of ``InputSpec``s, one for each argument, or a dictionary: an
-            input goes to the argument of its name, or all of them in order if the function has other names.
+            input is passed to the argument with its name, or all in order if the function has other names.
         method: which method of the module.
         state: variables that are inputs and outputs of the program.
-        frozen: variables that stay as they are, whatever the method does to them.
+        frozen: variables whose changes are discarded.
 
     Raises:
         ArgumentTypeError: ``model`` is neither.
@@ -167,19 +167,19 @@ def _is_key(value: Any) -> bool:
 
 
 def _numbers(value: Any) -> Any:
-    """Random keys as the words they are made of; everything else as it is."""
+    """Random keys as their key data; everything else unchanged."""
     return jax.random.key_data(value) if _is_key(value) else value
 
 
 def _state_name(path: Path) -> str:
-    """A path as an identifier, which all formats take as the name of an input."""
+    """A path as an identifier, which all formats accept as the name of an input."""
     text = "_".join(map(str, path))
     text = "".join(char if char.isalnum() or char == "_" else "_" for char in text)
     return text if text.isidentifier() else f"state_{text}"
 
 
 def named_outputs(tree: Any) -> Arrays:
-    """What a function returns, by name: ``y`` for one array, keys of a dict, ``y_0`` and so on for positions."""
+    """A function's outputs by name: ``y`` for one array, the keys of a dict, ``y_0`` and so on for positions."""
     if jax.tree_util.all_leaves([tree]):
         return {OUTPUT: tree}
     found = []
@@ -193,7 +193,7 @@ def named_outputs(tree: Any) -> Arrays:
             "the exported function returns nothing",
             found=f"{tree!r}",
             expected="at least one array",
-            do="return the arrays that the file should give",
+            do="return the arrays that the file should return",
         )
     return dict(found)
 
@@ -214,9 +214,9 @@ def _check_changes(paths: list[Path], leaves: Mapping[Path, Any]) -> None:
         "the exported function changes variables of the model",
         at=listed,
         found=f"changes of {len(paths)} variables: {', '.join(kinds)}",
-        expected="a function that leaves the model as it is, or is told what to do with the changes",
+        expected="a function without changes, or state= or frozen= for them",
         do=f"export model.eval(); or state={chosen} makes them inputs and outputs, and "
-        f"frozen={chosen} drops the changes",
+        f"frozen={chosen} discards the changes",
     )
 
 

@@ -1,11 +1,11 @@
-"""The same program in operations that a converter knows.
+"""Rewrites a program to operations that a converter supports.
 
-The converters of other formats lack a few operations of JAX, or have them only where all sizes are fixed. Each has an
-equal made of operations that they have. So a program is traced, and each such operation is replaced by what a *rule*
-makes of it, in loops and branches too; every other operation stays as it is, with its place in the source.
+The converters of other formats lack a few JAX operations, or support them only with fixed sizes. Each has an equivalent
+in supported operations. So a program is traced, and *rules* replace such operations, also in loops and branches; all
+other operations are unchanged, with their source locations.
 
-A rule sees an operation, and which of its inputs are known; it returns a JAX function of the inputs, or ``None`` for
-an operation that stays.
+A rule gets an operation and its known inputs; it returns a JAX function of the inputs, or ``None`` to keep the
+operation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Rule = Callable[[Any, list[Any]], Any]  # (eqn, values of the inputs that are kn
 
 
 def rewritten(function: Callable[..., Any], rules: Mapping[str, Rule]) -> Callable[..., Any]:
-    """The function, in which the operations that ``rules`` names are replaced.
+    """The function, with operations replaced by ``rules``.
 
     Args:
         function: traceable by JAX; of arrays or pytrees of them, without static arguments.
@@ -55,9 +55,9 @@ def _closed(closed: Any, rules: Mapping[str, Rule]) -> Any:
 
 
 def _jaxpr(jaxpr: Any, rules: Mapping[str, Rule], constants: dict[Any, Any]) -> tuple[Any, list[Any]]:
-    """A program with its operations replaced, and the constants of the replacements, which it takes last."""
+    """A program with its operations replaced, and the constants of the replacements, which are its last inputs."""
     eqns: list[Any] = []
-    names: dict[Any, Any] = {}  # a variable of the old program, where the new one has another for it
+    names: dict[Any, Any] = {}  # variables of the old program that are replaced in the new one
     constvars, consts = [], []
     for eqn in jaxpr.eqns:
         eqn = eqn.replace(
@@ -85,7 +85,7 @@ def _jaxpr(jaxpr: Any, rules: Mapping[str, Rule], constants: dict[Any, Any]) -> 
 
 
 def _inside(value: Any, rules: Mapping[str, Rule]) -> Any:
-    """A parameter of an operation; programs in it (of a loop, a branch, a call) rewritten."""
+    """A parameter of an operation, with inner programs (of a loop, a branch, a call) rewritten."""
     if isinstance(value, jex.ClosedJaxpr):
         return _closed(value, rules)
     if isinstance(value, (tuple, list)) and any(isinstance(each, jex.ClosedJaxpr) for each in value):
@@ -101,11 +101,11 @@ def _abstract(var: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=var.aval.weak_type)
 
 
-MOST_CONSTANT = 1_024  # numbers; indices are few, and nothing else is asked for
+MOST_CONSTANT = 1_024  # maximum number of elements; only indices are needed, and they are few
 
 
 def _evaluate(eqn: Any, known: list[Any], constants: dict[Any, Any]) -> None:
-    """Keep what a small operation on constants gives."""
+    """Record the result of a small operation on constants."""
     sizes = [var.aval.size if all(isinstance(n, int) for n in var.aval.shape) else None for var in eqn.outvars]
     if len(sizes) != 1 or sizes[0] is None or sizes[0] > MOST_CONSTANT or any(value is None for value in known):
         return
@@ -124,7 +124,7 @@ def _stack(eqn: Any, known: list[Any]) -> Any:
 
 
 def _select_bools(eqn: Any, known: list[Any]) -> Any:
-    """A choice between truth values, which ONNX Runtime has not got, is logic."""
+    """select_n on bools, which ONNX Runtime lacks, becomes logic operations."""
     which, *cases = (var.aval for var in eqn.invars)
     if which.dtype != np.bool_ or len(cases) != 2 or cases[0].dtype != np.bool_ or which.shape != cases[0].shape:
         return None
@@ -132,7 +132,7 @@ def _select_bools(eqn: Any, known: list[Any]) -> Any:
 
 
 def _pad(eqn: Any, known: list[Any]) -> Any:
-    """Padding on the outside is put there by concatenation."""
+    """Exterior padding becomes a concatenation."""
     config = eqn.params["padding_config"]
     if any(interior or _is_negative(low) or _is_negative(high) for low, high, interior in config):
         return None
@@ -158,7 +158,7 @@ def _remainder(eqn: Any, known: list[Any]) -> Any:
 
 
 def _dilated_convolution(eqn: Any, known: list[Any]) -> Any:
-    """A transposed convolution is one over an image with zeros between its pixels, put there by hand."""
+    """A transposed convolution becomes a convolution of the image with zeros inserted between its pixels."""
     params = dict(eqn.params)
     dilation = params["lhs_dilation"]
     if all(step == 1 for step in dilation):
@@ -183,7 +183,7 @@ def _with_zeros_between(x: jax.Array, axis: int, step: int) -> jax.Array:
 
 
 def _largest(eqn: Any, known: list[Any]) -> Any:
-    """The first index of the largest number: that of the largest, or of what is not a number, by comparison."""
+    """argmax by comparison: the first index of the largest value, or of NaN."""
     (axis,), dtype = eqn.params["axes"], eqn.params["index_dtype"]
     reduce = jnp.max if eqn.primitive.name == "argmax" else jnp.min
 
@@ -202,7 +202,7 @@ MOST_TURNS = 64
 
 
 def _top(eqn: Any, known: list[Any]) -> Any:
-    """The largest few, one after the other."""
+    """top_k: the largest values, one after another."""
     k, aval = eqn.params["k"], eqn.invars[0].aval
     if k > MOST_TURNS or eqn.params.get("axis", -1) not in (-1, aval.ndim - 1) or not isinstance(aval.shape[-1], int):
         return None
@@ -225,7 +225,7 @@ def _top(eqn: Any, known: list[Any]) -> Any:
 
 
 def _grid_of_indices(eqn: Any, known: list[Any]) -> Any:
-    """Indices along one axis of an array of free sizes, from a row of them."""
+    """iota for dynamic sizes: broadcasts one row of indices."""
     shape, axis, dtype = (eqn.params[key] for key in ("shape", "dimension", "dtype"))
     if len(shape) == 1 or all(isinstance(size, int) for size in shape):
         return None
@@ -233,7 +233,7 @@ def _grid_of_indices(eqn: Any, known: list[Any]) -> Any:
 
 
 def _constant_gather(eqn: Any, known: list[Any]) -> Any:
-    """What is taken from places that are known when the file is written is a slice, or rows joined."""
+    """A gather with constant indices is a slice, or a concatenation of rows."""
     numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
     shape, axes = eqn.invars[0].aval.shape, numbers.start_index_map
     if known[1] is None or numbers.operand_batching_dims:
@@ -242,7 +242,7 @@ def _constant_gather(eqn: Any, known: list[Any]) -> Any:
     if any(sizes[axis] != shape[axis] for axis in range(len(shape)) if axis not in axes):
         return None
     for axis, places in zip(axes, np.moveaxis(starts, -1, 0), strict=True):
-        length = shape[axis] if isinstance(shape[axis], int) else 1  # a free size is at least that
+        length = shape[axis] if isinstance(shape[axis], int) else 1  # a dynamic size is at least 1
         if not isinstance(sizes[axis], int) or places.min() < 0 or places.max() + sizes[axis] > length:
             return None
     if starts.ndim == 1:
@@ -265,10 +265,10 @@ def _slices(x: jax.Array, axes: tuple[int, ...], starts: np.ndarray, sizes: tupl
 
 def _refused(eqn: Any, known: list[Any]) -> None:
     raise ExportError(
-        "LiteRT's interpreter does not run what its converter makes of an operation",
+        "LiteRT's interpreter cannot run the converted form of an operation",
         at=layer_of(eqn),
         found=f"the operation {eqn.primitive.name}",
-        expected="operations that LiteRT has built in",
+        expected="LiteRT's built-in operations",
         do="write the sum as a product with a matrix of zeros and ones, or export to another format",
     )
 

@@ -1,7 +1,7 @@
-"""Sizes that are free: one way to read them, for inputs of every kind.
+"""Parses dynamic sizes, for all kinds of inputs.
 
-A free size is a symbolic dimension of ``jax.export``. A shape in words, such as ``"batch, 2*n"``, is read by JAX itself
-into dimensions of one scope, in which equal names are equal sizes.
+A dynamic size is a symbolic dimension of ``jax.export``. JAX itself parses a symbolic shape, such as ``"batch, 2*n"``,
+to dimensions of one scope, in which equal names are equal sizes.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ FUNCTIONS = frozenset({"max", "min", "mod", "floordiv"})
 
 
 def read_sizes(shape: str | None, known: Sequence[int | None], scope: export.SymbolicScope) -> tuple[Size | None, ...]:
-    """The sizes that a shape in words gives to an array; ``None`` where neither says a size.
+    """The sizes of an array from a symbolic shape; ``None`` for sizes that are not given.
 
     Args:
-        shape: names, numbers and what follows from them; ``_`` and ``...`` take the sizes that are known, as does
-            ``None`` for all.
-        known: the sizes of the array, ``None`` where they are not known.
-        scope: where equal names are equal sizes.
+        shape: names, numbers and expressions; ``_`` and ``...`` mean the known sizes; so does ``None`` as a shape.
+        known: the sizes of the array, ``None`` if unknown.
+        scope: the scope in which equal names are equal sizes.
 
     Raises:
-        ArgumentError: it is no shape, one of another number of axes, or a number that differs from a known size.
+        ArgumentError: it is not a shape, has another number of axes, or a number that differs from a known size.
     """
-    # No name of the user's can be this size, since it lies in a scope of its own.
+    # No name of the user's can be equal to this size, since it is in a separate scope.
     (unknown,) = export.symbolic_shape("unknown")
     like: Any = tuple(unknown if size is None else size for size in known)
     try:
@@ -46,10 +45,10 @@ def read_sizes(shape: str | None, known: Sequence[int | None], scope: export.Sym
 
 
 def names_in(shape: str) -> set[str]:
-    """The names in a shape in words, those of functions among them.
+    """The names in a symbolic shape, including those of functions.
 
     Raises:
-        ArgumentError: it is no shape.
+        ArgumentError: it is not a shape.
     """
     try:
         found = {node.id for node in ast.walk(ast.parse(f"({shape})")) if isinstance(node, ast.Name)}
@@ -59,7 +58,7 @@ def names_in(shape: str) -> set[str]:
 
 
 def size_for(size: Size, numbers: Mapping[str, int]) -> int:
-    """A size for numbers in place of all names."""
+    """The value of a size for given values of all names."""
     scope = export.SymbolicScope([f"{name} == {number}" for name, number in numbers.items()])
     return int(export.symbolic_shape(str(size), scope=scope)[0])
 

@@ -1,10 +1,9 @@
-"""Which operations of a program a format cannot express, by the path of their layer.
+"""Finds the operations of a program that a format does not support, with the paths of their layers.
 
-Converters stop at the first operation they do not know, and few say where it stands. So once a conversion has failed,
-the program is taken apart: it is traced with its free sizes fixed, and each of its operations is given to the converter
-apart from the others, many at a time, then fewer where that fails. What remains is exactly what the converter refuses,
-whatever its reasons and its version. If each alone is taken, the first is looked for that is refused with those before
-it.
+Converters stop at the first unsupported operation, and few report its location. So after a conversion has failed, the
+program is traced with fixed sizes, and its operations are converted separately, in groups that are bisected if they
+fail. The result is exactly the set of operations that the converter rejects, whatever its reasons and its version. If
+each operation alone is accepted, the first one is found that fails together with those before it.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from .numbers import is_number_dtype
 from .operations import operations
 from .program import Program
 
-# Operations that only call the program inside them. Loops and branches are not among them: a converter may know all
-# that happens in a loop, and not the loop.
+# Operations that only call an inner program. Loops and branches are not included: a converter may support the body of a
+# loop, and not the loop.
 CALLS = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat", "checkpoint"}
-SIZES = (2, 8, 32, 128)  # what free sizes are; the first that the model takes
+SIZES = (2, 8, 32, 128)  # values to try for dynamic sizes; the first that the model accepts is used
 SHOWN = 12
 NO_LAYER = "the function itself"
 
@@ -38,9 +37,9 @@ class Operation:
     """One operation that cannot be converted.
 
     Attributes:
-        name: JAX's name of it.
-        layers: the paths of the layers it stands in.
-        reason: what the converter said, in one line.
+        name: its name in JAX.
+        layers: the paths of its layers.
+        reason: the converter's message, in one line.
     """
 
     name: str
@@ -73,19 +72,19 @@ def unsupported_operations(program: Program, convert: Convert) -> list[Operation
 def refusal(
     message: str, error: Exception | None, listed: list[Operation], *, expected: str, free: bool = True
 ) -> ExportError:
-    """An error that lists the operations, or has the converter's own words where none stands out.
+    """An error that lists the unsupported operations, or has the converter's message if there are none.
 
     Args:
-        message: what cannot be done.
-        error: what the converter raised.
-        listed: the operations that it refuses.
-        expected: what it takes.
-        free: whether an input has a free size, which may be what it refuses.
+        message: the first line.
+        error: the converter's exception.
+        listed: the unsupported operations.
+        expected: what the converter supports.
+        free: whether an input has a dynamic size, which may be the reason.
     """
     if not listed:
         return ExportError(
             message,
-            found=f"{_line(error)}; none of the operations is refused by itself",
+            found=f"{_line(error)}; each operation alone is supported",
             expected=expected,
             do="fix the sizes of the inputs in InputSpec, or export to another format"
             if free
@@ -99,7 +98,7 @@ def refusal(
         at=None if listed[0].layers[0] == NO_LAYER else listed[0].layers[0],
         found="\n            ".join(lines),
         expected=expected,
-        do="replace these operations in the layers named, or export to another format; StableHLO has all of them",
+        do="replace these operations in the named layers, or export to another format; StableHLO has all of them",
     )
 
 
@@ -112,7 +111,7 @@ def _with_fixed_sizes(program: Program) -> Any:
         }
         try:
             return jax.make_jaxpr(program.call)(weights, shapes)
-        except Exception:  # whatever a model raises for a size that it cannot take
+        except Exception:  # whatever a model raises for an unsupported size
             continue
     return None
 
@@ -122,17 +121,17 @@ def _can_stand_alone(eqn: Any) -> bool:
 
 
 def _is_plain(aval: Any) -> bool:
-    """Whether values of this kind can go in and out of a function; random keys cannot, in other formats."""
+    """Whether values of this kind can be inputs and outputs; random keys cannot, in other formats."""
     return hasattr(aval, "dtype") and is_number_dtype(aval.dtype)
 
 
 def _name(eqn: Any) -> str:
-    """JAX's name of an operation, or that of the function which it calls."""
+    """The name of an operation in JAX, or of the function that it calls."""
     return eqn.params.get("name", eqn.primitive.name) if eqn.primitive.name in CALLS else eqn.primitive.name
 
 
 def _refused(eqns: list[Any], convert: Convert) -> dict[int, str]:
-    """The reason for each of the operations that cannot be converted, by identity: halves of what fails, again."""
+    """The reason for each operation that cannot be converted, by identity, found by bisection."""
     if not eqns:
         return {}
     try:
@@ -146,7 +145,7 @@ def _refused(eqns: list[Any], convert: Convert) -> dict[int, str]:
 
 
 def _together(eqns: list[Any]) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruct]]:
-    """A function that does these operations, each on inputs of its own, and the shapes of all inputs."""
+    """A function with these operations, each on separate inputs, and the shapes of all inputs."""
     calls = []
     shapes: list[jax.ShapeDtypeStruct] = []
     for eqn in eqns:
@@ -168,7 +167,7 @@ def _together(eqns: list[Any]) -> tuple[Callable[..., Any], list[jax.ShapeDtypeS
 
 
 def _first_refused(closed: Any, convert: Convert) -> list[Operation]:
-    """The first operation that cannot be converted together with all those before it; none, if all can be."""
+    """The first operation that cannot be converted together with all those before it, if any."""
     eqns, shapes = closed.jaxpr.eqns, [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in closed.in_avals]
     works, fails, reason = 0, None, ""
     while works < (len(eqns) if fails is None else fails - 1):
@@ -184,7 +183,7 @@ def _first_refused(closed: Any, convert: Convert) -> list[Operation]:
 
 
 def _beginning(closed: Any, count: int) -> Callable[..., Any]:
-    """A function that does the first operations of a program and returns the results of the last of them."""
+    """A function with the first operations of a program that returns the results of the last of them."""
     jaxpr = closed.jaxpr
 
     def function(*arrays: Any) -> tuple[Any, ...]:
@@ -201,7 +200,7 @@ def _beginning(closed: Any, count: int) -> Callable[..., Any]:
 
 
 def _line(error: Any) -> str:
-    """What a converter says, without the places in source files that it says it about."""
+    """A converter's message, without source locations."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     said = next((line.rpartition("error: ")[2] for line in lines if "error: " in line), lines[0])
     return f"{type(error).__name__}: {said}"[:300]

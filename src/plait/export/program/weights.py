@@ -1,7 +1,7 @@
 """The weights as a flat dictionary: each leaf of the parameters under the name it has in the file.
 
 A name is the leaf's key path, joined by dots: ``{"encoder": {"kernel": k}}`` gives ``encoder.kernel``. The parameters
-of a flat dictionary keep their keys. Names are what a reader of the file sees, so they must differ from each other.
+of a flat dictionary keep their keys. Names identify the weights in the file, so they must be unique.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def named_weights(params: Any) -> dict[str, np.ndarray]:
 
 
 def check_distinct(names: Mapping[Any, str], kind: type[PlaitError] = ExportError) -> None:
-    """Refuse names, given by path, of which two are the same: one array would stand for both.
+    """Raise for duplicate names, given by path.
 
     Raises:
-        ExportError: or an error of another kind; it has the name and both paths.
+        ExportError: or another error type; has the name and both paths.
     """
     message = "two parameters would have the same name in the file"
     check_different(message, names.items(), "rename one of them; nested keys are joined by dots", kind)
@@ -57,7 +57,7 @@ def by_name(function: Function, params: Any) -> NamedFunction:
 
 
 def key_name(entry: Any) -> str:
-    """One step of a key path as text: a dictionary key, a position, or an attribute's name."""
+    """One entry of a key path as a string: a dictionary key, a position, or an attribute's name."""
     for attribute in ("key", "idx", "name"):
         if hasattr(entry, attribute):
             return str(getattr(entry, attribute))

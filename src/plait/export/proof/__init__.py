@@ -1,1 +1,1 @@
-"""Exported files run apart, compared with their originals, and described."""
+"""Runs exported files in separate processes, compares them with their originals, and describes them."""

@@ -1,6 +1,6 @@
-"""An exported file run where it will be used: in a fresh process that cannot import what its users may not have.
+"""Runs an exported file in a new process that cannot import packages which its users may not have.
 
-The process runs the function ``run`` of the file's format (``formats/table.py``); arrays travel as ``.npz`` files.
+The process runs the function ``run`` of the file's format (``formats/table.py``); arrays are passed as ``.npz`` files.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def run_apart(
     signature: str | None = None,
     python: str | None = None,
 ) -> list[tuple[Arrays, np.ndarray]]:
-    """The outputs of the file at ``path`` for each input, computed in a fresh process without ``row.blocked``.
+    """The outputs of the file at ``path`` for each input, computed in a new process without ``row.blocked``.
 
-    With each come the milliseconds of a few calls.
+    Each comes with the times of a few calls in milliseconds.
 
     Raises:
         ExportError: the process failed or took longer than the time limit.
@@ -61,7 +61,7 @@ def run_apart(
             ) from error
         except subprocess.TimeoutExpired as error:
             raise ExportError(
-                "the exported file took too long in its own process",
+                "the exported file took too long in a separate process",
                 at=os.fspath(path),
                 found=f"no end after {TIME_LIMIT} seconds",
                 expected="a file that loads and runs",
@@ -70,7 +70,7 @@ def run_apart(
         if done.returncode != 0:
             lines = (done.stdout + done.stderr).strip().splitlines()[-LAST_LINES:]
             raise ExportError(
-                "the exported file could not be loaded or run in its own process",
+                "the exported file could not be loaded or run in a separate process",
                 at=os.fspath(path),
                 found="\n            ".join([f"exit status {done.returncode}, after", *lines]),
                 expected=f"{with_article(row.title)} file that runs without {', '.join(row.blocked)}",

@@ -1,7 +1,7 @@
-"""Whether two sets of arrays are the same, and how far they are apart: the one comparison of this library.
+"""Compares two sets of arrays: whether they agree, and their differences.
 
-Values are compared in float64. **A value agrees with itself**: NaN with NaN, an infinity with the same infinity. NaN
-and anything else, and an infinity and anything else, are infinitely far apart, whatever the tolerance.
+Values are compared in float64. **A value agrees with itself**: NaN with NaN, an infinity with the same infinity. The
+difference of NaN and any other value, or of an infinity and any other value, is infinite and exceeds any tolerance.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def difference(result: np.ndarray, output: np.ndarray) -> np.ndarray:
 
 
 def agree(differences: np.ndarray, tolerance: Any) -> np.ndarray:
-    """Which differences are within a tolerance, one for all or one for each; what is infinitely off never is."""
+    """Which differences are within a tolerance, one for all or one for each; infinite differences never are."""
     return (differences == 0) | (np.isfinite(differences) & (differences <= tolerance))
 
 
 def tolerance_of(output: np.ndarray) -> float:
-    """The largest difference from an expected output that passes, if nothing else is asked for."""
+    """The default tolerance for an expected output."""
     if not jnp.issubdtype(output.dtype, jnp.inexact):
         return 0.0
     sizes = np.abs(wide(output))

@@ -1,4 +1,4 @@
-"""What an exported file is: its format, signatures, sizes, versions and weights, read without running it."""
+"""Describes an exported file without running it: format, signatures, sizes, versions and weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..formats.table import FORMATS, Format, exports_at
 
 
 def describe_exports(path: str | os.PathLike[str]) -> list[Description]:
-    """Every export at ``path``: one, or all those in a folder that ``save`` made.
+    """Describe every export at ``path``: one, or all in a folder that ``save`` wrote.
 
     Raises:
         ExportError: there is none, or it cannot be read.
@@ -22,7 +22,7 @@ def describe_exports(path: str | os.PathLike[str]) -> list[Description]:
 
 
 def find_exports(path: str | os.PathLike[str]) -> list[tuple[Format, Path]]:
-    """The format and place of every export at ``path``.
+    """The format and path of every export at ``path``.
 
     Raises:
         ExportError: there is none.

@@ -1,4 +1,4 @@
-"""Proof for all formats at once: every export at a path, run apart, beside the model or the bundle that plait runs."""
+"""Validates all exports at a path: runs each in a separate process, and compares it with the model or bundle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .apart import Arrays
 from .describe import find_exports
 from .report import ExportReport, validate_export
 
-SIZES = (1, 3)  # what free sizes are, in the inputs that are made up
+SIZES = (1, 3)  # values of dynamic sizes in generated inputs
 
 
 def prove(
@@ -35,24 +35,24 @@ def prove(
     seed: int = 0,
     python: str | None = None,
 ) -> tuple[list[ExportReport], list[float]]:
-    """Run every export at ``path`` in a process of its own and compare the numbers.
+    """Run every export at ``path`` in a separate process and compare the outputs.
 
     Args:
-        path: one export, or a folder that ``save`` made.
-        inputs: arrays by name, or a list of such examples; made up from the signature if left out, which needs a
-            StableHLO bundle. State that is left out starts as it is stored.
-        reference: what gives the expected outputs for inputs by name; by default the StableHLO bundle at ``path``.
+        path: one export, or a folder that ``save`` wrote.
+        inputs: arrays by name, or a list of such examples; by default generated from the signature, which needs a
+            StableHLO bundle. Omitted state has its stored initial value.
+        reference: a function from inputs by name to expected outputs; by default the StableHLO bundle at ``path``.
         signature: which function; by default the first.
         tolerance: as in ``validate_export``.
-        seed: of the inputs that are made up.
+        seed: seed of generated inputs.
         python: as in ``validate_export``.
 
     Returns:
-        A report for each export, and the milliseconds of the reference, jitted, on each example.
+        A report for each export, and the time of the jitted reference on each example in milliseconds.
 
     Raises:
-        ExportError: nothing is there, or an export does not run.
-        ArgumentError: there is nothing to compare with, or to make inputs from; or the inputs are not those of the
+        ExportError: there is no export, or one does not run.
+        ArgumentError: there is no reference, or nothing to generate inputs from; or the inputs do not match the
             signature.
     """
     exports = find_exports(path)
@@ -66,7 +66,7 @@ def prove(
             "there is nothing to compare the exports with" if call is None else "there is nothing to make inputs from",
             at=os.fspath(path),
             found=f"{', '.join(row.name for row, _ in exports)}, and no {'model' if call is None else 'inputs'}",
-            expected="a StableHLO bundle beside them, which says what goes in and what comes out",
+            expected="a StableHLO bundle in the same folder, which defines inputs and outputs",
             do="pass reference=program_of(model, inputs) and inputs={'x': x} (on the command line --inputs data.npz), "
             "or export formats=['stablehlo', ...] too",
         )
@@ -87,7 +87,7 @@ def prove(
 
 
 def _check_platform(bundle: Path) -> None:
-    """Refuse a bundle that was written for other machines than this one."""
+    """Raise for a bundle that was written for other platforms than this machine's."""
     written = stablehlo_loader.read_manifest(bundle).get("platforms", [])
     here = {"gpu": {"cuda", "rocm"}}.get(jax.default_backend(), {jax.default_backend()})
     if not here & set(written):
@@ -96,7 +96,7 @@ def _check_platform(bundle: Path) -> None:
             at=os.fspath(bundle),
             found=f"written for {', '.join(map(str, written))}",
             expected=" or ".join(sorted(here)),
-            do="prove it where it is to run, or export with platforms=('cpu', ...) too",
+            do="validate it on the machine where it will run, or export with platforms=('cpu', ...) too",
         )
 
 
@@ -104,17 +104,17 @@ def _examples(inputs: Any) -> list[dict[str, Any]]:
     several = [inputs] if isinstance(inputs, Mapping) else inputs
     if not isinstance(several, (list, tuple)) or not all(isinstance(each, Mapping) for each in several):
         raise ArgumentTypeError(
-            "inputs are arrays by name",
+            "inputs must be arrays by name",
             found=describe_type(inputs),
             expected="a dictionary, or a list of dictionaries",
             do="inputs={'x': x}",
         )
-    check_some("no example to compare", "inputs", several, "inputs={'x': x}, or leave inputs out to have them made up")
+    check_some("no example to compare", "inputs", several, "inputs={'x': x}, or omit inputs to generate them")
     return [dict(each) for each in several]
 
 
 def _completed(examples: list[Arrays], entries: Sequence[Mapping[str, Any]], state: Mapping[str, Any]) -> list[Arrays]:
-    """The examples with the first values of the state that they leave out; those that do not fit are refused."""
+    """The examples, checked, with the initial values of omitted state."""
     first = {name: np.asarray(array) for name, array in state.items()}
     examples = [{**first, **example} for example in examples]
     for example in examples:
@@ -123,15 +123,15 @@ def _completed(examples: list[Arrays], entries: Sequence[Mapping[str, Any]], sta
 
 
 def check_example(example: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse arrays that are not the inputs of a signature: other names, shapes or dtypes.
+    """Raise for arrays that do not match a signature: other names, shapes or dtypes.
 
     Raises:
-        ArgumentError: it names the input, what it is, and what it should be.
+        ArgumentError: names the input, and what was found and expected.
     """
     names = [entry["name"] for entry in entries]
     if set(example) != set(names):
         raise ArgumentError(
-            "these are not the inputs of the export",
+            "the inputs do not match the export's signature",
             found=f"arrays {', '.join(sorted(example)) or '(none)'}",
             expected=f"arrays {', '.join(names)}",
             do=f"np.savez('data.npz', {', '.join(f'{name}=...' for name in names)})",
@@ -150,7 +150,7 @@ def check_example(example: Mapping[str, Any], entries: Sequence[Mapping[str, Any
                 found=f"{array.dtype.name}[{', '.join(map(str, array.shape))}]"
                 + (f" with {', '.join(f'{name}={size}' for name, size in sizes.items())}" if sizes else ""),
                 expected=f"{entry['dtype']}[{', '.join(map(str, shape))}]",
-                do=f"give an array of this shape, or array.astype({entry['dtype']!r})",
+                do=f"pass an array of this shape, or array.astype({entry['dtype']!r})",
             )
 
 
@@ -179,7 +179,7 @@ def _milliseconds(call: Callable[[], Any]) -> float:
 
 
 def made_up(loaded: Any, seed: int) -> list[Arrays]:
-    """Random inputs for a loaded function, but for its state: normal numbers, small whole ones."""
+    """Random inputs for a loaded function, except its state: normal floats, small integers."""
     draw = np.random.default_rng(seed)
     return [
         {

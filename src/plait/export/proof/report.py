@@ -1,4 +1,4 @@
-"""Proof that an exported file runs where it will be used, and gives the same numbers."""
+"""Validates that an exported file runs without plait, and returns the same values."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .compare import agree, difference, tolerance_of
 
 @dataclasses.dataclass(frozen=True)
 class ExportReport:
-    """What a fresh process made of an exported file.
+    """The result of running an exported file in a new process.
 
-    ``passed`` says whether names, shapes and dtypes agree and every value is within the tolerance; ``detail`` says in
-    words what was compared, or what differs. The differences are over all examples; infinite where they have no
-    meaning. ``milliseconds`` is the median time of a call there, for each example.
+    ``passed`` is whether names, shapes and dtypes agree and every value is within the tolerance; ``detail`` describes
+    what was compared, or what differs. The differences are over all examples, and infinite if undefined.
+    ``milliseconds`` is the median time of a call there, for each example.
     """
 
     kind: str
@@ -34,7 +34,7 @@ class ExportReport:
     milliseconds: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON has it; an infinite difference is the text ``"inf"``."""
+        """The report as JSON; an infinite difference is the string ``"inf"``."""
         found = dataclasses.asdict(self)
         return {key: str(value) if value == float("inf") else value for key, value in found.items()}
 
@@ -49,24 +49,23 @@ def validate_export(
     signature: str | None = None,
     python: str | None = None,
 ) -> ExportReport:
-    """Run the file at ``path`` in a fresh process and compare what it returns with ``expected``.
+    """Run the file at ``path`` in a new process and compare its outputs with ``expected``.
 
     Args:
         kind: ``"saved_model"``, ``"stablehlo"``, ``"onnx"`` or ``"litert"``.
-        path: what the ``save_`` function of that kind wrote.
-        x: an input, or a list of inputs (of several batch sizes, say), which are run in the same process. Where the
-            file has several inputs, or one of another name than ``x``, a dictionary, or a list of them.
-        expected: the output for ``x``, or the list of outputs; dictionaries where there are several outputs.
-        tolerance: the largest absolute difference that passes; by default it follows from dtype and size of the values:
-            integers must be equal, and floating-point numbers may be 256 roundings of the largest value apart, or 8 if
-            they have 16 bits.
+        path: the file or folder that the ``save_`` function of that kind wrote.
+        x: an input, or a list of inputs (for example of several batch sizes), which run in the same process. For a file
+            with several inputs, or one not named ``x``: a dictionary, or a list of dictionaries.
+        expected: the output for ``x``, or the list of outputs; dictionaries if there are several outputs.
+        tolerance: the maximum absolute difference; the default depends on dtype and size of the values: integers must
+            be equal, and floats may differ by 256 roundings of the largest value, or by 8 if they have 16 bits.
         signature: which function of the file; by default its first.
-        python: the interpreter that runs it, such as that of an environment with an older TensorFlow; by default this
+        python: the interpreter that runs it, for example of an environment with an older TensorFlow; by default this
             one. It needs NumPy and the packages of the format.
 
     Raises:
         ArgumentError: an unknown kind, or lists of different lengths.
-        ExportError: the file could not be loaded or run; the message has the last lines of the process.
+        ExportError: the file could not be loaded or run; has the last lines of the process's output.
     """
     check_known("there is no export of this kind", [kind], FORMATS, "validate_export('stablehlo', path, x, y)")
     inputs, outputs = _examples(x, "x"), _examples(expected, "y")
@@ -74,7 +73,7 @@ def validate_export(
         raise ArgumentError(
             "each input needs its expected output",
             found=f"{len(inputs)} inputs, {len(outputs)} outputs",
-            expected="two lists of one length, or two arrays",
+            expected="two lists of equal length, or two arrays",
             do="validate_export(kind, path, [x1, x2], [y1, y2])",
         )
     results = run_apart(FORMATS[kind], path, inputs, signature=signature, python=python)

@@ -1,1 +1,1 @@
-"""What SavedModels and LiteRT files share: names, readers, and the operation that calls a function."""
+"""Shared by SavedModels and LiteRT files: names, readers, and the operation that calls a function."""

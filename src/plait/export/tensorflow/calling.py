@@ -14,12 +14,12 @@ from ...errors import ExportError
 from .portable import serialize_for
 from .readers import Reader
 
-# What jaxlib's own libraries compute; TensorFlow has not got them.
+# Functions of jaxlib's own libraries, which TensorFlow lacks.
 _FOREIGN = re.compile(r"custom_call @((?:lapack|blas|cusolver|cublas|cusparse|cudnn|cu|hip\w*|rocm)_\w+)")
 
 
 def foreign_calls(exported: jax.export.Exported) -> list[str]:
-    """The calls of an exported function to libraries that come with JAX alone, such as ``lapack_sgetrf_ffi``."""
+    """The calls of an exported function to libraries that only JAX has, such as ``lapack_sgetrf_ffi``."""
     return sorted(set(_FOREIGN.findall(exported.mlir_module())))
 
 
@@ -27,15 +27,15 @@ def without_foreign_calls(exported: jax.export.Exported) -> jax.export.Exported:
     """The function as it is.
 
     Raises:
-        ExportError: it calls libraries that come with JAX alone.
+        ExportError: it calls libraries that only JAX has.
     """
     foreign = foreign_calls(exported)
     if foreign:
         raise ExportError(
             "TensorFlow cannot run the function",
-            found=f"calls of {', '.join(foreign)}, which come with JAX alone",
-            expected="operations of XLA",
-            do="leave out what jax.numpy.linalg and jax.scipy.linalg compute by LAPACK, such as solve, qr and eigh",
+            found=f"calls of {', '.join(foreign)}, which only JAX has",
+            expected="XLA operations",
+            do="avoid functions of jax.numpy.linalg and jax.scipy.linalg that use LAPACK, such as solve, qr and eigh",
         )
     return exported
 
@@ -43,14 +43,14 @@ def without_foreign_calls(exported: jax.export.Exported) -> jax.export.Exported:
 def call_exported(tf: Any, exported: jax.export.Exported, tensors: Sequence[Any], reader: Reader) -> list[Any]:
     """The outputs of an exported function as TensorFlow operations; TensorFlow writes platforms in capitals.
 
-    The calling convention is named as old as the reader needs it. What versions 9 and 10 added to version 8 are side
-    effects and partitions, which these functions have not got: callbacks are refused, and there is one device.
+    The calling convention is the version that the reader supports. Versions 9 and 10 added side effects and partitions
+    to version 8. These functions have neither: callbacks raise, and there is one device.
 
     Args:
         tf: TensorFlow.
         exported: the function.
         tensors: its arguments, flat, in the order of its own flattening.
-        reader: what will run them.
+        reader: the reader that will run them.
     """
     if not exported.out_avals:
         return []

@@ -1,7 +1,7 @@
-"""A JAX function called from TensorFlow: one ``XlaCallModule`` operation, with another for its gradient.
+"""Calls a JAX function from TensorFlow: one ``XlaCallModule`` operation, and another for its gradient.
 
-The function is lowered when TensorFlow traces the caller, for the shapes it finds there. Its parameters are arguments
-of the operation, never constants in it. The gradient is ``jax.vjp`` of the same function, lowered in the same way, so
+The function is lowered when TensorFlow traces the caller, for the shapes in that trace. Its parameters are arguments of
+the operation, never constants in it. The gradient is ``jax.vjp`` of the same function, lowered in the same way, so
 ``tf.GradientTape`` gets JAX's derivative, also through a SavedModel that was saved with its custom gradients.
 """
 
@@ -31,8 +31,8 @@ class CallOptions:
     Attributes:
         with_gradient: whether TensorFlow may differentiate it.
         platforms: where it can run.
-        disabled_checks: safety checks of ``jax.export`` to leave out.
-        reader: what will run it; ``None`` for that of the model which is being written.
+        disabled_checks: safety checks of ``jax.export`` to disable.
+        reader: the reader that will run it; ``None`` means that of the model being written.
     """
 
     with_gradient: bool = False
@@ -56,7 +56,7 @@ def call_from_tensorflow(
         variables: a TensorFlow variable (or tensor) for each leaf of the parameters.
         params_def: the structure of the parameters.
         x: a pytree of tensors.
-        shapes: what JAX traces for each leaf of ``x``; free sizes are symbolic.
+        shapes: the traced shape of each leaf of ``x``; dynamic sizes are symbolic.
         options: how the function is converted.
     """
     tf = require("tensorflow", extra="tensorflow", purpose="to convert a function")
@@ -85,13 +85,13 @@ def _call(tf: Any, flat: Callable[..., list[Any]], tensors: list[Any], specs: li
         return call_exported(tf, without_foreign_calls(exported), tensors, reader)
 
     exported = lower(flat, *specs)
-    # TensorFlow has 64-bit tensors where JAX, unless told, has none.
+    # TensorFlow has 64-bit tensors; JAX, by default, does not.
     tensors = [tf.cast(tensor, spec.dtype.name) for tensor, spec in zip(tensors, specs, strict=True)]
     if not options.with_gradient:
         message = "this method was converted with with_gradient=False: none of its parameters is trainable"
         return _without_gradient(tf, operation(exported, tensors), message)
 
-    # A cotangent is passed for each real output, and wanted for each real input.
+    # A cotangent is passed for each real output, and returned for each real input.
     smooth_in = [index for index, spec in enumerate(specs) if _is_smooth(spec.dtype)]
     smooth_out = [index for index, aval in enumerate(exported.out_avals) if _is_smooth(aval.dtype)]
 
@@ -114,7 +114,7 @@ def _call(tf: Any, flat: Callable[..., list[Any]], tensors: list[Any], specs: li
                 more_specs = [*specs, *(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)]
                 more = [*arguments, *(cotangents[index] for index in smooth_out)]
                 # A gradient of the gradient would not be saved with the model, so there is none before saving either.
-                message = "a gradient of a gradient of a converted method was asked for, and only JAX can give it"
+                message = "second-order gradients of a converted method are not supported in TensorFlow, only in JAX"
                 values = _without_gradient(tf, operation(lower(pull_back, *more_specs), more), message)
                 for index, value in zip(smooth_in, values, strict=True):
                     found[index] = value
@@ -135,10 +135,10 @@ def _is_smooth(dtype: Any) -> bool:
 
 
 def check_tensor(tf: Any, leaf: Any) -> None:
-    """Refuse what is neither a tensor of numbers nor an array of them.
+    """Raise for a value that is not a tensor or array of numbers.
 
     Raises:
-        ArgumentTypeError: it says what was found.
+        ArgumentTypeError: names what was found.
     """
     found = instead_of_numbers(leaf)
     if tf.is_tensor(leaf):
@@ -149,10 +149,10 @@ def check_tensor(tf: Any, leaf: Any) -> None:
             "a method takes a pytree of tensors of numbers",
             found=found,
             expected="tensors of numbers",
-            do="turn the inputs into one pytree of tensors in tf_preprocessor",
+            do="convert the inputs to one pytree of tensors in tf_preprocessor",
         )
 
 
 def dtype_in_jax(tensor: Any) -> np.dtype:
-    """The dtype that JAX computes with; unless told, it has no 64 bits."""
+    """The dtype that JAX computes with; by default it has no 64-bit dtypes."""
     return jax.dtypes.canonicalize_dtype(tensor.dtype.as_numpy_dtype)

@@ -1,4 +1,4 @@
-"""What the TensorFlow variable of a parameter is called: its key path joined by dots, with ``_`` for each ``~``."""
+"""Names of TensorFlow variables: a parameter's key path joined by dots, with ``_`` for each ``~``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SAVABLE = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 def variable_names(params: Any) -> list[str]:
     """The name of each leaf's variable, in the order of the leaves.
 
-    A tree with a node that gives no key paths has no names to offer: all leaves are then numbered, with a warning.
+    If a node has no key paths, all leaves are numbered instead, with a warning.
     """
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
     if any(isinstance(entry, jax.tree_util.FlattenedIndexKey) for path in paths for entry in path):
@@ -28,7 +28,7 @@ def variable_names(params: Any) -> list[str]:
             stacklevel=3,
         )
         return [f"jax_param_{index}" for index in range(len(paths))]
-    # A tree that is one bare leaf has a path of no entries.
+    # The path of a single bare leaf is empty.
     return [variable_name(".".join(map(key_name, path))) or "jax_param_0" for path in paths]
 
 
@@ -38,25 +38,25 @@ def variable_name(name: str) -> str:
 
 
 def is_savable(name: str) -> bool:
-    """Whether TensorFlow can save a variable of this name; it would refuse only after all the work is done."""
+    """Whether TensorFlow can save a variable with this name; it would raise only at the end."""
     return _SAVABLE.fullmatch(name) is not None
 
 
 def check_savable(names: Mapping[str, str], kind: type[PlaitError] = ExportError) -> None:
-    """Refuse names of variables that TensorFlow cannot save, or of which two are the same.
+    """Raise for variable names that TensorFlow cannot save, and for duplicates.
 
     Args:
         names: the names, by the paths of the parameters.
-        kind: of the error.
+        kind: the error type.
 
     Raises:
-        ExportError: or an error of another kind; it has the name and the paths.
+        ExportError: or another error type; has the name and the paths.
     """
     check_distinct(names, kind)
     for path, name in names.items():
         if not is_savable(name):
             raise kind(
-                "TensorFlow cannot save a variable of this name",
+                "TensorFlow cannot save a variable with this name",
                 at=path,
                 found=f"the variable name {name!r}",
                 expected="a letter, digit or dot first, then letters, digits and any of _ . / > -",

@@ -1,21 +1,21 @@
-"""StableHLO written in the version that its reader understands.
+"""Converts StableHLO to the version that its reader supports.
 
 ``jax.export`` serialises StableHLO for readers that are at most a few weeks older than JAX. A TensorFlow release is
-often older than that, and then a SavedModel, correct in itself, fails when it is loaded or run:
+often older, and then a valid SavedModel fails when it is loaded or run:
 
     unregistered operation 'vhlo.composite_v2' found in dialect ('vhlo')
     failed to deserialize portable artifact using StableHLO_v1.13.7
 
-The reader isn't asked by JAX, but it can be (``readers.py``). So the module is read back with JAX's library, and
-written again for the smaller of the two versions. StableHLO promises that a reader understands whatever was written for
-its version, and an operation that the older version cannot express is an error here, at writing, not at the reader's.
+JAX does not query the reader, but ``readers.py`` can. So the module is parsed with JAX's library, and serialised again
+for the older of the two versions. StableHLO guarantees that a reader can read modules of its version. An operation that
+the older version lacks raises here, when the file is written, and not in the reader.
 
-Two things need more than another number. Where an operation comes from (file, lines and columns) is written in a way
-that readers before StableHLO 1.9 stumble over: ``unknown attribute code: 22``. They get modules without such places.
-And one kind of operation: a *composite* (``top_k``, for example) is a call with a name that
-compilers may recognise; its meaning is a private function of the same module. TensorFlow refines free sizes by
-following calls, and does not follow composites, so a model with a free batch size and a composite would fail when it
-is run. Composites are therefore turned into the calls they stand for. Nothing is lost but the hint.
+Two things need more than another version number. First, source locations (file, lines and columns) have a form that
+readers before StableHLO 1.9 reject: ``unknown attribute code: 22``. Their modules have no locations. Second, a
+*composite* (``top_k``, for example) is a named call that compilers may recognise; its definition is a private function
+of the same module. TensorFlow refines dynamic sizes through calls, but not through composites, so a model with a
+dynamic batch size and a composite would fail at run time. Composites are therefore replaced by plain calls, which only
+loses the hint.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from ...errors import ExportError
 
 PLACES_SINCE = "1.9.0"  # TensorFlow 2.19 has 1.9.1 and reads ranges of lines, 2.18 has 1.7.3 and does not
 
-# Rejected: patching the version that jax.export asks for. The constant is private and is chosen in compiled code, and
-# a patch would hold for the whole process.
+# Rejected: patching the version that jax.export requests. The constant is private and chosen in compiled code, and a
+# patch would affect the whole process.
 
 
 def current_version() -> str:
@@ -44,14 +44,14 @@ def is_older(version: str, other: str) -> bool:
 
 
 def serialize_for(version: str, artifact: bytes) -> bytes:
-    """The portable artifact ``artifact``, written again for readers of StableHLO ``version`` and newer.
+    """Serialise ``artifact`` again, for readers of StableHLO ``version`` and newer.
 
     Args:
         version: ``"major.minor.patch"``. A version newer than JAX's own means JAX's own.
-        artifact: what ``jax.export`` calls ``mlir_module_serialized``.
+        artifact: the ``mlir_module_serialized`` of ``jax.export``.
 
     Raises:
-        ExportError: the module uses something that ``version`` cannot express.
+        ExportError: the module uses a feature that ``version`` lacks.
     """
     target = _dialect.get_smaller_version(version, _dialect.get_current_version())
     with ir.Context() as context:

@@ -1,7 +1,6 @@
-"""Who will read a SavedModel: which StableHLO it understands, and which calling convention of ``jax.export``.
+"""Readers of SavedModels: the StableHLO version and the ``jax.export`` calling convention that they support.
 
-Both are facts of a TensorFlow release. The installed one is asked; of older ones the table has the answers that they
-gave when they were asked in the same way.
+Both depend on the TensorFlow release. The installed one is queried; the table has the same information for older ones.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from .portable import current_version, is_older
 
 
 class Reader(NamedTuple):
-    """What a reader understands.
+    """The versions that a reader supports.
 
     Attributes:
         stablehlo: the newest version, ``"major.minor.patch"``.
@@ -45,11 +44,11 @@ TENSORFLOW = {
 
 
 def installed_tensorflow() -> Reader:
-    """What the installed TensorFlow reads.
+    """The versions that the installed TensorFlow supports.
 
     Raises:
         MissingDependencyError: TensorFlow is not installed.
-        ExportError: this TensorFlow cannot be asked.
+        ExportError: this TensorFlow does not report them.
     """
     tensorflow = require("tensorflow", extra="tensorflow", purpose="to write a SavedModel")
     try:
@@ -58,7 +57,7 @@ def installed_tensorflow() -> Reader:
         return Reader(stablehlo.get_current_version(), xla.call_module_maximum_supported_version())
     except (ImportError, AttributeError) as error:
         raise ExportError(
-            "TensorFlow does not tell which StableHLO version it reads",
+            "TensorFlow does not report which StableHLO version it supports",
             found=f"TensorFlow {tensorflow.__version__}: {error}",
             expected="a TensorFlow with tensorflow.compiler.mlir.stablehlo",
             do="pip install 'plait[tensorflow]'",
@@ -66,14 +65,14 @@ def installed_tensorflow() -> Reader:
 
 
 def reader_of(target: str | None) -> Reader:
-    """What the named reader understands.
+    """The versions that the given reader supports.
 
     Args:
-        target: ``"tensorflow==2.16"``, or a StableHLO version such as ``"1.9.0"``, which stands for the oldest
-            TensorFlow that reads it; ``None`` for the installed TensorFlow.
+        target: ``"tensorflow==2.16"``, or a StableHLO version such as ``"1.9.0"``, which means the oldest TensorFlow
+            that supports it; ``None`` means the installed TensorFlow.
 
     Raises:
-        ArgumentError: it is neither, is too old, or is newer than what this JAX writes.
+        ArgumentError: it is neither, is too old, or is newer than this JAX's version.
     """
     if target is None:
         return installed_tensorflow()
@@ -90,7 +89,7 @@ def reader_of(target: str | None) -> Reader:
         "a SavedModel cannot be written for this target",
         found=f"target={target!r}",
         expected=f"'tensorflow==2.14' or newer, or a StableHLO version such as '1.9.0', at most {current_version()}",
-        do="target='tensorflow==2.16', or leave it out for the TensorFlow that is installed",
+        do="target='tensorflow==2.16', or omit it for the installed TensorFlow",
     )
 
 
@@ -99,7 +98,7 @@ _of_the_model: contextvars.ContextVar[Reader | None] = contextvars.ContextVar("r
 
 @contextlib.contextmanager
 def written_for(reader: Reader) -> Iterator[None]:
-    """Within ``with``, what is traced is a part of a model for this reader."""
+    """Inside ``with``, traced functions are part of a model for this reader."""
     token = _of_the_model.set(reader)
     try:
         yield
@@ -108,5 +107,5 @@ def written_for(reader: Reader) -> Iterator[None]:
 
 
 def current_reader() -> Reader:
-    """The reader of the model that is being written; the installed TensorFlow where none is."""
+    """The reader of the model being written; the installed TensorFlow if there is none."""
     return _of_the_model.get() or installed_tensorflow()
