@@ -41,7 +41,7 @@ from .table import print_table
 
 CHECKPOINTS, OPTIONS, SAMPLE = "checkpoints", "options.json", "sample.txt"
 WARM_UP = 50  # steps
-EMA_DECAY = 0.98
+EMA_DECAY = 0.95
 GLANCE = 1 << 15  # bytes of the held-out text that an evaluation during training looks at
 PROMPT = b"def read_lines(path):\n    "
 
