@@ -19,6 +19,7 @@ from .checks import check_known, check_some
 from .input_spec import symbolic
 from .operations import operations
 from .program import Arrays, Program
+from .rewriting import NO_MESH, without_layouts
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 KNOWN_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -75,7 +76,7 @@ def export_program(program: Program, platforms: Sequence[str] = PLATFORMS) -> tu
     """The program as ``jax.export`` has it, and the program without optional weights that it does not use.
 
     Raises:
-        ExportError: it cannot be traced or lowered, or is laid out over several devices.
+        ExportError: it cannot be traced or lowered, or computes with several devices.
     """
     program, _ = traced_program(program)
     return lowered(program.call, _shapes(program), symbolic(program.inputs), platforms=platforms), program
@@ -89,6 +90,9 @@ def lowered(
 ) -> jax.export.Exported:
     """A function of pytrees of arrays as ``jax.export`` has it: the one way from JAX to a file.
 
+    A file is a program for one device. Where the function says only how arrays are laid out over several, as
+    ``jax.jit(..., in_shardings=...)`` and sharding constraints do, that is left out: it changes no value.
+
     Args:
         function: traceable by JAX.
         shapes: its arguments as ``jax.ShapeDtypeStruct``; free sizes are symbolic.
@@ -96,20 +100,35 @@ def lowered(
         disabled_checks: safety checks of ``jax.export`` to leave out.
 
     Raises:
-        ExportError: it was traced for several devices, or calls back into Python.
+        ExportError: it computes with several devices, or calls back into Python.
     """
+    exported = _exported(function, shapes, platforms, disabled_checks)
+    if exported.nr_devices == 1:
+        return exported
+    reason = None
+    try:
+        alone = without_layouts(function, *shapes)
+        with jax.set_mesh(NO_MESH):
+            alone = _exported(alone, shapes, platforms, disabled_checks)
+        if alone.nr_devices == 1:
+            return alone
+    except ValueError as error:  # an array on a mesh with explicit axes, which its type names
+        reason = error
+    raise ExportError(
+        "the function computes with several devices",
+        found=f"{exported.nr_devices} devices",
+        expected="a function for one device; where arrays only lie on several, that is left out",
+        do="leave shard_map and meshes with explicit axes out of the exported function",
+    ) from reason
+
+
+def _exported(
+    function: Callable[..., Any], shapes: Sequence[Any], platforms: Sequence[str], disabled_checks: Sequence[Any]
+) -> jax.export.Exported:
     # Arguments that are not used are kept: an input may be the only one to tell a symbolic size.
     jitted = jax.jit(function, keep_unused=True)
     _traced(jitted, *shapes)
-    exported = jax.export.export(jitted, platforms=tuple(platforms), disabled_checks=disabled_checks)(*shapes)
-    if exported.nr_devices != 1:
-        raise ExportError(
-            "the function was traced for several devices",
-            found=f"{exported.nr_devices} devices",
-            expected="a function for one device",
-            do="leave sharding constraints and meshes out of the exported function",
-        )
-    return exported
+    return jax.export.export(jitted, platforms=tuple(platforms), disabled_checks=disabled_checks)(*shapes)
 
 
 def _traced(jitted: Any, *shapes: Any) -> Any:

@@ -1,8 +1,9 @@
-"""The same program in operations that a converter knows.
+"""The same program in operations that a converter knows, or without what has no meaning in a file.
 
 The converters of other formats lack a few operations of JAX, or have them only where all sizes are fixed. Each has an
-equal made of operations that they have. So a program is traced, and each such operation is replaced by what a *rule*
-makes of it, in loops and branches too; every other operation stays as it is, with its place in the source.
+equal made of operations that they have. How arrays lie over the devices of a mesh means nothing to a file. So a program
+is traced, and each such operation is replaced by what a *rule* makes of it, in loops and branches too; every other
+operation stays as it is, with its place in the source.
 
 A rule sees an operation, and which of its inputs are known; it returns a JAX function of the inputs, or ``None`` for
 an operation that stays.
@@ -39,10 +40,34 @@ def rewritten(function: Callable[..., Any], rules: Mapping[str, Rule]) -> Callab
     """
 
     def call(*arguments: Any) -> Any:
-        leaves, tree = jax.tree.flatten(arguments)
-        shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
-        closed, out = jax.make_jaxpr(function, return_shape=True)(*jax.tree.unflatten(tree, shapes))
-        outputs = jex.jaxpr_as_fun(_closed(closed, rules))(*leaves)
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arguments)
+        closed, out = jax.make_jaxpr(function, return_shape=True)(*shapes)
+        return _as_function(_closed(closed, rules), out)(*arguments)
+
+    return call
+
+
+NO_MESH = jax.sharding.Mesh(np.empty((), object), ())
+
+
+def without_layouts(function: Callable[..., Any], *shapes: Any) -> Callable[..., Any]:
+    """The function without what says where its arrays lie on the devices of a mesh, which changes no value.
+
+    Args:
+        function: traceable by JAX; of pytrees of arrays.
+        shapes: its arguments as ``jax.ShapeDtypeStruct``. A mesh that is in force says what its layouts mean, and the
+            function that is returned is to be called where none is: ``jax.set_mesh(NO_MESH)``.
+    """
+    closed, out = jax.make_jaxpr(function, return_shape=True)(*shapes)
+    with jax.set_mesh(NO_MESH):
+        return _as_function(_closed(closed, FOR_ONE_DEVICE), out)
+
+
+def _as_function(closed: Any, out: Any) -> Callable[..., Any]:
+    """A program as a function that returns trees like ``out``."""
+
+    def call(*arguments: Any) -> Any:
+        outputs = jex.jaxpr_as_fun(closed)(*jax.tree.leaves(arguments))
         return jax.tree.unflatten(jax.tree.structure(out), outputs)
 
     return call
@@ -273,6 +298,20 @@ def _refused(eqn: Any, known: list[Any]) -> None:
     )
 
 
+def _anywhere(eqn: Any, known: list[Any]) -> Any:
+    """A constraint on where a value lies."""
+    return lambda x: x
+
+
+def _jit_anywhere(eqn: Any, known: list[Any]) -> Any:
+    """A jitted function whose arguments and results lie anywhere."""
+    shardings = (*eqn.params["in_shardings"], *eqn.params["out_shardings"])
+    if eqn.params["ctx_mesh"].empty and not any(isinstance(each, jax.sharding.Sharding) for each in shardings):
+        return None
+    return jax.jit(jex.jaxpr_as_fun(eqn.params["jaxpr"]))
+
+
+FOR_ONE_DEVICE: dict[str, Rule] = {"sharding_constraint": _anywhere, "jit": _jit_anywhere}
 FOR_ONNX: dict[str, Rule] = {
     "stack": _stack,
     "select_n": _select_bools,
