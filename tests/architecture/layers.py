@@ -34,9 +34,9 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "transforms/jit": ("shardings", "compiled", "dispatch", "stages", "shapes", "function"),
     "transforms": (
-        "axis_names", "selections", "autodiff", "output_gradients", "tangent_trees", "tangents", "rule_calls",
-        "rule_cotangents", "custom_rules", "batching", "loops", "branches", "sharded", "remat", "rng_splits",
-        "lax_map",
+        "axis_names", "selections", "autodiff", "output_gradients", "tangent_trees", "tangents", "jacobians",
+        "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "branches", "sharded", "remat",
+        "rng_splits", "lax_map",
     ),
     "partitioning": (
         "axis_rules", "mesh", "specs", "shardings", "creation", "activations", "recipes", "rule_checks",
@@ -67,8 +67,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "matching", "conversion", "torch_weights",
     ),
     "export/program": (
-        "checks", "numbers", "weights", "sizes", "input_spec", "arguments", "program", "operations", "lowering",
-        "rewriting", "unsupported",
+        "checks", "numbers", "weights", "sizes", "input_spec", "arguments", "program", "operations", "rewriting",
+        "lowering", "unsupported",
     ),
     "export/tensorflow": ("names", "portable", "readers", "calling", "functions"),
     "export/formats": (
