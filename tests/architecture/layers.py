@@ -61,7 +61,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "linen", "rngs", "lazy", "init_apply", "stored_modules", "scope", "to_nnx", "linen_wrapper", "as_linen",
     ),
     "bridge/module": ("running", "children", "compact_module"),
-    "bridge": ("interop", "partitioning"),
+    "bridge": ("interop", "partitioning", "numpyro_modules"),
     "convert": (
         "linen_bytes", "sources", "name_map", "layouts", "torch_layouts", "linen_layouts", "counterparts", "report",
         "matching", "conversion", "torch_weights",
@@ -118,7 +118,15 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "bridge/wrappers": CORE | TRANSFORMS | {"partitioning", "bridge/variables"},
     "bridge/module": CORE | {"partitioning", "bridge/variables", "bridge/wrappers"},
     # The names of convert are found in bridge too.
-    "bridge": CORE | {"partitioning", "bridge/variables", "bridge/wrappers", "bridge/module", "convert"},
+    "bridge": CORE
+    | TRANSFORMS
+    | {
+        "partitioning",
+        "bridge/variables",
+        "bridge/wrappers",
+        "bridge/module",
+        "convert",
+    },
     # It states layouts of the standard layers, and reads files in the formats of checkpoint/.
     "convert": CORE | TRANSFORMS | {"partitioning", "nn", "checkpoint"},
     "export/program": CORE,
@@ -147,6 +155,7 @@ OWNERS: dict[str, frozenset[str]] = {
     "safetensors": frozenset({"checkpoint", "export/formats"}),
     "flax": frozenset({"bridge/wrappers", "bridge"}),
     "libcst": frozenset({"migrate"}),
+    "numpyro": frozenset({"bridge"}),
     "msgpack": frozenset({"convert"}),
     "tensorflow": frozenset({"export/formats"}),
     "jax2onnx": frozenset({"export/formats"}),
