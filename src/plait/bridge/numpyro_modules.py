@@ -221,14 +221,16 @@ def _begin_anew(module: Any, key: Any) -> None:
 def _prior_of(dist: Any, prior: Any, path: Path, leaf: Any) -> Any:
     """The distribution of one parameter, with its shape; ``None`` where a mapping has none."""
     shape = tuple(jax.numpy.shape(_raw(leaf)))
+    found: Any
     if isinstance(prior, Mapping):
         matching = (value for key, value in prior.items() if _predicate(key)(path, leaf))
         found = next(matching, None)
         if found is None:
             return None
     else:
-        is_function = callable(prior) and not isinstance(prior, dist.Distribution)
-        found = prior(describe_path(path), shape) if is_function else prior
+        found = prior
+        if callable(prior) and not isinstance(prior, dist.Distribution):
+            found = prior(describe_path(path), shape)
     if not isinstance(found, dist.Distribution):
         raise ArgumentTypeError(
             "a prior is no distribution",
