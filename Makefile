@@ -153,11 +153,13 @@ $(VENV)/tensorflow-%/stamp: | $(BIN)/python
 	@touch $@
 
 # What the packages need of their own is theirs to choose; JAX, NumPy and what plait needs are those of the lock.
-$(DOWNSTREAM)/stamp: pyproject.toml tests/downstream/requirements.txt | $(BIN)/python
+$(DOWNSTREAM)/stamp: pyproject.toml $(wildcard tests/downstream/*.txt) | $(BIN)/python
 	$(PYTHON) -m venv --clear $(DOWNSTREAM)
 	grep -iE '^(jax|jaxlib|numpy|optax|orbax-checkpoint|flax)==' requirements.lock > $(DOWNSTREAM)/constraints.txt
 	$(DOWNSTREAM)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(DOWNSTREAM)/constraints.txt \
 	  --requirement tests/downstream/requirements.txt --editable . absl-py beartype 'pytest>=8.3'
+	$(DOWNSTREAM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  --requirement tests/downstream/without_dependencies.txt
 	@touch $@
 
 # No lock here: the newest release of everything. jax2onnx holds JAX back, so ONNX stays out.

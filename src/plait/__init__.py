@@ -238,6 +238,10 @@ from .compat.transforms import checkify as checkify
 from .compat.transforms import eval_shape as eval_shape
 from .compat.transforms import make_jaxpr as make_jaxpr
 from .compat.transforms import shard_map as shard_map
+from .compat.transforms import hessian as hessian
+from .compat.transforms import hvp as hvp
+from .compat.transforms import jacfwd as jacfwd
+from .compat.transforms import jacrev as jacrev
 from .compat.transforms import jvp as jvp
 from .compat.transforms import linearize as linearize
 from .compat.transforms import vjp as vjp

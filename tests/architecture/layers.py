@@ -34,9 +34,9 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "transforms/jit": ("shardings", "compiled", "dispatch", "stages", "shapes", "function"),
     "transforms": (
-        "axis_names", "selections", "autodiff", "output_gradients", "tangent_trees", "tangents", "rule_calls",
-        "rule_cotangents", "custom_rules", "batching", "loops", "branches", "sharded", "remat", "rng_splits",
-        "lax_map",
+        "axis_names", "selections", "autodiff", "output_gradients", "tangent_trees", "tangents", "jacobians",
+        "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "branches", "sharded", "remat",
+        "rng_splits", "lax_map",
     ),
     "partitioning": (
         "axis_rules", "mesh", "specs", "shardings", "creation", "activations", "recipes", "rule_checks",
@@ -61,14 +61,14 @@ FILES: dict[str, tuple[str, ...]] = {
         "linen", "rngs", "lazy", "init_apply", "stored_modules", "scope", "to_nnx", "linen_wrapper", "as_linen",
     ),
     "bridge/module": ("running", "children", "compact_module"),
-    "bridge": ("interop", "partitioning"),
+    "bridge": ("interop", "partitioning", "numpyro_modules"),
     "convert": (
         "linen_bytes", "sources", "name_map", "layouts", "torch_layouts", "linen_layouts", "counterparts", "report",
         "matching", "conversion", "torch_weights",
     ),
     "export/program": (
-        "checks", "numbers", "weights", "sizes", "input_spec", "arguments", "program", "operations", "lowering",
-        "rewriting", "unsupported",
+        "checks", "numbers", "weights", "sizes", "input_spec", "arguments", "program", "operations", "rewriting",
+        "lowering", "unsupported",
     ),
     "export/tensorflow": ("names", "portable", "readers", "calling", "functions"),
     "export/formats": (
@@ -118,7 +118,15 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "bridge/wrappers": CORE | TRANSFORMS | {"partitioning", "bridge/variables"},
     "bridge/module": CORE | {"partitioning", "bridge/variables", "bridge/wrappers"},
     # The names of convert are found in bridge too.
-    "bridge": CORE | {"partitioning", "bridge/variables", "bridge/wrappers", "bridge/module", "convert"},
+    "bridge": CORE
+    | TRANSFORMS
+    | {
+        "partitioning",
+        "bridge/variables",
+        "bridge/wrappers",
+        "bridge/module",
+        "convert",
+    },
     # It states layouts of the standard layers, and reads files in the formats of checkpoint/.
     "convert": CORE | TRANSFORMS | {"partitioning", "nn", "checkpoint"},
     "export/program": CORE,
@@ -147,6 +155,7 @@ OWNERS: dict[str, frozenset[str]] = {
     "safetensors": frozenset({"checkpoint", "export/formats"}),
     "flax": frozenset({"bridge/wrappers", "bridge"}),
     "libcst": frozenset({"migrate"}),
+    "numpyro": frozenset({"bridge"}),
     "msgpack": frozenset({"convert"}),
     "tensorflow": frozenset({"export/formats"}),
     "jax2onnx": frozenset({"export/formats"}),

@@ -169,3 +169,24 @@ def test_an_equal_call_is_traced_no_more_often_than_by_jax(transform):
 def test_nothing_leaks(transform):
     with jax.checking_leaks():
         transform.run(step)(make_model(), jnp.float32(3))
+
+
+class Comparing(plait.Param):
+    """A variable of a library that has its own idea of equality, as Keras has: elementwise, and of arrays alone."""
+
+    def __eq__(self, other):
+        if not isinstance(other, (jax.Array, Comparing)):
+            raise TypeError("compared with something else than an array")
+        return self[...] == other
+
+    __hash__ = plait.Param.__hash__
+
+
+@each
+def test_a_variable_is_never_asked_whether_it_equals_another_object(transform):
+    """What is the same object is told by identity."""
+    model = make_model()
+    model.inner.w, model.inner.again = Comparing(jnp.float32(2)), Comparing(jnp.float32(2))
+    transform.run(step)(model, jnp.float32(3))
+    plait.jit(lambda model: (transform.run(step)(model, jnp.float32(3)), None)[1])(model)
+    assert model.inner.n[...] == (2 if transform.writes else 0)

@@ -58,6 +58,25 @@ def linearize(f):
     return lambda model, x: plait.linearize(f, model, x)[0]
 
 
+def jacrev(f):
+    return plait.jacrev(f)
+
+
+def jacfwd(f):
+    return plait.jacfwd(f)
+
+
+def hessian(f):
+    return plait.hessian(f)
+
+
+def hvp(f):
+    def run(model, x):
+        return plait.hvp(f, (model, x), jax.tree.map(jnp.zeros_like, plait.state(model, plait.Param)))
+
+    return run
+
+
 def custom_vjp(f):
     ruled = plait.custom_vjp(f)
     ruled.defvjp(lambda model, x: (f(model, x), None), lambda residuals, g: (None, None))
@@ -173,6 +192,10 @@ TRANSFORMS = [
     Transform("vjp", vjp, structural=False, sets_attributes=False),
     Transform("jvp", jvp, structural=False, sets_attributes=False),
     Transform("linearize", linearize, structural=False, sets_attributes=False),
+    Transform("jacrev", jacrev),
+    Transform("jacfwd", jacfwd),
+    Transform("hessian", hessian),
+    Transform("hvp", hvp),
     Transform("custom_vjp", custom_vjp),
     Transform("custom_jvp", custom_jvp, structural=False, sets_attributes=False),
     Transform("vmap", vmap),

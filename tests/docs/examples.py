@@ -4,28 +4,37 @@ import ast
 import contextlib
 import dataclasses
 import doctest
+import importlib.util
 import io
 import linecache
 import re
 import sys
 import types
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "plait"
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)``` *$", re.MULTILINE | re.DOTALL)
+OPTIONAL = ("numpyro",)  # libraries that docstrings import, and that need not be there
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A Python block of a page. ``output`` is what it must print, or None where the page does not say."""
+    """A Python block of a page. ``output`` is what it must print, or None where the page does not say.
+
+    ``needs`` is a library that the page says it needs, as in ``python needs-numpyro``.
+    """
 
     page: Path
     line: int
     code: str
     output: str | None
+    needs: str | None = None
 
     @property
     def where(self) -> str:
@@ -38,14 +47,19 @@ def blocks_of(page: Path) -> list[Block]:
     fences = list(FENCE.finditer(text))
     blocks = []
     for index, fence in enumerate(fences):
-        if fence["info"].split() != ["python"]:  # "python no-run" has another info string
-            continue
+        match fence["info"].split():
+            case ["python"]:
+                needs = None
+            case ["python", word] if word.startswith("needs-"):
+                needs = word.removeprefix("needs-")
+            case _:  # "python no-run"
+                continue
         output = None
         if index + 1 < len(fences):
             follower = fences[index + 1]
             if follower["info"].strip() == "text" and not text[fence.end() : follower.start()].strip():
                 output = dedented(follower)
-        blocks.append(Block(page, text.count("\n", 0, fence.start("body")) + 1, dedented(fence), output))
+        blocks.append(Block(page, text.count("\n", 0, fence.start("body")) + 1, dedented(fence), output, needs))
     return blocks
 
 
@@ -53,15 +67,21 @@ def dedented(fence: re.Match[str]) -> str:
     return re.sub(f"^{fence['indent']}", "", fence["body"], flags=re.MULTILINE)
 
 
-def run_page(page: Path) -> int:
-    """Run a page's blocks in one namespace, as a reader would, and return how many there were."""
+def is_there(library: str) -> bool:
+    return importlib.util.find_spec(library) is not None
+
+
+def run_page(page: Path) -> tuple[int, list[Block]]:
+    """Run a page's blocks in one namespace, as a reader would: how many ran, and those whose library is missing."""
     module = types.ModuleType(re.sub(r"\W", "_", f"page_{page.stem}"))
     sys.modules[module.__name__] = module  # classes of the page can then be pickled, and be dataclasses
     try:
         blocks = blocks_of(page)
+        left_out = [block for block in blocks if block.needs is not None and not is_there(block.needs)]
         for block in blocks:
-            run_block(block, module)
-        return len(blocks)
+            if block not in left_out:
+                run_block(block, module)
+        return len(blocks) - len(left_out), left_out
     finally:
         del sys.modules[module.__name__]
 
@@ -73,12 +93,25 @@ def run_block(block: Block, module: types.ModuleType) -> None:
     printed = io.StringIO()
     try:
         code = compile(source, name, "exec", dont_inherit=True)
-        with contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stdout(printed), _as_a_library_needs_it(block.needs):
             exec(code, module.__dict__)
     except Exception as error:
         raise AssertionError(f"{block.where}: the block raises {type(error).__name__}: {error}") from error
     if block.output is not None:
         check_output(block, printed.getvalue())
+
+
+@contextlib.contextmanager
+def _as_a_library_needs_it(library: str | None) -> Iterator[None]:
+    """Other libraries promote dtypes and ranks without saying so, and warn of what JAX will change."""
+    if library is None:
+        yield
+        return
+    import jax
+
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
 
 
 def check_output(block: Block, printed: str) -> None:
@@ -125,8 +158,12 @@ def run_docstring(test: doctest.DocTest) -> None:
         import optax
 
         test.globs["optax"] = optax
+    library = next((name for name in OPTIONAL if any(f"import {name}" in each.source for each in test.examples)), None)
+    if library is not None and not is_there(library):
+        pytest.skip(f"{library} is not installed")
     report = io.StringIO()
     runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
-    runner.run(test, out=report.write)
+    with _as_a_library_needs_it(library):
+        runner.run(test, out=report.write)
     if runner.failures:
         raise AssertionError(f"the example of plait.{test.name} does not hold\n{report.getvalue()}")

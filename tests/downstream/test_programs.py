@@ -16,12 +16,6 @@ import plait
 PYTHON = os.environ.get("PLAIT_DOWNSTREAM", "")
 PROGRAMS = Path(__file__).with_name("programs")
 KERAS = {"KERAS_BACKEND": "jax", "KERAS_NNX_ENABLED": "true"}
-# Programs that plait cannot run yet, by the reason.
-NOT_YET = {
-    "bijx": "a list as a static attribute",
-    "keras_nnx": "a dict subclass as a static attribute",
-    "tunix": "jitted_fn of a jitted function",
-}
 
 pytestmark = pytest.mark.skipif(not PYTHON, reason="make downstream runs these")
 
@@ -38,13 +32,7 @@ def numbers_of(name: str, *start: str, file: Path) -> dict[str, np.ndarray]:
         return dict(stored)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason=NOT_YET[name])) if name in NOT_YET else name
-        for name in sorted(path.stem.removeprefix("use_") for path in PROGRAMS.glob("use_*.py"))
-    ],
-)
+@pytest.mark.parametrize("name", sorted(path.stem.removeprefix("use_") for path in PROGRAMS.glob("use_*.py")))
 def test_a_package_gives_the_numbers_that_it_gives_with_flax(name, tmp_path):
     with_flax = numbers_of(name, file=tmp_path / "flax.npz")
     with_plait = numbers_of(name, "-m", "plait.as_flax", file=tmp_path / "plait.npz")
@@ -64,6 +52,17 @@ def test_flax_itself_is_the_release_that_plait_stands_in_for():
     script = "from importlib.metadata import version; print(version('flax'))"
     done = subprocess.run([PYTHON, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == version("flax")
+
+
+def test_all_programs_of_the_page_on_the_ecosystem_run():
+    """Those of distrax among them, which needs more than the tests install."""
+    script = "from tests.docs.examples import ROOT, run_page; print(run_page(ROOT / 'docs' / 'ecosystem.md')[1])"
+    root = Path(plait.__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
+    command = [PYTHON, "-c", script]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_the_tests_that_nnx_ppo_brings_along_pass(tmp_path):

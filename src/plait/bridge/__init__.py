@@ -1,4 +1,4 @@
-"""The bridge to Linen: plait modules and variables inside Linen code, and vice versa.
+"""The bridge to Linen and NumPyro: plait modules and variables inside their code, and Linen modules inside plait.
 
 ``plait.convert`` converts checkpoints; its names are available here too.
 
@@ -33,6 +33,11 @@ if TYPE_CHECKING:
         AttrPriority as AttrPriority,
         current_context as current_context,
         current_module as current_module,
+    )
+    from .numpyro_modules import (
+        numpyro_module as numpyro_module,
+        numpyro_state as numpyro_state,
+        random_numpyro_module as random_numpyro_module,
     )
     from .variables.boxed_variables import (
         get_col_name as get_col_name,
@@ -93,6 +98,9 @@ _PLACES = {
     "linen_vars_to_nnx_attrs": "variables.collections",
     "nnx_attrs_to_linen_vars": "variables.collections",
     "nnx_in_bridge_mdl": "interop",
+    "numpyro_module": "numpyro_modules",
+    "numpyro_state": "numpyro_modules",
+    "random_numpyro_module": "numpyro_modules",
     "register_layout": "..convert",
     "register_variable_name_type_pair": "variables.collection_types",
     "sort_variable_types": "variables.collection_types",
@@ -145,7 +153,10 @@ __all__ = [
     "module",
     "nnx_attrs_to_linen_vars",
     "nnx_in_bridge_mdl",
+    "numpyro_module",
+    "numpyro_state",
     "partitioning",
+    "random_numpyro_module",
     "register_layout",
     "register_variable_name_type_pair",
     "sort_variable_types",

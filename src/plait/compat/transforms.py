@@ -11,6 +11,7 @@ from ..transforms import (
     batching,
     branches,
     custom_rules,
+    jacobians,
     lax_map as maps,
     loops,
     remat as recomputing,
@@ -40,6 +41,10 @@ value_and_grad = carried(autodiff.value_and_grad)
 vjp = carried(tangents.vjp)
 jvp = carried(tangents.jvp)
 linearize = carried(tangents.linearize)
+jacrev = carried(jacobians.jacrev)
+jacfwd = carried(jacobians.jacfwd)
+hessian = carried(jacobians.hessian)
+hvp = carried(jacobians.hvp)
 custom_vjp = carried(custom_rules.custom_vjp)
 custom_jvp = carried(custom_rules.custom_jvp)
 vmap = carried(batching.vmap)

@@ -10,6 +10,7 @@ module, with a gradient for every leaf. (section 10)
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -145,53 +146,109 @@ def _lift(
     check_function(f, name)
     if reduce_axes:
         raise NotImplementedError(f"{name}: reduce_axes is not offered by plait or by current JAX; leave it out")
-    single = not isinstance(argnums, (tuple, list))
-    given = (argnums,) if single else tuple(argnums)
-    check_positions(name, "argnums", given)
-    check_distinct(name, "argnums", given)
-
-    outs = Prefix.of(name, "the output", (VALUE, BESIDE) if has_aux else VALUE, updates=True)
-
-    def check_output(out: Any) -> None:
-        _check_scalar(name, check_pair(name, out)[0] if has_aux else out)
+    chosen = Chosen.of(name, argnums)
+    check = functools.partial(check_scalar, name, has_aux)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        if kwargs and any(number_of(argnum) >= len(args) for argnum in given):
-            args, kwargs = positional(f, args, kwargs)
-        check_distinct(name, "argnums", given, len(args))
-        carried = usual_or_values(crossing)
-        requests = [resolve(name, argnum, len(args), carried.updates) for argnum in given]
-        ins = spread_requests(args, kwargs, requests)
-        rules = {"writes": BESIDE, "returns_inputs": True, "check_output": check_output}
-        call = Call(name, f, args, kwargs, ins=ins, outs=outs, crossing=carried, **rules)
-        if carried.updates:
-            warn_of_nothing(name, call, args, given)
-        if not allow_int:
-            check_differentiable(name, call)
-        port = call.ports.index(DIFFERENTIATED)
-        # A NumPy array would be written in place, and cannot take a tracer.
-        inputs = [[jnp.asarray(x) if type(x) is np.ndarray else x for x in values] for values in call.inputs]
-
-        def pure(differentiated: list[Any]) -> Any:
-            outputs, outcome = call.body([*inputs[:port], differentiated, *inputs[port + 1 :]])
-            return outputs[call.ports.index(VALUE)][0], (call.port(BESIDE, outputs), outcome)
-
-        differentiate = jax.value_and_grad(pure, has_aux=True, holomorphic=holomorphic, allow_int=allow_int)
-        (value, (beside, outcome)), part = call.run(differentiate, inputs[port])
-        found = {VALUE: [value], BESIDE: beside}
-        out = call.finish([found.get(kind, []) for kind in call.ports], outcome)
-        grads = gradients_of(call, args, requests, part, states=carried.updates)
-        return out, (grads[0] if single else grads)
+        of = Differentiated(
+            name, f, args, kwargs, chosen, has_aux=has_aux, allow_int=allow_int, check_output=check, crossing=crossing
+        )
+        differentiate = jax.value_and_grad(of.scalar, has_aux=True, holomorphic=holomorphic, allow_int=allow_int)
+        (value, rest), part = of.call.run(differentiate, of.inputs)
+        return of.finish([value], rest), of.gradients(part)
 
     return run
 
 
-def _check_scalar(name: str, out: Any) -> None:
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """What ``argnums`` chooses: one argument or several."""
+
+    argnums: tuple[int | DiffState, ...]
+    single: bool
+
+    @classmethod
+    def of(cls, name: str, argnums: Any) -> Chosen:
+        single = not isinstance(argnums, (tuple, list))
+        given = (argnums,) if single else tuple(argnums)
+        check_positions(name, "argnums", given)
+        check_distinct(name, "argnums", given)
+        return cls(given, single)
+
+
+class Differentiated:
+    """One call as a function of the values that are differentiated, which are one port; all others are closed over.
+
+    Attributes:
+        call: the call.
+        requests: what is differentiated of which argument.
+        inputs: the differentiated values.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        f: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        chosen: Chosen,
+        *,
+        has_aux: bool,
+        crossing: Crossing,
+        allow_int: bool = False,
+        check_output: Callable[[Any], Any] | None = None,
+    ) -> None:
+        if kwargs and any(number_of(argnum) >= len(args) for argnum in chosen.argnums):
+            args, kwargs = positional(f, args, kwargs)
+        check_distinct(name, "argnums", chosen.argnums, len(args))
+        carried = usual_or_values(crossing)
+        self.args, self.chosen, self.states = args, chosen, carried.updates
+        self.requests = [resolve(name, argnum, len(args), carried.updates) for argnum in chosen.argnums]
+        ins = spread_requests(args, kwargs, self.requests)
+        outs = Prefix.of(name, "the output", (VALUE, BESIDE) if has_aux else VALUE, updates=True)
+        rules = {"writes": BESIDE, "returns_inputs": True, "check_output": check_output}
+        self.call = call = Call(name, f, args, kwargs, ins=ins, outs=outs, crossing=carried, **rules)
+        if carried.updates:
+            warn_of_nothing(name, call, args, chosen.argnums)
+        if not allow_int:
+            check_differentiable(name, call)
+        # A NumPy array would be written in place, and cannot take a tracer.
+        self._ports = [[jnp.asarray(x) if type(x) is np.ndarray else x for x in values] for values in call.inputs]
+        self.inputs = call.port(DIFFERENTIATED, self._ports)
+
+    def __call__(self, differentiated: list[Any]) -> tuple[list[Any], Any]:
+        """What the function returns, and the rest: what is beside it, and the outcome."""
+        ports = zip(self.call.ports, self._ports, strict=True)
+        outputs, outcome = self.call.body([differentiated if kind is DIFFERENTIATED else port for kind, port in ports])
+        return self.call.port(VALUE, outputs), (self.call.port(BESIDE, outputs), outcome)
+
+    def scalar(self, differentiated: list[Any]) -> tuple[Any, Any]:
+        """The same for a function that returns a scalar."""
+        values, rest = self(differentiated)
+        return values[0], rest
+
+    def finish(self, values: list[Any], rest: Any) -> Any:
+        """Write back what was written. Returns the output."""
+        beside, outcome = rest
+        found = {VALUE: values, BESIDE: beside}
+        return self.call.finish([found.get(kind, []) for kind in self.call.ports], outcome)
+
+    def gradients(self, part: Sequence[Any]) -> Any:
+        """Something for each differentiated value, in the form of what is differentiated."""
+        grads = gradients_of(self.call, self.args, self.requests, part, states=self.states)
+        return grads[0] if self.chosen.single else grads
+
+
+def check_scalar(name: str, has_aux: bool, out: Any) -> None:
     """Refuse what has no gradient.
 
     Raises:
-        ArgumentTypeError: no scalar.
+        ArgumentTypeError: no scalar, or no pair of one and aux.
     """
+    _check_scalar(name, check_pair(name, out)[0] if has_aux else out)
+
+
+def _check_scalar(name: str, out: Any) -> None:
     leaves = jax.tree_util.tree_leaves(out, is_leaf=is_graph_leaf)
     if len(leaves) == 1 and leaves[0] is out and not is_graph_leaf(out) and np.shape(out) == ():
         return

@@ -21,13 +21,16 @@ from .call.gather import Structure
 from .call.prefixes import is_graph_leaf
 
 
-def flatten_like(structure: Structure, primals: Sequence[Any], tree: Any, what: str) -> tuple[list[Any], list[Any]]:
+def flatten_like(
+    structure: Structure, primals: Sequence[Any], tree: Any, what: str, wanted: Sequence[bool] | None = None
+) -> tuple[list[Any], list[Any]]:
     """Take a tree of tangents apart: the values for its objects, and its plain leaves.
 
     Args:
         structure: of the primal tree.
         primals: the values of its objects, or their shapes.
         what: what the tree is, for errors.
+        wanted: which of those values a state may have; without it any.
 
     Raises:
         ArgumentError: the tree does not fit.
@@ -44,8 +47,9 @@ def flatten_like(structure: Structure, primals: Sequence[Any], tree: Any, what: 
                 raise _misfit(structure, tree, what)
             plain.append(part)
         else:
-            own = primals[len(values) : len(values) + graphdef.num_leaves]
-            values += leaves_like(graphdef, own, part, what)
+            own = slice(len(values), len(values) + graphdef.num_leaves)
+            chosen = None if wanted is None else wanted[own]
+            values += leaves_like(graphdef, primals[own], part, what, chosen, complete=False)
     return values, plain
 
 
@@ -59,12 +63,19 @@ def _misfit(structure: Structure, tree: Any, what: str) -> ArgumentError:
 
 
 def leaves_like(
-    graphdef: GraphDef, primals: Sequence[Any], tangent: Any, what: str, wanted: Sequence[bool] | None = None
+    graphdef: GraphDef,
+    primals: Sequence[Any],
+    tangent: Any,
+    what: str,
+    wanted: Sequence[bool] | None = None,
+    *,
+    complete: bool = True,
 ) -> list[Any]:
     """The tangent of each leaf of an object, given as an object of the same structure or as a ``State``.
 
     Args:
         wanted: which leaves a state must have; it may have no others. Without it a state may leave out any, for zero.
+        complete: whether it must have them all.
 
     Raises:
         ArgumentError: the tangent has a leaf that it should not have, or lacks one.
@@ -77,23 +88,21 @@ def leaves_like(
         needed = []
     if wanted is not None:
         chosen = [(path, primal) for path, primal, flag in zip(paths, primals, wanted, strict=True) if flag]
-        needed = [path for path, primal in chosen if all(map(has_tangent, jax.tree_util.tree_leaves(primal)))]
+        needed = [
+            path for path, primal in chosen if complete and all(map(has_tangent, jax.tree_util.tree_leaves(primal)))
+        ]
         known = [path for path, _ in chosen] if is_state else paths
     unknown = [path for path in found if path not in known]
+    source = "model" if wanted is None or complete else "model, plait.Param"
     for path in unknown or [path for path in needed if path not in found]:
         raise ArgumentError(
             f"{what} has other leaves than it should",
             at=describe_path(path),
             found=f"{'a leaf' if unknown else 'nothing'} there, in {describe_type(tangent)}",
             expected=f"a module, variable or State with the leaves {', '.join(map(describe_path, known)) or '(none)'}",
-            do="make it from the primal: jax.tree.map(jnp.zeros_like, plait.state(model)), and set what moves",
+            do=f"make it from the primal: jax.tree.map(jnp.zeros_like, plait.state({source})), and set what moves",
         )
     return [_tangent_of(primal, found.get(path)) for path, primal in zip(paths, primals, strict=True)]
-
-
-def _cure(by_filter: bool) -> str:
-    what = "model, filter" if by_filter else "model"
-    return f"start from zeros with the right paths, and fill them in: jax.tree.map(jnp.zeros_like, plait.state({what}))"
 
 
 def _stops(x: Any) -> bool:
@@ -108,6 +117,11 @@ def leaves_by_path(tangent: Any) -> dict[Path, Any]:
     walk.add(tangent)
     raws = [leaf._cell.raw if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
     return {path_of(link): raw for link, raw in zip(walk.links, raws, strict=True)}
+
+
+def state_of_values(node: Any) -> State:
+    """The raw values of a module, with its paths."""
+    return FlatState(leaves_by_path(node).items(), sort=True).to_nested_state()
 
 
 def state_of(graphdef: GraphDef, leaves: Sequence[Any]) -> Any:

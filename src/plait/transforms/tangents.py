@@ -122,8 +122,8 @@ def jvp(
 
     @functools.wraps(f)
     def of(primals: Any, tangents: Any) -> Any:
-        _check_tuple("jvp", "primals", primals, None)
-        _check_tuple("jvp", "tangents", tangents, len(primals))
+        check_tuple("jvp", "primals", primals, None)
+        check_tuple("jvp", "tangents", tangents, len(primals))
         call = _Differentiated("jvp", f, tuple(primals), has_aux, crossing)
         moves = call.tangents()(tuple(tangents))
         values, slopes, rest = jax.jvp(call, (call.inputs,), (moves,), has_aux=True)
@@ -167,7 +167,7 @@ def linearize(
         count, to_tangents = len(primals), call.tangents()
 
         def jvp_fn(*tangents: Any) -> Any:
-            _check_tuple("linearize", "tangents", tangents, count)
+            check_tuple("linearize", "tangents", tangents, count)
             return _around(output, push(to_tangents(tangents)))
 
         return (out[0], jvp_fn, out[1]) if has_aux else (out, jvp_fn)
@@ -175,7 +175,7 @@ def linearize(
     return of(*primals) if primals else of
 
 
-def _check_tuple(name: str, option: str, given: Any, count: int | None) -> None:
+def check_tuple(name: str, option: str, given: Any, count: int | None) -> None:
     if not isinstance(given, (tuple, list)):
         raise ArgumentTypeError(
             f"{name} takes {option} as a tuple",

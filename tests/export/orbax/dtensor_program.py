@@ -128,6 +128,21 @@ def e29_a_saved_model_has_the_values_and_serves_without_a_mesh():
 
 
 @check
+def e46_a_function_jitted_over_the_mesh_of_its_parameters():
+    on = mesh(4, 2)
+    params, specs = laid_out(on, P("a", "b"))
+    shardings = {name: NamedSharding(on, spec) for name, spec in specs.items()}
+    jitted = jax.jit(apply, in_shardings=(shardings, NamedSharding(on, P())))
+    with export.maybe_enable_dtensor_export_on(on):
+        made = export.JaxModule(params, jitted, trainable=True, input_polymorphic_shape="b, 8", pspecs=specs)
+        signature = [tf.TensorSpec((None, 8), tf.float32, name="x")]
+        export.ExportManager(made, [export.ServingConfig("s", signature)]).save(f"{FOLDER}/jitted")
+    x = np.ones((3, 8), np.float32)
+    loaded = tf.saved_model.load(f"{FOLDER}/jitted")
+    np.testing.assert_allclose(loaded.signatures["s"](x=tf.constant(x))["output_0"], apply(PARAMS, x), rtol=1e-5)
+
+
+@check
 def e26_mesh_and_specs_go_together():
     on = mesh(4, 2)
     params, specs = laid_out(on, P("a"))

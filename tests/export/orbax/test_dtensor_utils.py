@@ -21,6 +21,7 @@ CHECKS = (
     "e25_a_second_start_is_refused",
     "e26_variables_are_laid_out_by_their_specs",
     "e29_a_saved_model_has_the_values_and_serves_without_a_mesh",
+    "e46_a_function_jitted_over_the_mesh_of_its_parameters",
     "e26_mesh_and_specs_go_together",
     "e27_tuples_are_reduced_to_the_axes_that_divide",
     "e27_several_axes_need_leave_and_then_the_largest_stays_also_on_update",

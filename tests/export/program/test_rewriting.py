@@ -6,15 +6,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from plait.errors import ExportError
-from plait.export.program.rewriting import FOR_LITERT, FOR_ONNX, rewritten
+from plait.export.program.lowering import lowered
+from plait.export.program.rewriting import FOR_LITERT, FOR_ONE_DEVICE, FOR_ONNX, rewritten
 
 X = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
 WITH_NAN = X.copy()
 WITH_NAN[1, 2, 3] = WITH_NAN[1, 2, 1] = np.nan
 WORDS = np.random.default_rng(1).integers(-9, 9, (3, 4, 5)).astype(np.int32)
 KERNEL = np.random.default_rng(2).normal(size=(3, 5, 2)).astype(np.float32)
+MESH = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
+WHOLE, SPLIT = NamedSharding(MESH, P()), NamedSharding(MESH, P(None, "a"))
 
 
 def transposed(padding):
@@ -42,6 +46,7 @@ CASES = {
     "rows by number": (FOR_LITERT, "gather", lambda x: x[:, np.array([3, 0, 0])], X),
     "some columns": (FOR_LITERT, "gather", lambda x: x[..., 1:3], X),
     "a corner": (FOR_LITERT, "gather", lambda x: x[:, 1, 2:], X),
+    "a layout": (FOR_ONE_DEVICE, "sharding_constraint", lambda x: lax.with_sharding_constraint(x, SPLIT) + 1, X),
     "triangle": (FOR_LITERT, "", lambda x: jnp.tril(jnp.ones((x.shape[0],) * 2)), X),
 }
 
@@ -120,3 +125,50 @@ def test_trees_come_and_go():
     found = replaced({"x": jnp.asarray([1.0, 3.0])}, jnp.ones(2))
     assert int(found["a"]) == 1
     np.testing.assert_array_equal(found["b"][0], np.ones(2))
+
+
+def scaled_in_a_loop(scale, x):
+    """Laid out by a jitted function, by constraints inside of it, in a loop and in a derivative."""
+
+    @jax.jit
+    def body(x, _):
+        return jax.jit(jnp.sin, in_shardings=WHOLE, out_shardings=SPLIT)(x * scale), x.sum()
+
+    def loss(x):
+        x, sums = lax.scan(body, lax.with_sharding_constraint(x, SPLIT), None, length=2)
+        return (x**2).sum() + sums.sum()
+
+    return jax.grad(loss)(x)
+
+
+def test_a_function_that_lays_its_arrays_out_is_a_program_for_one_device():
+    function = jax.jit(scaled_in_a_loop, in_shardings=(WHOLE, WHOLE), out_shardings=SPLIT)
+    scale = jax.ShapeDtypeStruct((), jnp.float32)
+    assert jax.export.export(function)(scale, free(X)).nr_devices == 4
+    program = lowered(function, scale, free(X), platforms=["cpu"])
+    assert program.nr_devices == 1
+    assert "shard" not in program.mlir_module()
+    for size in (1, 3):
+        expected = scaled_in_a_loop(2.0, jnp.asarray(X[:size]))
+        np.testing.assert_allclose(program.call(jnp.float32(2), X[:size]), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_mesh_in_force_is_left_out_too():
+    with jax.set_mesh(MESH):
+        program = lowered(jax.jit(lambda x: lax.with_sharding_constraint(x, P(None, "a")) + 1), free(X))
+    assert program.nr_devices == 1
+    np.testing.assert_array_equal(program.call(X), X + 1)
+
+
+EXPLICIT = Mesh(MESH.devices, ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
+SEVERAL_DEVICES = {
+    "shard_map": lambda x: jax.shard_map(lambda x: lax.psum(x, "a"), in_specs=P(None, "a"), out_specs=P())(x),
+    "explicit axes": lambda x: jax.reshard(x, P(None, "a")) + 1,
+}
+
+
+@pytest.mark.parametrize(("name", "mesh"), [("shard_map", MESH), ("explicit axes", EXPLICIT)])
+def test_a_function_that_computes_with_several_devices_is_refused(name, mesh):
+    expected = r"(?s)computes on several devices.*found +4 devices.*leave shard_map"
+    with jax.set_mesh(mesh), pytest.raises(ExportError, match=expected):
+        lowered(SEVERAL_DEVICES[name], jnp.asarray(X), platforms=["cpu"])

@@ -357,7 +357,8 @@ def _warn_if_flax_reads(node: Pytree) -> None:
                 f"flax.nnx was given a {type(node).__name__} of plait, in which its filters find no variables",
                 found=f"{frame.f_globals['__name__']} of Flax, which takes the object for a container of arrays",
                 expected="functions of plait",
-                do="start the program with: python -m plait.as_flax program.py",
+                do="start the program with: python -m plait.as_flax program.py; in a NumPyro program use "
+                "plait.bridge.numpyro_module",
             )
             return
         if frame.f_back is None:

@@ -19,6 +19,7 @@ from .checks import check_known, check_some
 from .input_spec import symbolic
 from .operations import operations
 from .program import Arrays, Program
+from .rewriting import NO_MESH, without_layouts
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 KNOWN_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -75,7 +76,7 @@ def export_program(program: Program, platforms: Sequence[str] = PLATFORMS) -> tu
     """The ``jax.export.Exported`` of the program, and the program without unused optional weights.
 
     Raises:
-        ExportError: it cannot be traced or lowered, or is sharded over several devices.
+        ExportError: it cannot be traced or lowered, or computes on several devices.
     """
     program, _ = traced_program(program)
     return lowered(program.call, _shapes(program), symbolic(program.inputs), platforms=platforms), program
@@ -89,6 +90,9 @@ def lowered(
 ) -> jax.export.Exported:
     """Export a function of pytrees of arrays with ``jax.export``: all formats use this.
 
+    A file is a program for one device. If the function only says how arrays are sharded over several, as
+    ``jax.jit(..., in_shardings=...)`` and sharding constraints do, that is dropped: it changes no value.
+
     Args:
         function: traceable by JAX.
         shapes: its arguments as ``jax.ShapeDtypeStruct``; dynamic sizes are symbolic.
@@ -96,20 +100,35 @@ def lowered(
         disabled_checks: safety checks of ``jax.export`` to disable.
 
     Raises:
-        ExportError: it was traced for several devices, or has Python callbacks.
+        ExportError: it computes on several devices, or has Python callbacks.
     """
+    exported = _exported(function, shapes, platforms, disabled_checks)
+    if exported.nr_devices == 1:
+        return exported
+    reason = None
+    try:
+        alone = without_layouts(function, *shapes)
+        with jax.set_mesh(NO_MESH):
+            alone = _exported(alone, shapes, platforms, disabled_checks)
+        if alone.nr_devices == 1:
+            return alone
+    except ValueError as error:  # an array on a mesh with explicit axes, which its type names
+        reason = error
+    raise ExportError(
+        "the function computes on several devices",
+        found=f"{exported.nr_devices} devices",
+        expected="a function for one device; shardings and sharding constraints are dropped",
+        do="leave shard_map and meshes with explicit axes out of the exported function",
+    ) from reason
+
+
+def _exported(
+    function: Callable[..., Any], shapes: Sequence[Any], platforms: Sequence[str], disabled_checks: Sequence[Any]
+) -> jax.export.Exported:
     # Unused arguments are kept: an input may be the only one that determines a symbolic size.
     jitted = jax.jit(function, keep_unused=True)
     _traced(jitted, *shapes)
-    exported = jax.export.export(jitted, platforms=tuple(platforms), disabled_checks=disabled_checks)(*shapes)
-    if exported.nr_devices != 1:
-        raise ExportError(
-            "the function was traced for several devices",
-            found=f"{exported.nr_devices} devices",
-            expected="a function for one device",
-            do="remove sharding constraints and meshes from the exported function",
-        )
-    return exported
+    return jax.export.export(jitted, platforms=tuple(platforms), disabled_checks=disabled_checks)(*shapes)
 
 
 def _traced(jitted: Any, *shapes: Any) -> Any:

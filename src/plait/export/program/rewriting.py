@@ -1,8 +1,8 @@
 """Rewrites a program to operations that a converter supports.
 
 The converters of other formats lack a few JAX operations, or support them only with fixed sizes. Each has an equivalent
-in supported operations. So a program is traced, and *rules* replace such operations, also in loops and branches; all
-other operations are unchanged, with their source locations.
+in supported operations. How arrays are sharded means nothing to a file. So a program is traced, and *rules* replace or
+drop such operations, also in loops and branches; all other operations are unchanged, with their source locations.
 
 A rule gets an operation and its known inputs; it returns a JAX function of the inputs, or ``None`` to keep the
 operation.
@@ -39,10 +39,34 @@ def rewritten(function: Callable[..., Any], rules: Mapping[str, Rule]) -> Callab
     """
 
     def call(*arguments: Any) -> Any:
-        leaves, tree = jax.tree.flatten(arguments)
-        shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
-        closed, out = jax.make_jaxpr(function, return_shape=True)(*jax.tree.unflatten(tree, shapes))
-        outputs = jex.jaxpr_as_fun(_closed(closed, rules))(*leaves)
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arguments)
+        closed, out = jax.make_jaxpr(function, return_shape=True)(*shapes)
+        return _as_function(_closed(closed, rules), out)(*arguments)
+
+    return call
+
+
+NO_MESH = jax.sharding.Mesh(np.empty((), object), ())
+
+
+def without_layouts(function: Callable[..., Any], *shapes: Any) -> Callable[..., Any]:
+    """The function without what says where its arrays lie on the devices of a mesh, which changes no value.
+
+    Args:
+        function: traceable by JAX; of pytrees of arrays.
+        shapes: its arguments as ``jax.ShapeDtypeStruct``. A mesh that is in force says what its layouts mean, and the
+            function that is returned is to be called where none is: ``jax.set_mesh(NO_MESH)``.
+    """
+    closed, out = jax.make_jaxpr(function, return_shape=True)(*shapes)
+    with jax.set_mesh(NO_MESH):
+        return _as_function(_closed(closed, FOR_ONE_DEVICE), out)
+
+
+def _as_function(closed: Any, out: Any) -> Callable[..., Any]:
+    """A program as a function that returns trees like ``out``."""
+
+    def call(*arguments: Any) -> Any:
+        outputs = jex.jaxpr_as_fun(closed)(*jax.tree.leaves(arguments))
         return jax.tree.unflatten(jax.tree.structure(out), outputs)
 
     return call
@@ -273,6 +297,20 @@ def _refused(eqn: Any, known: list[Any]) -> None:
     )
 
 
+def _anywhere(eqn: Any, known: list[Any]) -> Any:
+    """A constraint on where a value lies."""
+    return lambda x: x
+
+
+def _jit_anywhere(eqn: Any, known: list[Any]) -> Any:
+    """A jitted function whose arguments and results lie anywhere."""
+    shardings = (*eqn.params["in_shardings"], *eqn.params["out_shardings"])
+    if eqn.params["ctx_mesh"].empty and not any(isinstance(each, jax.sharding.Sharding) for each in shardings):
+        return None
+    return jax.jit(jex.jaxpr_as_fun(eqn.params["jaxpr"]))
+
+
+FOR_ONE_DEVICE: dict[str, Rule] = {"sharding_constraint": _anywhere, "jit": _jit_anywhere}
 FOR_ONNX: dict[str, Rule] = {
     "stack": _stack,
     "select_n": _select_bools,

@@ -61,7 +61,7 @@ def check_function(f: Any, name: str) -> None:
 
 
 # Functions that take the function with its arguments, and those that take it in the midst of other things.
-_FUNCTION_FIRST = ("eval_shape", "vjp", "linearize", "jvp", "jit_partial")
+_FUNCTION_FIRST = ("eval_shape", "vjp", "linearize", "jvp", "hvp", "jit_partial")
 _FUNCTION_AMONG_OTHERS = (
     *("cond", "switch", "while_loop", "fori_loop", "lax_map", "shard_map"),
     *("custom_vjp.defvjp", "custom_jvp.defjvp"),
@@ -73,6 +73,8 @@ def _call(name: str, f: str, arguments: str) -> str:
     if name == "jvp":
         tangents = ", ".join(f"{each}_tangent" for each in arguments.split(", "))
         return f"plait.jvp({f}, primals=({arguments},), tangents=({tangents},))"
+    if name == "hvp":
+        return f"plait.hvp({f}, primals=({arguments},), tangents=grads)"
     if name == "transform_metadata":
         return f"plait.transform_metadata({f}, partition='layers')"
     if name == "jit_partial":

@@ -55,7 +55,8 @@ class Left:
         if not structural:
             _check_no_inputs(name, walk, self.variables)
         self._known = {id(variable): i for i, variable in enumerate(self.variables) if variable is not None}
-        self._attributes = self._attribute_leaves() if structural and None in self.variables else {}
+        has_attributes = any(variable is None for variable in self.variables)  # `in` would compare: variables may, too
+        self._attributes = self._attribute_leaves() if structural and has_attributes else {}
         now = {position: self.raws[leaf] for leaf, position in self._attributes.items()}
         self.after = [
             now.get(position, entered.values[position]) if variable is None else variable._cell.raw

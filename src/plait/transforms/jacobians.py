@@ -1,0 +1,270 @@
+"""``jacrev``, ``jacfwd``, ``hessian`` and ``hvp``: derivatives of all outputs, and second derivatives.
+
+The differentiated values are a port of the call, as for ``grad``; ``jax.jacrev`` and its like stand in the middle. A
+derivative has the form of the output, with a gradient in the place of each array. So a function whose output holds
+objects, such as gradients, counts as one of their values: that is all that a derivative can be of. ``hessian`` is
+``jacfwd`` of ``jacrev``, as in JAX. (rules X13, X30, X31)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from ..core.objects.state import State
+from ..core.objects.variables import Variable
+from .autodiff import Chosen, Differentiated, check_pair, check_scalar
+from .call.functions import check_function, curried
+from .call.policy import STRUCTURE, Crossing
+from .call.prefixes import is_graph_leaf
+from .selections import DIFFERENTIATED, DiffState
+from .tangent_trees import flatten_like, state_of_values
+from .tangents import check_tuple
+
+
+@curried
+def jacrev(
+    f: Any = None,
+    /,
+    *,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    crossing: Crossing = STRUCTURE,
+) -> Any:
+    """``jax.jacrev`` for functions of modules: the Jacobian, by one backward pass for each number of the output.
+
+    Args:
+        f: a function that returns arrays (with ``has_aux``: a pair of arrays and anything). Modules, variables and
+            states among them count as their values.
+        argnums: which arguments to differentiate, as in ``grad``.
+        has_aux, holomorphic, allow_int: as in ``jax.jacrev``.
+
+    Returns:
+        A function that returns the Jacobian; with ``has_aux``, ``(jacobian, aux)``. It is the output of ``f`` with a
+        gradient, as ``grad`` returns it, in the place of each array: for one array and one module a ``State`` of
+        leaves of the shape ``output.shape + leaf.shape``. Changes that ``f`` makes to its arguments are made to the
+        caller's objects, once.
+
+    Raises:
+        ArgumentError, ArgumentTypeError, SharingError: as in ``grad``.
+        TypeError: an output is no array of floating point numbers.
+
+    Warns:
+        NothingSelectedWarning: there is nothing to differentiate, or nothing that a ``DiffState`` matches.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> jacobian = plait.jacrev(lambda model, x: model(x))(model, jnp.ones(2))
+        >>> jacobian["kernel"].shape, jacobian["bias"][...].tolist()
+        ((3, 2, 3), [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    """
+    options = {"holomorphic": holomorphic, "allow_int": allow_int}
+    return _lift("jacrev", jax.jacrev, f, argnums, has_aux, crossing, **options)
+
+
+@curried
+def jacfwd(
+    f: Any = None,
+    /,
+    *,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    crossing: Crossing = STRUCTURE,
+) -> Any:
+    """``jax.jacfwd`` for functions of modules: the Jacobian, by one forward pass for each number of the input.
+
+    It gives what ``jacrev`` gives. This one is the faster of the two where the outputs are more than the inputs.
+
+    Args:
+        f, argnums, has_aux: as in ``jacrev``.
+        holomorphic: as in ``jax.jacfwd``.
+
+    Returns:
+        As ``jacrev``.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> by_x = plait.jacfwd(lambda model, x: model(x), argnums=1)(model, jnp.ones(2))
+        >>> bool((by_x == model.kernel.T).all())
+        True
+    """
+    return _lift("jacfwd", jax.jacfwd, f, argnums, has_aux, crossing, holomorphic=holomorphic)
+
+
+@curried
+def hessian(
+    f: Any = None,
+    /,
+    *,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    crossing: Crossing = STRUCTURE,
+) -> Any:
+    """``jax.hessian`` for functions of modules: all second derivatives.
+
+    It has the size of the differentiated values squared; for a large model see ``hvp``.
+
+    Args:
+        f, argnums, has_aux: as in ``jacrev``; usually ``f`` returns a scalar.
+        holomorphic: as in ``jax.hessian``.
+
+    Returns:
+        A function that returns the Hessian; with ``has_aux``, ``(hessian, aux)``. It is the gradient with a gradient in
+        the place of each array: for a module and a scalar a ``State`` whose leaf at the path ``(*p, *q)`` has the shape
+        ``p.shape + q.shape``. Changes that ``f`` makes to its arguments are made to the caller's objects, once.
+
+    Example:
+        >>> model = plait.Linear(2, 1, rngs=plait.Rngs(0))
+        >>> h = plait.hessian(lambda model, x: (model(x) ** 2).sum())(model, jnp.array([[1.0, 3.0]]))
+        >>> h["kernel"]["bias"].shape, h["kernel"]["bias"][...].ravel().tolist()
+        ((2, 1, 1), [2.0, 6.0])
+    """
+    once = _lift("hessian", jax.jacrev, f, argnums, has_aux, crossing, holomorphic=holomorphic)
+    return _lift("hessian", jax.jacfwd, once, argnums, has_aux, crossing, holomorphic=holomorphic)
+
+
+def hvp(
+    f: Any = None,
+    /,
+    primals: Any = None,
+    tangents: Any = None,
+    *,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
+    has_aux: bool = False,
+    crossing: Crossing = STRUCTURE,
+) -> Any:
+    """The Hessian times a vector, without the Hessian: forward over reverse mode, at the price of a few gradients.
+
+    Args:
+        f: a function that returns a scalar (with ``has_aux``: a pair of a scalar and anything). Without it ``hvp``
+            returns a decorator; without primals, a function of primals and tangents.
+        primals: a tuple of all arguments of ``f``.
+        tangents: the vector, in the form of the gradient: for a module a ``State`` with the paths of differentiated
+            leaves, of which those that it leaves out are zero, or a module; for several argnums a tuple.
+        argnums: which arguments to differentiate, as in ``grad``.
+        has_aux: as in ``grad``.
+
+    Returns:
+        The product, in the form of the gradient; with ``has_aux``, ``(product, aux)``. Changes that ``f`` makes to its
+        arguments are made to the caller's objects, once.
+
+    Raises:
+        ArgumentError: the tangents do not fit what is differentiated; and as in ``grad``.
+
+    Example:
+        >>> model = plait.Linear(2, 1, rngs=plait.Rngs(0))
+        >>> loss = lambda model, x: (model(x) ** 2).sum()
+        >>> along_bias = plait.State({"bias": plait.Param(jnp.ones(1))})
+        >>> plait.hvp(loss, (model, jnp.array([[1.0, 3.0]])), along_bias)["kernel"][...].tolist()
+        [[2.0], [6.0]]
+    """
+    if f is None:
+        return functools.partial(hvp, argnums=argnums, has_aux=has_aux, crossing=crossing)
+    check_function(f, "hvp")
+    chosen = Chosen.of("hvp", argnums)
+    check = functools.partial(check_scalar, "hvp", has_aux)
+
+    @functools.wraps(f)
+    def of(primals: Any, tangents: Any) -> Any:
+        check_tuple("hvp", "primals", primals, None)
+        this = Differentiated(
+            "hvp", f, tuple(primals), {}, chosen, has_aux=has_aux, crossing=crossing, check_output=check
+        )
+        if not chosen.single:
+            check_tuple("hvp", "tangents", tangents, len(chosen.argnums))
+        moves = _direction(this, (tangents,) if chosen.single else tangents)
+
+        def gradient(differentiated: list[Any]) -> Any:
+            def scalar(differentiated: list[Any]) -> Any:
+                value, rest = this.scalar(differentiated)
+                return value, (value, rest)
+
+            return jax.grad(scalar, has_aux=True)(differentiated)
+
+        def product(inputs: list[Any], moves: list[Any]) -> Any:
+            return jax.jvp(gradient, (inputs,), (moves,), has_aux=True)[1:]
+
+        part, (value, rest) = this.call.run(product, this.inputs, moves)
+        out = this.finish([value], rest)
+        return (this.gradients(part), out[1]) if has_aux else this.gradients(part)
+
+    return of if primals is None else of(primals, tangents)
+
+
+def _lift(
+    name: str,
+    derivative: Callable[..., Any],
+    f: Callable[..., Any],
+    argnums: Any,
+    has_aux: bool,
+    crossing: Crossing,
+    **options: Any,
+) -> Callable[..., Any]:
+    check_function(f, name)
+    chosen = Chosen.of(name, argnums)
+    allow_int = options.get("allow_int", False)
+
+    @functools.wraps(f)
+    def of_values(*args: Any, **kwargs: Any) -> Any:
+        out = f(*args, **kwargs)
+        if not has_aux:
+            return _as_values(out)
+        out, aux = check_pair(name, out)
+        return _as_values(out), aux
+
+    @functools.wraps(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        this = Differentiated(
+            name, of_values, args, kwargs, chosen, has_aux=has_aux, crossing=crossing, allow_int=allow_int
+        )
+
+        def pure(differentiated: list[Any]) -> Any:
+            values, rest = this(differentiated)
+            return values, (values, rest)
+
+        def nothing(differentiated: list[Any]) -> Any:
+            values, rest = pure(differentiated)
+            return [differentiated for _ in values], rest
+
+        differentiate = derivative(pure, has_aux=True, **options) if this.inputs else nothing
+        parts, (values, rest) = this.call.run(differentiate, this.inputs)
+        out = this.finish(values, rest)
+        tree = jax.tree_util.tree_structure(out[0] if has_aux else out)
+        jacobian = jax.tree_util.tree_unflatten(tree, map(this.gradients, parts))
+        return (jacobian, out[1]) if has_aux else jacobian
+
+    return wrapper
+
+
+def _as_values(out: Any) -> Any:
+    """A tree with the values of the modules and variables in it; of a module a ``State`` with its paths."""
+
+    def values(leaf: Any) -> Any:
+        if isinstance(leaf, Variable):
+            return leaf.get_raw_value()
+        return state_of_values(leaf) if is_graph_leaf(leaf) else leaf
+
+    return jax.tree_util.tree_map(values, out, is_leaf=is_graph_leaf)
+
+
+def _direction(of: Differentiated, tangents: Sequence[Any]) -> list[Any]:
+    """The tangent of each differentiated value, given in the form of what is differentiated."""
+    chosen = {request.argnum: tangent for request, tangent in zip(of.requests, tangents, strict=True)}
+    call = of.call
+    tree = tuple(chosen[n] if n in chosen else _zeros(argument) for n, argument in enumerate(of.args))
+    port = call.ports.index(DIFFERENTIATED)
+    wanted = [own == port for own in call.body.value_ports]
+    leaves = flatten_like(call.gathered.structure, call.gathered.values(), (tree, {}), "hvp: the tangents", wanted)
+    return call.grouped(*leaves)[port]
+
+
+def _zeros(argument: Any) -> Any:
+    """What stands for the tangent of an argument that is not differentiated."""
+    return jax.tree_util.tree_map(lambda leaf: State({}) if is_graph_leaf(leaf) else 0, argument, is_leaf=is_graph_leaf)
