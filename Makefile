@@ -53,6 +53,9 @@ help:
 demo: $(VENV)/demo.stamp
 	$(BIN)/plait demo digits
 
+# Each run starts a few hundred processes, and each would compile all of plait again.
+test slow long optimized: export PYTHONDONTWRITEBYTECODE =
+
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -q -m "not slow"
 
