@@ -10,6 +10,7 @@ import pytest
 
 import plait
 from plait.cli import main
+from tests.sampling import slow_but
 
 PROGRAM = """
 import sys
@@ -58,7 +59,7 @@ STARTS = {
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("start", slow_but(["as a module"], STARTS))
 def test_a_program_runs_unchanged(folder, start):
     assert run(*STARTS[start], "--steps", "3", folder=folder)[0] == EXPECTED
 
@@ -69,6 +70,7 @@ def test_a_program_may_import_it_first(folder):
     assert run("here/first.py", "--steps", "3", folder=folder)[0] == EXPECTED
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_a_module_runs_from_the_current_folder(folder):
     out, _ = run("-m", "plait.as_flax", "-m", "program", "--steps", "3", folder=folder / "here")
@@ -93,7 +95,15 @@ def test_after_flax_it_refuses_to_start(folder):
 
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
-    [([], 2, "usage"), (["--help"], 0, "usage"), (["--zork"], 2, "usage"), (["none.py"], 2, "no program at none.py")],
+    slow_but(
+        lambda row: row[0] == ["none.py"],
+        [
+            ([], 2, "usage"),
+            (["--help"], 0, "usage"),
+            (["--zork"], 2, "usage"),
+            (["none.py"], 2, "no program at none.py"),
+        ],
+    ),
 )
 def test_bad_requests_say_how_it_is_used(folder, arguments, status, said):
     assert said in run("-m", "plait.as_flax", *arguments, folder=folder, status=status)[1]

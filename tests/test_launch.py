@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from plait import cli, launch
+from tests.sampling import slow_but
 
 LIMIT = 300  # seconds, on a busy machine; what is waited for would sleep for 600
 SOURCE = str(Path(__file__).parents[1] / "src")
@@ -99,7 +100,7 @@ def test_one_that_does_not_listen_is_ended_all_the_same(monkeypatch, capfd):
     assert "process 0 of 2 exited with status 1" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("request_to_end", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("request_to_end", slow_but([signal.SIGINT], [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]))
 def test_an_interruption_ends_all(request_to_end, tmp_path):
     program = f"import os, time\nopen({str(tmp_path)!r} + '/' + str(os.getpid()), 'w').close(); time.sleep(600)"
     running = start(program)

@@ -17,6 +17,7 @@ BOXES = {
         "plait.initializers.ones, ('a',)), (2,))})) and V().init(0, x)['params']['w']", "nn.Partitioned",
     ),
 }  # fmt: skip
+ALL = "all in one process"
 SETUP = "import jax, jax.numpy as jnp, plait; from plait import bridge; x = jnp.ones(2)"
 
 
@@ -26,14 +27,20 @@ def run(*lines):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("name", BOXES)
+@pytest.mark.parametrize(
+    "name", ["all in one process", *(pytest.param(name, marks=pytest.mark.slow) for name in BOXES)]
+)
 @pytest.mark.parametrize("order", ["Flax first", "plait first", "the object first"])
 def test_a_box_is_one_of_linen_s_in_a_fresh_process(name, order):
-    make, kind = BOXES[name]
-    steps = {"flax": IMPORT_FLAX, "plait": SETUP, "box": f"box = {make}"}
+    boxes = list(BOXES.values()) if name == ALL else [BOXES[name]]
+    steps = {"flax": IMPORT_FLAX, "plait": SETUP, "box": f"boxes = [{', '.join(make for make, _ in boxes)}]"}
     orders = {"Flax first": "flax plait box", "plait first": "plait flax box", "the object first": "plait box flax"}
-    run(
-        *(steps[step] for step in orders[order].split()),
+    checks = [line for place, (_, kind) in enumerate(boxes) for line in (f"box = boxes[{place}]", *checks_of(kind))]
+    run(*(steps[step] for step in orders[order].split()), *checks)
+
+
+def checks_of(kind):
+    return (
         f"assert isinstance(box, {kind}), type(box).__mro__",
         "assert isinstance(box, flax.core.meta.AxisMetadata)",
         "assert isinstance(box, plait.meta.AxisMetadata)",

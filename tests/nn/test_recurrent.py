@@ -21,6 +21,7 @@ from tests.nn.twins import (
     twins,
     users_promotion,
 )
+from tests.sampling import slow_but
 
 LENGTHS = jnp.array([3, 5, 1])
 
@@ -117,7 +118,7 @@ def keyed(lib, way, bidirectional):
 
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("ignore:carry_init is provided in __init__")
-@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("bidirectional", slow_but([False], [False, True]))
 @pytest.mark.parametrize("way", range(5))
 def test_first_carries_are_drawn_as_flax_draws_them(way, bidirectional):
     """L34: its own stream is seeded with 0, or a fork; a call's wins."""

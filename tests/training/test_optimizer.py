@@ -13,6 +13,7 @@ from plait.errors import ArgumentTypeError, NothingSelectedWarning, OptimizerAtt
 from plait.training.optimizer import ModelAndOptimizer, Optimizer
 from tests.nn.twins import flax_nnx, pure, some_input
 from tests.oracles import assert_same_graph
+from tests.sampling import slow_but
 
 
 def matrices(params):
@@ -467,7 +468,7 @@ def searched(nnx, name, jit, as_module=False):
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("name", LINE_SEARCHES)
+@pytest.mark.parametrize("name", slow_but(["zoom"], LINE_SEARCHES))
 @pytest.mark.parametrize("jit", [False, True])
 def test_a_line_search_finds_what_it_finds_in_flax(name, jit):
     losses = searched(plait, name, jit)
@@ -476,7 +477,7 @@ def test_a_line_search_finds_what_it_finds_in_flax(name, jit):
 
 
 def test_a_line_search_takes_gradients_in_the_form_of_the_model():
-    assert searched(plait, "lbfgs", False, as_module=True) == searched(plait, "lbfgs", False)
+    assert searched(plait, "lbfgs", True, as_module=True) == searched(plait, "lbfgs", True)
 
 
 def test_a_line_search_over_some_of_the_variables():

@@ -116,7 +116,7 @@ def test_a_refusal_shows_the_operations_or_the_converter_s_own_words():
     ("kind", "layer", "operation"),
     [
         ("onnx", Fourier, "convert_element_type"),
-        ("litert", Fourier, "fft"),
+        pytest.param("litert", Fourier, "fft", marks=pytest.mark.slow),
         ("litert", Sorted, "sort"),
         ("saved_model", Inverse, "lu"),
     ],
