@@ -64,6 +64,7 @@ def test_a_program_runs_unchanged(folder, start):
     assert run(*STARTS[start], "--steps", "3", folder=folder)[0] == EXPECTED
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_a_program_may_import_it_first(folder):
     (folder / "here" / "first.py").write_text("import plait.as_flax\n" + PROGRAM)
@@ -81,6 +82,11 @@ def test_a_module_runs_from_the_current_folder(folder):
 def test_the_report_names_what_was_used_and_what_is_lacking(folder):
     _, said = run("-m", "plait.as_flax", "--report", "here/fails.py", folder=folder, status=1)
     assert "It has no flax.nnx.no_such_name" in said
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+def test_the_report_says_when_nothing_is_lacking(folder):
     _, said = run("-m", "plait.as_flax", "--report", "here/program.py", folder=folder)
     assert "flax.nnx.nn.linear: Linear" in said
     assert "It has all the names that were used." in said
@@ -163,6 +169,7 @@ print(hasattr(layers[Lenient], "seen"), hasattr(layers[Layer], "seen"))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_private_names_that_keras_uses_are_views_of_what_plait_has(folder):
     assert run("-c", PRIVATE, folder=folder)[0] == "Layer TraceContextError\nTrue False\n"

@@ -133,6 +133,7 @@ def test_processes_that_are_asked_to_end_have_time_to_save(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["0", "0.saved", "1"]
 
 
+@pytest.mark.slow
 def test_an_impatient_interruption_leaves_nobody_behind(tmp_path):
     """A second Ctrl-C, while a process that does not listen is waited for."""
     program = (
@@ -171,6 +172,7 @@ def test_the_one_that_failed_first_is_told(tmp_path, launched):
         (tmp_path / "pid").unlink()
 
 
+@pytest.mark.slow
 def test_output_that_is_no_text_here_passes(monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     running = start("import sys; sys.stdout.buffer.write(b'\\xc3\\xa9 \\xff\\n'); print('after')", processes=1)
@@ -180,6 +182,7 @@ def test_output_that_is_no_text_here_passes(monkeypatch):
     assert (running.returncode, errors) == (0, "")
 
 
+@pytest.mark.slow
 def test_when_nobody_reads_on_the_processes_are_ended():
     """As in ``plait launch ... | head -1``."""
     running = start("while True: print('hello')")

@@ -106,6 +106,7 @@ def gradients(norm, x):
     return pure(jax.grad(loss)(params))
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_weight_norm_is_pytorch_s_with_the_gradients_of_both_parts():
     """L21: scale and direction."""
@@ -124,6 +125,7 @@ def test_weight_norm_is_pytorch_s_with_the_gradients_of_both_parts():
     compare(mine["layer_instance.kernel"], direction.grad.numpy().T, {"rtol": 1e-4, "atol": 1e-4}, "of the direction")
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_spectral_norm_is_pytorch_s_with_its_gradient():
     """L22; after enough steps both have found the singular value."""

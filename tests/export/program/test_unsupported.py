@@ -117,7 +117,7 @@ def test_a_refusal_shows_the_operations_or_the_converter_s_own_words():
     [
         ("onnx", Fourier, "convert_element_type"),
         pytest.param("litert", Fourier, "fft", marks=pytest.mark.slow),
-        ("litert", Sorted, "sort"),
+        pytest.param("litert", Sorted, "sort", marks=pytest.mark.slow),
         ("saved_model", Inverse, "lu"),
     ],
 )
