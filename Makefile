@@ -53,7 +53,7 @@ help:
 demo: $(VENV)/demo.stamp
 	$(BIN)/plait demo digits
 
-# Each run starts a few hundred processes, and each would compile all of plait again.
+# The tests start a few hundred processes. Without bytecode files, each of them would compile all of plait again.
 test slow long optimized: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/dev.stamp

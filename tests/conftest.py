@@ -43,7 +43,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 if not OPTIMIZE:
     share_contexts()
 
-# Tracing makes many objects that live on. A search for garbage after every 700 of them finds next to nothing.
+# Tracing makes many objects that stay alive; collecting after every 700 of them would free next to nothing.
 gc.set_threshold(50_000, 20, 20)
 
 SLOW_DATA = (hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large)

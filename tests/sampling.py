@@ -1,4 +1,4 @@
-"""Which rows of a table `make test` runs: those that are named. `make slow` runs the others."""
+"""Which rows of a table ``make test`` runs: those that are chosen. ``make slow`` runs the others."""
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
