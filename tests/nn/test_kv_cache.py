@@ -227,9 +227,8 @@ def test_l28_a_prompt_of_any_length_is_taken_at_once(lengths, per_sequence, batc
     assert set(np.ravel(layer.cache_index[...]).tolist()) == {LENGTH}
 
 
-@pytest.mark.parametrize(
-    "options", [pytest.param({}, marks=pytest.mark.slow), {"rotary_fn": plait.apply_rotary_embedding}]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"rotary_fn": plait.apply_rotary_embedding}])
 def test_l28_sequences_of_a_batch_go_on_from_positions_of_their_own(options):
     """Prompts of other lengths, padded at the end: each goes on as if it were alone."""
     layer = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0), **options)
