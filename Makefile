@@ -53,6 +53,9 @@ help:
 demo: $(VENV)/demo.stamp
 	$(BIN)/plait demo digits
 
+# The tests start a few hundred processes. Without bytecode files, each of them would compile all of plait again.
+test slow long optimized: export PYTHONDONTWRITEBYTECODE =
+
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -q -m "not slow"
 

@@ -35,10 +35,16 @@ import hypothesis
 import jax
 import pytest
 
+from tests.lowering import share_contexts
 from tests.standing import StandingProcesses
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+if not OPTIMIZE:
+    share_contexts()
+
+# Tracing makes many objects that stay alive; collecting after every 700 of them would free next to nothing.
+gc.set_threshold(50_000, 20, 20)
 
 SLOW_DATA = (hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large)
 hypothesis.settings.register_profile(

@@ -10,6 +10,7 @@ import pytest
 
 import plait
 from plait.cli import main
+from tests.sampling import slow_but
 
 PROGRAM = """
 import sys
@@ -58,17 +59,19 @@ STARTS = {
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("start", slow_but(["as a module"], STARTS))
 def test_a_program_runs_unchanged(folder, start):
     assert run(*STARTS[start], "--steps", "3", folder=folder)[0] == EXPECTED
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_a_program_may_import_it_first(folder):
     (folder / "here" / "first.py").write_text("import plait.as_flax\n" + PROGRAM)
     assert run("here/first.py", "--steps", "3", folder=folder)[0] == EXPECTED
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_a_module_runs_from_the_current_folder(folder):
     out, _ = run("-m", "plait.as_flax", "-m", "program", "--steps", "3", folder=folder / "here")
@@ -79,6 +82,11 @@ def test_a_module_runs_from_the_current_folder(folder):
 def test_the_report_names_what_was_used_and_what_is_lacking(folder):
     _, said = run("-m", "plait.as_flax", "--report", "here/fails.py", folder=folder, status=1)
     assert "It has no flax.nnx.no_such_name" in said
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+def test_the_report_says_when_nothing_is_lacking(folder):
     _, said = run("-m", "plait.as_flax", "--report", "here/program.py", folder=folder)
     assert "flax.nnx.nn.linear: Linear" in said
     assert "It has all the names that were used." in said
@@ -93,7 +101,15 @@ def test_after_flax_it_refuses_to_start(folder):
 
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
-    [([], 2, "usage"), (["--help"], 0, "usage"), (["--zork"], 2, "usage"), (["none.py"], 2, "no program at none.py")],
+    slow_but(
+        lambda row: row[0] == ["none.py"],
+        [
+            ([], 2, "usage"),
+            (["--help"], 0, "usage"),
+            (["--zork"], 2, "usage"),
+            (["none.py"], 2, "no program at none.py"),
+        ],
+    ),
 )
 def test_bad_requests_say_how_it_is_used(folder, arguments, status, said):
     assert said in run("-m", "plait.as_flax", *arguments, folder=folder, status=status)[1]
@@ -153,6 +169,7 @@ print(hasattr(layers[Lenient], "seen"), hasattr(layers[Layer], "seen"))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_private_names_that_keras_uses_are_views_of_what_plait_has(folder):
     assert run("-c", PRIVATE, folder=folder)[0] == "Layer TraceContextError\nTrue False\n"

@@ -18,7 +18,8 @@ def calls():
     """Place in the source → the arguments of a call of ``deprecated``, texts with a hole as patterns."""
     found = {}
     for file in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        text = file.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "deprecated(" in text else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "deprecated":
                 arguments = {"what": node.args[0], **{each.arg: each.value for each in node.keywords}}
                 place = f"{file.relative_to(SOURCE).as_posix()}, in {ast.unparse(node.args[0])}"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from plait import cli, launch
+from tests.sampling import slow_but
 
 LIMIT = 300  # seconds, on a busy machine; what is waited for would sleep for 600
 SOURCE = str(Path(__file__).parents[1] / "src")
@@ -99,7 +100,7 @@ def test_one_that_does_not_listen_is_ended_all_the_same(monkeypatch, capfd):
     assert "process 0 of 2 exited with status 1" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("request_to_end", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("request_to_end", slow_but([signal.SIGINT], [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]))
 def test_an_interruption_ends_all(request_to_end, tmp_path):
     program = f"import os, time\nopen({str(tmp_path)!r} + '/' + str(os.getpid()), 'w').close(); time.sleep(600)"
     running = start(program)
@@ -132,6 +133,7 @@ def test_processes_that_are_asked_to_end_have_time_to_save(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["0", "0.saved", "1"]
 
 
+@pytest.mark.slow
 def test_an_impatient_interruption_leaves_nobody_behind(tmp_path):
     """A second Ctrl-C, while a process that does not listen is waited for."""
     program = (
@@ -170,6 +172,7 @@ def test_the_one_that_failed_first_is_told(tmp_path, launched):
         (tmp_path / "pid").unlink()
 
 
+@pytest.mark.slow
 def test_output_that_is_no_text_here_passes(monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     running = start("import sys; sys.stdout.buffer.write(b'\\xc3\\xa9 \\xff\\n'); print('after')", processes=1)
@@ -179,6 +182,7 @@ def test_output_that_is_no_text_here_passes(monkeypatch):
     assert (running.returncode, errors) == (0, "")
 
 
+@pytest.mark.slow
 def test_when_nobody_reads_on_the_processes_are_ended():
     """As in ``plait launch ... | head -1``."""
     running = start("while True: print('hello')")

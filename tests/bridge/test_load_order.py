@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.sampling import slow_but
+
 IMPORT_FLAX = "from flax import linen as nn; import flax"
 # How to make an object of each public class that is a box, and the class of Linen that it is one of.
 BOXES = {
@@ -17,6 +19,7 @@ BOXES = {
         "plait.initializers.ones, ('a',)), (2,))})) and V().init(0, x)['params']['w']", "nn.Partitioned",
     ),
 }  # fmt: skip
+ALL = "all in one process"
 SETUP = "import jax, jax.numpy as jnp, plait; from plait import bridge; x = jnp.ones(2)"
 
 
@@ -26,14 +29,20 @@ def run(*lines):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("name", BOXES)
+@pytest.mark.parametrize(
+    "name", ["all in one process", *(pytest.param(name, marks=pytest.mark.slow) for name in BOXES)]
+)
 @pytest.mark.parametrize("order", ["Flax first", "plait first", "the object first"])
 def test_a_box_is_one_of_linen_s_in_a_fresh_process(name, order):
-    make, kind = BOXES[name]
-    steps = {"flax": IMPORT_FLAX, "plait": SETUP, "box": f"box = {make}"}
+    boxes = list(BOXES.values()) if name == ALL else [BOXES[name]]
+    steps = {"flax": IMPORT_FLAX, "plait": SETUP, "box": f"boxes = [{', '.join(make for make, _ in boxes)}]"}
     orders = {"Flax first": "flax plait box", "plait first": "plait flax box", "the object first": "plait box flax"}
-    run(
-        *(steps[step] for step in orders[order].split()),
+    checks = [line for place, (_, kind) in enumerate(boxes) for line in (f"box = boxes[{place}]", *checks_of(kind))]
+    run(*(steps[step] for step in orders[order].split()), *checks)
+
+
+def checks_of(kind):
+    return (
         f"assert isinstance(box, {kind}), type(box).__mro__",
         "assert isinstance(box, flax.core.meta.AxisMetadata)",
         "assert isinstance(box, plait.meta.AxisMetadata)",
@@ -45,7 +54,7 @@ def test_a_box_is_one_of_linen_s_in_a_fresh_process(name, order):
     )
 
 
-@pytest.mark.parametrize("order", ["Flax first", "plait first"])
+@pytest.mark.parametrize("order", slow_but(["plait first"], ["Flax first", "plait first"]))
 def test_a_box_of_linen_is_one_of_ours_in_a_fresh_process(order):
     steps = [IMPORT_FLAX, SETUP] if order == "Flax first" else [SETUP, IMPORT_FLAX]
     run(

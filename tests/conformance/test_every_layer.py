@@ -1,6 +1,7 @@
 """What every layer does alike, over the table of all of them."""
 
 import copy
+import functools
 import pickle
 import re
 
@@ -144,6 +145,15 @@ def test_a_wrong_last_axis_names_the_path_and_both_lengths(case, run):
     assert re.search(rf"\b{size}\b", caught.value.parts["expected"])
 
 
+@functools.partial(plait.jit, static_argnames="argnums")
+def gradients(layer, x, argnums):
+    def loss(layer, x):
+        y = layer(x)
+        return (y * jnp.cos(jnp.arange(y.size)).reshape(y.shape)).sum()
+
+    return plait.grad(loss, argnums=argnums)(layer, x)
+
+
 @every_layer
 @pytest.mark.parametrize("value", [None, 0.0, 1e4], ids=["drawn", "zeros", "large"])
 def test_gradients_are_finite(case, value):
@@ -152,8 +162,7 @@ def test_gradients_are_finite(case, value):
     if value is not None and jnp.issubdtype(x.dtype, jnp.floating):
         x = jnp.full_like(x, value)
     argnums = (0, 1) if jnp.issubdtype(x.dtype, jnp.floating) else (0,)
-    loss = lambda layer, x: (layer(x) * jnp.cos(jnp.arange(layer(x).size)).reshape(layer(x).shape)).sum()
-    leaves = jax.tree.leaves(plait.as_pure(plait.grad(loss, argnums=argnums)(layer, x)))
+    leaves = jax.tree.leaves(plait.as_pure(gradients(layer, x, argnums)))
     assert all(np.isfinite(leaf).all() for leaf in leaves)
     assert value is not None or any(np.any(leaf) for leaf in leaves)
 
@@ -174,7 +183,7 @@ def test_sharding_metadata_survives(case):
     plait.jit(forward)(layer, case.x)
     assert names(layer) == before
     if before:
-        assert names(plait.grad(lambda layer: layer(case.x).sum())(layer)) == before
+        assert names(plait.eval_shape(plait.grad(lambda layer: layer(case.x).sum()), layer)) == before
     stack = plait.vmap(
         lambda _: plait.clone(layer), transform_metadata={plait.PARTITION_NAME: "stacked"}, axis_size=2, in_axes=None
     )(0)

@@ -29,6 +29,7 @@ from tests.convert.linen_models import (
     perturbed,
     recurrent,
 )
+from tests.sampling import slow_but
 
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("users_promotion")]
 
@@ -88,7 +89,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("case", [_resnet, _transformer])
+@pytest.mark.parametrize("case", slow_but([_transformer], [_resnet, _transformer]))
 def test_logits_are_those_of_linen(case, form, tmp_path):
     variables, ours, x, names, expected = trained(case)
     source = FORMS[form](variables, tmp_path)

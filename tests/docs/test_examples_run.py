@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.docs.examples import ROOT, SOURCE, blocks_of, docstring_examples, run_docstring, run_page
+from tests.sampling import slow_but
 
 # Chapters of the specification whose example runs already.
 RUNNING_CHAPTERS = ("graph.md", "tiny.md", "variables.md")
@@ -15,6 +16,8 @@ PAGES = [
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     if page.is_file() and SPECIFICATION not in page.parents and blocks_of(page)
 ]
+LONG = ("training.md", "layers.md", "loops.md", "linen.md", "sharding.md", "export.md")
+is_short = lambda page: page.name not in LONG
 CHAPTERS = [SPECIFICATION / name for name in RUNNING_CHAPTERS]
 DOCSTRINGS = [test for file in sorted(SOURCE.rglob("*.py")) for test in docstring_examples(file)]
 
@@ -26,7 +29,7 @@ def empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", slow_but(is_short, PAGES), ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_blocks_of_a_page_run(page):
     ran, left_out = run_page(page)
     assert ran > 0

@@ -21,6 +21,7 @@ def alone():
         return transformer.train(CONFIG, STEPS)
 
 
+@pytest.mark.slow
 def test_it_learns(alone):
     assert alone[0] > 4
     assert alone[-1] < 0.7

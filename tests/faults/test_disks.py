@@ -131,6 +131,7 @@ print([path.name for path in pathlib.Path(sys.argv[1]).glob(".*")])
 """
 
 
+@pytest.mark.slow
 @needs_mounts
 def test_a_full_disk_is_told_and_what_was_there_stays(tmp_path):
     out = in_namespace(f"mount -t tmpfs -o size=4m tmpfs {tmp_path}", FULL, tmp_path)
@@ -154,6 +155,7 @@ print(restore(latest(sys.argv[1]), w).step)
 """
 
 
+@pytest.mark.slow
 @needs_mounts
 def test_a_read_only_disk_is_told_and_can_be_read(tmp_path):
     out = in_namespace(f"mount -t tmpfs tmpfs {tmp_path}", READ_ONLY, tmp_path)

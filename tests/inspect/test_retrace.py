@@ -161,6 +161,7 @@ def test_a_setting_of_jax_is_named(name):
     assert re.search(line, found)
 
 
+@pytest.mark.slow  # what this process has compiled for other tests goes too
 def test_a_cleared_cache_is_told_from_a_setting():
     f, messages = plait.jit(lambda x: x * 2), []
     with plait.explain_retraces(messages.append):

@@ -7,6 +7,7 @@ from hypothesis import given, settings, strategies as st
 import plait
 from plait.errors import ArgumentError, ArgumentTypeError, StreamError, StreamKeyError
 from tests.nn.twins import Encoder, flax_nnx, some_input, users_promotion
+from tests.sampling import slow_but
 
 
 @pytest.mark.oracle
@@ -134,7 +135,7 @@ def explicit(*spec):
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("spec", [("a", None), (None, "b"), ("a", "b"), (("a", "b"), None), ()], ids=str)
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit", slow_but([True], [False, True]))
 def test_an_input_on_explicit_axes_keeps_its_sharding(spec, jit):
     x = some_input(8, 8)
     mesh, sharding = explicit(*spec)

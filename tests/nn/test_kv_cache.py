@@ -42,7 +42,7 @@ def test_l28_steps_are_full_causal_attention(batch, options, is_causal):
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("kv_heads", [1, 2])
+@pytest.mark.parametrize("kv_heads", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_l28_steps_and_cache_are_flax_s(kv_heads):
     nnx, x = flax_nnx(), some_input(2, LENGTH, 4)
     ours, theirs = twins("MultiHeadAttention", 2, 4, num_kv_heads=kv_heads, decode=True)
@@ -204,7 +204,7 @@ def test_a_cache_needs_a_length_and_a_view_both_sizes():
         plait.view(layer, batch_size=2)
 
 
-PARTS = [(3, 1), (1, 2, 1), (4,), (2, 2)]
+PARTS = [(3, 1), *(pytest.param(parts, marks=pytest.mark.slow) for parts in [(1, 2, 1), (4,), (2, 2)])]
 
 
 @pytest.mark.parametrize("lengths", PARTS, ids=str)
@@ -227,6 +227,7 @@ def test_l28_a_prompt_of_any_length_is_taken_at_once(lengths, per_sequence, batc
     assert set(np.ravel(layer.cache_index[...]).tolist()) == {LENGTH}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"rotary_fn": plait.apply_rotary_embedding}])
 def test_l28_sequences_of_a_batch_go_on_from_positions_of_their_own(options):
     """Prompts of other lengths, padded at the end: each goes on as if it were alone."""

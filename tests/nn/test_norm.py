@@ -18,6 +18,7 @@ from tests.nn.twins import (
     twins,
     users_promotion,
 )
+from tests.sampling import slow_but
 
 FAMILY = {
     "BatchNorm": (4,),
@@ -43,7 +44,9 @@ def test_a_norm_is_flax_s(name, use_scale, use_bias, fast, masked):
 
 @pytest.mark.oracle
 @every_norm
-@pytest.mark.parametrize("dtypes", [("bfloat16", None, "float32"), ("float32", "float16", "bfloat16")])
+@pytest.mark.parametrize(
+    "dtypes", [("bfloat16", None, "float32"), pytest.param(("float32", "float16", "bfloat16"), marks=pytest.mark.slow)]
+)
 def test_a_norm_computes_in_flax_s_dtype(name, dtypes):
     x_dtype, dtype, param_dtype = dtypes
     options = {"dtype": dtype, "param_dtype": jnp.dtype(param_dtype)}
@@ -119,7 +122,7 @@ def test_statistics_over_a_named_axis_are_those_of_the_whole(kind, fast):
     np.testing.assert_allclose(y.reshape(3, 8), whole(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("fast", slow_but([True], [True, False]))
 def test_batch_norm_over_a_named_axis_has_the_statistics_of_the_whole_batch(fast):
     """L16: outputs, gradients and running statistics, under plait.vmap with the module shared."""
     x = some_input(4, 2, 3)
@@ -282,7 +285,7 @@ MASKS = {
 
 @pytest.mark.oracle
 @every_norm
-@pytest.mark.parametrize("shown", MASKS)
+@pytest.mark.parametrize("shown", slow_but(list(MASKS)[:1], MASKS))
 @pytest.mark.parametrize("jit", [False, True])
 def test_a_masked_norm_is_flax_s_to_the_last_bit(name, shown, jit):
     """After a Linear, whose product XLA fuses with what follows."""

@@ -23,6 +23,7 @@ def test_prelu_is_flax_s(slope, dtypes, shape):
     assert_pair_agrees(ours, theirs, some_input(*shape, dtype=x_dtype), {"rtol": 2e-2, "atol": 2e-2})
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_prelu_is_pytorch_s_with_its_gradients():
     torch = pytest.importorskip("torch")

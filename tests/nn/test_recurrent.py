@@ -21,6 +21,7 @@ from tests.nn.twins import (
     twins,
     users_promotion,
 )
+from tests.sampling import slow_but
 
 LENGTHS = jnp.array([3, 5, 1])
 
@@ -83,7 +84,11 @@ def test_an_rnn_is_flax_s_forward_and_backward(name, options, padded, batch, tim
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("options", [{}, {"return_carry": True, "seq_lengths": LENGTHS}], ids=["plain", "padded"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param({}, marks=pytest.mark.slow), {"return_carry": True, "seq_lengths": LENGTHS}],
+    ids=["plain", "padded"],
+)
 def test_bidirectional_is_flax_s_forward_and_backward(options):
     """L35."""
     forward, backward = twins("GRUCell", 3, 4), twins("LSTMCell", 3, 2, seed=1)
@@ -117,7 +122,7 @@ def keyed(lib, way, bidirectional):
 
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("ignore:carry_init is provided in __init__")
-@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("bidirectional", slow_but([False], [False, True]))
 @pytest.mark.parametrize("way", range(5))
 def test_first_carries_are_drawn_as_flax_draws_them(way, bidirectional):
     """L34: its own stream is seeded with 0, or a fork; a call's wins."""
@@ -303,6 +308,7 @@ def torch_weights(layer, cell, suffix=""):
             getattr(layer, f"{name}_l0{suffix}").copy_(torch.from_numpy(np.concatenate(parts, 0)))
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", ["LSTMCell", "GRUCell"])
 def test_a_bidirectional_run_over_padded_sequences_is_pytorch_s(name):
@@ -437,7 +443,7 @@ def test_other_sources_of_keys_are_refused(rngs):
 
 
 @pytest.mark.parametrize("options", [{}, {"reverse": True, "keep_order": True}, {"state_axes": {...: plait.Carry}}])
-@pytest.mark.parametrize("way", [lambda f: f, plait.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("way", [lambda f: f, pytest.param(plait.jit, marks=pytest.mark.slow)], ids=["eager", "jit"])
 def test_the_steps_of_a_cell_are_captured_stacked(options, way):
     """D1, D2: the outputs of all steps, and the gradients at them."""
     rnn, x = rnn_of("SimpleCell", **options), some_input(2, 5, 3)

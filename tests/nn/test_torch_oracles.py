@@ -16,7 +16,7 @@ import plait
 from tests.nn.twins import TOLERANCE, run
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.slow]  # `make test` compares each of these layers with Flax
 
 few = settings(max_examples=12)
 sizes = st.integers(1, 4)

@@ -10,9 +10,8 @@ from plait.errors import ArgumentError, ArgumentTypeError, ShapeError
 from plait.training.metrics import F1, ConfusionMatrix, Precision, Recall
 
 CLASSES = 4
-EXAMPLES = st.lists(
-    st.tuples(st.integers(0, CLASSES - 1), st.integers(-1, CLASSES - 1), st.booleans()), min_size=1, max_size=12
-)
+EXAMPLE = st.tuples(st.integers(0, CLASSES - 1), st.integers(-1, CLASSES - 1), st.booleans())
+EXAMPLES = st.sampled_from([1, 3, 12]).flatmap(lambda size: st.lists(EXAMPLE, min_size=size, max_size=size))
 KINDS = [Precision, Recall, F1]
 
 

@@ -12,6 +12,7 @@ from jax.test_util import check_grads
 import plait
 from plait.errors import NothingSelectedWarning, SharingError
 from tests.oracles import describe
+from tests.sampling import slow_but
 from tests.strategies import Leafy, Node
 
 
@@ -552,7 +553,7 @@ NESTED = {
 }
 
 
-@pytest.mark.parametrize("case", NESTED)
+@pytest.mark.parametrize("case", slow_but(list(NESTED)[::3], NESTED))
 def test_statistics_and_streams_advance_once_wherever_the_gradient_is_taken(case):
     """U30, U38: one draw, one step of the running mean; the gradient of the mask that eager Python draws."""
     eager, model = Noisy(), Noisy()

@@ -11,10 +11,12 @@ from hypothesis import given, strategies as st
 
 import plait
 from plait.errors import ArgumentError, ArgumentTypeError
+from tests.sampling import slow_but
 from tests.strategies import Node
 
 XS = jnp.arange(10.0).reshape(5, 2)
 BATCHES = (None, 0, 1, 2, 5, 7)
+each_batch = pytest.mark.parametrize("batch_size", slow_but([None, 2], BATCHES))
 
 
 class Block(plait.Module):
@@ -60,7 +62,7 @@ def test_operands_hand_on_what_was_written_as_in_a_python_loop(jit):
     assert int(mapped.drop.rngs.count[...]) == int(looped.drop.rngs.count[...]) == 4
 
 
-@pytest.mark.parametrize("batch_size", BATCHES)
+@each_batch
 @pytest.mark.parametrize("graph_updates", [True, False])
 def test_gradients_reach_operands_and_slices(batch_size, graph_updates):
     """X20: the same as those of jax.lax.map."""
@@ -81,7 +83,7 @@ def test_gradients_reach_operands_and_slices(batch_size, graph_updates):
     np.testing.assert_allclose(dx, expected_dx, rtol=1e-5)
 
 
-@pytest.mark.parametrize("batch_size", BATCHES)
+@each_batch
 def test_the_program_is_that_of_jax(batch_size):
     """Ask 7: what is only read is not carried through the loop."""
     model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -96,7 +98,7 @@ def test_the_program_is_that_of_jax(batch_size):
     assert loops(lifted) == loops(pure)
 
 
-@pytest.mark.parametrize("batch_size", BATCHES)
+@each_batch
 def test_modules_among_the_slices_are_stacked(batch_size):
     """X20: each call has a layer of its own, and what it writes stays there; also what is new."""
     norms = plait.vmap(lambda key: plait.BatchNorm(2, rngs=plait.Rngs(key)))(jax.random.split(jax.random.key(0), 5))
@@ -114,7 +116,7 @@ def test_modules_among_the_slices_are_stacked(batch_size):
     np.testing.assert_allclose(norms.seen[...], batches.sum((1, 2)))
 
 
-@pytest.mark.parametrize("batch_size", BATCHES)
+@each_batch
 def test_new_modules_come_out_stacked(batch_size):
     """U18."""
     keys = jax.random.split(jax.random.key(0), 5)
@@ -123,7 +125,7 @@ def test_new_modules_come_out_stacked(batch_size):
     np.testing.assert_allclose(made.kernel[4], expected.kernel[...], rtol=1e-6)
 
 
-@pytest.mark.parametrize("batch_size", [0, 1, 2, 3, 5])
+@pytest.mark.parametrize("batch_size", slow_but([0, 2], [0, 1, 2, 3, 5]))
 @pytest.mark.parametrize("graph_updates", [True, False])
 def test_every_slice_of_a_batch_draws_for_itself(batch_size, graph_updates):
     """R7: the streams are split for a batch, and restored behind the draw."""

@@ -89,6 +89,7 @@ def test_without_flax_the_parts_that_need_it_say_so_and_the_others_work():
     assert out.strip() == "done"
 
 
+@pytest.mark.slow
 def test_boxes_meet_whichever_library_comes_first():
     """B3: flax loaded after the bridge, and after boxes were looked at."""
     out = run(

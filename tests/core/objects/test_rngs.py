@@ -17,6 +17,7 @@ from plait.errors import (
     TraceContextError,
 )
 from tests.nn.twins import flax_nnx, users_promotion
+from tests.sampling import slow_but
 
 
 def data(key):
@@ -190,7 +191,7 @@ ARGUMENTS = {
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", slow_but(["normal", "uniform", "bernoulli", "randint", "bits"], SAMPLERS))
 def test_r4_samplers_are_flax_s(name):
     mine, theirs = plait.Rngs(0, a=1), flax_nnx().Rngs(0, a=1)
     with users_promotion():

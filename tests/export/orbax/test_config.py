@@ -73,6 +73,7 @@ def test_e40_the_environment_sets_it(value, expected, monkeypatch):
     assert config.bool_env("A_SETTING", True) is True
 
 
+@pytest.mark.slow
 def test_e40_a_value_that_is_neither_yes_nor_no_is_refused():
     """E40, in a process of its own."""
     assert by_environment("plait.export", "on") == "True"

@@ -7,6 +7,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 from plait.export import ExportManager, JaxModule, ServingConfig  # noqa: E402  (needs TensorFlow)
+from tests.sampling import slow_but  # noqa: E402
 
 pytestmark = pytest.mark.oracle
 
@@ -23,8 +24,9 @@ def loss(outputs):
     return (outputs["y"] ** 2).sum() + 3 * outputs["top"].sum()
 
 
-@pytest.mark.parametrize("jit_compile", [True, False])
-@pytest.mark.parametrize("loaded", [True, False])
+@pytest.mark.parametrize(
+    ("jit_compile", "loaded"), slow_but([(True, True)], [(True, True), (True, False), (False, True), (False, False)])
+)
 def test_e7_gradients_are_those_of_jax_live_and_loaded(tmp_path, jit_compile, loaded):
     """E7, E20: with respect to inputs and variables, at a free batch size, with integer inputs and outputs beside."""
     module = JaxModule(WEIGHTS, wave, True, "b, 2", jit_compile=jit_compile)

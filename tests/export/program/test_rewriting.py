@@ -71,6 +71,7 @@ def test_the_numbers_are_the_same(name):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_with_a_free_batch_size_too(name):
     """Ask 17: the operation is gone, and one program takes every size."""

@@ -116,8 +116,8 @@ def test_a_refusal_shows_the_operations_or_the_converter_s_own_words():
     ("kind", "layer", "operation"),
     [
         ("onnx", Fourier, "convert_element_type"),
-        ("litert", Fourier, "fft"),
-        ("litert", Sorted, "sort"),
+        pytest.param("litert", Fourier, "fft", marks=pytest.mark.slow),
+        pytest.param("litert", Sorted, "sort", marks=pytest.mark.slow),
         ("saved_model", Inverse, "lu"),
     ],
 )

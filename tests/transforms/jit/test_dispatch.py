@@ -17,6 +17,7 @@ import plait
 from plait.errors import ArgumentError, CapturedModelWarning
 from plait.transforms.jit import dispatch, function as jit_module
 from plait.transforms.jit.dispatch import write_all
+from tests.sampling import slow_but
 from tests.strategies import Leafy, Node
 
 pytestmark = pytest.mark.unchecked  # the check is a line of the generated code
@@ -320,7 +321,7 @@ def test_clear_cache_forgets_runs():
     assert len(traces) == 2
 
 
-@pytest.mark.parametrize("count", [1, 255, 256, 257, 600])
+@pytest.mark.parametrize("count", slow_but([1, 256, 257], [1, 255, 256, 257, 600]))
 @pytest.mark.parametrize("writes", [1, 300])
 def test_any_number_of_variables(count, writes, only_fast):
     """U12: reading and writing are written out for few, and loops for many."""
