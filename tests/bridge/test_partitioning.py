@@ -161,6 +161,19 @@ def test_a_linen_module_inside_of_a_hybrid():
     assert plain_names(variables["params_axes"]) == {"scale_axes": (), "inner": {"w_axes": ("embed", "mlp")}}
 
 
+def test_names_may_be_left_out():
+    """264: then nothing is kept beside the variable."""
+
+    class Bare(bridge.Module):
+        @bridge.compact
+        def __call__(self):
+            bare = partitioning.variable_with_axes("stats", "n", jnp.ones, (2,))
+            return partitioning.param_with_axes("w", ones, (2,)) + bare.value
+
+    variables = Bare().init(0)
+    assert {c: list(variables[c]) for c in sorted(variables)} == {"params": ["w"], "stats": ["n"]}
+
+
 @pytest.mark.oracle
 def test_the_module_that_is_given_has_the_variable():
     """264: though another one runs."""

@@ -242,6 +242,24 @@ def test_what_a_compact_method_assigns_is_a_submodule():
     same_trees(Assigns().apply(variables, X[:1]), out[:1])
 
 
+def test_what_another_module_assigns_is_not_bound():
+    """B35: nor what is assigned when none runs."""
+    kept, spare = [], Dense(3)
+
+    class Outer(bridge.Module):
+        @bridge.compact
+        def __call__(self, x):
+            kept.append(Dense(2, name="inner"))
+            kept[0].late = spare
+            return kept[0](x)
+
+    variables = Outer().init(0, X)
+    assert shapes(variables) == {"params": {"inner": {"kernel": (2, 2)}}}
+    assert kept[0].scope is not None
+    kept[0].later = spare
+    assert spare.scope is None
+
+
 def test_the_stronger_attribute_names_a_variable():
     """B36: AttrPriority."""
 
