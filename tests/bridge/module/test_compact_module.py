@@ -127,6 +127,18 @@ def test_apply_returns_mutable_collections_alone():
     assert float(Counts().apply({}, X, mutable="calls")[0]) == 1
 
 
+@pytest.mark.parametrize(
+    ("layer", "collection"), [(Dense(3), "params"), (Counts(), "calls")], ids=["param", "variable"]
+)
+def test_what_is_not_stored_is_told_and_made_as_the_advice_says(layer, collection):
+    """B34: only in a collection that may change."""
+    with pytest.raises(ArgumentError, match=rf"at +\w+, {collection}/\w(.|\n)*mutable=\['{collection}'\]"):
+        layer.apply({}, X, rngs=0, mutable=["others"])
+    out, made = layer.apply({}, X, rngs=0, mutable=[collection])
+    assert list(made) == [collection]
+    same_trees(out, layer.apply(made if collection == "params" else {}, X, rngs=0, mutable=[collection])[0])
+
+
 def test_methods_are_chosen_by_name_or_callable():
     """B32: compact methods beside setup see what setup made."""
     for method in ("other", Setup.other, Setup(3).other):
