@@ -137,6 +137,8 @@ class _Tests:
         answer = self.ask([str(self.root / test) for test in self.area.tests], watched=watched)
         if answer["failed"] or not answer["passed"]:
             raise SystemExit(f"the tests do not pass without a fault: {answer['failed']}\n{self._printed()}")
+        if not any(answer["reached"].values()):
+            raise SystemExit(f"the tests run nothing of the copy in {watched}: they import another one")
         self.kept.settle(answer)
         return answer
 
