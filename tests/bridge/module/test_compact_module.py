@@ -82,6 +82,19 @@ def test_fields_are_those_of_a_dataclass():
         Dense()
 
 
+def test_a_constructor_of_its_own_stays():
+    """B32: with fields in an order that no generated one could take."""
+
+    class Own(bridge.Module):
+        scale: int = 2
+        features: int
+
+        def __init__(self, features):
+            self.features = features * self.scale
+
+    assert (Own(3).features, Own(3).scale) == (6, 2)
+
+
 def test_init_gives_collections_and_apply_uses_them():
     """B32, B33: neither changes the instance, and an output comes with them on demand."""
     module = Block()
