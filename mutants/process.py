@@ -23,16 +23,17 @@ from typing import Any
 
 DATA = 8 * 2**30  # bytes that a run may come to, lest an endless loop fill the machine
 ALONE = [
-    "-p", "no:cacheprovider", "-q", "-x", "-m", "not slow", "--no-header",
+    "-p", "no:cacheprovider", "-q", "-m", "not slow", "--no-header",
     "-W", "ignore:Module already imported so cannot be rewritten",
 ]  # fmt: skip
 
 
 class Outcomes:
-    """A plugin of pytest: which test failed, and how long each file took."""
+    """A plugin of pytest: which tests failed, the first one alone too, and how long each file took."""
 
     def __init__(self) -> None:
         self.failed = ""
+        self.failures: list[str] = []
         self.seconds: dict[str, float] = {}
         self.passed = 0
 
@@ -40,8 +41,9 @@ class Outcomes:
         file = report.nodeid.partition("::")[0]
         self.seconds[file] = self.seconds.get(file, 0.0) + report.duration
         self.passed += report.when == "call" and report.passed
-        if report.failed and not self.failed:
-            self.failed = report.nodeid
+        if report.failed:
+            self.failed = self.failed or report.nodeid
+            self.failures.append(report.nodeid)
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed and not self.failed:
@@ -79,7 +81,15 @@ def run(
         if not child:
             _run_in_child(tests, Path(output), result, each, watched)
         ended = _ended(child, start + seconds)
-    answer = {"code": ended, "failed": "", "passed": 0, "seconds": {}, "reached": {}, "took": time.monotonic() - start}
+    answer = {
+        "code": ended,
+        "failed": "",
+        "failures": [],
+        "passed": 0,
+        "seconds": {},
+        "reached": {},
+        "took": time.monotonic() - start,
+    }
     if ended is not None and result.exists():
         return {**answer, **json.loads(result.read_text())}
     return {**answer, "failed": "the end of the time" if ended is None else f"the end of the process ({ended})"}
@@ -115,7 +125,7 @@ def _run_in_child(tests: list[str], output: Path, result: Path, each: float, wat
 
         outcomes = Outcomes()
         reach = Reach(watched) if watched else None
-        options = [*ALONE, f"--timeout={each}"] if each else ALONE
+        options = [*ALONE, *([f"--timeout={each}"] if each else []), *([] if watched else ["-x"])]
         parallel = ["-n", "0"] if importlib.util.find_spec("xdist") else []
         code = int(pytest.main([*options, *parallel, *tests], plugins=[outcomes, *([reach] if reach else [])]))
         reached = {tests: sorted(functions) for tests, functions in reach.reached.items()} if reach else {}

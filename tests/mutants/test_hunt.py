@@ -115,6 +115,7 @@ def test_total_in_a_thread():
     thread.join()
 """,
     "test_process.py": "import subprocess\n\ndef test_process():\n    subprocess.run(['true'])\n",
+    "test_watched.py": "import sys\n\ndef test_nobody_watches():\n    assert sys.gettrace() is None\n",
     "test_import.py": "from tiny.sums import total\n\ntotal([1])\n\ndef test_import():\n    pass\n",
 }
 
@@ -139,9 +140,10 @@ def test_only_tests_that_reach_a_fault_run_and_what_was_found_is_kept(tree, monk
     assert (first.killed, first.survivors) == ([(faults[0], "tests/test_sums.py::test_total")], [faults[1]])
     settled, *rest = asked
     assert settled == ["tests"]
+    assert rest.pop(0) == ["tests/test_watched.py::test_nobody_watches"]  # which fails only while it is watched
     assert [sorted(tests) for tests in rest] == [
         ["tests/test_sums.py"],
-        [f"tests/test_{name}.py" for name in ("largest", "process")],
+        [f"tests/test_{name}.py" for name in ("largest", "process", "watched")],
     ]
     asked.clear()
     assert hunt(AREA, tree, 2, 0, known={}) == first
@@ -149,7 +151,7 @@ def test_only_tests_that_reach_a_fault_run_and_what_was_found_is_kept(tree, monk
     (tree / "tests/test_largest.py").write_text("def test_nothing():\n    pass\n")
     asked.clear()
     hunt(AREA, tree, 2, 0, known={})
-    assert asked[:2] == [["tests"], ["tests/test_sums.py::test_total"]]
+    assert asked[2] == ["tests/test_sums.py::test_total"]
 
 
 def test_tests_that_fail_without_a_fault_are_told(tree):
