@@ -1,7 +1,7 @@
 """One hunt: faults are planted in a copy of the tree, one at a time, and the tests of the area are run.
 
 The tests run once without a fault, which shows what each file of them runs of the source. With a fault, only the files
-run that reach the function it is in: the nearest first, and the first failure ends the run. A fault counts as noticed
+run that reach it: the nearest first, and the first failure ends the run. A fault counts as noticed
 when a test fails, when the process crashes, or when the tests take several times as long as without it.
 """
 

@@ -71,7 +71,7 @@ def run(
     Args:
         seconds: how long they may take together.
         each: how long each may take.
-        watched: a folder; the answer says which of its functions each file of tests runs.
+        watched: a folder; the answer says which of its lines each file of tests runs.
     """
     with planted(Path(file), source) if file else contextlib.nullcontext():
         start = time.monotonic()
@@ -128,7 +128,7 @@ def _run_in_child(tests: list[str], output: Path, result: Path, each: float, wat
         options = [*ALONE, *([f"--timeout={each}"] if each else []), *([] if watched else ["-x"])]
         parallel = ["-n", "0"] if importlib.util.find_spec("xdist") else []
         code = int(pytest.main([*options, *parallel, *tests], plugins=[outcomes, *([reach] if reach else [])]))
-        reached = {tests: sorted(functions) for tests, functions in reach.reached.items()} if reach else {}
+        reached = reach.reached if reach else {}
         result.write_text(json.dumps({**vars(outcomes), "reached": reached}))
     except BaseException:
         traceback.print_exc()

@@ -1,4 +1,4 @@
-"""Which tests reach a function."""
+"""Which tests reach a line."""
 
 import pytest
 
@@ -25,30 +25,22 @@ class C:
         return [i for i in self.z]
 """
 REACHED = {
-    "outer": ["file.py:5"],
-    "inner": ["file.py:8"],
-    "other": ["file.py:12"],
-    "method": ["file.py:17", "file.py:18"],
-    "elsewhere": ["other.py:5"],
+    "outer": ["file.py:7", "file.py:8", "file.py:10"],
+    "inner": ["file.py:9"],
+    "other": ["file.py:13"],
+    "method": ["file.py:18"],
+    "elsewhere": ["other.py:7"],
     "a process": [EVERYTHING],
 }
 EVERY = None
 # Line → the files of tests that may notice a fault in it.
-LINES = {
-    3: EVERY,
-    5: EVERY,
-    6: EVERY,
-    7: {"outer", "inner"},
-    8: {"outer", "inner"},
-    9: {"inner"},
-    10: {"outer", "inner"},
-}
-LINES |= {12: EVERY, 13: {"other"}, 15: EVERY, 16: EVERY, 17: EVERY, 18: {"method"}}
+LINES = dict.fromkeys((3, 5, 6, 12, 13, 15, 16, 17), EVERY)
+LINES |= {7: {"outer"}, 8: {"outer", "inner"}, 9: {"inner"}, 10: {"outer"}, 18: {"method"}}
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_who_reaches_a_line(line, tmp_path):
-    """Whoever runs the function around it, or one within that; all tests where it is in no body of a function."""
+    """Whoever runs the statement there, or a part of it; all tests where it is in no body of a function."""
     file = tmp_path / "file.py"
     file.write_text(SOURCE)
     wanted = LINES[line]
