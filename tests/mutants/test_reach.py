@@ -2,6 +2,8 @@
 
 import pytest
 
+pytest.importorskip("coverage")
+
 from mutants.reach import EVERYTHING, reaching
 
 SOURCE = """\
