@@ -1,8 +1,8 @@
 """One hunt: faults are planted in a copy of the tree, one at a time, and the tests of the area are run.
 
-The nearest tests run first, and the first failure ends the run, so a fault that is noticed costs seconds; one that is
-not costs all tests of the area. A fault counts as noticed when a test fails, when the process crashes, or when the
-tests take several times as long as without it.
+The tests run once without a fault, which shows what each file of them runs of the source. With a fault, only the files
+run that reach it: the nearest first, and the first failure ends the run. A fault counts as noticed
+when a test fails, when the process crashes, or when the tests take several times as long as without it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from typing import Any
 from . import judged
 from .areas import Area, stages
 from .faults import Fault, sample
+from .kept import Kept
+from .reach import EVERYTHING, reaching
 
 Key = tuple[str, str, str]
 # When to give up: on all tests, after so many times of what they take without a fault and so many seconds more; on one
 # test, after so many seconds.
 TIMES, SECONDS, EACH = 3.0, 60.0, 60.0
-PASSED, NOTHING_TO_RUN = 0, 5  # of pytest
+PASSED, NO_SUCH_TEST, NOTHING_TO_RUN = 0, 4, 5  # of pytest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +64,8 @@ def hunt(
         files = [path for path in sorted((copy / area.source).rglob("*.py")) if only is None or path.match(only)]
         faults = sample(copy, files, count, seed)
         result = Result([], [], [])
-        with _process(copy, area, Path(folder)) as tests:
+        kept = Kept(root / "build" / "mutants" / f"{Path(area.source).name}.json", copy)
+        with _process(copy, area, Path(folder), kept) as tests:
             for number, fault in enumerate(faults, 1):
                 reason = known.get((fault.file, fault.before, fault.after))
                 if reason is None:
@@ -102,12 +105,13 @@ def _copy(root: Path, target: Path) -> None:
 class _Tests:
     """The tests of an area, run by a process that stands by."""
 
-    def __init__(self, area: Area, root: Path, folder: Path, process: subprocess.Popen[str]) -> None:
-        self.area, self.root, self.folder, self.process = area, root, folder, process
+    def __init__(self, area: Area, root: Path, folder: Path, kept: Kept, process: subprocess.Popen[str]) -> None:
+        self.area, self.root, self.folder, self.kept, self.process = area, root, folder, kept, process
         self.output = folder / "output.txt"
         self.each = 0.0
         self.seconds = 3600.0
         self.order: dict[str, float] = {}
+        self.reached: dict[str, list[str]] = {}
         self.noticers: collections.Counter[str] = collections.Counter()
 
     def ask(self, tests: list[str], **fault: str) -> dict[str, Any]:
@@ -122,39 +126,67 @@ class _Tests:
 
     def settle(self) -> None:
         """Without a fault the tests pass; how long that takes says when to give up on one."""
-        paths = [str(self.root / test) for test in self.area.tests]
-        answer = self.ask(paths)
-        if answer["failed"] or not answer["passed"]:
-            raise SystemExit(f"the tests do not pass without a fault: {answer['failed']}\n{self._printed()}")
+        answer = self.kept.settled or self._run_all()
         print(f"{answer['passed']} tests pass without a fault ({answer['took']:.0f} s)")
-        self.order = answer["seconds"]
+        self.order, self.reached = answer["seconds"], answer["reached"]
         self.each = EACH
         self.seconds = TIMES * answer["took"] + SECONDS
 
+    def _run_all(self) -> dict[str, Any]:
+        watched = os.path.join(self.root / self.area.source, "")
+        answer = self.ask([str(self.root / test) for test in self.area.tests], watched=watched)
+        if failures := answer["failures"]:  # who watches holds values for longer, and there are tests of that
+            unwatched = self.ask(failures)
+            answer = {**answer, "failed": unwatched["failed"], "passed": answer["passed"] + unwatched["passed"]}
+            answer["reached"] |= {failure.partition("::")[0]: [EVERYTHING] for failure in failures}
+        if answer["failed"] or not answer["passed"]:
+            raise SystemExit(f"the tests do not pass without a fault: {answer['failed']}\n{self._printed()}")
+        if not any(answer["reached"].values()):
+            raise SystemExit(f"the tests run nothing of the copy in {watched}: they import another one")
+        self.kept.settle(answer)
+        return answer
+
     def noticed(self, fault: Fault) -> tuple[str | None, float]:
         """The test that notices a fault, and how long that took."""
-        took = 0.0
-        for stage in stages(self.area, self.root, self.root / fault.file):
-            answer = self.ask(sorted(stage, key=self.rank), file=str(self.root / fault.file), source=fault.source)
+        before = self.kept.noticer(fault)
+        if self.kept.is_known(fault):
+            return before, 0.0
+        took, noticed = 0.0, None
+        for tests in self._tries(fault, before):
+            answer = self.ask(tests, file=str(self.root / fault.file), source=fault.source)
             took += answer["took"]
-            if answer["failed"]:
-                self.noticers[answer["failed"].partition("::")[0]] += 1
-                return answer["failed"], took
-            if answer["code"] not in (PASSED, NOTHING_TO_RUN):
+            if noticed := answer["failed"]:
+                self.noticers[noticed.partition("::")[0]] += 1
+                break
+            if answer["code"] not in (PASSED, NOTHING_TO_RUN, *([NO_SUCH_TEST] if tests == [before] else [])):
                 raise RuntimeError(f"pytest could not run the tests ({answer['code']}):\n{self._printed()}")
-        return None, took
+        self.kept.find(fault, noticed or None)
+        return noticed or None, took
+
+    def _tries(self, fault: Fault, before: str | None) -> Iterator[list[str]]:
+        """The test that noticed it before, then the stages, without the files that do not reach the fault."""
+        if before and "::" in before:
+            yield [before]
+        file = self.root / fault.file
+        reaching_files = reaching(self.reached, file, file.relative_to(self.root / self.area.source), fault.number)
+        for stage in stages(self.area, self.root, file):
+            tests = [path for path in stage if reaching_files is None or self._name(path) in reaching_files]
+            if tests:
+                yield sorted(tests, key=self.rank)
 
     def rank(self, path: str) -> tuple[int, float]:
         """Files that have noticed many faults come first, and then those that take little time."""
-        name = Path(path).relative_to(self.root).as_posix()
-        return -self.noticers[name], self.order.get(name, 0.0)
+        return -self.noticers[self._name(path)], self.order.get(self._name(path), 0.0)
+
+    def _name(self, path: str) -> str:
+        return Path(path).relative_to(self.root).as_posix()
 
     def _printed(self) -> str:
         return self.output.read_text(errors="replace")[-5000:] if self.output.exists() else ""
 
 
 @contextlib.contextmanager
-def _process(root: Path, area: Area, folder: Path) -> Iterator[_Tests]:
+def _process(root: Path, area: Area, folder: Path, kept: Kept) -> Iterator[_Tests]:
     package = Path(area.package).parent
     paths = [str(root / package), str(root), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {
@@ -169,7 +201,7 @@ def _process(root: Path, area: Area, folder: Path) -> Iterator[_Tests]:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.readline()
-        tests = _Tests(area, root, folder, process)
+        tests = _Tests(area, root, folder, kept, process)
         try:
             tests.settle()
             yield tests

@@ -23,16 +23,17 @@ from typing import Any
 
 DATA = 8 * 2**30  # bytes that a run may come to, lest an endless loop fill the machine
 ALONE = [
-    "-p", "no:cacheprovider", "-q", "-x", "-m", "not slow", "--no-header",
+    "-p", "no:cacheprovider", "-q", "-m", "not slow", "--no-header",
     "-W", "ignore:Module already imported so cannot be rewritten",
 ]  # fmt: skip
 
 
 class Outcomes:
-    """A plugin of pytest: which test failed, and how long each file took."""
+    """A plugin of pytest: which tests failed, the first one alone too, and how long each file took."""
 
     def __init__(self) -> None:
         self.failed = ""
+        self.failures: list[str] = []
         self.seconds: dict[str, float] = {}
         self.passed = 0
 
@@ -40,8 +41,9 @@ class Outcomes:
         file = report.nodeid.partition("::")[0]
         self.seconds[file] = self.seconds.get(file, 0.0) + report.duration
         self.passed += report.when == "call" and report.passed
-        if report.failed and not self.failed:
-            self.failed = report.nodeid
+        if report.failed:
+            self.failed = self.failed or report.nodeid
+            self.failures.append(report.nodeid)
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed and not self.failed:
@@ -61,12 +63,15 @@ def serve(preload: Sequence[str]) -> None:
         print(json.dumps(run(**json.loads(line))), file=answers, flush=True)
 
 
-def run(tests: list[str], output: str, seconds: float, each: float, file: str = "", source: str = "") -> dict[str, Any]:
+def run(
+    tests: list[str], output: str, seconds: float, each: float, file: str = "", source: str = "", watched: str = ""
+) -> dict[str, Any]:
     """Run tests in a child, with ``source`` in the place of ``file`` if one is given.
 
     Args:
         seconds: how long they may take together.
         each: how long each may take.
+        watched: a folder; the answer says which of its lines each file of tests runs.
     """
     with planted(Path(file), source) if file else contextlib.nullcontext():
         start = time.monotonic()
@@ -74,9 +79,17 @@ def run(tests: list[str], output: str, seconds: float, each: float, file: str = 
         result.unlink(missing_ok=True)
         child = os.fork()
         if not child:
-            _run_in_child(tests, Path(output), result, each)
+            _run_in_child(tests, Path(output), result, each, watched)
         ended = _ended(child, start + seconds)
-    answer = {"code": ended, "failed": "", "passed": 0, "seconds": {}, "took": time.monotonic() - start}
+    answer = {
+        "code": ended,
+        "failed": "",
+        "failures": [],
+        "passed": 0,
+        "seconds": {},
+        "reached": {},
+        "took": time.monotonic() - start,
+    }
     if ended is not None and result.exists():
         return {**answer, **json.loads(result.read_text())}
     return {**answer, "failed": "the end of the time" if ended is None else f"the end of the process ({ended})"}
@@ -97,7 +110,7 @@ def planted(file: Path, source: str) -> Iterator[None]:
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def _run_in_child(tests: list[str], output: Path, result: Path, each: float) -> None:
+def _run_in_child(tests: list[str], output: Path, result: Path, each: float, watched: str) -> None:
     code: int | str = "crashed"
     try:
         os.setsid()
@@ -108,11 +121,15 @@ def _run_in_child(tests: list[str], output: Path, result: Path, each: float) -> 
         resource.setrlimit(resource.RLIMIT_DATA, (DATA, DATA))
         import pytest
 
+        from .reach import Reach
+
         outcomes = Outcomes()
-        options = [*ALONE, f"--timeout={each}"] if each else ALONE
+        reach = Reach(watched) if watched else None
+        options = [*ALONE, *([f"--timeout={each}"] if each else []), *([] if watched else ["-x"])]
         parallel = ["-n", "0"] if importlib.util.find_spec("xdist") else []
-        code = int(pytest.main([*options, *parallel, *tests], plugins=[outcomes]))
-        result.write_text(json.dumps(vars(outcomes)))
+        code = int(pytest.main([*options, *parallel, *tests], plugins=[outcomes, *([reach] if reach else [])]))
+        reached = reach.reached if reach else {}
+        result.write_text(json.dumps({**vars(outcomes), "reached": reached}))
     except BaseException:
         traceback.print_exc()
     finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plait.words import describe_type, with_article
+from plait.words import describe_type, first_few, with_article
 
 NAMES = {
     "an": ["int", "Embed", "Einsum", "RNNCell", "LSTMCell", "MLP", "RMSNorm", "OptState", "ndarray", "ArrayImpl"],
@@ -25,6 +25,14 @@ def test_the_article_goes_by_the_sound(article, name):
 )
 def test_a_value_is_described_by_its_type(value, words):
     assert describe_type(value) == words
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(0, ""), (1, "a"), (3, "a, b, c"), (4, "a, b, c and 1 more"), (6, "a, b, c and 3 more")]
+)
+@pytest.mark.parametrize("collect", [list, tuple, dict.fromkeys])
+def test_a_long_list_ends_with_how_many_more_there_are(count, words, collect):
+    assert first_few(collect("abcdef"[:count]), 3) == words
 
 
 # What only this library would say → what the field says. A reader of Flax, PyTorch or JAX should meet no other words.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from itertools import islice
 from typing import Any
 
 # Words that begin with a vowel letter but a consonant sound; and letters whose names begin with a vowel sound.
@@ -24,6 +26,12 @@ def name_of_class(cls: type) -> str:
     """A class as a program writes it: ``plait.Param``, ``jax.Array``, or ``Scale`` for a user's class."""
     package = cls.__module__.split(".")[0]
     return f"{package}.{cls.__name__.rpartition('.')[2]}" if package in ("plait", "jax") else cls.__name__
+
+
+def first_few(texts: Collection[str], most: int = 8) -> str:
+    """The first of some texts, and how many more there are: ``a, b and 3 more``."""
+    left = len(texts) - most
+    return ", ".join(islice(texts, most)) + (f" and {left} more" if left > 0 else "")
 
 
 def describe_filter(filter: Any) -> str:

@@ -1,5 +1,6 @@
 """Packages that load their names on first use show and give the names that they list."""
 
+import ast
 import importlib
 import types
 from pathlib import Path
@@ -9,29 +10,48 @@ import pytest
 import plait
 
 SOURCE = Path(plait.__file__).parent
-LAZY = sorted(
-    ".".join(("plait", *file.parent.relative_to(SOURCE).parts))
-    for file in SOURCE.rglob("__init__.py")
-    if all(part in file.read_text(encoding="utf-8") for part in ("= lazy_names(", "__all__ = "))
-)
+FILES = {
+    ".".join(("plait", *file.parent.relative_to(SOURCE).parts)): file
+    for file in sorted(SOURCE.rglob("__init__.py"))
+    if "= lazy_names(" in file.read_text(encoding="utf-8")
+}
 HEAVY = {"plait.export"}  # it loads TensorFlow
 
-each_package = pytest.mark.parametrize("name", LAZY)
+each_package = pytest.mark.parametrize("name", FILES)
+each_package_that_loads = pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in HEAVY else n for n in FILES]
+)
+
+
+def typed(name):
+    """What type checkers see: public name → the module that has it, relative to the package, if one is named."""
+    tree = ast.parse(FILES[name].read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    seen = {}
+    for node in block.body:
+        if isinstance(node, ast.AnnAssign):
+            seen[ast.unparse(node.target)] = None
+        else:
+            seen |= {alias.asname: "." * node.level + (node.module or alias.name) for alias in node.names}
+    return seen
 
 
 @each_package
 def test_it_shows_all_that_it_lists(name):
     package = importlib.import_module(name)
-    assert len(package.__all__) == len(set(package.__all__)) > 1
-    assert set(package.__all__) <= set(dir(package))
+    listed = getattr(package, "__all__", dir(package))
+    assert len(listed) == len(set(listed)) > 1
+    assert set(listed) <= set(dir(package)) == set(typed(name))
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in HEAVY else n for n in LAZY])
-def test_it_gives_all_that_it_lists(name):
-    """Each from a module of its own, or of one that it stands for."""
+@each_package_that_loads
+def test_it_gives_all_that_it_shows(name):
+    """Each from the module that type checkers are told, which is one of its own or one that it stands for."""
     package = importlib.import_module(name)
-    for public in package.__all__:
+    for public, place in typed(name).items():
         value = getattr(package, public)
+        module = importlib.import_module(place, name) if place else value
+        assert value is module or value is getattr(module, public), public
         assert getattr(package, public) is value
         if isinstance(value, types.FunctionType | type):
             assert value.__module__.split(".")[0] in ("plait", "jax", "optax", "typing"), public

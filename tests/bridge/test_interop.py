@@ -65,6 +65,27 @@ def test_a_linen_child_follows_the_mutable_collections_around_it():
         Compact().apply(variables, X, train=True, rngs={"dropout": 1})
 
 
+def test_a_linen_child_knows_whether_init_runs():
+    """B36: as inside Linen, where statistics do not move during init."""
+    seen = []
+
+    class Asks(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            seen.append(self.is_initializing())
+            return nn.BatchNorm(use_running_average=False)(x)
+
+    class Net(bridge.Module):
+        @bridge.compact
+        def __call__(self, x):
+            return bridge.linen_in_bridge_mdl(Asks(), name="asks")(x)
+
+    variables = Net().init(0, X)
+    same_trees(variables["batch_stats"]["asks"], Asks().init(jax.random.key(0), X)["batch_stats"])
+    Net().apply(variables, X, mutable=["batch_stats"])
+    assert seen == [True, True, False]
+
+
 def test_children_are_made_in_setup_too():
     """B36: the attribute names them, also inside containers."""
     out, variables = Setup().init_with_output(0, X)

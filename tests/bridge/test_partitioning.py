@@ -161,6 +161,42 @@ def test_a_linen_module_inside_of_a_hybrid():
     assert plain_names(variables["params_axes"]) == {"scale_axes": (), "inner": {"w_axes": ("embed", "mlp")}}
 
 
+def test_names_may_be_left_out():
+    """264: then nothing is kept beside the variable."""
+
+    class Bare(bridge.Module):
+        @bridge.compact
+        def __call__(self):
+            bare = partitioning.variable_with_axes("stats", "n", jnp.ones, (2,))
+            return partitioning.param_with_axes("w", ones, (2,)) + bare.value
+
+    variables = Bare().init(0)
+    assert {c: list(variables[c]) for c in sorted(variables)} == {"params": ["w"], "stats": ["n"]}
+
+
+@pytest.mark.oracle
+def test_the_module_that_is_given_has_the_variable():
+    """264: though another one runs."""
+
+    class Outer(nn.Module):
+        library: object
+
+        @nn.compact
+        def __call__(self):
+            library, kept = self.library, {"axes": ("a",), "module": self}
+
+            class Inner(nn.Module):
+                @nn.compact
+                def __call__(self):
+                    w = library.param_with_axes("w", ones, (2,), **kept)
+                    return w + library.variable_with_axes("stats", "n", jnp.ones, (2,), **kept).value
+
+            return Inner(name="inner")()
+
+    mine, theirs = (Outer(library).init(jax.random.key(0)) for library in (partitioning, flax_partitioning))
+    assert names(mine) == names(theirs) == {"params_axes": {"w_axes": ("a",)}, "stats_axes": {"n_axes": ("a",)}}
+
+
 def test_rules_lay_out_the_value():
     """264: the names go through the rules in force."""
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)

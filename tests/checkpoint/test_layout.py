@@ -56,6 +56,14 @@ def test_a_whole_checkpoint_gives_back_its_manifest(tmp_path):
     assert manifest == Manifest(7, {"loss": 0.1, "nan": None}, {"w": {"kind": "int", "value": "3"}})
 
 
+def test_the_entries_of_a_manifest_have_no_order(tmp_path):
+    """What was formatted by another tool is whole."""
+    path = make(tmp_path / "a", step=7)
+    stored = json.loads((path / MANIFEST).read_text())
+    (path / MANIFEST).write_text(json.dumps(dict(reversed(stored.items()))))
+    assert check_whole(path).step == 7
+
+
 @each_damage
 def test_a_damaged_checkpoint_is_an_error_that_names_it(tmp_path, damage):
     path = make(tmp_path / "damaged")

@@ -1,12 +1,14 @@
 """The hunt itself, in a tiny package of which one function is tested and one is not."""
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("mutmut")
 
 from mutants.areas import Area
 from mutants.faults import Fault, sample
-from mutants.hunt import hunt
+from mutants.hunt import _Tests, hunt
 
 TESTED = '''"""Sums."""
 
@@ -98,6 +100,58 @@ def test_a_fault_is_noticed_however_it_ends_the_tests(tree, monkeypatch):
     noticed = {fault.after: test for fault, test in result.killed}
     assert noticed["an endless loop"] == "tests/test_sums.py::test_total"
     assert noticed["an error in a process of its own"] == "tests/test_process.py::test_total_in_a_process"
+
+
+OTHERS = {
+    "test_largest.py": "from tiny.sums import largest\n\ndef test_largest():\n    largest([])\n",
+    "test_nothing.py": "def test_nothing():\n    pass\n",
+    "test_thread.py": """
+import threading
+from tiny.sums import total
+
+def test_total_in_a_thread():
+    thread = threading.Thread(target=total, args=([],))
+    thread.start()
+    thread.join()
+""",
+    "test_process.py": "import subprocess\n\ndef test_process():\n    subprocess.run(['true'])\n",
+    "test_watched.py": "import sys\n\ndef test_nobody_watches():\n    assert sys.gettrace() is None\n",
+    "test_import.py": "from tiny.sums import total\n\ntotal([1])\n\ndef test_import():\n    pass\n",
+}
+
+
+def test_only_tests_that_reach_a_fault_run_and_what_was_found_is_kept(tree, monkeypatch):
+    """The second hunt asks no test; after a change in the tests, the one that noticed a fault is tried first."""
+    for name, text in OTHERS.items():
+        (tree / "tests" / name).write_text(text)
+    asked, ask = [], _Tests.ask
+
+    def asking(self, tests, **options):
+        asked.append([Path(test).relative_to(self.root).as_posix() if "::" not in test else test for test in tests])
+        return ask(self, tests, **options)
+
+    monkeypatch.setattr(_Tests, "ask", asking)
+    faults = [
+        Fault("src/tiny/sums.py", 6, "a", "b", TESTED.replace("result = 0", "result = 1") + UNTESTED, ""),
+        Fault("src/tiny/sums.py", 14, "a", "c", TESTED + UNTESTED.replace("None", "0"), ""),
+    ]
+    monkeypatch.setattr("mutants.hunt.sample", lambda *args: faults)
+    first = hunt(AREA, tree, 2, 0, known={})
+    assert (first.killed, first.survivors) == ([(faults[0], "tests/test_sums.py::test_total")], [faults[1]])
+    settled, *rest = asked
+    assert settled == ["tests"]
+    assert rest.pop(0) == ["tests/test_watched.py::test_nobody_watches"]  # which fails only while it is watched
+    assert [sorted(tests) for tests in rest] == [
+        ["tests/test_sums.py"],
+        [f"tests/test_{name}.py" for name in ("largest", "process", "watched")],
+    ]
+    asked.clear()
+    assert hunt(AREA, tree, 2, 0, known={}) == first
+    assert asked == []
+    (tree / "tests/test_largest.py").write_text("def test_nothing():\n    pass\n")
+    asked.clear()
+    hunt(AREA, tree, 2, 0, known={})
+    assert asked[2] == ["tests/test_sums.py::test_total"]
 
 
 def test_tests_that_fail_without_a_fault_are_told(tree):

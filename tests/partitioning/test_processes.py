@@ -153,13 +153,12 @@ def test_the_loss_of_a_process_is_told_apart_from_other_errors():
 def test_an_error_ends_the_process_at_once_after_what_python_says():
     program = (
         "import atexit; atexit.register(lambda: print('waited'))\n"
-        "from plait.partitioning import processes; processes._end_at_once_on_errors()\n"
+        "from plait.partitioning import processes; processes._end_at_once_on_errors(); print('said')\n"
         "import jax; raise jax.errors.JaxRuntimeError('Gloo: Connection closed by peer')"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ}, check=False
-    )
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=buffered, check=False)
     assert done.returncode == 1
-    assert "waited" not in done.stdout
+    assert done.stdout == "said\n"
     assert "JaxRuntimeError: Gloo" in done.stderr
     assert done.stderr.index("Traceback") < done.stderr.index("plait: another process of this run has ended")

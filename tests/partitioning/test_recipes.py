@@ -41,13 +41,15 @@ def test_an_axis_that_the_recipe_does_not_know_is_told():
         rules_for(mesh_of(x=4, model=2))
 
 
-def test_a_whole_recipe_passes_the_check_of_unused_rules():
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_a_whole_recipe_passes_the_check_of_unused_rules(kind):
     """Nobody chose its rules one by one; one that was added is still reported."""
     mesh = jax.make_mesh((4, 2), ("fsdp", "model"))
-    layer = plait.Linear(8, 8, rngs=plait.Rngs(0), kernel_metadata={"out_sharding": ("embed", "mlp")})
+    layer = plait.Linear(8, 8, rngs=plait.Rngs(0), kernel_metadata={"out_sharding": kind(("embed", "mlp"))})
     rules = plait.partitioning.rules_for(mesh)
-    with plait.logical_axis_rules(rules):
-        plait.partitioning.check_rules(layer, mesh)
+    for known in (rules, [("embed", "fsdp"), ("mlp", "model")]):
+        with plait.logical_axis_rules(known):
+            plait.partitioning.check_rules(layer, mesh)
     with (
         plait.logical_axis_rules([*rules, ("experts", "model")]),
         pytest.raises(ArgumentError, match="'experts' -> 'model'"),

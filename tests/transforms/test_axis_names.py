@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import plait
-from plait.errors import AxisNameMismatchError
+from plait.errors import AxisNameMismatchError, FilterError
 from tests.oracles import describe
 from tests.strategies import Node
 
@@ -229,3 +229,10 @@ def test_a_variable_without_names_is_told_of_a_named_axis(use):
 def test_flax_tells_a_variable_of_the_same_axes(use):
     """V31."""
     assert axis_calls(plait, use) == axis_calls(pytest.importorskip("flax.nnx"), use)
+
+
+def test_a_leaf_that_no_filter_matches_is_told_by_its_path():
+    """X27, X28: outside of other transforms as well."""
+    f = plait.transform_metadata(lambda node: None, in_axes=(plait.StateAxes({plait.Cache: 0}),), partition="layers")
+    with pytest.raises(FilterError, match=r"(?s)StateAxes matches a leaf\n +at +b\n"):
+        f(layers())

@@ -164,6 +164,15 @@ def test_prefix_names_the_leaf_that_no_filter_matches():
     assert by_path["a"].w == ("a", "w")
 
 
+def test_a_prefix_that_lacks_a_leaf_names_its_path():
+    """X28, U32: in what is given and in what comes out."""
+    axes = plait.prefix(Node(w=plait.Param(X)), {...: 0})
+    with pytest.raises(ArgumentError, match=r"(?s)nothing for a leaf\n +at +node\.n\n"):
+        plait.vmap(lambda node: None, in_axes=(axes,), graph_updates=False)(stacked())
+    with pytest.raises(ArgumentError, match=r"(?s)nothing for a leaf\n +at +output\.n\n"):
+        plait.vmap(lambda x: stacked(), out_axes=axes, graph_updates=False)(X)
+
+
 # Axis names -----------------------------------------------------------------------------------------------------------
 
 

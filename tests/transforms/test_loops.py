@@ -548,6 +548,20 @@ def test_gradients_are_accumulated_beside_a_model():
     assert (float(total["w"][...]), float(model.n[...])) == (30.0, 3.0)
 
 
+@pytest.mark.parametrize("other", [lambda v: v, lambda v: Node(w=v)], ids=["a slot", "a node"])
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_variable_that_something_else_leads_to_is_not_replaced(name, other):
+    """U28: in one place it would be another one afterwards, in the other the same."""
+    loops = {
+        "scan": lambda f, s: plait.scan(lambda s, x: (f(s), x))(s, jnp.arange(3)),
+        "fori_loop": lambda f, s: plait.fori_loop(0, 3, lambda i, s: f(s), s),
+        "while_loop": lambda f, s: plait.while_loop(lambda s: False, f, s),
+    }
+    variable = plait.Param(jnp.float32(0))
+    with pytest.raises(ArgumentError, match=r"(?s)references in the carry changed.*the carry\['a'\]"):
+        loops[name](lambda s: {**s, "a": plait.Param(s["a"] + 1)}, {"a": variable, "b": other(variable)})
+
+
 def test_a_variable_that_was_written_and_replaced_is_an_error():
     """U28: one of the two values would be lost."""
 

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import sys
 
 import cloudpickle
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import plait
+from plait.core.objects.named import Sentinel
 from tests.strategies import Node
 
 
@@ -153,3 +155,13 @@ def test_a_function_that_uses_plait_goes_by_value():
     """plait's modules go by name, also those that have names of Flax."""
     function = WAYS["cloudpickle"](lambda x: plait.nn.linear.Linear(2, 2, rngs=plait.Rngs(0))(x))
     assert function(jnp.ones((1, 2))).shape == (1, 2)
+
+
+def test_what_stands_for_itself_comes_back_as_itself():
+    """Each sentinel: a pickle has its name, which is the one that its module gives it."""
+    modules = [module for name, module in [*sys.modules.items()] if name.startswith("plait.")]
+    known = {id(value): value for module in modules for value in vars(module).values() if isinstance(value, Sentinel)}
+    assert len(known) > 5
+    for sentinel in known.values():
+        for way in (copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))):
+            assert way(sentinel) is sentinel, sentinel

@@ -65,9 +65,11 @@ class Keep:
 
     def ranked(self, saved: Sequence[Saved]) -> list[Saved]:
         """Checkpoints that have the metric, the best first; ties go to the earlier one, which took less training."""
-        sign = 1 if self.mode == "min" else -1
-        scored = [each for each in saved if self.metric is not None and _is_number(each.metrics.get(self.metric))]
-        return sorted(scored, key=lambda each: (sign * each.metrics[self.metric or ""], each.step))
+        metric, sign = self.metric, 1 if self.mode == "min" else -1
+        if metric is None:
+            return []
+        scored = [each for each in saved if _is_number(each.metrics.get(metric))]
+        return sorted(scored, key=lambda each: (sign * each.metrics[metric], each.step))
 
 
 def _is_number(score: object) -> bool:

@@ -27,6 +27,7 @@ from typing import Any
 
 from ..errors import CheckpointError
 from ..whole_writes import CannotBeginError, written_whole
+from ..words import first_few
 
 FORMAT = "plait checkpoint"
 VERSION = 1
@@ -137,7 +138,7 @@ def check_whole(path: Path) -> Manifest:
     present = set(_files(path))
     missing = sorted(recorded.keys() - present)
     if missing:
-        raise _damaged(path, f"no {_some(missing)}")
+        raise _damaged(path, f"no {first_few(missing, 4)}")
     for name, (size, digest) in recorded.items():
         file = path / name
         if file.stat().st_size != size:
@@ -289,7 +290,3 @@ def _damaged(path: Path, found: str) -> CheckpointError:
         expected=f"the files that its {MANIFEST} lists, unchanged",
         do="restore another one: checkpoint.latest(folder) skips damaged ones",
     )
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

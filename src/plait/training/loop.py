@@ -28,6 +28,7 @@ from ..checkpoint.checkpoints import Checkpoints
 from ..checkpoint.positions import has_position
 from ..core.tools.nonfinite import find_nonfinite
 from ..errors import ArgumentError, ArgumentTypeError, DataError, LoggerWarning, NonFiniteError
+from ..words import first_few
 from .batches import Batches
 from .loggers import Logger
 from .progress import progress
@@ -307,7 +308,7 @@ class _Loop:
             places = list(find_nonfinite(self.objects))
             raise NonFiniteError(
                 f"the {odd[0]} is {values[odd[0]]} at step {number}",
-                at=", ".join(places[:5]) + (f", and {len(places) - 5} more" if len(places) > 5 else "") or "the loss",
+                at=first_few(places, 5) or "the loss",
                 found="NaN or infinities in these variables" if places else "finite variables",
                 expected="finite numbers",
                 do="resume from the newest checkpoint under `with plait.debug_nans():`, which names the layer that "

@@ -30,7 +30,7 @@ from ..errors import ArgumentTypeError, OptimizerAttributeError, OptimizerError
 from ..notices import warn_nothing_selected
 from ..paths import Path, describe_path
 from ..typing import FilterLiteral
-from ..words import describe_filter, describe_type
+from ..words import describe_filter, describe_type, first_few
 
 __all__ = [
     "ModelAndOptimizer",
@@ -522,5 +522,4 @@ def _shown(value: Any) -> Any:
 
 
 def _listed(paths: list[Path]) -> str:
-    more = f" and {len(paths) - 8} more" if len(paths) > 8 else ""
-    return ", ".join(map(describe_path, paths[:8])) + more
+    return first_few([*map(describe_path, paths)])

@@ -201,7 +201,7 @@ def warn_of_nothing(name: str, call: Call, args: tuple[Any, ...], given: Sequenc
     walk, parts = call.gathered.walk, _parts(args)
     asked = [parts[number_of(argnum) % len(args)] for argnum in given]
     empty = [not len(part.plain) and not any(_positions(call, root) for root in part.roots) for part in asked]
-    if not any(empty) or walk is None:
+    if walk is None:
         return
     for argnum, part, is_empty in zip(given, asked, empty, strict=True):
         number = number_of(argnum) % len(args)

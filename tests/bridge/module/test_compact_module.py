@@ -82,6 +82,19 @@ def test_fields_are_those_of_a_dataclass():
         Dense()
 
 
+def test_a_constructor_of_its_own_stays():
+    """B32: with fields in an order that no generated one could take."""
+
+    class Own(bridge.Module):
+        scale: int = 2
+        features: int
+
+        def __init__(self, features):
+            self.features = features * self.scale
+
+    assert (Own(3).features, Own(3).scale) == (6, 2)
+
+
 def test_init_gives_collections_and_apply_uses_them():
     """B32, B33: neither changes the instance, and an output comes with them on demand."""
     module = Block()
@@ -125,6 +138,18 @@ def test_apply_returns_mutable_collections_alone():
     with pytest.raises(ArgumentError, match=r"at +Counts, calls/n(.|\n)*mutable=\['calls'\]"):
         Counts().apply({}, X)
     assert float(Counts().apply({}, X, mutable="calls")[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("layer", "collection"), [(Dense(3), "params"), (Counts(), "calls")], ids=["param", "variable"]
+)
+def test_what_is_not_stored_is_told_and_made_as_the_advice_says(layer, collection):
+    """B34: only in a collection that may change."""
+    with pytest.raises(ArgumentError, match=rf"at +\w+, {collection}/\w(.|\n)*mutable=\['{collection}'\]"):
+        layer.apply({}, X, rngs=0, mutable=["others"])
+    out, made = layer.apply({}, X, rngs=0, mutable=[collection])
+    assert list(made) == [collection]
+    same_trees(out, layer.apply(made if collection == "params" else {}, X, rngs=0, mutable=[collection])[0])
 
 
 def test_methods_are_chosen_by_name_or_callable():
@@ -240,6 +265,24 @@ def test_what_a_compact_method_assigns_is_a_submodule():
     assert sorted(variables["params"]) == ["dense", "linear"]
     same_trees(Assigns().apply(variables, X), out)
     same_trees(Assigns().apply(variables, X[:1]), out[:1])
+
+
+def test_what_another_module_assigns_is_not_bound():
+    """B35: nor what is assigned when none runs."""
+    kept, spare = [], Dense(3)
+
+    class Outer(bridge.Module):
+        @bridge.compact
+        def __call__(self, x):
+            kept.append(Dense(2, name="inner"))
+            kept[0].late = spare
+            return kept[0](x)
+
+    variables = Outer().init(0, X)
+    assert shapes(variables) == {"params": {"inner": {"kernel": (2, 2)}}}
+    assert kept[0].scope is not None
+    kept[0].later = spare
+    assert spare.scope is None
 
 
 def test_the_stronger_attribute_names_a_variable():

@@ -39,12 +39,25 @@ class Box(meta.AxisMetadata):
     unbox = replace_boxed = add_axis = remove_axis = None
 
 
+class Plain(meta.AxisMetadata):
+    """No dataclass."""
+
+    unbox = replace_boxed = add_axis = remove_axis = None
+
+    def __init__(self, value, tag=""):
+        self.value, self.tag = value, tag
+
+
 TO_LINEN = {
     "its own conversion": (
         plait.Param(jnp.ones(2), out_sharding=("a",), linen_meta_type=meta.Partitioned),
         lambda x: type(x) is meta.Partitioned and x.names == ("a",),
     ),
     "its fields": (plait.Param(jnp.ones(2), tag="t", linen_meta_type=Box), lambda x: type(x) is Box and x.tag == "t"),
+    "its attributes": (
+        plait.Param(jnp.ones(2), tag="t", linen_meta_type=Plain),
+        lambda x: type(x) is Plain and x.tag == "t",
+    ),
     "vanilla": (plait.Param(jnp.ones(2)), lambda x: isinstance(x, jax.Array)),
     "metadata": (plait.Param(jnp.ones(2), tag="t"), lambda x: type(x) is bridge.NNXMeta and x.metadata["tag"] == "t"),
 }

@@ -74,6 +74,9 @@ def test_without_flax_the_parts_that_need_it_say_so_and_the_others_work():
             "to_linen": lambda: bridge.to_linen(plait.Linear, 2, 3),
             "to_linen_class": lambda: bridge.wrappers.to_linen_class(plait.Linear),
             "ToNNX ": lambda: Uses().init(0),
+            "partitioning.remat": lambda: bridge.partitioning.remat(object),
+            "partitioning.scan_with_axes": lambda: bridge.partitioning.scan_with_axes(object),
+            "partitioning.vmap_with_axes": lambda: bridge.partitioning.vmap_with_axes(object),
         }
         for name, use in uses.items():
             try:

@@ -195,15 +195,21 @@ def test_a_method_that_is_none_names_class_and_attribute(method):
 def test_a_parameter_that_is_missing_is_not_made_up():
     """B30: it names module path, collection and leaf; a missing statistic starts anew, as in Flax."""
 
-    class Outer(nn.Module):
+    class Middle(nn.Module):
         @nn.compact
         def __call__(self, x):
             return bridge.to_linen(Net, (2, 3), name="net")(x)
 
+    class Outer(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return Middle(name="middle")(x)
+
     variables = Outer().init(KEY, X)
     assert Outer().apply({"params": variables["params"]}, X).shape == (4, 3)
-    for broken in ({}, {"params": {"net": {**variables["params"]["net"], "norm": {}}}}):
-        with pytest.raises(ArgumentError, match=r"at +net, (first|norm)\.\w+\n(.|\n)*'params'"):
+    stored = variables["params"]["middle"]["net"]
+    for broken in ({}, {"params": {"middle": {"net": {**stored, "norm": {}}}}}):
+        with pytest.raises(ArgumentError, match=r"at +middle/net, (first|norm)\.\w+\n(.|\n)*'params'"):
             Outer().apply(broken, X)
 
 

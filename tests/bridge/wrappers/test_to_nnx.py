@@ -270,6 +270,11 @@ def test_a_call_before_the_variables_exist_is_linens_error_with_advice():
     with pytest.raises(flax.errors.ScopeCollectionNotFound, match=r'"kernel" from collection "params"') as caught:
         bridge.ToNNX(nn.Dense(3), plait.Rngs(0))(X)
     assert "lazy_init first: this ToNNX of Dense" in "".join(caught.value.__notes__)
+    model = bridge.ToNNX(nn.Dense(3), plait.Rngs(0)).lazy_init(X)
+    del model.bias  # lazy_init has been called
+    with pytest.raises(flax.errors.ScopeParamNotFoundError, match='"bias"') as caught:
+        model(X)
+    assert "lazy_init" not in "".join(getattr(caught.value, "__notes__", ()))
 
 
 def test_an_immutable_collection_is_linens_error_and_changes_nothing():

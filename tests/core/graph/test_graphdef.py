@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import plait
+from plait.core.graph.graphdef import with_index_mapping
 from plait.graph import LeafAttribute, NodeDef, NodeRef, StaticAttribute, SubGraphAttribute, VariableDef
 from tests.strategies import Box, Leafy, Node
 
@@ -263,3 +264,13 @@ def test_a_graphdef_can_be_annotated_with_its_class():
     """G11."""
     assert typing.get_origin(plait.GraphDef[plait.Linear]) is plait.GraphDef
     assert typing.get_args(plait.GraphDef[plait.Linear]) == (plait.Linear,)
+
+
+@pytest.mark.parametrize("root", [Node(w=plait.Param(1.0)), plait.Param(1.0)], ids=["a node", "a variable"])
+def test_an_index_mapping_is_replaced_by_another_and_taken_away(root):
+    """G12, G14: each is one object, whichever mapping was there before."""
+    plain = plait.graphdef(root)
+    first, second = (with_index_mapping(plain, {0: index}) for index in (1, 2))
+    assert first is not second
+    assert with_index_mapping(first, {0: 2}) is second
+    assert with_index_mapping(second, None) is plain

@@ -324,19 +324,20 @@ def test_clear_cache_forgets_runs():
 @pytest.mark.parametrize("count", slow_but([1, 256, 257], [1, 255, 256, 257, 600]))
 @pytest.mark.parametrize("writes", [1, 300])
 def test_any_number_of_variables(count, writes, only_fast):
-    """U12: reading and writing are written out for few, and loops for many."""
+    """U12: reading and writing are written out for few, and loops for many, beside another object as well."""
+    other = Node(w=plait.Param(jnp.float32(1)))
     m = Node(items=[plait.Variable(jnp.float32(i)) for i in range(count)])
 
-    def f(m, x):
+    def f(m, other, x):
         for variable in m.items[:writes]:
-            variable.value = variable.value + x
+            variable.value = variable.value + x * other.w.value
         return sum(variable.value for variable in m.items)
 
     jitted = plait.jit(f)
-    jitted(m, 1.0)
+    jitted(m, other, 1.0)
     only_fast()
     for _ in range(2):
-        total = jitted(m, 1.0)
+        total = jitted(m, other, 1.0)
     assert [float(v.value) for v in m.items] == [i + 3 * (i < writes) for i in range(count)]
     assert total == sum(i + 3 * (i < writes) for i in range(count))
 

@@ -55,6 +55,8 @@ def test_clear_cache_forgets_what_was_compiled():
         traces.append(1)
 
     f(Net())
+    (compiled,) = f.jitted_fn.compiled.values()
     f.clear_cache()
+    assert compiled.jitted._cache_size() == 0  # at once, and not when it is collected
     f(Net())
     assert len(traces) == 2

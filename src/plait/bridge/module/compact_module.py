@@ -88,7 +88,7 @@ class Module(Hybrid, metaclass=_ModuleType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         entry = current_context()
-        if entry is not None and entry.module is self and self.scope is not None:
+        if entry is not None and entry.module is self:
             value = bind_children(entry, value, self.__dict__.get(name, MISSING))
         super().__setattr__(name, value)
 

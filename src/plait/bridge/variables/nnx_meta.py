@@ -12,7 +12,7 @@ from jax.tree_util import GetAttrKey
 
 from ..._compat import current_trace
 from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
-from ...core.objects.cells import PLAIN_METADATA
+from ...core.objects.cells import PLAIN_METADATA, fitting
 from ...core.objects.statics import HashableMapping
 from ...core.objects.variable_metadata import HOOKS
 from ...core.objects.variables import Variable, make_variable
@@ -29,10 +29,9 @@ def new_variable(var_type: type[Variable[Any]], value: Any, metadata: Mapping[st
     """
     own = {name: (getattr(var_type, name),) for name in HOOKS if hasattr(var_type, name) and not metadata.get(name)}
     entries = {**PLAIN_METADATA, **metadata, **own}
-    if len(entries) == len(PLAIN_METADATA) and entries == PLAIN_METADATA:
+    if entries == PLAIN_METADATA:
         entries = PLAIN_METADATA
-    made = make_variable(var_type, value, entries, current_trace())
-    return made.copy() if entries["ref"] else made
+    return make_variable(var_type, fitting(value, entries), entries, current_trace())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

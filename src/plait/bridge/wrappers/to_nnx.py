@@ -108,8 +108,9 @@ class ToNNX(Module):
         # A shared module is called again: it keeps the variables of the first call, and the output comes from these.
         kept = self._attributes()
         self._set(_merged(made, kept))
-        linen = need_linen("ToNNX")
-        every = linen.DenyList("intermediates")
+        from flax.linen import DenyList
+
+        every = DenyList("intermediates")
         return module.apply(self._collections(), *args, rngs=keys, method=method, mutable=every, **kwargs)[0]
 
     def _apply(self, keys: Any, args: Any, kwargs: Any, method: Any, mutable: Any) -> Any:
@@ -159,8 +160,10 @@ class ToNNX(Module):
         if name in ("module", "rngs"):
             deprecated(f"ToNNX.{name}", since="0.1", instead=f"to_nnx__{name}", removed_in="2.0")
             return self.__dict__[f"to_nnx__{name}"]
+        from flax.linen import Module as LinenModule
+
         function = inspect.getattr_static(type(module), name, None)
-        if not inspect.isfunction(function) or hasattr(need_linen("ToNNX").Module, name):
+        if not inspect.isfunction(function) or hasattr(LinenModule, name):
             raise AttributeError(
                 f"this ToNNX of {_name(module)} has neither a variable nor a method {name!r}; its variables are "
                 f"{sorted(self._attributes())}"

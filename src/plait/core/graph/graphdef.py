@@ -335,7 +335,7 @@ def with_index_mapping(graphdef: GraphDef, mapping: Mapping[int, int] | None) ->
     fields = [getattr(graphdef, name) for name in graphdef._fields[:-1]]
     if graphdef._key is None:
         return type(graphdef)(*fields, frozen)
-    plain = graphdef if graphdef.index_mapping is None else with_index_mapping(graphdef, None)
+    plain = getattr(graphdef, "_plain", graphdef)
     if frozen is None:
         if isinstance(graphdef, VariableDef):
             return variable_def(*fields)

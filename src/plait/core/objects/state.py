@@ -19,7 +19,7 @@ from jax.tree_util import DictKey, SequenceKey
 from ...errors import FilterError
 from ...paths import Path, describe_path, sort_key, sorted_keys
 from ...typing import FilterLiteral
-from ...words import describe_filter
+from ...words import describe_filter, first_few
 from .clock import Stamp, mark_changed
 from .filters import resolve_filters
 from .nesting import iter_leaves, nested
@@ -449,11 +449,9 @@ def group_leaves(flat: FlatState, filters: Sequence[FilterLiteral], *, exhaustiv
         else:
             left_over.append((path, leaf))
     if exhaustive and left_over:
-        shown = ", ".join(f"{describe_path(path)} ({type(leaf).__name__})" for path, leaf in left_over[:8])
-        more = f" and {len(left_over) - 8} more" if len(left_over) > 8 else ""
         raise FilterError(
             "Non-exhaustive filters: some leaves match none of them",
-            at=shown + more,
+            at=first_few([f"{describe_path(path)} ({type(leaf).__name__})" for path, leaf in left_over]),
             found=f"{len(left_over)} of {len(flat)} leaves left over by "
             + (", ".join(map(describe_filter, filters)) or "no filter"),
             expected="filters that together match every leaf",

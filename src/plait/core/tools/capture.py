@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from ...errors import ArgumentTypeError, GraphError
 from ...paths import Path, describe_path
-from ...words import describe_type
+from ...words import describe_type, first_few
 from ..functional.traversal import find_duplicates
 from ..objects.filters import FilterLiteral, to_predicate
 from ..objects.module import Module
@@ -148,8 +148,7 @@ def _observed(root: Any, modules: list[tuple[Path, Module]], chosen: Callable[[P
         raise GraphError(
             "capture: only chooses no module",
             at=f"only={chosen!r:.80}",
-            found=f"modules at {', '.join(describe_path(path) for path, _ in modules[:8])}"
-            + (f" and {len(modules) - 8} more" if len(modules) > 8 else ""),
+            found=f"modules at {first_few([describe_path(path) for path, _ in modules])}",
             expected="at least one of them",
             do="write the path as it is accessed, with * for any key: 'layers[*].attention'",
         )

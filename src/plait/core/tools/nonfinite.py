@@ -19,7 +19,7 @@ from ..._compat import Tracer
 from ...errors import NonFiniteError
 from ...paths import Path, describe_path, format_path
 from ...typing import FilterLiteral
-from ...words import with_article
+from ...words import first_few, with_article
 from ..functional.split import state
 from ..graph.locate import causes, modules_of_traceback, objects_of_traceback, place_of
 from ..objects.state import to_flat_state
@@ -111,7 +111,7 @@ def _described(error: FloatingPointError) -> NonFiniteError:
         place = (f"{' or '.join(names)} ({kind})" if names else kind) + f", in {method}"
         place += "" if running else ", or its derivative"
     if held:
-        before = ", ".join(list(held)[:4]) + (f" and {len(held) - 4} more" if len(held) > 4 else "")
+        before = first_few(held, 4)
         model = type(running[0].module).__name__
         do = f"make these anew, or go back to a checkpoint: {before} of {model} held some before"
     else:

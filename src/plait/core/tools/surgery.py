@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from ...errors import ArgumentError
 from ...paths import Path, describe_path
 from ...typing import FilterLiteral
-from ...words import describe_type
+from ...words import describe_type, first_few
 from ..functional.traversal import iter_graph
 from ..functional.update import children_by_key
 from ..graph.flatten import RefMap
@@ -358,7 +358,7 @@ def _nothing_matches(model: Any, predicates: list[Any], parts: list[Part]) -> Ar
     listed = ", ".join(f"{_name(p)} alone matches {count}" for p, count in zip(predicates, counts, strict=True))
     known = [describe_path(path) for part in parts for path in part.paths]
     wanted = [p.text for p, count in zip(predicates, counts, strict=True) if isinstance(p, PathPattern) and not count]
-    near = [path for text in wanted for path in difflib.get_close_matches(text, known, n=3, cutoff=0.3)]
+    near = [path for text in wanted for path in difflib.get_close_matches(text, known, cutoff=0.3)]
     return ArgumentError(
         "no part of the model matches the selection",
         at=describe_type(model),
@@ -373,7 +373,7 @@ def _name(predicate: Any) -> str:
 
 
 def _listed(paths: tuple[Path, ...]) -> str:
-    return ", ".join(map(describe_path, paths[:4])) + (f" and {len(paths) - 4} more" if len(paths) > 4 else "")
+    return first_few([*map(describe_path, paths)], 4)
 
 
 # Values ---------------------------------------------------------------------------------------------------------------

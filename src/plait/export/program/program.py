@@ -26,7 +26,7 @@ from ...core.tools.layer_scopes import layer_scopes
 from ...errors import ArgumentError, ArgumentTypeError, ExportError
 from ...paths import Path, describe_path
 from ...typing import FilterLiteral
-from ...words import describe_type
+from ...words import describe_type, first_few
 from .arguments import arguments
 from .checks import check_different
 from .input_spec import InputSpec, resolve_input_specs
@@ -207,12 +207,11 @@ def _check_names(names: Sequence[tuple[str, str]]) -> None:
 def _check_changes(paths: list[Path], leaves: Mapping[Path, Any]) -> None:
     if not paths:
         return
-    listed = ", ".join(describe_path(path) for path in paths[:8]) + (f" and {len(paths) - 8} more" * (len(paths) > 8))
     kinds = sorted({type(leaves[path]).__name__ for path in paths})
     chosen = f"plait.{kinds[0]}" if len(kinds) == 1 else f"({', '.join(f'plait.{kind}' for kind in kinds)})"
     raise ExportError(
         "the exported function changes variables of the model",
-        at=listed,
+        at=first_few([*map(describe_path, paths)]),
         found=f"changes of {len(paths)} variables: {', '.join(kinds)}",
         expected="a function without changes, or state= or frozen= for them",
         do=f"export model.eval(); or state={chosen} makes them inputs and outputs, and "

@@ -21,7 +21,7 @@ from ...core.objects.cells import metadata_key
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
 from ...notices import warn
-from ...words import describe_type, name_of_class
+from ...words import describe_type, first_few, name_of_class
 from .leave import Left
 from .names import joined
 from .prefixes import is_graph_leaf
@@ -150,7 +150,7 @@ class Loop:
         warn(
             LostUpdateWarning,
             f"{self.name}: what an iteration writes to what all iterations share is dropped",
-            at=", ".join(labels[:5]) + (f", and {len(labels) - 5} more" if len(labels) > 5 else ""),
+            at=first_few(labels, 5),
             found="a new value where the axis is None",
             expected="that it is only read; every iteration starts from its first value",
             do="carry it, with these axes for the argument: plait.StateAxes({"

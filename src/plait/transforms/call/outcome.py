@@ -92,12 +92,10 @@ class Outcome:
         return dataclasses.replace(self, written=(), unwritten=tuple(sorted((*self.written, *self.unwritten))))
 
     def with_written(self, positions: frozenset[int] | set[int]) -> Outcome:
-        """The outcome with these of the returned values taken for written."""
+        """The outcome with these of the returned values taken for written, and the others left out."""
         both = sorted((*self.written, *self.unwritten))
         written = tuple(entry for entry in both if entry[0] in positions)
-        return dataclasses.replace(
-            self, written=written, unwritten=tuple(entry for entry in both if entry[0] not in positions)
-        )
+        return dataclasses.replace(self, written=written, unwritten=())
 
     def sources_of_arguments(self) -> tuple[Address, ...]:
         """Where the value of each leaf of the arguments is, once the function has run and all values came out."""

@@ -38,6 +38,7 @@ from ...core.objects.filters import to_predicate
 from ...errors import ArgumentError, DispatchError, TraceContextError
 from ...paths import describe_path
 from ...typing import FilterLiteral
+from ...words import first_few
 from ..call.arguments import check_plain_arguments, positional as positional_arguments, static_argument
 from ..call.captures import warn_about_captures
 from ..call.functions import check_function
@@ -420,7 +421,7 @@ def explain_deleted(f: Any, gathered: Gathered) -> None:
     if any(flags):
         labels = gathered.structure.value_labels(gathered.structure.labels(f)[0])
         places = [*itertools.compress(labels, flags)]
-        raise gone(", ".join(places[:5]) + (f", and {len(places) - 5} more" if len(places) > 5 else ""))
+        raise gone(first_few(places, 5))
 
 
 def explain_bad_values(error: Exception, gathered: Gathered) -> None:
