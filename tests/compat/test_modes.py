@@ -144,7 +144,7 @@ def test_tree_mode_carries_values_only():
 def test_tree_mode_takes_no_filters():
     """X2, U32: as without structural updates."""
     axes = plait.StateAxes({...: None})
-    with pytest.raises(ArgumentError, match="takes no StateAxes|no StateAxes|StateAxes"):
+    with pytest.raises(ArgumentError, match="StateAxes"):
         plait.vmap(lambda model, x: x, in_axes=(axes, 0), graph=False)(plait.Dict(), jnp.ones(2))
 
 
