@@ -85,11 +85,11 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "derivatives in default mode",
-        "`vjp`, `jvp`, `make_jaxpr` and `jit_partial` without `graph_updates=False`", "an error", "values are carried out, and changes of structure are not",
+        "`vjp`, `jvp`, `make_jaxpr`, `jit_partial` and `with_rngs` without `graph_updates=False`", "an error", "values are carried out, and changes of structure are not",
         reason="the program that works in Flax works; the other works too",
         says="documented",
         example=program("known", ("y = nnx.jvp(lambda x: x * 2, (jnp.ones(2),), (jnp.ones(2),))", "y")),
-        found_in_flax="graph-mode with graph_updates is not supported|`graph_updates` not supported", found_in_plait=NO_ERROR,
+        found_in_flax="graph-mode with graph_updates is not supported|graph=True and graph_updates=True is not supported|`graph_updates` not supported", found_in_plait="^(no error|TraceContextError)",
     ),
     Row(
         "merge makes variables",
