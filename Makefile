@@ -23,7 +23,7 @@ SEED   ?= 0
 ON_NEWEST := formats/test_saved_model.py formats/test_stablehlo.py orbax/test_conversion.py tensorflow test_saving.py
 ON_JAX_NIGHTLY := core transforms nn partitioning training compat checkpoint inspect conformance laws
 
-.PHONY: help demo test slow long torch older newest downstream jax-nightly laws faults optimized nightly lint types lock bench fuzz mutate reference notes check clean
+.PHONY: help demo test slow long torch older newest downstream jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference notes check clean
 .NOTPARALLEL:
 
 help:
@@ -40,9 +40,10 @@ help:
 	@echo 'make types      pyright on the library and its tests'
 	@echo 'make check      lint, types, and the tests of make test and make slow'
 	@echo 'make laws       the laws, with 5,000 examples each'
+	@echo 'make differential  drawn programs on Flax and on plait, compared: make differential N=20000 SEED=0'
 	@echo 'make faults     runs that are killed 100 times'
 	@echo 'make optimized  the tests of make test and make slow, as XLA compiles for users'
-	@echo 'make nightly    what make check leaves out: long, older, newest, laws, faults, optimized'
+	@echo 'make nightly    what make check leaves out: long, older, newest, laws, differential, faults, optimized'
 	@echo 'make fuzz       the laws, with many more examples'
 	@echo 'make mutate     plants faults and counts those that the tests notice: make mutate AREA=core N=60 SEED=0'
 	@echo 'make bench      the benchmarks'
@@ -95,6 +96,11 @@ fuzz: $(VENV)/dev.stamp
 laws: $(VENV)/dev.stamp
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -q --timeout=0 tests/laws
 
+differential: N = 20000
+differential: $(VENV)/dev.stamp
+	@mkdir -p runs
+	$(BIN)/python -m tests.differential -n $(N) --seed $(SEED) --report runs/differential.txt
+
 # The tests ask XLA to compile quickly, not well; here it compiles as it does for users.
 optimized: $(VENV)/dev.stamp
 	PLAIT_TESTS_OPTIMIZE=1 $(BIN)/python -m pytest -q -m "not long"
@@ -102,7 +108,7 @@ optimized: $(VENV)/dev.stamp
 faults: $(VENV)/dev.stamp
 	PLAIT_FAULTS=100 HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n 2 --timeout=0 tests/faults
 
-nightly: long older newest laws faults optimized
+nightly: long older newest laws differential faults optimized
 
 mutate: $(VENV)/dev.stamp
 	$(BIN)/python -m mutants $(AREA) -n $(N) --seed $(SEED)

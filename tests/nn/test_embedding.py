@@ -43,6 +43,15 @@ def test_a_single_index_gives_a_single_row(rows):
     np.testing.assert_array_equal(embed(jnp.array(0)), embed.embedding[0])
 
 
+def test_the_dtype_is_that_in_which_the_table_is_made():
+    """As in Flax: it stays when the table is stored in another one later."""
+    embed = plait.Embed(3, 4, param_dtype=jnp.bfloat16, rngs=plait.Rngs(0))
+    assert embed.dtype == jnp.bfloat16
+    embed.embedding.value = embed.embedding.value.astype(jnp.float32)
+    assert embed(jnp.array([0])).dtype == jnp.bfloat16
+    assert embed.attend(jnp.ones((1, 4))).dtype == jnp.bfloat16
+
+
 def test_a_row_that_is_not_there_is_nan():
     assert bool(jnp.isnan(plait.Embed(5, 3, rngs=plait.Rngs(0))(jnp.array(5))).all())
 

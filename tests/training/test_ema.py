@@ -138,3 +138,12 @@ def test_a_clone_of_it_does_not_follow():
     model.kernel[...] = jnp.zeros((2, 3))
     ema.update(model)
     np.testing.assert_array_equal(kept.kernel, before)
+
+
+def test_a_weak_type_stays_weak():
+    """As in Flax: a parameter of ``jnp.full`` takes the dtype of what it meets, and so does its average."""
+    model = plait.Dict(w=plait.Param(jnp.full(2, 0.5)))
+    ema = plait.EMA(model, 0.5)
+    plait.jit(lambda ema, model: ema.update(model))(ema, model)
+    assert model.w.value.weak_type
+    assert ema.params["w"].value.weak_type

@@ -582,3 +582,13 @@ def test_a_traced_learning_rate_is_told_about_inject_hyperparams():
     assert any(advice in note for note in caught.value.__notes__)
     injected = optax.inject_hyperparams(optax.adam)
     step(make(model, 0.1, lambda learning_rate: injected(learning_rate=learning_rate)))
+
+
+def test_factored_moments_have_the_metadata_of_their_variable():
+    """Also of one without names of axes: nothing is added."""
+    model = plait.Dict(w=plait.Param(jnp.ones((4, 4)), note=1))
+    optimizer = plait.Optimizer(model, optax.adafactor(0.1), wrt=plait.Param)
+    mirrors = jax.tree.leaves(optimizer.opt_state, is_leaf=lambda leaf: isinstance(leaf, plait.OptVariable))
+    found = [mirror.get_metadata() for mirror in mirrors if isinstance(mirror, plait.OptVariable)]
+    assert found
+    assert all(metadata["note"] == 1 and "out_sharding" not in metadata for metadata in found)

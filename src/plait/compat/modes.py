@@ -1,8 +1,8 @@
 """The modes of a thread that Flax's programs may set, and what a transform asks of them. (G57, U32, S5)
 
 Graph mode, the default, allows shared objects and cycles; tree mode refuses them. With graph updates, the default,
-transforms carry structural changes out, and without them values only. Functions resolve their ``graph=`` and
-``graph_updates=`` at the door (``door.py``); nothing behind it asks for a mode.
+transforms carry structural changes out; without them, and in tree mode, values only. Functions resolve their ``graph=``
+and ``graph_updates=`` at the door (``door.py``); nothing behind it asks for a mode.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ class Crossing:
 
     @property
     def updates(self) -> bool:
-        """Whether structural changes are carried out of this call, and not values only."""
-        return graph_updates_mode(self.graph_updates)
+        """Whether structural changes are carried out of this call, and not values only, as for every tree."""
+        return in_default_modes(self.graph, self.graph_updates)
 
     @property
     def is_usual(self) -> bool:

@@ -35,7 +35,7 @@ class Embed(Module):
     Args:
         num_embeddings: number of rows.
         features: length of a row.
-        dtype: dtype of the result; ``None`` means that of the table.
+        dtype: dtype of the result; ``None`` means the one in which the table is made.
         param_dtype: dtype in which the table is stored.
         embedding_init: initializer of the table.
         promote_dtype: replaces the function that brings table and query to one dtype.
@@ -65,12 +65,12 @@ class Embed(Module):
     ) -> None:
         self.num_embeddings = num_embeddings
         self.features = features
-        self.dtype: DTypeLike | None = dtype
         self.param_dtype = param_dtype
         self.promote_dtype: Callable[..., Any] = promote_dtype
         check_rngs(rngs, layer=self)
         table = embedding_init(rngs.params(), (num_embeddings, features), param_dtype)
         self.embedding = Param(table, **embedding_metadata)
+        self.dtype: DTypeLike = table.dtype if dtype is None else dtype
 
     def __call__(self, x: Array, out_sharding: Any = None) -> Array:
         x = jnp.asarray(x)
@@ -83,8 +83,7 @@ class Embed(Module):
                 do="convert the indices: x.astype(jnp.int32)",
             )
         table = self.embedding.value
-        dtype = table.dtype if self.dtype is None else self.dtype
-        (table,) = self.promote_dtype((table,), dtype=dtype, inexact=False)
+        (table,) = self.promote_dtype((table,), dtype=self.dtype, inexact=False)
         if self.num_embeddings == 1:
             return jnp.broadcast_to(jnp.reshape(table, (1,) * x.ndim + table.shape[1:]), (*x.shape, *table.shape[1:]))
         if out_sharding is not None:

@@ -528,6 +528,7 @@ class GroupNorm(_Norm):
         bias_metadata: Mapping[str, Any] = HashableMapping(),
         scale_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
+        self.feature_axis = -1
         self.num_groups, self.group_size = _resolve_groups(num_features, num_groups, group_size)
         super().__init__(
             num_features,

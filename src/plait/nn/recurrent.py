@@ -93,7 +93,7 @@ class RNN(Module):
         self.keep_order = keep_order
         self.unroll: int = unroll
         self.broadcast_rngs = broadcast_rngs
-        self.state_axes = None if state_axes is None else StateAxes(state_axes)
+        self.state_axes = StateAxes({...: Carry} if state_axes is None else state_axes)
         self.rngs = _own_stream(rngs, self)
 
     def __call__(
@@ -153,8 +153,7 @@ class RNN(Module):
         """The loop. With lengths, it also carries the carry after the last step of each sequence."""
         # `capture`: values recorded by steps are stacked, values recorded by `initialize_carry` are not.
         recorded = {_is_of_a_step: 0, PathContains(RECORD): Carry}
-        given = {...: Carry} if self.state_axes is None else self.state_axes
-        state_axes = StateAxes({**recorded, **given})
+        state_axes = StateAxes({**recorded, **self.state_axes})
 
         @functools.partial(
             scan,

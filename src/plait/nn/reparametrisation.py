@@ -95,6 +95,7 @@ class WeightNorm(Module):
         self.deterministic = False
         self.feature_axes = tuple(feature_axes) if isinstance(feature_axes, Sequence) else feature_axes
         self.use_scale = use_scale
+        self.scale_init = scale_init
         self.epsilon = epsilon
         self.dtype: DTypeLike | None = dtype
         self.param_dtype = param_dtype

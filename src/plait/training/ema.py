@@ -97,7 +97,8 @@ class EMA(Pytree):
     def _moved(self, average: Any, value: Any) -> Any:
         if not jnp.issubdtype(average.dtype, jnp.inexact):
             return value
-        return self.decay * average + (1 - self.decay) * value.astype(average.dtype)
+        same = value.dtype == average.dtype  # then a weak type stays weak
+        return self.decay * average + (1 - self.decay) * (value if same else value.astype(average.dtype))
 
     def apply_to(self, model: M) -> M:
         """A copy of the model with the averages instead of its variables; all other variables are shared.

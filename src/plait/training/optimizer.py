@@ -372,7 +372,7 @@ def _mirror(value: Any, variable: Variable[Any]) -> OptVariable[Any]:
     metadata = {**variable.get_metadata(), "ref": False}
     if "optimizer_sharding" in metadata:
         metadata["out_sharding"] = metadata.pop("optimizer_sharding")
-    elif jnp.ndim(value) != jnp.ndim(raw_value(variable)):
+    elif "out_sharding" in metadata and jnp.ndim(value) != jnp.ndim(raw_value(variable)):
         metadata["out_sharding"] = None  # a factored or summed value, whose axes are not those of the variable
     mirror = OptVariable.from_metadata(value, metadata)
     mirror.set_raw_value(_placed(mirror, value))

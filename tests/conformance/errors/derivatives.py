@@ -92,15 +92,6 @@ ROWS = {
         "plait.grad(lambda a: loss(a, x) + loss(a, x))(model)",
         setup=LOSS,
     ),
-    "shared variables where only values are carried": Row(
-        "plait.vjp(f, node, x)",
-        ArgumentError,
-        r"at +m\.bias and m\.kernel",
-        setup="f = lambda m, x: m.bias.sum() + m.kernel.sum()\n"
-        "m = node = plait.Linear(2, 2, rngs=rngs); node.bias = node.kernel",
-        fix="m.kernel = plait.clone(m.bias)",
-        cure="$; plait.vjp(f, node, x)",
-    ),
     "an input variable is returned": Row(
         "plait.vjp(lambda m: m.bias, model.layers[0])",
         ArgumentError,

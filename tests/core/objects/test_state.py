@@ -351,6 +351,12 @@ def test_a_leaf_that_is_left_over():
 # Flat states (G50) ----------------------------------------------------------------------------------------------------
 
 
+def test_a_flat_state_can_become_a_mapping_of_another_class():
+    nested = nnx.from_flat_state({("a", 0): 1.0}, cls=dict)
+    assert type(nested) is dict
+    assert nested == {"a": {0: 1.0}}
+
+
 def test_a_flat_state_is_an_immutable_sequence():
     """G50."""
     flat = nnx.FlatState([(("b",), 2), (("a", 10), 1), (("a", 9), 0)], sort=True)

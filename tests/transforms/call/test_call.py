@@ -9,7 +9,7 @@ from plait.errors import ArgumentError
 from plait.transforms.call.call import Call
 from plait.transforms.call.enter import Entered
 from plait.transforms.call.functions import check_function
-from plait.transforms.call.gather import check_no_duplicates, gather
+from plait.transforms.call.gather import gather
 from plait.transforms.call.leave import Left
 from plait.transforms.call.outcome import Address
 from plait.transforms.call.prefixes import is_graph_leaf
@@ -169,10 +169,3 @@ def test_what_a_transform_takes():
 class Talker(plait.Module):
     def hello(self):
         return self
-
-
-def test_a_variable_that_stands_three_times_is_a_duplicate():
-    """U32: the first two of its paths are named."""
-    shared = plait.Param(jnp.ones(2))
-    with pytest.raises(ArgumentError, match=r"at +first and node\.w"):
-        check_no_duplicates(gather(((shared, Node(w=shared), shared), {})), "jit", lambda first, node, last: None)

@@ -49,6 +49,14 @@ def test_plain_arguments_are_donated_too():
     assert x.is_deleted()
 
 
+@pytest.mark.parametrize("nothing", [{"donate_argnums": ()}, {"donate_argnames": []}, {"donate": False}], ids=str)
+def test_to_donate_nothing_takes_no_second_trace(nothing):
+    traces = []
+    jitted = plait.jit(lambda model, x: traces.append(1), **nothing)
+    jitted(Net(), jnp.ones(2))
+    assert len(traces) == 1
+
+
 def test_a_trace_that_writes_less_still_returns_what_was_donated():
     @plait.jit(donate=True)
     def sometimes(model, x):

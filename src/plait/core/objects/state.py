@@ -487,7 +487,7 @@ def from_flat_state(flat: FlatState | Mapping[Path, Any] | Iterable[tuple[Path, 
         1.0
     """
     items = flat.items() if isinstance(flat, Mapping) else flat
-    return cls(nested(items), _copy=False)
+    return cls(nested(items), **({"_copy": False} if issubclass(cls, State) else {}))
 
 
 def grouped(state: Mapping[Any, Any], filters: tuple[FilterLiteral, ...], *, exhaustive: bool) -> Any:

@@ -36,7 +36,7 @@ from .aliasing import Treatment, check_aliasing
 from .body import Body, describe_address
 from .captures import captures_objects
 from .enter import Entered
-from .gather import Gathered, check_no_duplicates, gather
+from .gather import Gathered, gather
 from .outcome import Address, Outcome
 from .policy import STRUCTURE, Crossing
 from .prefixes import FilterMapping, NodePrefix, Prefix, choose, values_in
@@ -84,8 +84,6 @@ class Call:
         self.gathered = gathered = gather(tree)
         structural = crossing.updates
         crossing.check(gathered.roots)
-        if not structural:
-            check_no_duplicates(gathered, name, f)
         if not isinstance(outs, Prefix):
             outs = Prefix(name, "the output", *_leaf(outs))
         graphdefs = gathered.structure.graphdefs

@@ -10,13 +10,10 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import register_static
 
-from ...core.functional.traversal import find_duplicates
-from ...core.graph.flatten import Walk
 from ...core.graph.graphdef import GraphDef, LeafDef, NodeDef, NodeRef, VariableDef
 from ...core.graph.walks import CachedWalk, find_walk
 from ...core.objects.cells import dict_of
-from ...core.objects.variables import Variable, make_variable
-from ...errors import ArgumentError
+from ...core.objects.variables import make_variable
 from ...paths import Path
 from .names import argument_name, joined, parameter_names
 from .prefixes import is_graph_leaf
@@ -130,36 +127,3 @@ def gather(tree: Any) -> Gathered:
     supply = iter(walk.graphdefs if walk is not None else ())
     graphdefs = tuple(next(supply) if is_object else None for is_object in flags)
     return Gathered(Structure(treedef, graphdefs), roots, walk, plain)
-
-
-def check_no_duplicates(gathered: Gathered, name: str, f: Callable[..., Any]) -> None:
-    """Refuse arguments that share a variable, where only values are carried. (rule U32)
-
-    Raises:
-        ArgumentError: names both paths and the remedies.
-    """
-    for first, second, *_ in find_duplicates(list(gathered.roots), only=_holds_variables)[:1] or ():
-        labels, _ = gathered.structure.labels(f)
-        one, other = (joined(labels[path[0]], path[1:]) for path in (first, second))
-        raise ArgumentError(
-            f"{name} with graph_updates=False takes no shared variables",
-            at=f"{one} and {other}",
-            found="one variable at both (a duplicate)",
-            expected="each variable once",
-            do=f"give each place its own: {other} = plait.clone({one})" + or_updates(name),
-        )
-
-
-def or_updates(name: str) -> str:
-    """The other way out, for transforms that have it."""
-    always = ("vjp", "jvp", "linearize", "custom_jvp", "make_jaxpr", "jit_partial")
-    return "" if name in always else "; or use graph_updates=True"
-
-
-def _holds_variables(path: Any, value: Any) -> bool:
-    """Whether an object is a variable, or leads to one."""
-    if isinstance(value, Variable):
-        return True
-    walk = Walk()
-    walk.add(value)
-    return any(isinstance(leaf, Variable) for leaf in walk.leaves)

@@ -15,7 +15,7 @@ from ...core.objects.statics import HashableMapping
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
 from .enter import Entered
-from .gather import Structure, or_updates
+from .gather import Structure
 from .guards import check_no_captives
 from .prefixes import choose, is_graph_leaf
 
@@ -124,5 +124,11 @@ def _check_no_inputs(name: str, walk: Walk, variables: Sequence[Any]) -> None:
                 at=describe_place(leaf),
                 found=f"the {type(leaf).__name__} that was passed in",
                 expected="new objects, or values",
-                do="return variable.value" + or_updates(name),
+                do="return variable.value" + _or_updates(name),
             )
+
+
+def _or_updates(name: str) -> str:
+    """The other way out, for transforms that have it."""
+    always = ("vjp", "jvp", "linearize", "custom_jvp", "make_jaxpr", "jit_partial")
+    return "" if name in always else "; or use graph_updates=True"

@@ -42,7 +42,7 @@ from ...words import first_few
 from ..call.arguments import check_plain_arguments, positional as positional_arguments, static_argument
 from ..call.captures import warn_about_captures
 from ..call.functions import check_function
-from ..call.gather import Gathered, check_no_duplicates, gather
+from ..call.gather import Gathered, gather
 from ..call.policy import STRUCTURE, Crossing
 from ..call.prefixes import is_graph_leaf
 from ..call.write_back import write_back
@@ -165,9 +165,9 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
     if in_shardings is not None or out_shardings is not None:
         shardings = Shardings(fun, in_shardings, out_shardings, updates=crossing.updates)
     donation = None
-    if donate_argnums is not None or donate_argnames is not None or donate not in (None, False):
-        predicate = None if donate is None else to_predicate(donate)
-        donation = Donation(*_argument_positions(fun, donate_argnums, donate_argnames), predicate)
+    donated = _argument_positions(fun, donate_argnums, donate_argnames)
+    if any(donated) or donate not in (None, False):
+        donation = Donation(*donated, None if donate is None else to_predicate(donate))
     statics = _argument_positions(fun, static_argnums, static_argnames)
     return JittedFunction(fun, statics, options, donation, shardings, crossing).entrance()
 
@@ -293,8 +293,6 @@ class JittedFunction:
         """The arguments of a call, taken apart."""
         gathered = gather((args, kwargs))
         self.crossing.check(gathered.roots)
-        if not self.crossing.updates:
-            check_no_duplicates(gathered, "jit", self.f)
         return gathered
 
     def layout_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered) -> Layout | None:

@@ -1,0 +1,254 @@
+"""The table of known differences: what differs, why, how plait says it, and a program that shows it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+from tests.differential.comparison import Difference
+from tests.differential.program import Program, program
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A difference that stays.
+
+    Attributes:
+        id: its name.
+        what, flax, plait: the three cells of its line in ``docs/migrating.md``.
+        reason: why it is better for the user.
+        says: how a user learns of it: the class of an error or warning, or "documented".
+        example: a program that must still differ in this way.
+        kinds: kinds of difference that it explains.
+        step: matches the step that differs.
+        path: matches the path of a value that differs.
+        found_in_flax, found_in_plait: match what is there.
+        text: matches the program.
+    """
+
+    id: str
+    what: str
+    flax: str
+    plait: str
+    reason: str
+    says: str
+    example: Program
+    kinds: tuple[str, ...] = ("error",)
+    step: str = ""
+    path: str = ""
+    found_in_flax: str = ""
+    found_in_plait: str = ""
+    text: str = ""
+
+    @property
+    def line(self) -> str:
+        """Its line in ``docs/migrating.md``."""
+        return f"| {self.what} | {self.flax} | {self.plait} |"
+
+    def explains(self, difference: Difference, program: Program) -> bool:
+        return difference.kind in self.kinds and all(
+            re.search(pattern, found, re.DOTALL)
+            for pattern, found in (
+                (self.step, difference.step),
+                (self.path, difference.path),
+                (self.found_in_flax, difference.flax),
+                (self.found_in_plait, difference.plait),
+            )
+        ) and re.search(self.text, program.text()) is not None  # fmt: skip
+
+
+def explaining(differences: Sequence[Difference], of: Program) -> str | None:
+    """The row that explains the first of them, where each has one."""
+    rows = [next((row.id for row in KNOWN if row.explains(difference, of)), None) for difference in differences]
+    return None if None in rows else rows[0]
+
+
+NO_ERROR = "^no error$"
+
+KNOWN: tuple[Row, ...] = (
+    Row(
+        "sharding names without a mesh",
+        "`out_sharding=` without any mesh", "an error", "kept as metadata; nothing is placed",
+        reason="a model can be made, tested and stored on one device before there is a mesh",
+        says="documented",
+        example=program("known", ("v = nnx.Param(jnp.ones(2), out_sharding=('a',))", "v")),
+        found_in_flax="An auto mesh context or metadata is required",
+    ),
+    Row(
+        "shape errors",
+        "a layer given an input that does not fit", "the error of the JAX operation that meets it first: `TypeError`, `IndexError`, …", "`ShapeError`, a `ValueError`, before anything is computed",
+        reason="one class to catch, and a text that names the layer, both sizes and the cure",
+        says="ShapeError",
+        example=program("known", "m = nnx.Linear(3, 2, rngs=nnx.Rngs(0))", "y = m(jnp.ones((2, 4)))"),
+        found_in_plait="^ShapeError",
+    ),
+    Row(
+        "derivatives in default mode",
+        "`vjp`, `jvp`, `make_jaxpr`, `jit_partial` and `with_rngs` without `graph_updates=False`", "an error", "values are carried out, and changes of structure are not",
+        reason="the program that works in Flax works; the other works too",
+        says="documented",
+        example=program("known", ("y = nnx.jvp(lambda x: x * 2, (jnp.ones(2),), (jnp.ones(2),))", "y")),
+        found_in_flax="graph-mode with graph_updates is not supported|graph=True and graph_updates=True is not supported|`graph_updates` not supported", found_in_plait="^(no error|TraceContextError)",
+    ),
+    Row(
+        "merge makes variables",
+        "`merge(graphdef, state)`", "reuses the state's variables in the new model", "makes new variables; `copy=False` reuses them, as Flax does",
+        reason="two models merged from one state do not write into each other, and a state can be merged in any trace",
+        says="documented",
+        example=program(
+            "known", "graphdef, s = nnx.split(nnx.Dict(a=Count(jnp.array(0))))",
+            "def f(x):\n    m = nnx.merge(graphdef, s)\n    m.a[...] += 1\n    return x * m.a",
+            ("y = jax.jit(f)(1)", "y"),
+        ),
+        found_in_flax="Cannot mutate .* from a different trace level", found_in_plait=NO_ERROR, text=r"nnx\.(merge|call)\(",
+    ),
+    Row(
+        "captured models",
+        "a transform inside another one gets a model that the outer function captures", "an error", "reads it; writing it is a `TraceContextError`",
+        reason="reading what stands outside is what a closure in plain JAX may do",
+        says="TraceContextError, when it is written",
+        example=program(
+            "known", "m = nnx.Param(jnp.ones(2))",
+            ("y = jax.jit(lambda x: nnx.vmap(lambda m, x: m * x, in_axes=(None, 0))(m, x))(jnp.ones(3))", "y"),
+        ),
+        found_in_flax="(extract graph node|Cannot mutate).* from a? ?different trace level", found_in_plait="^(no error|TraceContextError)",
+    ),
+    Row(
+        "cells in bfloat16",
+        "recurrent cells with `param_dtype=jnp.bfloat16`", "an error of the orthogonal initializer", "work: it computes in float32 and rounds",
+        reason="large models are stored in bfloat16", says="documented",
+        example=program("known", ("m = nnx.GRUCell(2, 2, param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0))", "m")),
+        found_in_flax="Unsupported dtype", found_in_plait=NO_ERROR,
+    ),
+    Row(
+        "axes as a list",
+        "`in_axes` of `vmap` as a list", "an error", "the same as a tuple, as in JAX",
+        reason="`jax.vmap` takes it", says="documented",
+        example=program("known", ("y = nnx.vmap(lambda m, x: m * x, in_axes=[None, 0])(nnx.Param(jnp.ones(2)), jnp.ones(3))", "y")),
+        found_in_flax="prefix pytree tree_map tree has a subtree of type.*'list'", found_in_plait=NO_ERROR,
+    ),
+    Row(
+        "cached arrays",
+        "`cached_partial` of a model with array attributes", "an error", "works",
+        reason="array attributes are allowed everywhere else", says="documented",
+        example=program("known", ("y = nnx.cached_partial(nnx.jit(lambda m: m.a + 1), nnx.Dict(a=jnp.ones(2)))()", "y")),
+        found_in_flax="has no attribute '?get_raw_value",
+    ),
+    Row(
+        "scales",
+        "`WeightNorm` and `SpectralNorm`", "bare arrays for scales; weights change their dtype; weights are written in evaluation too", "`Param` scales; weights keep their dtype; in evaluation nothing is written",
+        reason="scales are trained; a model in evaluation can be called in any trace",
+        says="documented",
+        example=program("known", ("m = nnx.WeightNorm(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), rngs=nnx.Rngs(0))", "m")),
+        kinds=("text", "there", "error", "value", "dtype", "bits", "traces"), text="(Weight|Spectral)Norm",
+    ),
+    Row(
+        "donating traces",
+        "traces of `jit(f, donate_argnums=…)`", "one", "two: the first finds what `f` writes",
+        reason="what is only read is not given away",
+        says="documented",
+        example=program("known", "f = nnx.jit(lambda v: traces.update(f=1), donate_argnums=(0,))", "f(nnx.Param(jnp.ones(2)))"),
+        kinds=("traces",), text=r"donate_argnums=\(\d",
+    ),
+    Row(
+        "numbers in variables",
+        "`v[...]` where `v` holds a Python number", "an error", "the number",
+        reason="a variable of a number reads as the number",
+        says="documented",
+        example=program("known", ("y = nnx.Variable(2.0)[...]", "y")),
+        found_in_flax="'(float|int)' object", found_in_plait=NO_ERROR,
+    ),
+    Row(
+        "no filter",
+        "something that is no filter, such as `42`", "`ValueError` while Flax writes the text of its error", "`FilterTypeError`, a `TypeError`",
+        reason="the text says what was given and what may stand there",
+        says="FilterTypeError",
+        example=program("known", "nnx.state(nnx.Dict(a=nnx.Param(1.0)), nnx.Not(42))"),
+        found_in_plait="^FilterTypeError",
+    ),
+    Row(
+        "plain containers",
+        "`self.layers = [Linear(...), ...]`", "an error; needs `nnx.List` or `nnx.data`", "an ordinary attribute; `nnx.List` and `nnx.data` work too",
+        reason="models are written with Python's own lists and dicts",
+        says="documented",
+        example=program("known", ("m = nnx.Dict(a=1); m.b = [jnp.ones(2)]", "m")),
+        found_in_flax="Found data on value of type", found_in_plait=NO_ERROR,
+    ),
+    Row(
+        "loops over shared objects in tree mode",
+        "`fori_loop` and `while_loop` of shared objects with `graph=False`", "each place gets a copy", "refused, as by every function with `graph=False`",
+        reason="what one place writes would be missing in the other",
+        says="GraphError",
+        example=program(
+            "known", "m = nnx.Dict(a=nnx.Dict(v=nnx.Param(1.0))); m.b = m.a",
+            "nnx.fori_loop(0, 2, lambda i, m: m, m, graph=False)",
+        ),
+        found_in_flax=NO_ERROR, found_in_plait="tree mode takes no shared objects",
+    ),
+    Row(
+        "live variables",
+        "`nnx.variables`", "the same as `nnx.state`", "the live view",
+        reason="what is written into it is written into the model, and it holds what is a variable",
+        says="documented",
+        example=program("known", ("s = nnx.variables(nnx.Dict(a=nnx.Param(1.0), b=jnp.ones(2)))", "s")),
+        kinds=("there",), step=r"nnx\.variables\(",
+    ),
+    Row(
+        "variables that recursive_map replaces",
+        "a variable that the function of `recursive_map` replaces", "is replaced in the given model too", "is another one in the result; the given model stays",
+        reason="a function that returns a new model leaves the old one as it was",
+        says="documented",
+        example=program(
+            "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))",
+            ("r = nnx.recursive_map(lambda path, v: v.replace(jnp.zeros(2)) if isinstance(v, nnx.Param) else v, m)", "m", "r"),
+        ),
+        kinds=("value",), text="recursive_map",
+    ),
+    Row(
+        "structure changed in a loop",
+        "the body of a loop adds or removes attributes", "an error that names neither, such as `StopIteration`", "an `ArgumentError` that names the path",
+        reason="the text says which attribute it was",
+        says="ArgumentError",
+        example=program(
+            "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))",
+            "def body(i, m):\n    del m.a\n    return m", "nnx.fori_loop(0, 2, body, m)",
+        ),
+        found_in_flax="generator raised StopIteration", found_in_plait="the structure of what iterations hand on",
+    ),
+    Row(
+        "structure changed in cached_partial",
+        "a function under `cached_partial` that adds or removes attributes", "an error", "costs one walk",
+        reason="a cache changes how long a call takes, and not what it does",
+        says="documented",
+        example=program(
+            "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))",
+            "def f(m):\n    m.b = 1", ("nnx.cached_partial(nnx.jit(f), m)()", "m"),
+        ),
+        found_in_flax="was mutated inside the transformation", found_in_plait=NO_ERROR,
+    ),
+    Row(
+        "operators of variables",
+        "`v > 1`, `v != 1`, `divmod(v, 2)` for a variable", "an error", "those of the array",
+        reason="a variable stands for its array in every operator",
+        says="documented",
+        example=program("known", ("y = nnx.Param(jnp.ones(2)) > 1", "y")),
+        found_in_flax="'>' not supported|divmod|truth value of an array", found_in_plait=NO_ERROR, step="v > 1|divmod|v != 1|> 1$",
+    ),
+    Row(
+        "overlapping filters of streams",
+        "`fork_rngs(split={…})` and its like, where two filters match one stream", "an error: it is split twice", "the first filter counts",
+        reason="filters are tried in order, as everywhere",
+        says="documented",
+        example=program("known", "rngs = nnx.Rngs(params=0)", ("nnx.fork_rngs(rngs, split={'params': 3, ...: 2})", "rngs")),
+        found_in_flax="fold_in accepts a single key", found_in_plait=NO_ERROR, step="fork|split|with_rngs",
+    ),
+    Row(
+        "round",
+        "`round(v)` for a variable of floats", "floats", "integers, as `round` of its array",
+        reason="a variable stands for its array in every operator",
+        says="documented",
+        example=program("known", ("y = round(nnx.Param(jnp.ones(2)))", "y")),
+        kinds=("dtype",), step=r"round\(",
+    ),
+)  # fmt: skip

@@ -1,0 +1,39 @@
+"""The table of known differences: each row is shown in the documentation, and holds for its own example."""
+
+from pathlib import Path
+
+import pytest
+
+import plait
+from tests.differential.comparison import compare
+from tests.differential.interpreter import run
+from tests.differential.known import KNOWN, explaining
+from tests.differential.test_programs import flax_nnx
+
+PAGE = Path(__file__).parents[2] / "docs" / "migrating.md"
+ROWS = {row.id: row for row in KNOWN}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ROWS)
+def test_a_known_difference_is_still_one(name):
+    row = ROWS[name]
+    differences = compare(row.example, run(row.example, flax_nnx()), run(row.example, plait))
+    assert differences, "both libraries do the same by now: the row can go"
+    assert explaining(differences, row.example) == name, "\n".join(map(str, differences))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_documentation_shows_it(name):
+    assert ROWS[name].line in PAGE.read_text().splitlines()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_says_why_and_how_a_user_learns_of_it(name):
+    assert ROWS[name].reason
+    says = ROWS[name].says
+    assert says == "documented" or hasattr(plait.errors, says.partition(",")[0])
+
+
+def test_names_of_rows_differ():
+    assert len(ROWS) == len(KNOWN)

@@ -1,0 +1,39 @@
+"""Programs over the public surface do the same with Flax and with plait, but for the table of known differences."""
+
+import collections
+import types
+
+import hypothesis
+import pytest
+
+import plait
+from tests.differential.areas import AREAS
+from tests.differential.comparison import compare
+from tests.differential.interpreter import run
+from tests.differential.known import explaining
+
+PROGRAMS = 36  # of each area; `make differential` runs thousands
+SHARE_OF_ERRORS = 0.6  # of one area; a program that ends early shows little
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("area", AREAS)
+def test_programs_do_the_same_on_both(area):
+    flax = flax_nnx()
+    seen: collections.Counter[str] = collections.Counter()
+
+    @hypothesis.settings(max_examples=PROGRAMS, phases=[hypothesis.Phase.generate])
+    @hypothesis.given(AREAS[area]())
+    def check(program):
+        one, other = run(program, flax), run(program, plait)
+        seen.update(programs=1, errors=one.failure is not None)
+        differences = compare(program, one, other)
+        if differences and explaining(differences, program) is None:
+            raise AssertionError("\n".join([f"after: {differences[0].step}", *map(str, differences)]))
+
+    check()
+    assert seen["errors"] <= SHARE_OF_ERRORS * seen["programs"]
+
+
+def flax_nnx() -> types.ModuleType:
+    return pytest.importorskip("flax.nnx")
