@@ -104,6 +104,16 @@ KNOWN: tuple[Row, ...] = (
         found_in_flax="Cannot mutate .* from a different trace level", found_in_plait=NO_ERROR, text=r"nnx\.(merge|call)\(",
     ),
     Row(
+        "EMA of keys",
+        "`EMA` of a model with random streams, without `only=`", "an error in `update`: keys cannot be multiplied", "averages floating-point values; keeps the latest of keys and counters",
+        reason="a model with dropout can be averaged as it is",
+        says="documented",
+        example=program(
+            "known", "m = nnx.Dropout(0.5, rngs=nnx.Rngs(0))", "ema = nnx.EMA(m, decay=0.5)", ("ema.update(m)", "ema")
+        ),
+        found_in_flax="multiply does not accept dtypes .*key", found_in_plait=NO_ERROR, step=r"\.update\(",
+    ),
+    Row(
         "captured models",
         "a transform inside another one gets a model that the outer function captures", "an error", "reads it; writing it is a `TraceContextError`",
         reason="reading what stands outside is what a closure in plain JAX may do",

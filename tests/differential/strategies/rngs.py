@@ -146,6 +146,6 @@ def copied(pen: Pen, held: str) -> None:
     pen.step(pen.pick(
         f"r = nnx.clone({held})", f"r = nnx.split({held}, nnx.RngKey, ...)[1:]", f"r = nnx.state({held}, 'params')",
         f"r = nnx.merge(*nnx.split({held}))", f"r = nnx.state({held}, nnx.RngCount)", f"r = nnx.to_pure_dict(nnx.state({held}))",
-        f"r = nnx.backup_keys({held})" if pen.chance(10) else f"r = nnx.state({held}, nnx.WithTag('dropout'))",
+        f"r = nnx.state({held}, nnx.WithTag('dropout'))",
         f"r = jax.tree.map(lambda a: a, {held})", "r = nnx.Rngs(**{name: rngs[name]() for name in rngs})", "r = rngs.items()" if pen.chance(20) else "r = dict(rngs)",
     ), "r", held)  # fmt: skip
