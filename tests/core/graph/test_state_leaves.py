@@ -3,12 +3,13 @@
 import collections
 import types
 
+import jax
 import jax.numpy as jnp
 import pytest
 from hypothesis import given
 
 import plait
-from plait.core.graph.state_leaves import leaves_in_order
+from plait.core.graph.state_leaves import leaves_in_order, nested_state
 from tests.strategies import Node, graphs
 
 
@@ -26,6 +27,15 @@ def test_leaves_of_nested_states_come_in_walk_order(graph):
     nested = flat.to_nested_state().raw_mapping
     for mapping in (nested, reversed_entries(nested), types.MappingProxyType(nested)):
         assert list(map(id, leaves_in_order(graphdef, mapping))) == list(map(id, flat.leaves))
+
+
+@given(graphs())
+def test_nested_states_are_made_of_leaves_in_walk_order(graph):
+    """G24: the inverse of the above."""
+    graphdef, flat = plait.graph.flatten(graph)
+    nested = nested_state(graphdef, range(len(flat)))
+    assert dict(nested.flat_state()) == {path: place for place, path in enumerate(flat.paths)}
+    assert jax.tree.leaves(nested) == list(range(len(flat)))
 
 
 def model():

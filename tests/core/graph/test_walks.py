@@ -211,14 +211,6 @@ def test_walks_of_many_short_lived_partners_do_not_pile_up():
     assert len(graph._walks) == 0
 
 
-def test_a_walk_nests_its_leaves():
-    graph = model()
-    walk = find_walk((graph,))
-    nested = walk.nest(list(range(len(walk.cells))))
-    assert dict(nested.flat_state()) == {path: place for place, path in enumerate(walk.paths())}
-    assert jax.tree.leaves(nested) == list(range(len(walk.cells)))
-
-
 def test_a_graph_with_states_is_walked_once():
     """U33: the states of an optimizer are plain containers whose children are views, made anew each time."""
     model = plait.Dict(

@@ -11,6 +11,7 @@ from ...errors import RegistryError
 from ...typing import FilterLiteral
 from ..graph.flatten import RefMap, Walk, path_of
 from ..graph.graphdef import GraphDef, NodeDef
+from ..graph.state_leaves import nested_state
 from ..graph.walks import CachedWalk, find_walk
 from ..objects.clock import DETACHED
 from ..objects.nodes import Kind, check_node, kind_of
@@ -53,7 +54,7 @@ def detached(leaf: Any) -> Any:
 def _root_state(walk: CachedWalk) -> Any:
     """The whole state of a single root: nested, or the leaf itself for a leaf root. (rule G24)"""
     leaves = detached_leaves(walk, DETACHED)
-    return walk.nest(leaves) if isinstance(walk.graphdefs[0], NodeDef) else leaves[0]
+    return nested_state(walk.graphdefs[0], leaves) if isinstance(walk.graphdefs[0], NodeDef) else leaves[0]
 
 
 def detached_leaves(walk: CachedWalk, version: int = 0) -> list[Any]:

@@ -15,7 +15,7 @@ from ...paths import Path, format_path
 from ...words import describe_type
 from ..objects.repr import repr_leaf
 from ..objects.statics import same_static
-from .graphdef import GraphDef, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef
+from .graphdef import GraphDef, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef, iter_places, path_of
 
 _NOTHING: Any = object()
 
@@ -99,22 +99,15 @@ def diff(first: GraphDef, second: GraphDef, /, *, root: str = "") -> GraphDiff:
 
 def _layout(root: GraphDef) -> dict[Path, Any]:
     """Path → what stands there; a back-reference becomes the path it leads to."""
-    table: dict[Path, Any] = {}
-    paths_by_index: dict[int, Path] = {}
-    stack: list[tuple[Path, Any]] = [((), root)]
-    while stack:
-        path, part = stack.pop()
+    table = _places(root)
+    paths_by_index = {
+        part.index: path
+        for path, part in table.items()
+        if isinstance(part, (NodeDef, VariableDef)) and part.index is not None
+    }
+    for path, part in table.items():
         if isinstance(part, NodeRef):
-            table[path] = _Shared(paths_by_index.get(part.index, ()), part.type)  # type: ignore[arg-type]
-            continue
-        table[path] = part
-        if isinstance(part, (NodeDef, VariableDef)) and part.index is not None:
-            paths_by_index[part.index] = path
-        if isinstance(part, NodeDef):
-            stack.extend(
-                ((*path, entry.key), entry if isinstance(entry, StaticAttribute) else entry.value)
-                for entry in reversed(part.attributes)
-            )
+            table[path] = _Shared(paths_by_index.get(part.index, ()), part.type)
     return table
 
 
@@ -150,17 +143,7 @@ def reference_changes(
 
 def _places(root: GraphDef) -> dict[Path, Any]:
     """Path → what stands there, with back-references as they are."""
-    table: dict[Path, Any] = {}
-    stack: list[tuple[Path, Any]] = [((), root)]
-    while stack:
-        path, part = stack.pop()
-        table[path] = part
-        if isinstance(part, NodeDef):
-            stack.extend(
-                ((*path, entry.key), entry if isinstance(entry, StaticAttribute) else entry.value)
-                for entry in reversed(part.attributes)
-            )
-    return table
+    return {path_of(link): part for link, part in iter_places(root)}
 
 
 @dataclasses.dataclass(frozen=True)

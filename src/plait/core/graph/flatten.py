@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
-from ...paths import Path
 from ..objects.cells import metadata_key
 from ..objects.clock import Stamp, mark_seen
 from ..objects.nodes import (
@@ -27,10 +26,12 @@ from ..objects.nodes import (
 from ..objects.state import State, tracking_of
 from .graphdef import (
     GraphDef,
+    Link,
     leaf_attribute,
     leaf_def,
     node_def,
     node_ref,
+    path_of as path_of,
     static_attribute,
     sub_graph_attribute,
     variable_def,
@@ -88,19 +89,6 @@ class IndexMap(dict[int, Any]):
         return cls({index: key for key, index in refs.items()})
 
 
-# A path under construction is a linked list, (link to the owner, key), so that a deep graph costs no quadratic memory.
-Link = tuple[Any, Any] | None
-
-
-def path_of(link: Link) -> Path:
-    """The path that a link stands for."""
-    keys = []
-    while link is not None:
-        link, key = link
-        keys.append(key)
-    return tuple(reversed(keys))
-
-
 class Walk:
     """What one or several walks over a shared index met, in order.
 
@@ -126,26 +114,29 @@ class Walk:
         """Walk one root. Returns its graphdef; leaves and bookkeeping are appended."""
         kind = _KINDS.get(type(root)) or _classify(root)
         if kind is not Kind.GRAPH and kind is not Kind.PYTREE:
-            return self._add_leaf_root(root, kind, link)
+            return self._add_leaf(root, kind, link)
         seen = self.refs.get(root) if kind is Kind.GRAPH else None
-        if seen is not None:
-            return node_ref(type(root), seen)
-        return self._add_node(root, kind, link)
+        return self._add_node(root, kind, link) if seen is None else node_ref(type(root), seen)
 
-    def _add_leaf_root(self, root: Any, kind: Kind, link: Link) -> GraphDef:
-        refs = self.refs
-        index: Any = None
+    def _add_leaf(self, leaf: Any, kind: Kind, link: Link) -> GraphDef:
+        """Take a variable, reference or array in; one that was met before is a back-reference."""
+        definition: GraphDef = _ARRAY
         if kind is Kind.VARIABLE or kind is Kind.REF:
-            index = refs.get(root)
-            if index is not None:
-                return node_ref(type(root), index)
-            index = refs[root] = len(refs)
-        self.leaves.append(root)
+            by_id = self.refs._items
+            known = by_id.get(id(leaf))
+            if known is not None:
+                return node_ref(type(leaf), known[1])
+            number = len(by_id)
+            by_id[id(leaf)] = (leaf, number)
+            if kind is Kind.VARIABLE:
+                cell = leaf._cell
+                self._mark(cell)
+                definition = variable_def(type(leaf), number, metadata_key(cell))
+            else:
+                definition = leaf_def(number)
+        self.leaves.append(leaf)
         self.links.append(link)
-        if kind is Kind.VARIABLE:
-            self._mark(root._cell)
-            return variable_def(type(root), index, metadata_key(root._cell))
-        return leaf_def(index)
+        return definition
 
     def _mark(self, stamp: Stamp) -> None:
         mark_seen(stamp)
@@ -186,8 +177,7 @@ class Walk:
             self._mark(tracking)
 
     def _add_node(self, root: Any, kind: Kind, link: Link) -> GraphDef:
-        refs, leaves, links = self.refs, self.leaves, self.links
-        by_id = refs._items
+        known_of = self.refs._items.get
         kinds = _KINDS
         stack: list[tuple[Any, tuple[Any, ...]]] = []
         key_in_parent: Any = None
@@ -200,56 +190,26 @@ class Walk:
                 if kind is Kind.STATIC:
                     if child_type is DataElem:
                         child = child.value
-                        child_type = type(child)
-                        kind = kinds.get(child_type) or _classify(child)
+                        kind = kinds.get(type(child)) or _classify(child)
                         if kind is Kind.STATIC:
                             kind = Kind.ARRAY
-                    elif child_type is StaticElem:
-                        child = child.value
-                if kind is Kind.VARIABLE:
-                    known = by_id.get(id(child))
-                    if known is not None:
-                        entries.append(leaf_attribute(key, node_ref(child_type, known[1])))
+                    else:
+                        entry = static_attribute(key, child.value if child_type is StaticElem else child)
+                        if entry._key is None:
+                            self.stamps = None  # it may change in place, and cannot be compared with what it was
+                        entries.append(entry)
                         continue
-                    number = len(by_id)
-                    by_id[id(child)] = (child, number)
-                    leaves.append(child)
-                    links.append((link, key))
-                    cell = child._cell
-                    self._mark(cell)
-                    entries.append(leaf_attribute(key, variable_def(child_type, number, metadata_key(cell))))
-                elif kind is Kind.STATIC:
-                    entry = static_attribute(key, child)
-                    if entry._key is None:
-                        self.stamps = None  # it may change in place, and cannot be compared with what it was
-                    entries.append(entry)
-                elif kind is Kind.GRAPH or kind is Kind.PYTREE:
-                    if child is None:
-                        entries.append(_none_attribute(key))
-                        continue
-                    if kind is Kind.GRAPH:
-                        known = by_id.get(id(child))
-                        if known is not None:
-                            entries.append(sub_graph_attribute(key, node_ref(child_type, known[1])))
-                            continue
+                if kind is not Kind.GRAPH and kind is not Kind.PYTREE:
+                    entries.append(leaf_attribute(key, self._add_leaf(child, kind, (link, key))))
+                elif child is None:
+                    entries.append(sub_graph_attribute(key, _NONE))
+                elif kind is Kind.GRAPH and (known := known_of(id(child))) is not None:
+                    entries.append(sub_graph_attribute(key, node_ref(type(child), known[1])))
+                else:
                     stack.append((key_in_parent, frame))
                     key_in_parent = key
                     frame = self._open(child, kind, (link, key))
                     break
-                elif kind is Kind.REF:
-                    known = by_id.get(id(child))
-                    if known is not None:
-                        entries.append(leaf_attribute(key, node_ref(child_type, known[1])))
-                        continue
-                    number = len(by_id)
-                    by_id[id(child)] = (child, number)
-                    leaves.append(child)
-                    links.append((link, key))
-                    entries.append(leaf_attribute(key, leaf_def(number)))
-                else:
-                    leaves.append(child)
-                    links.append((link, key))
-                    entries.append(leaf_attribute(key, _ARRAY))
             else:
                 definition = node_def(cls, index, tuple(entries), metadata)
                 if not stack:
@@ -261,7 +221,3 @@ class Walk:
 
 _ARRAY = leaf_def()
 _NONE = node_def(type(None), None, (), None)
-
-
-def _none_attribute(key: Any) -> Any:
-    return sub_graph_attribute(key, _NONE)

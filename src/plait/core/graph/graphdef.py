@@ -9,6 +9,8 @@ G11 to G17; ``docs/decisions/0001-interned-structure.md``)
 
 from __future__ import annotations
 
+import functools
+import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -16,13 +18,26 @@ from typing import Any, Generic, TypeVar
 
 from jax.tree_util import register_static
 
+from ...paths import Path
 from ..objects.named import from_named, to_named
-from ..objects.nodes import GenericPytree as GenericPytree
 from ..objects.repr import repr_fields
-from ..objects.statics import HashableMapping, content_key, same_static, static_key
+from ..objects.statics import HashableMapping, content_key, static_key
 
 N = TypeVar("N")
 T = TypeVar("T")
+
+
+# A path under construction is a linked list, (link to the owner, key), so that a deep graph costs no quadratic memory.
+Link = tuple[Any, Any] | None
+
+
+def path_of(link: Link) -> Path:
+    """The path that a link stands for."""
+    keys = []
+    while link is not None:
+        link, key = link
+        keys.append(key)
+    return tuple(reversed(keys))
 
 
 class _Ref(weakref.ref[Any]):
@@ -42,26 +57,22 @@ _LOCK = threading.RLock()  # re-entrant: a collection inside may run ``_forget``
 def _intern(key: Any, make: Any, *args: Any) -> Any:
     """The living part of this key, or a new one."""
     number = hash(key)
-    bucket = _TABLE.get(number, ())
-    for ref in bucket:
-        part = ref()
-        if part is not None and part._key == key:
-            return part
-    made = make(*args)
-    made._key = key
-    own = _Ref(made, _forget)
-    own.number = number
+    own = None
     while True:
-        grown = (*bucket, own)
-        with _LOCK:
-            if _TABLE.get(number, ()) is bucket:
-                _TABLE[number] = grown
-                return made
-        bucket = _TABLE.get(number, ())  # another thread was faster
+        bucket = _TABLE.get(number, ())
         for ref in bucket:
             part = ref()
             if part is not None and part._key == key:
                 return part
+        if own is None:
+            made = make(*args)
+            made._key = key
+            own = _Ref(made, _forget)
+            own.number = number
+        with _LOCK:
+            if _TABLE.get(number, ()) is bucket:  # else another thread was faster, perhaps with this very part
+                _TABLE[number] = (*bucket, own)
+                return own()
 
 
 def _forget(dead: _Ref) -> None:
@@ -99,7 +110,9 @@ class _Part:
             return True
         if type(self) is not type(other):
             return NotImplemented
-        return _same_parts(self, other)
+        if self._key is not None or other._key is not None:  # type: ignore[attr-defined]
+            return False  # an interned part is equal to itself alone
+        return all(map(operator.eq, _contents(self), _contents(other)))  # type: ignore[arg-type]
 
     def __hash__(self) -> int:
         return object.__hash__(self) if self._key is not None else hash(tuple(_contents(self)))
@@ -130,30 +143,6 @@ def _show(value: Any) -> str:
     return repr(value)
 
 
-def _same_parts(first: Any, second: Any) -> bool:
-    """Compare parts that could not be interned by their content, without recursion."""
-    stack = [(first, second)]
-    while stack:
-        first, second = stack.pop()
-        if first is second:
-            continue
-        if isinstance(first, _Part):
-            if type(first) is not type(second) or first._key is not None or second._key is not None:
-                return False
-            if isinstance(first, StaticAttribute):
-                if (type(first.key), first.key, first._content) != (type(second.key), second.key, second._content):
-                    return False
-                continue
-            stack.extend((getattr(first, name), getattr(second, name)) for name in first._fields)
-        elif isinstance(first, tuple) and isinstance(second, tuple):
-            if len(first) != len(second):
-                return False
-            stack.extend(zip(first, second, strict=True))
-        elif not (first == second if isinstance(first, HashableMapping) else same_static(first, second)):
-            return False
-    return True
-
-
 class GraphDef(_Part, Generic[N]):
     """The static, hashable description of a graph: types, static attributes, variable metadata and sharing.
 
@@ -181,11 +170,11 @@ class GraphDef(_Part, Generic[N]):
     @property
     def num_leaves(self) -> int:
         """How many leaves a matching state has."""
-        cached = getattr(self, "_num_leaves", None)
-        if cached is None:
-            cached = sum(isinstance(part, (VariableDef, LeafDef)) for part in iter_parts(self))
-            object.__setattr__(self, "_num_leaves", cached)
-        return cached
+        return kept_on(self, "_num_leaves", _count_leaves)
+
+
+def _count_leaves(graphdef: GraphDef) -> int:
+    return sum(isinstance(part, (VariableDef, LeafDef)) for part in iter_parts(graphdef))
 
 
 @register_static
@@ -270,21 +259,15 @@ class StaticAttribute(_Attribute):
 
 
 def _make_attribute(cls: Any, key: Any, value: Any) -> Any:
-    part_key = value._key
-    if part_key is None:
+    """The interned entry of a sub-node or leaf."""
+    if value._key is None:
         return cls(key, value)
     # An interned part stands in the key by its id, which the new part keeps valid by holding it.
     return _intern((cls, type(key), key, id(value)), cls, key, value)
 
 
-def sub_graph_attribute(key: Any, value: Any) -> SubGraphAttribute:
-    """The interned entry of a sub-node."""
-    return _make_attribute(SubGraphAttribute, key, value)
-
-
-def leaf_attribute(key: Any, value: Any) -> LeafAttribute:
-    """The interned entry of a leaf."""
-    return _make_attribute(LeafAttribute, key, value)
+sub_graph_attribute: Callable[[Any, Any], SubGraphAttribute] = functools.partial(_make_attribute, SubGraphAttribute)
+leaf_attribute: Callable[[Any, Any], LeafAttribute] = functools.partial(_make_attribute, LeafAttribute)
 
 
 def static_attribute(key: Any, value: Any) -> StaticAttribute:
@@ -349,17 +332,20 @@ def _mapped(plain: Any, mapping: HashableMapping[int, int]) -> GraphDef:
     return graphdef
 
 
+_MAKERS: dict[type, Callable[..., Any]] = {
+    NodeRef: node_ref,
+    LeafDef: leaf_def,
+    SubGraphAttribute: sub_graph_attribute,
+    LeafAttribute: leaf_attribute,
+    StaticAttribute: static_attribute,
+}
+
+
 def _rebuild(cls: Any, fields: tuple[Any, ...]) -> Any:
     """Unpickle a part into the table."""
     fields = tuple(map(from_named, fields))
-    if cls is NodeRef:
-        return node_ref(*fields)
-    if cls is LeafDef:
-        return leaf_def(*fields)
-    if cls is StaticAttribute:
-        return static_attribute(*fields)
-    if issubclass(cls, _Attribute):
-        return _make_attribute(cls, *fields)
+    if cls in _MAKERS:
+        return _MAKERS[cls](*fields)
     plain = node_def(*fields[:-1]) if cls is NodeDef else variable_def(*fields[:-1])
     return with_index_mapping(plain, fields[-1])
 
@@ -374,31 +360,36 @@ def kept_on(graphdef: GraphDef, name: str, make: Callable[[GraphDef], T]) -> T:
     return found
 
 
-def iter_parts(root: GraphDef) -> Iterator[GraphDef]:
-    """All definitions of a graphdef in the order of the walk, without recursion."""
-    stack: list[GraphDef] = [root]
+def iter_places(root: GraphDef) -> Iterator[tuple[Link, Any]]:
+    """All definitions and static attributes of a graphdef with their places, in the order of the walk."""
+    stack: list[tuple[Link, Any]] = [(None, root)]
     while stack:
-        part = stack.pop()
-        yield part
-        if isinstance(part, NodeDef):
-            stack.extend(entry.value for entry in reversed(part.attributes) if not isinstance(entry, StaticAttribute))
+        link, part = stack.pop()
+        yield link, part
+        if type(part) is NodeDef:
+            for entry in reversed(part.attributes):
+                stack.append(((link, entry.key), entry if type(entry) is StaticAttribute else entry.value))
+
+
+def iter_parts(root: GraphDef) -> Iterator[GraphDef]:
+    """All definitions of a graphdef in the order of the walk."""
+    return (part for _, part in iter_places(root) if type(part) is not StaticAttribute)
 
 
 def _contents(part: _Part) -> Iterator[Any]:
-    """What the hash of a part goes by that could not be interned, without recursion."""
+    """What a part goes by that could not be interned: the same for equal parts, without recursion."""
     stack: list[_Part] = [part]
     while stack:
         part = stack.pop()
         if part._key is not None:
             yield id(part)
         elif isinstance(part, StaticAttribute):
-            yield part.key, part._content
+            yield type(part.key), part.key, part._content
         elif isinstance(part, _Attribute):
-            yield part.key
+            yield type(part), type(part.key), part.key
             stack.append(part.value)
         elif isinstance(part, NodeDef):
-            yield part.type, part.index, content_key(part.metadata)
+            yield part.type, part.index, part.index_mapping, len(part.attributes), content_key(part.metadata)
             stack.extend(reversed(part.attributes))
         elif isinstance(part, VariableDef):
-            yield part.type, part.index
-            yield frozenset((name, content_key(value)) for name, value in part.metadata.items())
+            yield part.type, part.index, part.index_mapping, content_key(dict(part.metadata))

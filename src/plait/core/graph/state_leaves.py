@@ -6,15 +6,27 @@ exactly that is matched entry by entry, which finds what does not fit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from operator import getitem
+from collections.abc import Mapping, Sequence
+from operator import getitem, setitem
 from typing import Any
 
 from ...errors import GraphError
 from ...paths import describe_path, sorted_keys
+from ..objects.cells import run_through
+from ..objects.state import State
 from ..objects.variables import Variable
-from .flatten import Link, path_of
-from .graphdef import GraphDef, LeafAttribute, LeafDef, NodeDef, NodeRef, StaticAttribute, kept_on
+from .graphdef import (
+    GraphDef,
+    LeafDef,
+    Link,
+    NodeDef,
+    NodeRef,
+    StaticAttribute,
+    VariableDef,
+    iter_places,
+    kept_on,
+    path_of,
+)
 from .plan import picker
 
 _NO_LEAF: Any = object()
@@ -49,36 +61,24 @@ class Places:
         self.sizes = [0]
         self.keys: list[Any] = []
         owners: list[int] = []
-        # Frames are [entries, number, frame of the owner, key]; a mapping has no number until a leaf is met below it.
-        frame: Any = [iter(graphdef.attributes), 0, None, None]  # type: ignore[attr-defined]
-        while frame is not None:
-            for entry in frame[0]:
-                value = entry.value
-                if type(entry) is StaticAttribute or type(value) is NodeRef:
-                    continue
-                if type(entry) is LeafAttribute:
-                    owners.append(self._number(frame))
-                    self.keys.append(entry.key)
-                    self.sizes[frame[1]] += 1
-                    continue
-                frame = [iter(value.attributes), None, frame, entry.key]
-                break
-            else:
-                frame = frame[2]
+        links = [link for link, part in iter_places(graphdef) if isinstance(part, (VariableDef, LeafDef))]
+        numbers = {id(None): 0}  # of the mappings, by the links of their nodes, which the list above keeps alive
+        for link in links:
+            node, key = link  # type: ignore[misc]
+            missing = []
+            while id(node) not in numbers:
+                missing.append(node)
+                node = node[0]
+            owner = numbers[id(node)]
+            for node in reversed(missing):
+                self.mappings.append((owner, node[1]))
+                self.sizes[owner] += 1
+                self.sizes.append(0)
+                owner = numbers[id(node)] = len(self.mappings)
+            owners.append(owner)
+            self.keys.append(key)
+            self.sizes[owner] += 1
         self.owners = picker(owners)
-
-    def _number(self, frame: Any) -> int:
-        missing = []
-        while frame[1] is None:
-            missing.append(frame)
-            frame = frame[2]
-        for each in reversed(missing):
-            _, _, owner, key = each
-            each[1] = len(self.sizes)
-            self.mappings.append((owner[1], key))
-            self.sizes[owner[1]] += 1
-            self.sizes.append(0)
-        return (missing[0] if missing else frame)[1]
 
     def find(self, mapping: Mapping[Any, Any]) -> list[Any] | None:
         """The leaves, or ``None`` for a mapping that is not nested dicts with exactly these leaves."""
@@ -100,62 +100,54 @@ class Places:
         return None if any(issubclass(kind, Mapping) for kind in {*map(type, leaves)}) else leaves
 
 
-def _matched(graphdef: GraphDef, mapping: Mapping[Any, Any]) -> list[Any]:
+def nested_state(graphdef: GraphDef, leaves: Sequence[Any]) -> State:
+    """The nested state of the leaves of a graphdef, in walk order: the inverse of ``leaves_in_order``."""
+    places = kept_on(graphdef, "_places", Places)
+    mappings: list[dict[Any, Any]] = [{}]
+    add = mappings.append
+    for owner, key in places.mappings:
+        mapping: dict[Any, Any] = {}
+        mappings[owner][key] = mapping
+        add(mapping)
+    run_through(map(setitem, places.owners(mappings), places.keys, leaves))
+    return State(mappings[0], _copy=False)
+
+
+def _matched(graphdef: NodeDef, mapping: Mapping[Any, Any]) -> list[Any]:
     """The same entry by entry: other mappings, sub-graphs without leaves that have an entry, and what does not fit."""
     leaves: list[Any] = []
-    stack: list[tuple[Any, Any, Any, Link, int]] = []
-    definition: Any = graphdef
-    entries = iter(definition.attributes)
-    link: Link = None
-    used = 0
-    while True:
-        for entry in entries:
-            kind = type(entry)
-            key = entry.key
-            if kind is StaticAttribute:
-                if key in mapping:
-                    raise _mismatch(
-                        definition, (link, key), "a state entry for a static attribute", mapping[key], "no entry"
-                    )
-                continue
-            value = entry.value
-            if type(value) is NodeRef:
-                continue
-            found = mapping.get(key, _NO_LEAF)
-            if kind is LeafAttribute:
-                if found is _NO_LEAF:
-                    raise _mismatch(definition, (link, key), "the state lacks a leaf", _NO_LEAF, _describe(value))
-                if isinstance(found, Mapping) and type(value) is not LeafDef and not isinstance(found, Variable):
-                    raise _mismatch(
-                        definition, (link, key), "a mapping where a leaf is expected", found, _describe(value)
-                    )
-                used += 1
-                leaves.append(found)
-                continue
-            if found is _NO_LEAF:
-                if value.num_leaves == 0:
-                    continue
-                found = {}
-            else:
-                used += 1
-                if not isinstance(found, Mapping):
-                    raise _mismatch(
-                        definition,
-                        (link, key),
-                        "a leaf where a subgraph is expected",
-                        found,
-                        f"the entries of a {_name(value)}",
-                    )
-            stack.append((definition, entries, mapping, link, used))
-            definition, mapping, link, used = value, found, (link, key), 0
-            entries = iter(definition.attributes)
-            break
-        else:
-            if used != len(mapping):
-                raise _unknown_entries(definition, mapping, link)
-            if not stack:
-                return leaves
-            definition, entries, mapping, link, used = stack.pop()
+    (root, _), *places = iter_places(graphdef)
+    # Each node that has leaves or an entry, with its entries, by its link; and how many of the entries were used.
+    nodes: dict[int, tuple[NodeDef, Mapping[Any, Any], Link]] = {id(root): (graphdef, mapping, root)}
+    used = dict.fromkeys(nodes, 0)
+    for link, part in places:
+        above, key = link  # type: ignore[misc]
+        if id(above) not in nodes or isinstance(part, NodeRef):
+            continue
+        owner, entries, _ = nodes[id(above)]
+        found = entries.get(key, _NO_LEAF)
+        if isinstance(part, StaticAttribute):
+            if found is not _NO_LEAF:
+                raise _mismatch(owner, link, "a state entry for a static attribute", found, "no entry")
+            continue
+        used[id(above)] += found is not _NO_LEAF
+        if isinstance(part, NodeDef):
+            if found is not _NO_LEAF and not isinstance(found, Mapping):
+                expected = f"the entries of a {_name(part)}"
+                raise _mismatch(owner, link, "a leaf where a subgraph is expected", found, expected)
+            if found is not _NO_LEAF or part.num_leaves:
+                nodes[id(link)] = part, {} if found is _NO_LEAF else found, link
+                used[id(link)] = 0
+            continue
+        if found is _NO_LEAF:
+            raise _mismatch(owner, link, "the state lacks a leaf", _NO_LEAF, _describe(part))
+        if isinstance(found, Mapping) and not isinstance(part, LeafDef) and not isinstance(found, Variable):
+            raise _mismatch(owner, link, "a mapping where a leaf is expected", found, _describe(part))
+        leaves.append(found)
+    for number, (definition, entries, link) in nodes.items():
+        if used[number] != len(entries):
+            raise _unknown_entries(definition, entries, link)
+    return leaves
 
 
 def _name(definition: Any) -> str:

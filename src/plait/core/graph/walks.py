@@ -20,10 +20,9 @@ from typing import Any
 
 from ..objects.clock import Stamp, clock
 from ..objects.nodes import Kind, kind_of, pytree_impl
-from ..objects.state import State
 from ..objects.variables import Variable
-from .flatten import Link, Walk, path_of
-from .graphdef import GraphDef
+from .flatten import Walk
+from .graphdef import GraphDef, Link, path_of
 
 
 class Constant:
@@ -63,7 +62,6 @@ class CachedWalk:
 
     __slots__ = (
         "__weakref__",
-        "_plan",
         "cells",
         "containers",
         "counts",
@@ -109,7 +107,6 @@ class CachedWalk:
         self.versions = None if walk.stamps is None else [stamp.version for stamp in walk.stamps]
         self.others: tuple[Any, ...] = ()
         self.runs: dict[int, Any] = {}
-        self._plan: Any = None
 
     def is_current(self) -> bool:
         """Whether the graph is still as it was walked."""
@@ -136,43 +133,6 @@ class CachedWalk:
     def raw_values(self) -> list[Any]:
         """The raw value of each leaf."""
         return [cell.raw for cell in self.cells]
-
-    def nested_plan(self) -> tuple[list[tuple[int, Any]], list[tuple[int, Any]]]:
-        """How to nest the leaves: (parent, key) of each sub-mapping, then (owner, key) of each leaf."""
-        if self._plan is None:
-            self._plan = _plan_of(self.links)
-        return self._plan
-
-    def nest(self, leaves: list[Any]) -> State:
-        """A nested state of these leaves, one for each of the walk."""
-        parents, owners = self.nested_plan()
-        mappings: list[dict[Any, Any]] = [{}]
-        add = mappings.append
-        for parent, key in parents:
-            mapping: dict[Any, Any] = {}
-            mappings[parent][key] = mapping
-            add(mapping)
-        for (owner, key), leaf in zip(owners, leaves, strict=True):
-            mappings[owner][key] = leaf
-        return State(mappings[0], _copy=False)
-
-
-def _plan_of(links: list[Link]) -> tuple[list[tuple[int, Any]], list[tuple[int, Any]]]:
-    parents: list[tuple[int, Any]] = []
-    owners: list[tuple[int, Any]] = []
-    numbers: dict[int, int] = {id(None): 0}
-    for link in links:
-        assert link is not None
-        missing = []
-        owner = link[0]
-        while id(owner) not in numbers:
-            missing.append(owner)
-            owner = owner[0]  # type: ignore[index]
-        for each in reversed(missing):
-            parents.append((numbers[id(each[0])], each[1]))  # type: ignore[index]
-            numbers[id(each)] = len(parents)
-        owners.append((numbers[id(link[0])], link[1]))
-    return parents, owners
 
 
 def _compares_by_identity(container: tuple[Any, Any]) -> bool:
