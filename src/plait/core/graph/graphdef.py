@@ -20,7 +20,7 @@ from jax.tree_util import register_static
 
 from ...paths import Path
 from ..objects.named import from_named, to_named
-from ..objects.repr import repr_fields
+from ..objects.repr import Text, repr_fields
 from ..objects.statics import HashableMapping, content_key, static_key
 
 N = TypeVar("N")
@@ -119,18 +119,13 @@ class _Part:
 
     def __repr__(self) -> str:
         fields = [(name, getattr(self, name)) for name in self._fields if getattr(self, name) is not None]
-        return repr_fields(type(self).__name__, [(name, _Text(_show(value))) for name, value in fields])
+        return repr_fields(type(self).__name__, [(name, Text(_show(value))) for name, value in fields])
 
     def __reduce__(self) -> Any:
         return _rebuild, (type(self), tuple(to_named(getattr(self, name)) for name in self._fields))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return self  # it is immutable
-
-
-class _Text(str):
-    def __repr__(self) -> str:
-        return str(self)
 
 
 def _show(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,17 +55,11 @@ def dict_of(metadata: HashableMapping[str, Any]) -> dict[str, Any]:
     return PLAIN_METADATA if metadata is PLAIN_METADATA_KEY else dict(metadata)
 
 
-class StoredKey:
+class StoredKey(NamedTuple):
     """A typed random key on its way through pickle, which JAX does not offer for them."""
 
-    __slots__ = ("data", "impl")
-
-    def __init__(self, data: np.ndarray, impl: str) -> None:
-        self.data = data
-        self.impl = impl
-
-    def __reduce__(self) -> Any:
-        return StoredKey, (self.data, self.impl)
+    data: np.ndarray
+    impl: str
 
 
 def storable(leaf: Any) -> Any:

@@ -112,11 +112,7 @@ class List(Module, MutableSequence[A], _slots=True):
         placed = {place: status for place, status in enumerate(statuses) if status is not None}
         own_info(self).marks = {**named, **placed}
 
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
+    __eq__, __hash__ = object.__eq__, object.__hash__  # not those of sequences and mappings
 
     # The graph face
 
@@ -265,8 +261,4 @@ class Dict(Module, MutableMapping[str, A]):
     def __getattr__(self, name: str) -> Any:  # for type checkers: items are attributes
         raise AttributeError(f"the Dict has no item {name!r}; it has {[*self.__dict__]}")
 
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
+    __eq__, __hash__ = object.__eq__, object.__hash__  # not those of sequences and mappings

@@ -161,6 +161,7 @@ class PathContains(_Filter):
         return f"PathContains({self.key!r})" if self.exact else f"PathContains({self.key!r}, exact=False)"
 
 
+@dataclasses.dataclass(frozen=True, init=False)
 class PathIn(_Filter):
     """Matches the leaves at exactly these paths.
 
@@ -169,33 +170,26 @@ class PathIn(_Filter):
         True
     """
 
+    paths: frozenset[Path]
+
     def __init__(self, *paths: Path) -> None:
-        self.paths = frozenset(tuple(path) for path in paths)
+        object.__setattr__(self, "paths", frozenset(tuple(path) for path in paths))
 
     def __call__(self, path: Path, value: Any) -> bool:
         return path in self.paths
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PathIn) and self.paths == other.paths
-
-    def __hash__(self) -> int:
-        return hash((PathIn, self.paths))
 
     def __repr__(self) -> str:
         return f"PathIn({', '.join(sorted(map(repr, self.paths)))})"
 
 
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
 class _Combination(_Filter):
     """Several filters under one logical operation."""
 
+    predicates: tuple[Predicate, ...]
+
     def __init__(self, *filters: FilterLiteral) -> None:
-        self.predicates = tuple(map(to_predicate, filters))
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.predicates == other.predicates  # type: ignore[attr-defined]
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.predicates))
+        object.__setattr__(self, "predicates", tuple(map(to_predicate, filters)))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__.rstrip('_')}({', '.join(map(repr, self.predicates))})"
@@ -225,7 +219,7 @@ class All(_Combination):
         return all(predicate(path, value) for predicate in self.predicates)
 
 
-class Not(_Filter):
+class Not(_Combination):
     """Matches leaves that the filter does not match.
 
     Example:
@@ -234,19 +228,10 @@ class Not(_Filter):
     """
 
     def __init__(self, filter: FilterLiteral, /) -> None:
-        self.predicate = to_predicate(filter)
+        super().__init__(filter)
 
     def __call__(self, path: Path, value: Any) -> bool:
-        return not self.predicate(path, value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Not) and self.predicate == other.predicate
-
-    def __hash__(self) -> int:
-        return hash((Not, self.predicate))
-
-    def __repr__(self) -> str:
-        return f"Not({self.predicate!r})"
+        return not self.predicates[0](path, value)
 
 
 Any_.__name__ = "Any"  # pickle finds the class by its __qualname__

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
@@ -189,13 +189,7 @@ def register_graph_node_type(
         >>> plait.clone(box).value.shape
         (2,)
     """
-    if type in GRAPH_REGISTRY:
-        raise GraphError(
-            f"the graph node type {type.__name__} is already registered",
-            found="a second registration",
-            expected="one registration per type",
-            do="remove one of the two; subclasses of plait.Pytree register themselves",
-        )
+    _check_unregistered(type, GRAPH_REGISTRY, Kind.GRAPH)
     GRAPH_REGISTRY[type] = GraphNodeImpl(type, flatten, set_key, pop_key, create_empty, clear, init, stamp)
     _KINDS[type] = Kind.GRAPH
 
@@ -231,16 +225,20 @@ def register_pytree_node_type(
         >>> plait.state(Pair(jnp.zeros(2), 3))["first"].shape
         (2,)
     """
-    if type in PYTREE_REGISTRY:
-        raise GraphError(
-            f"the pytree node type {type.__name__} is already registered",
-            found="a second registration",
-            expected="one registration per type",
-            do="remove one of the two",
-        )
+    _check_unregistered(type, PYTREE_REGISTRY, Kind.PYTREE)
     PYTREE_REGISTRY[type] = PytreeNodeImpl(type, flatten, unflatten, set_key, pop_key)
     if type not in GRAPH_REGISTRY:
         _KINDS[type] = Kind.PYTREE
+
+
+def _check_unregistered(type: type, registry: Mapping[type, Any], kind: Kind) -> None:
+    if type in registry:
+        raise GraphError(
+            f"the {kind.value} type {type.__name__} is already registered",
+            found="a second registration",
+            expected="one registration per type",
+            do="remove one of the two; subclasses of plait.Pytree register themselves",
+        )
 
 
 # Classes of which users said that their objects are data. A pytree among them is walked all the same.
@@ -334,7 +332,7 @@ def _set_list_item(node: list[Any], key: Any, value: Any) -> None:
         node[key] = value
 
 
-def _set_dict_item(node: Any, key: Any, value: Any) -> None:
+def set_item(node: MutableMapping[Any, Any], key: Any, value: Any) -> None:
     current = node.get(key)
     if isinstance(current, Variable) and isinstance(value, Variable):
         current.update_from_state(value)
@@ -360,7 +358,7 @@ register_pytree_node_type(
     tuple, lambda node: (tuple(enumerate(node)), None), lambda items, _: tuple(v for _, v in items)
 )
 register_pytree_node_type(
-    dict, _flatten_dict, lambda items, _: dict(items), set_key=_set_dict_item, pop_key=lambda node, key: node.pop(key)
+    dict, _flatten_dict, lambda items, _: dict(items), set_key=set_item, pop_key=MutableMapping.pop
 )
 register_pytree_node_type(type(None), lambda node: ((), None), lambda items, _: None)
 

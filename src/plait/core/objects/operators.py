@@ -45,14 +45,6 @@ def _binary(operation: Callable[[Any, Any], Any], name: str) -> tuple[Any, Any, 
     return forward, reflected, in_place
 
 
-def _comparison(operation: Callable[[Any, Any], Any], name: str) -> Any:
-    def compare(self: Any, other: Any) -> Any:
-        return operation(value_of(self), value_of(other))
-
-    compare.__name__ = f"__{name}__"
-    return compare
-
-
 def _unary(operation: Callable[[Any], Any], name: str) -> Any:
     def apply(self: Any) -> Any:
         return operation(value_of(self))
@@ -95,6 +87,7 @@ class VariableOperators:
     __floordiv__, __rfloordiv__, __ifloordiv__ = _binary(operator.floordiv, "floordiv")
     __mod__, __rmod__, __imod__ = _binary(operator.mod, "mod")
     __pow__, __rpow__, __ipow__ = _binary(operator.pow, "pow")
+    __divmod__, __rdivmod__ = _binary(divmod, "divmod")[:2]
     __matmul__, __rmatmul__, __imatmul__ = _binary(operator.matmul, "matmul")
     __lshift__, __rlshift__, __ilshift__ = _binary(operator.lshift, "lshift")
     __rshift__, __rrshift__, __irshift__ = _binary(operator.rshift, "rshift")
@@ -102,12 +95,12 @@ class VariableOperators:
     __or__, __ror__, __ior__ = _binary(operator.or_, "or")
     __xor__, __rxor__, __ixor__ = _binary(operator.xor, "xor")
 
-    __lt__ = _comparison(operator.lt, "lt")
-    __le__ = _comparison(operator.le, "le")
-    __gt__ = _comparison(operator.gt, "gt")
-    __ge__ = _comparison(operator.ge, "ge")
-    __eq__ = _comparison(operator.eq, "eq")
-    __ne__ = _comparison(operator.ne, "ne")
+    __lt__ = _binary(operator.lt, "lt")[0]
+    __le__ = _binary(operator.le, "le")[0]
+    __gt__ = _binary(operator.gt, "gt")[0]
+    __ge__ = _binary(operator.ge, "ge")[0]
+    __eq__ = _binary(operator.eq, "eq")[0]
+    __ne__ = _binary(operator.ne, "ne")[0]
     __hash__ = None  # type: ignore[assignment]
 
     __neg__ = _unary(operator.neg, "neg")
@@ -122,12 +115,6 @@ class VariableOperators:
     __trunc__ = _unary(_trunc, "trunc")
     __floor__ = _unary(math.floor, "floor")
     __ceil__ = _unary(math.ceil, "ceil")
-
-    def __divmod__(self, other: Any) -> Any:
-        return divmod(value_of(self), value_of(other))
-
-    def __rdivmod__(self, other: Any) -> Any:
-        return divmod(value_of(other), value_of(self))
 
     def __format__(self, spec: str) -> str:
         return format(self.get_value(), spec) if spec else str(self)

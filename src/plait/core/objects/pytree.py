@@ -252,6 +252,8 @@ class Pytree:
 
     def _tree_parts(self) -> tuple[list[tuple[str, Any]], Any]:
         """Children in name order, and what stays static."""
+        if "flax.nnx" in sys.modules:
+            _warn_if_flax_reads(self)
         children, rest = [], {}
         marks = self._info.marks
         statuses = {**self._declared, **marks} if marks else self._declared
@@ -270,18 +272,14 @@ class Pytree:
             else:
                 children.append((name, value))
         names = tuple(name for name, _ in children)
-        return children, _TreeAux(names, _StaticAttributes(rest), _in_order(marks) if marks else ())
+        return children, _TreeAux(names, HashableMapping(rest), _in_order(marks) if marks else ())
 
     def _tree_flatten_with_keys(self) -> Any:
-        if "flax.nnx" in sys.modules:
-            _warn_if_flax_reads(self)
         children, aux = self._tree_parts()
         check_no_cycle(self)
         return [(GetAttrKey(name), value) for name, value in children], aux
 
     def _tree_flatten(self) -> Any:
-        if "flax.nnx" in sys.modules:
-            _warn_if_flax_reads(self)
         values, aux = self._tree_values()
         return watched(self, values), aux
 
@@ -296,7 +294,7 @@ class Pytree:
             attributes = node.__dict__
             for name, child in zip(aux.names, children, strict=True):
                 attributes[name] = show_static(child)
-            for name, value in aux.static.items.items():
+            for name, value in aux.static.items():
                 attributes[name] = value.value if type(value) is Static and value.value is None else value
             return node
 
@@ -349,7 +347,7 @@ def _in_order(marks: dict[Any, str]) -> tuple[tuple[Any, str], ...]:
 
 def _warn_if_flax_reads(node: Pytree) -> None:
     """Tell a user that Flax, which knows nothing of plait, walks one of its objects."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(3)
     for _ in range(4):  # those of jax.tree_util come first
         if str(frame.f_globals.get("__name__")).startswith("flax.nnx"):
             warn(
@@ -456,24 +454,11 @@ def check_kept_status(node: Pytree, name: str, value: Any) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _StaticAttributes:
-    """Static attributes in a treedef: equal and hashed by content."""
-
-    items: dict[str, Any]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _StaticAttributes) and HashableMapping(self.items) == HashableMapping(other.items)
-
-    def __hash__(self) -> int:
-        return hash(HashableMapping(self.items))
-
-
-@dataclasses.dataclass(frozen=True)
 class _TreeAux:
     """What a module's JAX face keeps beside its children."""
 
     names: tuple[str, ...]
-    static: _StaticAttributes
+    static: HashableMapping[str, Any]
     marks: tuple[tuple[str, str], ...]
 
 

@@ -20,13 +20,20 @@ MAX_LINE = 88
 
 
 class _Printing(threading.local):
-    """Objects that the outermost ``repr`` of this thread has printed; ``None`` outside of any."""
+    """Objects that the outermost ``repr`` of this thread has printed."""
 
     def __init__(self) -> None:
-        self.printed: dict[int, Any] | None = None
+        self.printed: dict[int, Any] = {}
 
 
 _printing = _Printing()
+
+
+class Text(str):
+    """Text that is shown as it is."""
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def repr_leaf(value: Any) -> str:
@@ -43,11 +50,8 @@ def repr_leaf(value: Any) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended) and not _is_deleted(value)
-
-
-def _is_deleted(value: Any) -> bool:
-    return isinstance(value, jax.Array) and value.is_deleted()
+    is_deleted = isinstance(value, jax.Array) and value.is_deleted()
+    return not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended) and not is_deleted
 
 
 def repr_fields(
@@ -67,11 +71,7 @@ def repr_fields(
     """
     opening, closing = brackets[: len(brackets) // 2], brackets[len(brackets) // 2 :]
     printed = _printing.printed
-    outermost = printed is None and owner is not None
-    if printed is None:
-        printed = {}
-    if outermost:
-        _printing.printed = printed
+    is_outermost = not printed
     try:
         if owner is not None and id(owner) in printed:
             return f"{name}{opening}...{closing}"
@@ -79,8 +79,8 @@ def repr_fields(
             printed[id(owner)] = owner
         texts = [f"{label}{separator if label else ''}{repr_leaf(value)}" for label, value in fields]
     finally:
-        if outermost:
-            _printing.printed = None
+        if is_outermost:
+            printed.clear()
     line = f"{name}{opening}{', '.join(texts)}{closing}"
     if not comment and not multiline and len(line) <= MAX_LINE and "\n" not in line:
         return line

@@ -6,8 +6,10 @@ A stream holds a key and a counter; each draw is ``fold_in(key, counter)`` and a
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any, NoReturn, cast
 
 import jax
@@ -36,67 +38,25 @@ class RngCount(RngState):
     """The counter of a stream."""
 
 
-# Samplers of jax.random whose first argument is a key (rule R4).
+def _public(module: ModuleType) -> dict[str, Any]:
+    return {name: value for name, value in sorted(vars(module).items()) if callable(value) and name[0] != "_"}
+
+
+# What a stream does by methods of its own, and initializers that draw nothing.
+_OTHERS = {"clone", "fold_in", "split", "Initializer", "constant", "ones", "zeros"}
+# The samplers of jax.random, whose first argument is a key, and the families of initializers (rule R4).
 SAMPLERS = [
-    "ball",
-    "bernoulli",
-    "beta",
-    "binomial",
-    "bits",
-    "categorical",
-    "cauchy",
-    "chisquare",
-    "choice",
-    "dirichlet",
-    "double_sided_maxwell",
-    "exponential",
-    "f",
-    "gamma",
-    "generalized_normal",
-    "geometric",
-    "gumbel",
-    "laplace",
-    "loggamma",
-    "logistic",
-    "lognormal",
-    "maxwell",
-    "multinomial",
-    "multivariate_normal",
-    "normal",
-    "orthogonal",
-    "pareto",
-    "permutation",
-    "poisson",
-    "rademacher",
-    "randint",
-    "rayleigh",
-    "t",
-    "triangular",
-    "truncated_normal",
-    "uniform",
-    "wald",
-    "weibull_min",
+    name
+    for name, function in _public(jax.random).items()
+    if name not in _OTHERS and next(iter(inspect.signature(function).parameters), None) == "key"
 ]
-INITIALIZERS = [
-    "delta_orthogonal",
-    "glorot_normal",
-    "glorot_uniform",
-    "he_normal",
-    "he_uniform",
-    "kaiming_normal",
-    "kaiming_uniform",
-    "lecun_normal",
-    "lecun_uniform",
-    "variance_scaling",
-    "xavier_normal",
-    "xavier_uniform",
-]
+INITIALIZERS = [name for name in _public(jax.nn.initializers) if name not in _OTHERS and name not in SAMPLERS]
 
 
 class _Samplers(Pytree):
     """The samplers and initializers of JAX, with the key drawn from the stream."""
 
-    def _draw(self) -> jax.Array:
+    def __call__(self) -> jax.Array:
         raise NotImplementedError
 
 
@@ -104,7 +64,7 @@ def _sampler(name: str) -> Callable[..., Any]:
     function = getattr(jax.random, name)
 
     def sample(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return function(self._draw(), *args, **kwargs)
+        return function(self(), *args, **kwargs)
 
     sample.__name__ = name
     sample.__doc__ = f"``jax.random.{name}`` with the key drawn from this stream."
@@ -116,18 +76,16 @@ def _initializer(name: str) -> Callable[..., Any]:
 
     def initializer(self: Any, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         function = factory(*args, **kwargs)
-        return lambda *args, **kwargs: function(self._draw(), *args, **kwargs)
+        return lambda *args, **kwargs: function(self(), *args, **kwargs)
 
     initializer.__name__ = name
     initializer.__doc__ = f"``jax.nn.initializers.{name}``; the result is called without a key: ``(shape, dtype)``."
     return initializer
 
 
-for _name in SAMPLERS:
-    if hasattr(jax.random, _name):
-        setattr(_Samplers, _name, _sampler(_name))
-for _name in INITIALIZERS:
-    setattr(_Samplers, _name, _initializer(_name))
+for _names, _method in ((SAMPLERS, _sampler), (INITIALIZERS, _initializer)):
+    for _name in _names:
+        setattr(_Samplers, _name, _method(_name))
 
 
 def as_key(source: Any) -> jax.Array:
@@ -237,9 +195,6 @@ class RngStream(_Samplers):
         self.count.set_value(value + jnp.uint32(1))
         return key
 
-    def _draw(self) -> jax.Array:
-        return self()
-
     def fork(self, *, split: int | tuple[int, ...] | None = None) -> RngStream:
         """A new independent stream, seeded by one draw of this one.
 
@@ -328,9 +283,6 @@ class Rngs(_Samplers):
     def __call__(self) -> jax.Array:
         """The next key of the default stream."""
         return self._stream("default", StreamAttributeError)()
-
-    def _draw(self) -> jax.Array:
-        return self()
 
     def __iter__(self) -> Iterator[str]:
         return (name for name, value in self.__dict__.items() if isinstance(value, RngStream))

@@ -23,8 +23,8 @@ from ...words import describe_filter, first_few
 from .clock import Stamp, mark_changed
 from .filters import resolve_filters
 from .nesting import iter_leaves, nested
-from .nodes import register_pytree_node_type
-from .repr import render_tree, repr_fields, repr_leaf
+from .nodes import register_pytree_node_type, set_item
+from .repr import Text, render_tree, repr_fields
 from .same_leaf import same_leaf
 from .variables import Variable
 
@@ -244,14 +244,9 @@ def _plain(value: Any) -> Any:
 
 
 def _state_repr(name: str, mapping: Mapping[Any, Any]) -> str:
-    lines = []
-    for key in sorted_keys(mapping):
-        value = mapping[key]
-        text = _state_repr("", value) if type(value) is dict else repr_leaf(value)
-        lines.append(f"  {key!r}: " + text.replace("\n", "\n  "))
-    body = ",\n".join(lines)
-    opening, closing = ("({", "})") if name else ("{", "}")
-    return f"{name}{opening}\n{body}\n{closing}" if lines else f"{name}{opening}{closing}"
+    entries = [(f"{key!r}: ", mapping[key]) for key in sorted_keys(mapping)]
+    fields = [(key, Text(_state_repr("", item)) if type(item) is dict else item) for key, item in entries]
+    return repr_fields(name, fields, brackets="({})" if name else "{}", separator="", multiline=True)
 
 
 def _sorts_as_dicts(mapping: dict[Any, Any]) -> bool:
@@ -318,23 +313,9 @@ def _register(cls: type[State]) -> None:
         cls,
         graph_flatten,
         lambda items, _: tracked(State(items)) if cls is State else cls(items),
-        set_key=_set_entry,
-        pop_key=_pop_entry,
+        set_key=set_item,
+        pop_key=State.pop,
     )
-
-
-def _pop_entry(state: State, key: Any) -> Any:
-    value = state[key]
-    del state[key]
-    return value
-
-
-def _set_entry(state: State, key: Any, value: Any) -> None:
-    current = state._mapping.get(key)
-    if isinstance(current, Variable) and isinstance(value, Variable):
-        current.update_from_state(value)
-    else:
-        state[key] = value
 
 
 _register(State)

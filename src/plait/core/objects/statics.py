@@ -21,7 +21,7 @@ import copy
 import dataclasses
 import dis
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, Generic, TypeVar
 
@@ -286,6 +286,10 @@ class HashableMapping(Mapping[K, V], Generic[K, V]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._items
+
+    def items(self) -> ItemsView[K, V]:
+        """Those of the dict underneath, which are quicker than the abstract class's."""
+        return self._items.items()
 
     def __hash__(self) -> int:
         if self._hash is None:

@@ -22,6 +22,7 @@ from ..objects.filters import to_predicate
 from ..objects.modes import has_modes, mode_names
 from ..objects.module import set_attributes
 from ..objects.nodes import Kind, PytreeNodeImpl, get_node_impl, kind_of
+from ..objects.repr import Text
 from ..objects.variables import Variable
 from ..objects.visit import Place, children_first, visit
 
@@ -119,17 +120,10 @@ def view_info(node: Any, /, *, only: FilterLiteral = ...) -> str:
         lines = [f"{type(value).__name__}:"]
         for parameter in parameters:
             if isinstance(parameter.annotation, str):
-                parameter = parameter.replace(annotation=_Text(parameter.annotation))
+                parameter = parameter.replace(annotation=Text(parameter.annotation))
             lines += [f"  {parameter}", *(f"    {line}" for line in texts.get(parameter.name, ()))]
         sections[type(value).__name__] = "\n".join(lines)
     return "\n".join(sections[name] for name in sorted(sections))
-
-
-class _Text(str):
-    """Prints without quotes, as an annotation is written."""
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 def _argument_texts(doc: str) -> dict[str, list[str]]:
