@@ -12,7 +12,7 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "core/objects": (
         "clock", "named", "statics", "trace_guard", "filters", "repr", "settings", "variable_metadata",
-        "cells", "operators", "lent_cells", "detached_cells", "metadata_methods", "variables", "variable_kinds",
+        "cells", "operators", "lost_writes", "metadata_methods", "variables", "variable_kinds",
         "variable_names", "nodes",
         "node_predicates", "visit", "same_leaf", "nesting", "state", "state_functions", "pure_dicts", "attributes",
         "sowing", "jax_flattening", "pytree", "modes", "module", "containers", "rngs",

@@ -21,7 +21,7 @@ ROWS = {
 # What no row can reach: (file, function) → why, and where it is tested.
 ELSEWHERE = {
     ("transforms/batching.py", "pmap"): "needs a JAX without pmap: tests/transforms/test_pmap.py",
-    ("core/objects/lent_cells.py", "__del__"): "warns in a finalizer: tests/core/objects/test_variables.py",
+    ("core/objects/lost_writes.py", "__del__"): "warns in a finalizer: tests/core/objects/test_variables.py",
     ("transforms/selections.py", "check_positions"): "raised when wrapped: tests/transforms/test_autodiff.py",
     ("core/objects/filters.py", "_check_not_of_flax"): "needs Flax: tests/test_as_flax.py",
     ("core/objects/pytree.py", "_warn_if_flax_reads"): "needs Flax: tests/test_as_flax.py",

@@ -119,7 +119,8 @@ ROWS = {
         "plait.update(model, {'layers': {5: x}})",
         GraphError,
         (r"at +layers\[5\]", "a list of length 2"),
-        "model.layers += [x, x, x, x]; plait.update(model, {'layers': {5: x}})",
+        setup="layers, layer = model.layers, x",
+        fix="layers.append(layer)",
     ),
     "pop without a filter": Row(
         "plait.pop(model)", FilterError, "Expected at least one filter", "plait.pop(model, ...)", fix="..."

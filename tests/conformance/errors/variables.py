@@ -93,7 +93,7 @@ ROWS = {
     "a default without a name": Row(
         "variable.get_metadata(default=3)",
         ArgumentTypeError,
-        "default=3",
+        "a default and no name",
         setup=VARIABLE + "name, default = 'scale', 3",
         fix="variable.get_metadata(name, default)",
     ),
@@ -101,8 +101,8 @@ ROWS = {
         "variable.get_metadata('note', exclude_required=True)",
         ArgumentTypeError,
         "name='note'",
-        setup=VARIABLE + "name = 'note'",
-        fix="variable.get_metadata(name)",
+        setup=VARIABLE + "name, default = 'note', 3",
+        fix="variable.get_metadata(name, default)",
     ),
     "metadata that is not there": Row(
         "variable.get_metadata('scale')",

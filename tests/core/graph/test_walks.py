@@ -4,7 +4,6 @@ import collections
 import gc
 import weakref
 
-import jax
 import jax.numpy as jnp
 import optax
 import pytest

@@ -14,8 +14,8 @@ from ..graph.state_leaves import leaves_in_order
 from ..graph.unflatten import Builder, copied_variables, own_variables, raw_leaves
 from ..graph.walks import find_walk
 from ..objects.pytree import copied_buffers
-from ..objects.state import FlatState, State
-from ..objects.state_functions import check_state, merge_state
+from ..objects.state import State
+from ..objects.state_functions import joined
 from ..objects.variables import Variable
 from .graph_state import GraphState
 from .split import detached_leaves
@@ -51,18 +51,14 @@ def unflatten(
     return builder.build(graphdef, leaves_of(graphdef, state))
 
 
-def leaves_of(graphdef: GraphDef, state: Any) -> list[Any]:
-    """The leaves of any form of state, in the walk order of a graphdef."""
-    if isinstance(state, list):
-        return state
-    if not isinstance(graphdef, NodeDef):
-        if isinstance(graphdef, NodeRef) or (isinstance(state, State) and not state):
-            return []
-        return [state]
-    if isinstance(state, FlatState):
-        state = state.to_nested_state()
-    check_state(state, "merge")
-    return leaves_in_order(graphdef, state._mapping if isinstance(state, State) else state)
+def leaves_of(graphdef: GraphDef, *states: Any) -> list[Any]:
+    """The leaves of states of any form, in the walk order of a graphdef; of several states the last wins."""
+    if isinstance(states[0], list):
+        return states[0]
+    if isinstance(graphdef, NodeDef):
+        return leaves_in_order(graphdef, joined(states, "merge"))
+    full = [state for state in states if not (isinstance(state, State) and not state)]
+    return [] if isinstance(graphdef, NodeRef) else full[-1:]
 
 
 def merge(
@@ -103,10 +99,8 @@ def merge(
             )
         graphdef, state, states = graphdef.graphdef, graphdef.state, tuple(each.state for each in bundles[1:])
     _check_mergeable(graphdef, state, states)
-    if states:
-        state = _joined_states(graphdef, (state, *states))
     make_variables = raw_leaves if not recreate_variables else copied_variables if copy else own_variables
-    return Builder(None, None, make_variables).build(graphdef, leaves_of(graphdef, state))
+    return Builder(None, None, make_variables).build(graphdef, leaves_of(graphdef, state, *states))
 
 
 def _check_mergeable(graphdef: Any, state: Any, states: tuple[Any, ...]) -> None:
@@ -131,15 +125,6 @@ def _check_mergeable(graphdef: Any, state: Any, states: tuple[Any, ...]) -> None
             expected="merge(graphdef, [leaves])",
             do="concatenate the leaves in walk order",
         )
-
-
-def _joined_states(graphdef: GraphDef, states: tuple[Any, ...]) -> Any:
-    if not isinstance(graphdef, NodeDef):
-        full = [each for each in states if not (isinstance(each, State) and not each)]
-        return full[-1]
-    for each in states:
-        check_state(each, "merge")
-    return merge_state(*(each.to_nested_state() if isinstance(each, FlatState) else each for each in states))
 
 
 def clone(node: N, variables: bool = True, *, arrays: bool = False) -> N:

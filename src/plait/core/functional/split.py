@@ -5,6 +5,7 @@ A graph that was walked before and has not changed since is not walked again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...errors import RegistryError
@@ -51,12 +52,6 @@ def detached(leaf: Any) -> Any:
     return leaf.copy() if isinstance(leaf, Variable) else leaf
 
 
-def _root_state(walk: CachedWalk) -> Any:
-    """The whole state of a single root: nested, or the leaf itself for a leaf root. (rule G24)"""
-    leaves = detached_leaves(walk, DETACHED)
-    return nested_state(walk.graphdefs[0], leaves) if isinstance(walk.graphdefs[0], NodeDef) else leaves[0]
-
-
 def detached_leaves(walk: CachedWalk, version: int = 0) -> list[Any]:
     """Variables of their own around the values of a walk, whose cells have this version."""
     if walk.only_variables:
@@ -66,13 +61,21 @@ def detached_leaves(walk: CachedWalk, version: int = 0) -> list[Any]:
     return [cell.raw if cls is None else next(variables) for cls, cell in zip(walk.types, walk.cells, strict=True)]
 
 
-def _grouped(walk: CachedWalk, filters: tuple[FilterLiteral, ...], *, exhaustive: bool) -> list[Any]:
+def _states(walk: CachedWalk, filters: tuple[FilterLiteral, ...], *, exhaustive: bool) -> list[Any]:
+    """The state of a single root, or one for each filter."""
     leaves = detached_leaves(walk, DETACHED)
-    flat = FlatState.from_sorted(tuple(walk.paths()), leaves)
-    groups = group_leaves(flat, filters, exhaustive=exhaustive)
-    if isinstance(walk.graphdefs[0], NodeDef):
-        return [group.to_nested_state() for group in groups]
-    return [group.leaves[0] if len(group) else State({}) for group in groups]
+    root = walk.graphdefs[0]
+    if not filters:
+        return [nested_state(root, leaves) if isinstance(root, NodeDef) else leaves[0]]
+    groups = group_leaves(FlatState.from_sorted(tuple(walk.paths()), leaves), filters, exhaustive=exhaustive)
+    return nested_groups(groups, is_leaf=not isinstance(root, NodeDef))
+
+
+def nested_groups(groups: Sequence[FlatState], *, is_leaf: bool) -> list[Any]:
+    """Nested states; of a root that is a leaf, the leaf itself, for the first filter that takes it. (rule G24)"""
+    if is_leaf:
+        return [group.leaves[0] if len(group) else State({}) for group in groups]
+    return [group.to_nested_state() for group in groups]
 
 
 def split(node: Any, *filters: FilterLiteral) -> Any:
@@ -96,9 +99,7 @@ def split(node: Any, *filters: FilterLiteral) -> Any:
         (['bias', 'scale'], ['mean', 'var'])
     """
     walk = find_walk((node,))
-    if len(filters) == 0:
-        return walk.graphdefs[0], _root_state(walk)
-    return (walk.graphdefs[0], *_grouped(walk, filters, exhaustive=True))
+    return (walk.graphdefs[0], *_states(walk, filters, exhaustive=True))
 
 
 def state(node: Any, *filters: FilterLiteral) -> Any:
@@ -113,11 +114,8 @@ def state(node: Any, *filters: FilterLiteral) -> Any:
         (3,)
     """
     check_node(node, "state")
-    walk = find_walk((node,))
-    if not filters:
-        return _root_state(walk)
-    groups = _grouped(walk, filters, exhaustive=False)
-    return groups[0] if len(groups) == 1 else tuple(groups)
+    states = _states(find_walk((node,)), filters, exhaustive=False)
+    return states[0] if len(states) == 1 else tuple(states)
 
 
 def graphdef(node: Any, /) -> GraphDef:
@@ -141,10 +139,7 @@ def variables(node: Any, *filters: FilterLiteral) -> Any:
     ]
     flat = FlatState(pairs, sort=False)
     groups = group_leaves(flat, filters, exhaustive=False) if filters else [flat]
-    if isinstance(node, Variable):
-        results = [group.leaves[0] if len(group) else State({}) for group in groups]
-    else:
-        results = [group.to_nested_state() for group in groups]
+    results = nested_groups(groups, is_leaf=isinstance(node, Variable))
     return results[0] if len(results) == 1 else tuple(results)
 
 

@@ -12,11 +12,11 @@ from ..graph.flatten import Link, path_of
 from ..objects.cells import PLAIN_METADATA, Cell
 from ..objects.clock import DETACHED
 from ..objects.containers import List
-from ..objects.detached_cells import note_write
-from ..objects.nodes import _KINDS, Kind, get_node_impl, kind_of, unwrapped
+from ..objects.lost_writes import note_write
+from ..objects.nodes import _KINDS, Kind, check_index, get_node_impl, kind_of, unwrapped
 from ..objects.pytree import Pytree, check_kept_status
-from ..objects.state import FlatState, State
-from ..objects.state_functions import check_state, merge_state
+from ..objects.state import State
+from ..objects.state_functions import joined
 from ..objects.trace_guard import check_trace, raise_foreign_trace
 from ..objects.variables import Variable, cell_of
 
@@ -55,11 +55,7 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
             expected="a graph that can be changed in place",
             do="call update(model, state)",
         )
-    for each in (state, *states):
-        check_state(each, "update")
-    nested = [each.to_nested_state() if isinstance(each, FlatState) else each for each in (state, *states)]
-    whole = nested[0] if len(nested) == 1 else merge_state(*nested)
-    for owner, key, cell, value in _planned_writes(node, whole._mapping if isinstance(whole, State) else whole):
+    for owner, key, cell, value in _planned_writes(node, joined((state, *states), "update")):
         if cell is not None:
             source = cell_of(value)
             if cell.metadata is PLAIN_METADATA and source.metadata is PLAIN_METADATA:
@@ -188,15 +184,7 @@ def _check_can_set(owner: Any, key: Any, value: Any, path: Path, size: int) -> N
     if isinstance(owner, Pytree):
         check_trace(owner._info.trace, owner, "update")
     if isinstance(owner, list) or (isinstance(owner, List) and type(key) is int):
-        known = size if isinstance(owner, list) else size + 1
-        if type(key) is not int or not 0 <= key < known:
-            raise GraphError(
-                f"Cannot set key {key!r} of a {type(owner).__name__}",
-                at=describe_path(path),
-                found=f"a {type(owner).__name__} of length {size}",
-                expected=f"an index below {known}",
-                do="append the missing elements first",
-            )
+        check_index(owner, key, size, describe_path(path))
     elif isinstance(owner, Pytree):
         check_kept_status(owner, key, value)
 

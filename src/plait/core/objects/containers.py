@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 from jax.tree_util import SequenceKey
 
 from ..._compat import trace_state
-from ...errors import GraphError
 from .attributes import DATA, Mark, data, is_data
 from .clock import mark_changed
 from .module import Module
 from .named import from_named
-from .nodes import DataElem
+from .nodes import DataElem, check_index
 from .pytree import NodeInfo, Pytree, hide_static, own_info, show_static
 from .trace_guard import raise_foreign_trace
 from .variables import Variable
@@ -127,13 +126,7 @@ class List(Module, MutableSequence[A], _slots=True):
         if isinstance(key, str):
             super()._graph_set_key(key, value)
             return
-        if not (isinstance(key, int) and 0 <= key <= len(self)):
-            raise GraphError(
-                f"Cannot set key {key!r} of a List",
-                found=f"a List of length {len(self)}",
-                expected=f"an index from 0 to {len(self)}",
-                do="append the elements in order: layers.append(layer)",
-            )
+        check_index(self, key, len(self))
         if key == len(self):
             self.append(value)
         elif isinstance(self[key], Variable) and isinstance(value, Variable):

@@ -36,22 +36,15 @@ class MetadataMethods:
             MetadataKeyError: no entry of that name, and no default.
         """
         metadata = self._cell.metadata
-        if name is _MISSING:
-            if default is not _MISSING:
-                raise ArgumentTypeError(
-                    "get_metadata was given a default and no name",
-                    found=f"default={default!r}",
-                    expected="get_metadata(), get_metadata(name) or get_metadata(name, default)",
-                    do="name the entry that the default is for: variable.get_metadata(name, default)",
-                )
-            return {key: metadata[key] for key in metadata if not (exclude_required and key in REQUIRED_METADATA)}
-        if exclude_required:
+        if (default is not _MISSING) if name is _MISSING else exclude_required:
             raise ArgumentTypeError(
-                "get_metadata was given both a name and exclude_required",
-                found=f"name={name!r}, exclude_required=True",
-                expected="one of the two",
-                do="drop exclude_required: variable.get_metadata(name)",
+                "get_metadata was called in a form that it does not have",
+                found="a default and no name" if name is _MISSING else f"name={name!r}, exclude_required=True",
+                expected="get_metadata(name), get_metadata(name, default) or get_metadata(exclude_required=...)",
+                do="for one entry: variable.get_metadata(name, default)",
             )
+        if name is _MISSING:
+            return {key: metadata[key] for key in metadata if not (exclude_required and key in REQUIRED_METADATA)}
         if name in metadata:
             return metadata[name]
         if name in _OLD_SHARDING_NAMES and "out_sharding" in metadata:

@@ -317,14 +317,21 @@ def pytree_impl(t: type) -> PytreeNodeImpl:
 # Built-in pytree nodes (rules G8, G9) ---------------------------------------------------------------------------------
 
 
-def _set_list_item(node: list[Any], key: Any, value: Any) -> None:
-    if not (isinstance(key, int) and 0 <= key < len(node)):
+def check_index(owner: Any, key: Any, size: int, at: str | None = None) -> None:
+    """Refuse to set an item for which a list or ``List`` of this size has no place; a ``List`` has one at its end."""
+    places = size if isinstance(owner, list) else size + 1
+    if not (isinstance(key, int) and 0 <= key < places):
         raise GraphError(
-            f"Cannot set key {key!r} of a list",
-            found=f"a list of length {len(node)}",
-            expected="an index that exists",
-            do="append the elements first: layers.append(layer)",
+            f"Cannot set key {key!r} of a {type(owner).__name__}",
+            at=at,
+            found=f"a {type(owner).__name__} of length {size}",
+            expected=f"an index below {places}",
+            do="append the elements in order: layers.append(layer)",
         )
+
+
+def _set_list_item(node: list[Any], key: Any, value: Any) -> None:
+    check_index(node, key, len(node))
     current = node[key]
     if isinstance(current, Variable) and isinstance(value, Variable):
         current.update_from_state(value)

@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
-from ..._compat import is_mutable_array
 from ...errors import GraphError
 from ...paths import describe_path
+from .cells import read
 from .state import State, from_flat_state, to_flat_state
 from .variables import Variable
 
@@ -24,14 +24,13 @@ def to_pure_dict(state: Mapping[Any, Any], /, extract_fn: Callable[[Any], Any] |
         >>> plait.to_pure_dict(plait.State({"a": {0: plait.Param(1.0)}}))
         {'a': {0: 1.0}}
     """
-    extract = extract_fn or _raw
+    extract = extract_fn or plain_value
     return from_flat_state((path, extract(leaf)) for path, leaf in to_flat_state(state))._mapping
 
 
-def _raw(leaf: Any) -> Any:
+def plain_value(leaf: Any) -> Any:
     """The raw value of a leaf; what a reference holds, and not the reference."""
-    raw = leaf.get_raw_value() if isinstance(leaf, Variable) else leaf
-    return raw[...] if is_mutable_array(raw) else raw
+    return read(leaf.get_raw_value() if isinstance(leaf, Variable) else leaf)
 
 
 def replace_by_pure_dict(
@@ -102,7 +101,7 @@ def as_pure(tree: Any, /) -> Any:
         {'n': 3, 'w': 2.0}
     """
     return jax.tree.map(
-        lambda leaf: as_pure(_raw(leaf)) if isinstance(leaf, Variable) else leaf,
+        lambda leaf: as_pure(plain_value(leaf)) if isinstance(leaf, Variable) else leaf,
         tree,
         is_leaf=lambda leaf: isinstance(leaf, Variable),
     )

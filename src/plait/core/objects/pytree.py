@@ -347,8 +347,8 @@ def _in_order(marks: dict[Any, str]) -> tuple[tuple[Any, str], ...]:
 
 def _warn_if_flax_reads(node: Pytree) -> None:
     """Tell a user that Flax, which knows nothing of plait, walks one of its objects."""
-    frame = sys._getframe(3)
-    for _ in range(4):  # those of jax.tree_util come first
+    frame = sys._getframe(2)
+    for _ in range(6):  # our own and those of jax.tree_util come first
         if str(frame.f_globals.get("__name__")).startswith("flax.nnx"):
             warn(
                 NothingSelectedWarning,

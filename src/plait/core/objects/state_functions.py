@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...errors import ArgumentTypeError
@@ -68,12 +68,20 @@ def merge_state(state: Mapping[Any, Any], /, *states: Mapping[Any, Any], cls: ty
     return cls.merge(state, *states)
 
 
-def check_state(state: Any, operation: str) -> None:
-    """Refuse something that is no state.
+def joined(states: Sequence[Any], operation: str) -> Mapping[Any, Any]:
+    """States of any form as one nested mapping.
 
     Raises:
-        ArgumentTypeError: names the operation and the type.
+        ArgumentTypeError: names the operation and the type of what is no state.
     """
+    for state in states:
+        _check_state(state, operation)
+    nested = [state.to_nested_state() if isinstance(state, FlatState) else state for state in states]
+    whole = nested[0] if len(nested) == 1 else merge_state(*nested)
+    return whole._mapping if isinstance(whole, State) else whole
+
+
+def _check_state(state: Any, operation: str) -> None:
     if not isinstance(state, (Mapping, FlatState)):
         raise ArgumentTypeError(
             f"{operation} takes states",

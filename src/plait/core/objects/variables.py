@@ -34,8 +34,7 @@ from .cells import (
     store_part,
 )
 from .clock import DETACHED, mark_changed
-from .detached_cells import note_write
-from .lent_cells import LentCell, latest_flatten
+from .lost_writes import LentCell, latest_flatten, note_write
 from .metadata_methods import MetadataMethods, joined_with_box, refuse_hijax, tidied, warn_old_sharding_name
 from .named import from_named, to_named
 from .operators import VariableOperators, value_of
@@ -398,10 +397,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         """The class of the variable."""
         return self.__class__
 
-    @property
-    def var_type(self) -> type[Variable[Any]]:  # type: ignore[valid-type]
-        """The class of the variable; the older name of ``type``."""
-        return self.__class__
+    var_type = type  # the older name
 
     # Copies -----------------------------------------------------------------------------------------------------------
 

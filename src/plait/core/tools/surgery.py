@@ -23,6 +23,7 @@ from ..functional.update import children_by_key
 from ..graph.flatten import RefMap
 from ..objects.filters import All, to_predicate
 from ..objects.nodes import Kind, kind_of
+from ..objects.pure_dicts import plain_value
 from ..objects.pytree import Pytree, copied_buffers
 from ..objects.rngs import Rngs, RngState
 from ..objects.variable_kinds import Param
@@ -341,16 +342,14 @@ class Selection:
                 raise ArgumentError(
                     f"{origin} does not have this variable",
                     at=describe_path(path),
-                    found=f"shape {jnp.shape(_raw(other))}" if isinstance(other, Variable) else describe_type(other),
+                    found=f"shape {jnp.shape(plain_value(other))}"
+                    if isinstance(other, Variable)
+                    else describe_type(other),
                     expected=f"{describe_type(variable)} of shape {_shown(_shapes(variable))}",
                     do="select only the parts that both have; plait.diff shows how two models differ",
                 )
         for _, variable, other in writes:
-            value = jax.tree.map(_copied_as, _raw(other), _raw(variable))
-            if variable.get_metadata("ref"):
-                variable.get_raw_value()[...] = value
-            else:
-                variable.set_raw_value(value)
+            variable.set_raw_value(jax.tree.map(_copied_as, plain_value(other), plain_value(variable)))
 
 
 def _nothing_matches(model: Any, predicates: list[Any], parts: list[Part]) -> ArgumentError:
@@ -383,14 +382,11 @@ def _fills(value: Any, old: Any) -> bool:
     return isinstance(value, (bool, int, float, complex)) and isinstance(old, jax.Array)
 
 
-def _raw(variable: Variable[Any]) -> Any:
-    value = variable.get_raw_value()
-    return value[...] if variable.get_metadata("ref") else value
-
-
 def _shapes(node: Any) -> dict[Path, Any]:
     """The shapes of a part's variables by path, random streams left out."""
-    return {path: jax.tree.map(jnp.shape, _raw(value)) for path, value in iter_graph(node) if _is_initialized(value)}
+    return {
+        path: jax.tree.map(jnp.shape, plain_value(value)) for path, value in iter_graph(node) if _is_initialized(value)
+    }
 
 
 def _shown(shapes: dict[Path, Any]) -> str:

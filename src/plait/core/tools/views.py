@@ -22,6 +22,7 @@ from ..objects.filters import to_predicate
 from ..objects.modes import has_modes, mode_names
 from ..objects.module import set_attributes
 from ..objects.nodes import Kind, PytreeNodeImpl, get_node_impl, kind_of
+from ..objects.pure_dicts import plain_value
 from ..objects.repr import Text
 from ..objects.variables import Variable
 from ..objects.visit import Place, children_first, visit
@@ -247,9 +248,7 @@ def with_vars(
     def remake(path: Path, leaf: Any) -> Any:
         if not isinstance(leaf, Variable) or ref is None or not predicate(path, leaf):
             return leaf
-        value = leaf.get_raw_value()
-        if leaf.get_metadata("ref"):
-            value = value[...]
+        value = plain_value(leaf)
         metadata = {**leaf.get_metadata(), "ref": ref}
         return type(leaf).from_metadata(new_ref(value) if ref else value, metadata)
 
