@@ -45,6 +45,13 @@ def test_a_configuration_gives_an_equal_structure():
     assert again.me is again
 
 
+def test_a_file_may_have_its_entries_in_another_order():
+    net = Net()
+    again = plait.from_config(json.loads(json.dumps(plait.to_config(net), sort_keys=True)))
+    assert plait.graphdef(again) == plait.graphdef(net)
+    assert again.table == jax.ShapeDtypeStruct((3,), jnp.int32)
+
+
 def test_leaves_are_shapes_and_dtypes():
     again = round_trip(Net())
     assert again.first.kernel.get_raw_value() == jax.ShapeDtypeStruct((2, 3), jnp.float32)

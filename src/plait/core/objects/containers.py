@@ -11,14 +11,13 @@ from typing import Any, TypeVar
 
 from jax.tree_util import SequenceKey
 
-from ..._compat import trace_state
 from .attributes import DATA, Mark, data, is_data
 from .clock import mark_changed
 from .module import Module
 from .named import from_named
 from .nodes import DataElem, check_index
 from .pytree import NodeInfo, Pytree, hide_static, own_info, show_static
-from .trace_guard import raise_foreign_trace
+from .trace_guard import check_trace
 from .variables import Variable
 
 A = TypeVar("A")
@@ -49,10 +48,8 @@ class List(Module, MutableSequence[A], _slots=True):
         self.extend(items)
 
     def _change(self) -> NodeInfo:
-        info = self._info
-        if info.trace is not trace_state.value:
-            raise_foreign_trace(info.trace, self, "change a")
-        return info
+        check_trace(self._info.trace, self, "change a")
+        return self._info
 
     def __len__(self) -> int:
         return len(self._elements)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..._compat import trace_state
 from ...deprecations import deprecated
 from ...errors import ArgumentTypeError, MetadataError, MetadataKeyError
 from ...words import describe_type, name_of_class, with_article
 from .cells import PLAIN_METADATA, REQUIRED_METADATA, Cell
 from .clock import mark_changed
-from .trace_guard import raise_foreign_trace
+from .trace_guard import check_trace
 from .variable_metadata import HOOKS, VariableMetadata, hook_tuple
 
 _MISSING: Any = type("_Missing", (), {"__repr__": lambda self: "<missing>"})()
@@ -107,8 +106,7 @@ class MetadataMethods:
 
     def _replace_metadata(self, metadata: dict[str, Any]) -> None:
         cell = self._cell
-        if cell.trace is not trace_state.value:
-            raise_foreign_trace(cell.trace, self, "change the metadata of")
+        check_trace(cell.trace, self, "change the metadata of")
         cell.metadata = PLAIN_METADATA if metadata == PLAIN_METADATA else metadata
         mark_changed(cell)
 

@@ -11,13 +11,10 @@ import inspect
 from typing import Any
 
 
-def has_modes(node: Any) -> bool:
-    """Whether a node has modes."""
-    return hasattr(node, "set_view")
-
-
 def mode_names(node: Any) -> set[str] | None:
-    """The modes of a node that has some; ``None`` where its ``set_view`` takes any name."""
+    """The modes of a node; ``None`` where its ``set_view`` takes any name."""
+    if not hasattr(node, "set_view"):
+        return set()
     parameters = inspect.signature(node.set_view).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, TypeVar, dataclass_transform
 
 from ...errors import ArgumentError
-from ...typing import FilterLiteral
-from .attributes import (
-    _NOTHING,
-    Mark,
-    data,
-    static,
-)
-from .filters import to_predicate
-from .modes import has_modes, mode_names
+from .attributes import _NOTHING, Mark, data, static
+from .filters import All, Predicate
+from .modes import mode_names
 from .pytree import Pytree
 from .sowing import Sowing
 from .visit import iter_graph_nodes
@@ -59,7 +52,8 @@ class Module(Sowing, Pytree):
             >>> net.dropout.deterministic
             True
         """
-        set_attributes(self, filters, attributes, raise_if_not_found=raise_if_not_found)
+        chosen = All(Module, filters or ...)
+        set_attributes(self, chosen, attributes, raise_if_not_found=raise_if_not_found)
 
     def train(self, **attributes: Any) -> None:
         """Switch to training: ``deterministic=False, use_running_average=False`` wherever a module has them."""
@@ -72,24 +66,16 @@ class Module(Sowing, Pytree):
         self.set_attributes(raise_if_not_found=False, **values)
 
 
-def set_attributes(
-    node: Any,
-    filters: Sequence[FilterLiteral],
-    attributes: dict[str, Any],
-    *,
-    raise_if_not_found: bool,
-    kind: type = Module,
-) -> None:
-    """Set existing attributes on every matching graph node of a kind, or modes that it takes, in place.
+def set_attributes(node: Any, chosen: Predicate, attributes: dict[str, Any], *, raise_if_not_found: bool) -> None:
+    """Set existing attributes, or modes, on the graph nodes that are chosen, in place.
 
     Raises:
-        ArgumentError: an attribute exists on no matching module, and ``raise_if_not_found`` is set.
+        ArgumentError: an attribute exists on no such node, and ``raise_if_not_found`` is set.
     """
-    predicates = [to_predicate(filter) for filter in filters] or [to_predicate(...)]
     missing = set(attributes)
     for path, module in list(iter_graph_nodes(node)):
-        if isinstance(module, kind) and any(predicate(path, module) for predicate in predicates):
-            modes = (mode_names(module) or set()) if has_modes(module) else set()
+        if chosen(path, module):
+            modes = mode_names(module) or set()
             for name, value in attributes.items():
                 if hasattr(module, name):
                     setattr(module, name, value)

@@ -55,7 +55,7 @@ from .nodes import (
 )
 from .repr import render_tree, repr_fields, size_comment
 from .statics import HashableMapping, same_static
-from .trace_guard import path_of, raise_foreign_trace
+from .trace_guard import check_trace, path_of, raise_foreign_trace
 from .variables import Variable
 from .visit import visit
 
@@ -181,8 +181,7 @@ class Pytree:
 
     def __delattr__(self, name: str) -> None:
         info = self._info
-        if info.trace is not trace_state.value:
-            raise_foreign_trace(info.trace, self, f"delete the attribute {name!r} of a")
+        check_trace(info.trace, self, f"delete the attribute {name!r} of a")
         object.__delattr__(self, name)
         if info.marks:
             info.marks.pop(name, None)
@@ -213,24 +212,22 @@ class Pytree:
             check_kept_status(self, key, value)
             setattr(self, key, value)
         else:
-            raise ArgumentError(
-                f"Cannot set key {key!r} of {describe_type(self)}",
-                found=f"a key of type {type(key).__name__}",
-                expected="an attribute name",
-                do="use the name of an attribute as the key",
-            )
+            raise self._no_such_key("set", key)
 
     def _graph_pop_key(self, key: Any) -> Any:
         if key not in self.__dict__:
-            raise ArgumentError(
-                f"Cannot pop key {key!r} of {describe_type(self)}",
-                found=f"the attributes {sorted(self.__dict__)}",
-                expected="an attribute that is there",
-                do="check the path",
-            )
+            raise self._no_such_key("pop", key)
         value = self.__dict__[key]
         delattr(self, key)
         return value
+
+    def _no_such_key(self, verb: str, key: Any) -> ArgumentError:
+        return ArgumentError(
+            f"Cannot {verb} key {key!r} of {describe_type(self)}",
+            found=f"a key of type {type(key).__name__}, and the attributes {sorted(self.__dict__)}",
+            expected="an attribute name" if verb == "set" else "an attribute that is there",
+            do="check the path",
+        )
 
     @staticmethod
     def _graph_create_empty(kind: type) -> Callable[[Any], Any]:

@@ -16,13 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._compat import trace_state
 from ...deprecations import deprecated
 from ...errors import ArgumentError, ArgumentTypeError, StreamAttributeError, StreamError, StreamKeyError
 from ...typing import FilterLiteral
 from .filters import to_predicate
 from .pytree import Pytree
-from .trace_guard import path_of, raise_foreign_trace
+from .trace_guard import check_trace, path_of
 from .variables import Variable
 
 
@@ -185,9 +184,7 @@ class RngStream(_Samplers):
             StreamError: the stream holds many keys.
             TraceContextError: the stream belongs to another trace.
         """
-        count = self.count._cell
-        if count.trace is not trace_state.value:
-            raise_foreign_trace(count.trace, self.count, f"draw from the stream {self.tag!r}, which changes its")
+        check_trace(self.count._cell.trace, self.count, f"draw from the stream {self.tag!r}, which changes its")
         value, key = self.count.get_value(), self.key.get_value()
         if key.shape:
             raise_many_keys(self)

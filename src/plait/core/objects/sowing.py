@@ -89,21 +89,15 @@ class Sowing:
             >>> y, seen["input"].value
             (6.0, (3.0,))
         """
-        if isinstance(kind, str):
-            kind = variable_type_from_name(kind, allow_register=True)
+        kind = _class_of(kind)
         record = self.__dict__.get(RECORD)
-        if record is not None:
-            if kind not in record["kinds"]:
-                return False
-            check_trace(self._info.trace, self, "sow a value in a")  # type: ignore[attr-defined]
-            kept = record["values"]
-        else:
-            if not _keeping.wanted:
-                _warn_about_attributes(kind)
-            kept = None
-        variable = _kept(self, kept, kind, name)
+        if record is not None and kind not in record["kinds"]:
+            return False
+        if record is None and not _keeping.wanted:
+            _warn_about_attributes(kind)
+        variable = _kept(self, record, kind, name)
         if variable is None:
-            _keep(self, kept, name, kind(reduce_fn(init_fn(), value)))
+            _keep(self, record, name, kind(reduce_fn(init_fn(), value)), "sow a value in a")
         else:
             variable.set_value(reduce_fn(variable.get_value(), value))
         return True
@@ -130,20 +124,14 @@ class Sowing:
             >>> float(y), float(probes["before"].value)
             (6.0, 0.0)
         """
-        if isinstance(kind, str):
-            kind = variable_type_from_name(kind, allow_register=True)
+        kind = _class_of(kind)
         record = self.__dict__.get(RECORD)
-        kept = None
-        if record is not None:
-            kept = record["values"]
-            if name not in kept and kind not in record["kinds"]:
-                return value
-        variable = _kept(self, kept, kind, name)
+        if record is not None and name not in record["values"] and kind not in record["kinds"]:
+            return value
+        variable = _kept(self, record, kind, name)
         if variable is None:
-            if record is not None:
-                check_trace(self._info.trace, self, "store a perturbation in a")  # type: ignore[attr-defined]
             variable = kind(jnp.zeros_like(value))
-            _keep(self, kept, name, variable)
+            _keep(self, record, name, variable, "store a perturbation in a")
         stored = variable.get_value()
         if jnp.shape(stored) != jnp.shape(value):
             raise ShapeError(
@@ -165,9 +153,13 @@ def _warn_about_attributes(kind: type) -> None:
     )
 
 
-def _kept(module: Any, kept: dict[str, Any] | None, kind: type, name: str) -> Variable[Any] | None:
+def _class_of(kind: type[Variable[Any]] | str) -> type[Variable[Any]]:
+    return variable_type_from_name(kind, allow_register=True) if isinstance(kind, str) else kind
+
+
+def _kept(module: Any, record: dict[str, Any] | None, kind: type, name: str) -> Variable[Any] | None:
     """The variable of this name, if there is one."""
-    found = (module.__dict__ if kept is None else kept).get(name)
+    found = (module.__dict__ if record is None else record["values"]).get(name)
     if found is None or isinstance(found, kind):
         return found
     raise ArgumentError(
@@ -179,8 +171,9 @@ def _kept(module: Any, kept: dict[str, Any] | None, kind: type, name: str) -> Va
     )
 
 
-def _keep(module: Any, kept: dict[str, Any] | None, name: str, variable: Variable[Any]) -> None:
-    if kept is None:
+def _keep(module: Any, record: dict[str, Any] | None, name: str, variable: Variable[Any], action: str) -> None:
+    if record is None:
         setattr(module, name, variable)
     else:
-        kept[name] = variable
+        check_trace(module._info.trace, module, action)
+        record["values"][name] = variable

@@ -41,7 +41,7 @@ from .operators import VariableOperators, value_of
 from .repr import render_tree, repr_fields, size_comment
 from .settings import defaults
 from .statics import HashableMapping
-from .trace_guard import path_of, raise_foreign_trace
+from .trace_guard import check_trace, path_of, raise_foreign_trace
 from .variable_metadata import HOOKS, VariableMetadata
 
 A = TypeVar("A")
@@ -441,8 +441,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
                 do="take the value alone: variable.set_value(other.get_value())",
             )
         cell = self._cell
-        if cell.trace is not trace_state.value:
-            raise_foreign_trace(cell.trace, self, "change")
+        check_trace(cell.trace, self, "change")
         self.update_from_state(other)
 
     def update_from_state(self, leaf: Variable[A]) -> None:

@@ -206,27 +206,27 @@ def _decode(data: Any, leaves: list[Any], path: Path) -> Any:
         if "shared" in data:
             return node_ref(_resolve(data["type"], path), data["shared"])
         if "array" in data:
-            leaves.append(_decode_leaf(data["array"]))
+            leaves.append(_decode_value(data["array"], path))
             return leaf_def()
         if "variable" in data:
             cls = _resolve(data["variable"], path)
             if not (isinstance(cls, type) and issubclass(cls, Variable)):
                 raise TypeError(f"{data['variable']} is no variable class")
-            metadata = {name: _decode_static(value, path) for name, value in data["metadata"].items()}
-            leaves.append(_decode_leaf(data["value"]))
+            metadata = {name: _decode_value(value, path) for name, value in data["metadata"].items()}
+            leaves.append(_decode_value(data["value"], path))
             key = HashableMapping({**PLAIN_METADATA, **metadata}) if metadata else PLAIN_METADATA_KEY
             return variable_def(cls, data["index"], key)
         entries: list[Any] = []
         for key, child in [(_key(key), child) for key, child in data["attributes"]]:
             if "static" in child:
-                entries.append(static_attribute(key, _decode_static(child["static"], (*path, key))))
+                entries.append(static_attribute(key, _decode_value(child["static"], (*path, key))))
                 continue
             part = _decode(child, leaves, (*path, key))
             is_leaf = isinstance(part, (VariableDef, LeafDef)) or (
                 isinstance(part, NodeRef) and issubclass(part.type, Variable)
             )
             entries.append(leaf_attribute(key, part) if is_leaf else sub_graph_attribute(key, part))
-        metadata = _decode_static(data["metadata"], path) if "metadata" in data else None
+        metadata = _decode_value(data["metadata"], path) if "metadata" in data else None
         return node_def(_node_type(data["node"], path), data.get("index"), tuple(entries), metadata)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, ConfigError):
@@ -252,47 +252,40 @@ def _key(key: Any) -> Any:
     return tuple(map(_key, key)) if isinstance(key, list) else key
 
 
-def _decode_leaf(data: Any) -> Any:
-    if "number" in data:
-        return data["number"]
-    if "dict" in data:
-        return {_key(key): _decode_leaf(item) for key, item in data["dict"]}
-    if "list" in data or "tuple" in data:
-        kind = list if "list" in data else tuple
-        return kind(_decode_leaf(item) for item in data[kind.__name__])
-    if "key" in data:
-        return jax.ShapeDtypeStruct(tuple(data["shape"]), jax.random.key(0, impl=data["key"]).dtype)
-    return jax.ShapeDtypeStruct(tuple(data["shape"]), jnp.dtype(data["dtype"]))
-
-
-def _decode_static(data: Any, path: Path) -> Any:
+def _decode_value(data: Any, path: Path) -> Any:
     if not isinstance(data, dict):
         return data
-    ((kind, value), *rest) = data.items()
+    # The entry that says what it is, in whatever order the file has them.
+    kind = min(data, key=lambda name: name not in ("shape", "partial", "dataclass"))
+    value = data[kind]
+    if kind == "shape":
+        dtype = jax.random.key(0, impl=data["key"]).dtype if "key" in data else jnp.dtype(data["dtype"])
+        return jax.ShapeDtypeStruct(tuple(value), dtype)
+    if kind == "number":
+        return value
     if kind == "float":
         return float(value)
     if kind == "enum":
         return _resolve(value[0], path)[value[1]]
     if kind == "spec":
-        return PartitionSpec(*(_decode_static(item, path) for item in value))
+        return PartitionSpec(*(_decode_value(item, path) for item in value))
     if kind in ("tuple", "list"):
-        return (tuple if kind == "tuple" else list)(_decode_static(item, path) for item in value)
+        return (tuple if kind == "tuple" else list)(_decode_value(item, path) for item in value)
     if kind == "dict":
-        return {_decode_static(k, path): _decode_static(v, path) for k, v in value}
+        return {_key(_decode_value(k, path)): _decode_value(v, path) for k, v in value}
     if kind == "dtype":
         return jnp.dtype(value)
     if kind == "ellipsis":
         return ...
     if kind == "partial":
-        extra = dict(rest)
-        args = [_decode_static(item, path) for item in extra["args"]]
-        keywords = {name: _decode_static(item, path) for name, item in extra["keywords"].items()}
-        return functools.partial(_decode_static(value, path), *args, **keywords)
+        args = [_decode_value(item, path) for item in data["args"]]
+        keywords = {name: _decode_value(item, path) for name, item in data["keywords"].items()}
+        return functools.partial(_decode_value(value, path), *args, **keywords)
     if kind == "dataclass":
         cls = _resolve(value, path)
         if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
             raise TypeError(f"{value} is no dataclass")
-        return cls(**{name: _decode_static(item, path) for name, item in dict(rest)["fields"]})
+        return cls(**{name: _decode_value(item, path) for name, item in data["fields"]})
     if kind == "name":
         return _resolve(value, path)
     raise TypeError(f"unknown kind of static value {kind!r}")

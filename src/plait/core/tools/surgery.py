@@ -191,13 +191,7 @@ class Selection:
 
         old = [part.get_value() if isinstance(part, Variable) else part for _, part in self]
         new = [function(path, value) for path, value in zip(self.paths, old, strict=True)]
-        parts = [
-            part if isinstance(part.value, Variable) else part.put(value)
-            for part, value in zip(self._parts, new, strict=True)
-        ]
-        for part, value in zip(parts, new, strict=True):
-            if isinstance(part.value, Variable):
-                part.value.set_value(value)
+        parts = [part.set(value) for part, value in zip(self._parts, new, strict=True)]
         return Selection(self._model, parts)
 
     def freeze(self) -> Selection:

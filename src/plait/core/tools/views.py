@@ -16,16 +16,16 @@ from ...paths import Path, describe_path
 from ...typing import FilterLiteral
 from ...words import describe_type
 from ..functional.merge import clone, merge
-from ..functional.traversal import find_duplicates, iter_graph
+from ..functional.traversal import find_duplicates
 from ..graph.flatten import Walk, path_of
 from ..objects.filters import to_predicate
-from ..objects.modes import has_modes, mode_names
+from ..objects.modes import mode_names
 from ..objects.module import set_attributes
-from ..objects.nodes import Kind, PytreeNodeImpl, get_node_impl, kind_of
+from ..objects.nodes import PytreeNodeImpl, get_node_impl
 from ..objects.pure_dicts import plain_value
 from ..objects.repr import Text
 from ..objects.variables import Variable
-from ..objects.visit import Place, children_first, visit
+from ..objects.visit import Place, children_first, iter_graph_nodes, visit
 
 N = TypeVar("N")
 
@@ -52,7 +52,7 @@ def with_attributes(
         (True, False)
     """
     copied = clone(node, variables=False)
-    set_attributes(copied, (only,), attributes, raise_if_not_found=raise_if_not_found, kind=object)
+    set_attributes(copied, to_predicate(only), attributes, raise_if_not_found=raise_if_not_found)
     return copied
 
 
@@ -81,15 +81,12 @@ def view(
         >>> plait.view(drop, deterministic=True)(jnp.ones(3)).tolist()
         [1.0, 1.0, 1.0]
     """
-    predicate = to_predicate(only)
     copied = clone(node, variables=False)
     unused = set(settings)
-    for path, value in list(iter_graph(copied)):
-        if kind_of(value) is not Kind.GRAPH or not has_modes(value) or not predicate(path, value):
-            continue
+    for value in _viewed(copied, only):
         names = mode_names(value)
         chosen = settings if names is None else {name: v for name, v in settings.items() if name in names}
-        value.set_view(**chosen)  # type: ignore[attr-defined]
+        value.set_view(**chosen)
         unused -= set(chosen)
     if unused and raise_if_not_found:
         raise ArgumentError(
@@ -101,6 +98,12 @@ def view(
     return copied
 
 
+def _viewed(node: Any, only: FilterLiteral) -> list[Any]:
+    """The matching objects that have modes."""
+    predicate = to_predicate(only)
+    return [value for path, value in iter_graph_nodes(node) if mode_names(value) != set() and predicate(path, value)]
+
+
 def view_info(node: Any, /, *, only: FilterLiteral = ...) -> str:
     """The settings that ``view`` can make on a graph: per class its arguments, their defaults and what they do.
 
@@ -110,11 +113,8 @@ def view_info(node: Any, /, *, only: FilterLiteral = ...) -> str:
           deterministic: bool | None = None
             whether to return the input as it is.
     """
-    predicate = to_predicate(only)
     sections: dict[str, str] = {}
-    for path, value in iter_graph(node):
-        if kind_of(value) is not Kind.GRAPH or not hasattr(value, "set_view") or not predicate(path, value):
-            continue
+    for value in _viewed(node, only):
         method = type(value).set_view
         parameters = list(inspect.signature(method).parameters.values())[1:]
         texts = _argument_texts(inspect.getdoc(method) or "")
