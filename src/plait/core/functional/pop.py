@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from ...errors import FilterError, GraphError
+from ...errors import FilterError
 from ...paths import Path, describe_path
 from ...typing import FilterLiteral
 from ..objects.filters import resolve_filters
-from ..objects.nodes import Kind, check_node, get_node_impl
+from ..objects.nodes import Kind, change_of, check_node
 from ..objects.pytree import Pytree
 from ..objects.state import FlatState, State
 from ..objects.trace_guard import check_trace
@@ -48,7 +49,7 @@ def graph_pop(node: Any, filters: tuple[FilterLiteral, ...], /) -> tuple[State, 
     check_node(node, "pop")
     predicates = resolve_filters(filters)
     groups: list[list[tuple[Path, Any]]] = [[] for _ in predicates]
-    removals: list[tuple[Any, Any]] = []
+    removals: list[tuple[Callable[..., Any], Any, Any]] = []
     popped: set[Place] = set()
     for place in visit(node):
         if place.owner is None or place.kind not in _LEAVES or place.first in popped:
@@ -56,27 +57,15 @@ def graph_pop(node: Any, filters: tuple[FilterLiteral, ...], /) -> tuple[State, 
         path, leaf, owner = place.path, place.value, place.owner.value
         number = next((number for number, predicate in enumerate(predicates) if predicate(path, leaf)), None)
         if number is not None:
-            _check_can_pop(owner, path, leaf)
+            pop_key = change_of("pop", owner, place.key, leaf, describe_path(path))
+            if isinstance(owner, Pytree):
+                check_trace(owner._info.trace, owner, "pop from")
             popped.add(place.first or place)
-            removals.append((owner, place.key))
+            removals.append((pop_key, owner, place.key))
             groups[number].append((path, detached(leaf)))
-    for owner, key in reversed(removals):  # from the end, so that the indices of a List stay valid
-        get_node_impl(owner).pop_key(owner, key)  # type: ignore[union-attr,misc]
+    for pop_key, owner, key in reversed(removals):  # from the end, so that the indices of a List stay valid
+        pop_key(owner, key)
     return tuple(FlatState(group, sort=True).to_nested_state() for group in groups)
 
 
 _LEAVES = (Kind.VARIABLE, Kind.REF, Kind.ARRAY)
-
-
-def _check_can_pop(owner: Any, path: Path, leaf: Any) -> None:
-    impl = get_node_impl(owner)
-    if impl is None or impl.pop_key is None:
-        raise GraphError(
-            f"Cannot pop key {path[-1]!r} of a {type(owner).__name__}",
-            at=describe_path(path),
-            found=f"a {type(leaf).__name__} in a {type(owner).__name__}",
-            expected="leaves in modules or dicts",
-            do="replace the whole container on its owner",
-        )
-    if isinstance(owner, Pytree):
-        check_trace(owner._info.trace, owner, "pop from")

@@ -15,7 +15,7 @@ from ..graph.graphdef import GraphDef, NodeDef
 from ..graph.state_leaves import nested_state
 from ..graph.walks import CachedWalk, find_walk
 from ..objects.clock import DETACHED
-from ..objects.nodes import Kind, check_node, kind_of
+from ..objects.nodes import Kind, check_node, kind_of, not_a_node
 from ..objects.state import FlatState, State, group_leaves
 from ..objects.variables import Variable, copied_cells
 from .graph_state import GraphState
@@ -33,12 +33,7 @@ def flatten(node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool =
         RegistryError: the root is no node.
     """
     if kind_of(node) is Kind.STATIC:
-        raise RegistryError(
-            "flatten reached a value that is no node",
-            found=f"{node!r:.80} of type {type(node).__name__}",
-            expected="a module, variable, array or registered container",
-            do=f"derive {type(node).__name__} from plait.Pytree, or register it with register_graph_node_type",
-        )
+        raise not_a_node(RegistryError, node, "flatten")
     walk = Walk(ref_index)
     graphdef = walk.add(node)
     if not with_paths:

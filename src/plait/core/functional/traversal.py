@@ -11,10 +11,9 @@ from typing import Any
 from ...errors import GraphError
 from ...paths import Path
 from ...typing import FilterLiteral
-from ...words import describe_type
 from ..objects.filters import to_predicate
 from ..objects.module import Module
-from ..objects.nodes import Kind, kind_of
+from ..objects.nodes import Kind, kind_of, not_a_node
 from ..objects.pytree import Pytree
 from ..objects.variables import Variable
 from ..objects.visit import Place, children_first, children_of, has_identity, visit
@@ -55,12 +54,7 @@ def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
         GraphError: ``node`` is no node.
     """
     if kind_of(node) not in (Kind.GRAPH, Kind.PYTREE):
-        raise GraphError(
-            "iter_children takes a node",
-            found=describe_type(node),
-            expected="a module or a container",
-            do="pass the module itself",
-        )
+        raise not_a_node(GraphError, node, "iter_children")
     for key, child in children_of(node):
         if kind_of(child) in (Kind.GRAPH, Kind.VARIABLE):
             yield key, child

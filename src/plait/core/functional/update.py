@@ -8,12 +8,14 @@ from typing import Any
 from ..._compat import is_mutable_array, trace_state
 from ...errors import GraphError, RegistryError
 from ...paths import Path, describe_path, sorted_keys
-from ..graph.flatten import Link, path_of
+from ...words import describe_type
+from ..graph.graphdef import Link, path_of
+from ..graph.state_leaves import mismatch
 from ..objects.cells import PLAIN_METADATA, Cell
 from ..objects.clock import DETACHED
 from ..objects.containers import List
 from ..objects.lost_writes import note_write
-from ..objects.nodes import _KINDS, Kind, check_index, get_node_impl, kind_of, unwrapped
+from ..objects.nodes import _KINDS, Kind, change_of, check_index, get_node_impl, kind_of, not_a_node, unwrapped
 from ..objects.pytree import Pytree, check_kept_status
 from ..objects.state import State
 from ..objects.state_functions import joined
@@ -49,12 +51,7 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
         _write_leaf(node, full[0])
         return
     if kind_of(node) not in (Kind.GRAPH, Kind.PYTREE):
-        raise RegistryError(
-            "update takes a module, a variable or a container of them",
-            found=f"{node!r:.80} of type {type(node).__name__}",
-            expected="a graph that can be changed in place",
-            do="call update(model, state)",
-        )
+        raise not_a_node(RegistryError, node, "update")
     for owner, key, cell, value in _planned_writes(node, joined((state, *states), "update")):
         if cell is not None:
             source = cell_of(value)
@@ -128,15 +125,21 @@ def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
                     writes.append((current, None, cell if usual else None, value))
                     continue
                 if isinstance(value, Mapping) and not isinstance(cell.raw, Mapping):
-                    raise _misfit(path_of((link, key)), value, f"a value for a {type(current).__name__}")
+                    raise mismatch(
+                        (link, key), owner, "a mapping where a leaf is expected", value, describe_type(current)
+                    )
                 writes.append((current, None, None, value))
                 continue
             if (kind is _GRAPH or kind is _PYTREE) and current is not None:
                 if type(value) is not dict and isinstance(value, State):
                     value = value._mapping
                 if type(value) is not dict and (isinstance(value, Variable) or not isinstance(value, Mapping)):
-                    raise _misfit(
-                        path_of((link, key)), value, f"the entries of a {type(current).__name__} (a subgraph)"
+                    raise mismatch(
+                        (link, key),
+                        owner,
+                        "a leaf where a subgraph is expected",
+                        value,
+                        f"the entries of {describe_type(current)}",
                     )
                 stack.append((current, value, (link, key)))
             elif kind is Kind.REF:
@@ -150,15 +153,7 @@ def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
                     do="pass a state of the same model; to add a module, assign it",
                 )
             elif value is not current:  # in a tuple, the same array again is allowed
-                impl = get_node_impl(owner)
-                if impl is None or impl.set_key is None:
-                    raise GraphError(
-                        f"Cannot set key {key!r} on an immutable {type(owner).__name__}",
-                        at=describe_path(path_of((link, key))),
-                        found=f"a {type(value).__name__}",
-                        expected="an entry of a module, list, dict or state",
-                        do="replace the whole container on its owner",
-                    )
+                change_of("set", owner, key, value, describe_path(path_of((link, key))))
                 _check_can_set(owner, key, value, path_of((link, key)), size)
                 size += current is _ABSENT and type(key) is int
                 writes.append((owner, key, None, _new_child(value, current is _ABSENT)))
@@ -187,13 +182,3 @@ def _check_can_set(owner: Any, key: Any, value: Any, path: Path, size: int) -> N
         check_index(owner, key, size, describe_path(path))
     elif isinstance(owner, Pytree):
         check_kept_status(owner, key, value)
-
-
-def _misfit(path: Path, value: Any, expected: str) -> GraphError:
-    return GraphError(
-        "a leaf where a subgraph is expected" if "subgraph" in expected else "a mapping where a leaf is expected",
-        at=describe_path(path),
-        found=f"a {type(value).__name__}: {value!r:.80}",
-        expected=expected,
-        do="pass a state of the same model",
-    )

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...errors import GraphError
 from ...paths import describe_path, sorted_keys
+from ...words import describe_type, with_article
 from ..objects.cells import run_through
 from ..objects.state import State
 from ..objects.variables import Variable
@@ -128,21 +129,22 @@ def _matched(graphdef: NodeDef, mapping: Mapping[Any, Any]) -> list[Any]:
         found = entries.get(key, _NO_LEAF)
         if isinstance(part, StaticAttribute):
             if found is not _NO_LEAF:
-                raise _mismatch(owner, link, "a state entry for a static attribute", found, "no entry")
+                raise mismatch(link, owner, "a state entry for a static attribute", found, "no entry")
             continue
         used[id(above)] += found is not _NO_LEAF
         if isinstance(part, NodeDef):
             if found is not _NO_LEAF and not isinstance(found, Mapping):
-                expected = f"the entries of a {_name(part)}"
-                raise _mismatch(owner, link, "a leaf where a subgraph is expected", found, expected)
+                raise mismatch(
+                    link, owner, "a leaf where a subgraph is expected", found, f"the entries of {_kind(part)}"
+                )
             if found is not _NO_LEAF or part.num_leaves:
                 nodes[id(link)] = part, {} if found is _NO_LEAF else found, link
                 used[id(link)] = 0
             continue
         if found is _NO_LEAF:
-            raise _mismatch(owner, link, "the state lacks a leaf", _NO_LEAF, _describe(part))
+            raise mismatch(link, owner, "the state lacks a leaf", found, _kind(part))
         if isinstance(found, Mapping) and not isinstance(part, LeafDef) and not isinstance(found, Variable):
-            raise _mismatch(owner, link, "a mapping where a leaf is expected", found, _describe(part))
+            raise mismatch(link, owner, "a mapping where a leaf is expected", found, _kind(part))
         leaves.append(found)
     for number, (definition, entries, link) in nodes.items():
         if used[number] != len(entries):
@@ -150,23 +152,23 @@ def _matched(graphdef: NodeDef, mapping: Mapping[Any, Any]) -> list[Any]:
     return leaves
 
 
-def _name(definition: Any) -> str:
-    return getattr(definition.type, "__name__", "array")
-
-
-def _describe(definition: Any) -> str:
-    return "an array" if isinstance(definition, LeafDef) else f"a {_name(definition)}"
-
-
-def _mismatch(owner: NodeDef, link: Link, what: str, found: Any, expected: str) -> GraphError:
-    shown = "nothing" if found is _NO_LEAF else f"a {type(found).__name__}: {found!r:.80}"
+def mismatch(link: Link, owner: Any, what: str, found: Any, expected: str) -> GraphError:
+    """The error of a state whose entry does not fit its place in an owner, which is a node or its definition."""
     return GraphError(
-        f"the state does not fit the graphdef: {what}",
-        at=f"{describe_path(path_of(link))} of a {_name(owner)}",
-        found=shown,
+        f"the state does not fit the {'graphdef' if isinstance(owner, GraphDef) else 'graph'}: {what}",
+        at=f"{describe_path(path_of(link))} of {_kind(owner)}",
+        found="nothing" if found is _NO_LEAF else f"{describe_type(found)}: {found!r:.80}",
         expected=expected,
-        do="pass a state of the same model; missing parts can be added with State.merge(part, rest)",
+        do="pass a state of the same model; missing parts can be added with State.merge(part, rest)"
+        if found is _NO_LEAF
+        else "pass a state of the same model",
     )
+
+
+def _kind(part: Any) -> str:
+    if not isinstance(part, GraphDef):
+        return describe_type(part)
+    return with_article("array" if part.type is None else part.type.__name__)
 
 
 def _unknown_entries(definition: NodeDef, mapping: Mapping[Any, Any], link: Link) -> GraphError:
@@ -180,7 +182,7 @@ def _unknown_entries(definition: NodeDef, mapping: Mapping[Any, Any], link: Link
     return GraphError(
         "the state has entries that the graphdef does not know",
         at=", ".join(unknown),
-        found=f"{len(unknown)} unknown path(s) under a {_name(definition)}",
+        found=f"{len(unknown)} unknown path(s) under {_kind(definition)}",
         expected=f"only {sorted(map(str, full))}",
         do="pass the state of the same model, or filter it first",
     )

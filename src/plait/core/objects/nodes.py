@@ -27,7 +27,7 @@ from jax.tree_util import (
 )
 
 from ..._compat import is_mutable_array
-from ...errors import GraphError, GraphTypeError
+from ...errors import GraphError, GraphTypeError, PlaitError
 from ...paths import sort_key, sorted_keys
 from ...words import with_article
 from .clock import Stamp
@@ -458,9 +458,32 @@ def check_node(node: Any, operation: str) -> None:
         GraphTypeError: names the operation and the type.
     """
     if kind_of(node) is Kind.STATIC:
-        raise GraphTypeError(
-            f"{operation} takes a module, a variable or a container of them",
-            found=f"{node!r:.80} of type {type(node).__name__}",
-            expected="a plait.Module (or another graph node), a Variable, an array, or a list, tuple or dict of these",
-            do="pass the module itself, or a container of modules",
+        raise not_a_node(GraphTypeError, node, operation)
+
+
+def not_a_node(error: type[PlaitError], node: Any, operation: str) -> PlaitError:
+    """The error of an operation on graphs that was given something else."""
+    return error(
+        f"{operation} takes a module, a variable or a container of them",
+        found=f"{node!r:.80} of type {type(node).__name__}",
+        expected="a plait.Module (or another plait.Pytree), a Variable, an array, or a list, tuple or dict of these",
+        do="pass the module itself, or a container of modules",
+    )
+
+
+def change_of(verb: str, owner: Any, key: Any, value: Any, at: str) -> Callable[..., Any]:
+    """How an owner sets or pops a child (``verb``), as its type registered it.
+
+    Raises:
+        GraphError: the owner is immutable.
+    """
+    change = getattr(get_node_impl(owner), f"{verb}_key")
+    if change is None:
+        raise GraphError(
+            f"Cannot {verb} key {key!r} of a {type(owner).__name__}, which is immutable",
+            at=at,
+            found=f"a {type(value).__name__} in a {type(owner).__name__}",
+            expected="an entry of a module, or of a container that can be changed in place",
+            do="replace the whole container on its owner",
         )
+    return change
