@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
-from .modes import Crossing, check_tree, graph_mode
+from .modes import Crossing, check_mode
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -51,8 +51,7 @@ def checked(function: Callable[P, R], /, *, at: int = 0) -> Checked[P, R]:
     name = [*inspect.signature(function).parameters][at]
 
     def public(*args: Any, graph: bool | None = None, **kwargs: Any) -> Any:
-        if not graph_mode(graph):
-            check_tree(args[at] if len(args) > at else kwargs.get(name))
+        check_mode(args[at] if len(args) > at else kwargs.get(name), graph)
         return function(*args, **kwargs)  # type: ignore[call-arg]
 
     return _as_public(public, function, {"graph": _GRAPH})
@@ -64,8 +63,7 @@ def checked_result(function: Callable[P, R], /) -> Checked[P, R]:
     def public(make: Callable[[], Any], /, *args: Any, graph: bool | None = None, **kwargs: Any) -> Any:
         def made() -> Any:
             node = make()
-            if not graph_mode(graph):
-                check_tree(node)
+            check_mode(node, graph)
             return node
 
         return function(made, *args, **kwargs)  # type: ignore[call-arg]

@@ -38,9 +38,14 @@ def flatten_mapping(
         >>> plait.traversals.flatten_mapping({"a": {"b": 1}, "c": {}}, sep="/")
         {'a/b': 1}
     """
-    flat = {
-        path: leaf for path, leaf in _leaves(_checked(xs), (), is_leaf) if keep_empty_nodes or leaf is not empty_node
-    }
+    if not isinstance(xs, Mapping):
+        raise ArgumentTypeError(
+            "only a nested mapping can be flattened",
+            found=f"a {type(xs).__name__}",
+            expected="a dict, a State or another mapping",
+            do='pass for example {"layer": {"kernel": 1.0}}',
+        )
+    flat = {path: leaf for path, leaf in _leaves(xs, (), is_leaf) if keep_empty_nodes or leaf is not empty_node}
     flat.pop((), None) if not xs else None
     return {path if sep is None else sep.join(path): leaf for path, leaf in flat.items()}
 
@@ -84,14 +89,3 @@ def _leaves(xs: Any, path: tuple[Any, ...], is_leaf: IsLeaf | None) -> Iterator[
     else:
         for key, value in xs.items():
             yield from _leaves(value, (*path, key), is_leaf)
-
-
-def _checked(xs: Any) -> Mapping[Any, Any]:
-    if isinstance(xs, Mapping):
-        return xs
-    raise ArgumentTypeError(
-        "only a nested mapping can be flattened",
-        found=f"a {type(xs).__name__}",
-        expected="a dict, a State or another mapping",
-        do='pass for example {"layer": {"kernel": 1.0}}',
-    )

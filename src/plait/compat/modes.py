@@ -44,11 +44,6 @@ class _Touched:
 touched = _Touched()
 
 
-def in_default_modes(graph: bool | None = None, graph_updates: bool | None = None) -> bool:
-    """Whether this thread works on graphs and carries structural changes, or the arguments say so."""
-    return graph_mode(graph) and graph_updates_mode(graph_updates)
-
-
 def set_graph_mode(value: bool, /) -> Restoring:
     """Set whether modules of this thread are graphs (the default) or plain trees without sharing.
 
@@ -146,12 +141,12 @@ class Crossing:
     @property
     def updates(self) -> bool:
         """Whether structural changes are carried out of this call, and not values only, as for every tree."""
-        return in_default_modes(self.graph, self.graph_updates)
+        return graph_mode(self.graph) and graph_updates_mode(self.graph_updates)
 
     @property
     def is_usual(self) -> bool:
         """Whether this call is in both default modes: it takes any graph, and carries its changes out."""
-        return (not touched.ever and self == _USUAL) or in_default_modes(self.graph, self.graph_updates)
+        return (not touched.ever and self == _USUAL) or self.updates
 
     def check(self, roots: Any) -> None:
         """Refuse arguments that are no trees, where tree mode is in force.

@@ -12,8 +12,7 @@ from typing import Any
 
 import jax
 
-from ..core.functional.traversal import iter_graph
-from ..core.objects.variables import Variable
+from ..core.objects.visit import iter_variables
 from ..errors import ArgumentError, ArgumentTypeError
 from ..transforms.call.functions import check_function
 from ..transforms.call.names import argument_name, parameter_names
@@ -58,7 +57,7 @@ def cached_partial(
             expected="a transformed function",
             do="call plait.cached_partial(plait.jit(f), model)",
         )
-    if not (graph_mode(graph) and graph_updates_mode(graph_updates)):
+    if not Crossing(graph, graph_updates).is_usual:
         raise ArgumentError(
             "cached_partial carries changes of structure, in graph mode only",
             found=f"graph={graph_mode(graph)}, graph_updates={graph_updates_mode(graph_updates)}",
@@ -117,7 +116,7 @@ def jit_partial(
 def _check_no_variables(fun: Callable[..., Any], bound: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     names = parameter_names(fun)[bound:]
     for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=is_graph_leaf)[0]:
-        if is_graph_leaf(leaf) and any(isinstance(value, Variable) for _, value in iter_graph(leaf)):
+        if is_graph_leaf(leaf) and any(True for _ in iter_variables(leaf)):
             raise ArgumentError(
                 "jit_partial takes variables in the bound arguments only",
                 at=f"argument {argument_name(path, names)}",

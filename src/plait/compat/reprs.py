@@ -106,8 +106,7 @@ class MappingReprMixin(Representable):
 
     def __nnx_repr__(self) -> Iterator[Object | Attr]:
         yield Object(type(self), start="({", end="})", kv_sep=": ")
-        assert isinstance(self, Mapping)
-        for key, value in self.items():
+        for key, value in self.items():  # type: ignore[attr-defined]
             yield Attr(repr(key), value, use_raw_key=True)
 
 
@@ -123,24 +122,21 @@ class SequenceReprMixin(Representable):
 
 
 @dataclasses.dataclass(repr=False)
-class PrettyMapping(Representable):
+class PrettyMapping(MappingReprMixin):
     """A mapping, to be shown with one entry to a line."""
 
     mapping: Mapping[Any, Any]
 
-    def __nnx_repr__(self) -> Iterator[Object | Attr]:
-        yield Object(type(self), start="({", end="})", kv_sep=": ")
-        for key, value in self.mapping.items():
-            yield Attr(repr(key), value, use_raw_key=True)
+    def items(self) -> Any:
+        """Those of the mapping."""
+        return self.mapping.items()
 
 
 @dataclasses.dataclass(repr=False)
-class PrettySequence(Representable):
+class PrettySequence(SequenceReprMixin):
     """A sequence, to be shown with one entry to a line."""
 
     sequence: Sequence[Any]
 
-    def __nnx_repr__(self) -> Iterator[Object | Attr]:
-        yield Object(type(self), start="([", end="])")
-        for value in self.sequence:
-            yield Attr("", value)
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.sequence)

@@ -29,10 +29,7 @@ class TraceState:
     def __init__(self) -> None:
         self._jax_trace = current_trace()
 
-    @property
-    def jax_trace(self) -> Any:
-        """The token of the trace."""
-        return self._jax_trace
+    jax_trace = property(lambda self: self._jax_trace, doc="The token of the trace.")
 
     def is_valid(self) -> bool:
         """Whether the current trace is the one in which this was made."""
@@ -60,20 +57,9 @@ class PytreeState:
         self._initializing, self._is_setup = initializing, is_setup
         self._trace_state = TraceState()
 
-    @property
-    def trace_state(self) -> TraceState:
-        """The trace that the object belongs to."""
-        return self._trace_state
-
-    @property
-    def initializing(self) -> bool:
-        """Whether the object is being initialized by a wrapper."""
-        return self._initializing
-
-    @property
-    def is_setup(self) -> bool:
-        """Whether the object has been set up."""
-        return self._is_setup
+    trace_state = property(lambda self: self._trace_state, doc="The trace that the object belongs to.")
+    initializing = property(lambda self: self._initializing, doc="Whether a wrapper is initializing the object.")
+    is_setup = property(lambda self: self._is_setup, doc="Whether the object has been set up.")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PytreeState):

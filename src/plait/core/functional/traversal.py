@@ -16,7 +16,7 @@ from ..objects.module import Module
 from ..objects.nodes import Kind, kind_of, not_a_node
 from ..objects.pytree import Pytree
 from ..objects.variables import Variable
-from ..objects.visit import Place, children_first, children_of, has_identity, visit
+from ..objects.visit import Place, children_first, children_of, has_identity, iter_variables, visit
 
 
 def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
@@ -89,6 +89,6 @@ def find_duplicates(node: Any, /, *, only: FilterLiteral = ...) -> list[list[Pat
 def set_metadata(node: Any, /, *, only: FilterLiteral = Variable, **metadata: Any) -> None:
     """Set metadata on the live variables of a graph that match, in place."""
     predicate = to_predicate(only)
-    for path, value in list(iter_graph(node)):
-        if isinstance(value, Variable) and predicate(path, value):
-            value.set_metadata(**metadata)
+    for path, variable in list(iter_variables(node)):
+        if predicate(path, variable):
+            variable.set_metadata(**metadata)

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ...errors import AxisNameMismatchError, PartitioningUnspecifiedError
 from ..objects.variables import Variable
-from .flatten import Walk
+from ..objects.visit import iter_variables
 
 PARTITION_NAME = "partition_name"
 _LAYOUT = "out_sharding"
@@ -43,7 +43,7 @@ def add_axis(tree: Any, index: int, metadata: Mapping[str, Any]) -> None:
         ('layers', 'in', 'out')
     """
     _axis_name(metadata, "add_axis")
-    for variable in _variables(tree):
+    for _, variable in iter_variables(tree):
         put_axis(variable, index, metadata)
 
 
@@ -61,7 +61,7 @@ def remove_axis(tree: Any, index: int, metadata: Mapping[str, Any]) -> None:
         ('out',)
     """
     _axis_name(metadata, "remove_axis")
-    variables = _variables(tree)
+    variables = [variable for _, variable in iter_variables(tree)]
     for variable in variables:
         _check_removable(variable, index, metadata)
     for variable in variables:
@@ -122,12 +122,6 @@ def has_axis_metadata(variable: Variable[Any], metadata: Mapping[str, Any]) -> b
     return bool(
         overridden or own.get("on_add_axis") or own.get("on_remove_axis") or any(key in own for key in metadata)
     )
-
-
-def _variables(tree: Any) -> list[Variable[Any]]:
-    walk = Walk()
-    walk.add(tree)
-    return [leaf for leaf in walk.leaves if isinstance(leaf, Variable)]
 
 
 def _axis_name(metadata: Mapping[str, Any], function: str) -> Any:

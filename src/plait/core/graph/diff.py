@@ -100,10 +100,8 @@ def diff(first: GraphDef, second: GraphDef, /, *, root: str = "") -> GraphDiff:
 def _layout(root: GraphDef) -> dict[Path, Any]:
     """Path → what stands there; a back-reference becomes the path it leads to."""
     table = _places(root)
-    paths_by_index = {
-        part.index: path
-        for path, part in table.items()
-        if isinstance(part, (NodeDef, VariableDef)) and part.index is not None
+    paths_by_index: dict[Any, Path] = {
+        part.index: path for path, part in table.items() if isinstance(part, (NodeDef, VariableDef))
     }
     for path, part in table.items():
         if isinstance(part, NodeRef):

@@ -45,20 +45,6 @@ class Plan:
         root: the slot of the result.
     """
 
-    __slots__ = (
-        "classes",
-        "constants",
-        "indexed",
-        "indices",
-        "leaves",
-        "others",
-        "outer",
-        "plain",
-        "root",
-        "steps",
-        "variables",
-    )
-
     def __init__(self, graphdef: GraphDef) -> None:
         found = _Collected()
         root = found.collect(graphdef)
@@ -204,9 +190,11 @@ class _Collected:
         return own
 
     def can_fill(self, kind: type, keys: tuple[Any, ...]) -> bool:
+        """Whether to fill a node means to store its children in its ``__dict__``, which storing attributes does."""
         found = self.fillable.get((kind, keys))
         if found is None:
-            found = self.fillable[kind, keys] = _can_fill(kind, keys)
+            is_usual = GRAPH_REGISTRY[kind].init is Pytree._graph_init
+            found = self.fillable[kind, keys] = is_usual and all(_is_ordinary(kind, key) for key in keys)
         return found
 
     def flush(self) -> None:
@@ -219,11 +207,6 @@ class _Collected:
 def _is_plain(kind: type) -> bool:
     """Whether empty nodes of a class are what ``empty_object`` makes."""
     return issubclass(kind, Pytree) and kind._graph_create_empty is Pytree._graph_create_empty
-
-
-def _can_fill(kind: type, keys: tuple[Any, ...]) -> bool:
-    """Whether to fill a node means to store its children in its ``__dict__``, and storing attributes does just that."""
-    return GRAPH_REGISTRY[kind].init is Pytree._graph_init and all(_is_ordinary(kind, key) for key in keys)
 
 
 def _is_ordinary(kind: type, name: Any) -> bool:

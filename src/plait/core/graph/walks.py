@@ -60,24 +60,6 @@ class CachedWalk:
             latest of each number also stands beside the walk, where a call finds it. They hold cells, not the walk.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "cells",
-        "containers",
-        "counts",
-        "graphdefs",
-        "links",
-        "lists",
-        "only_variables",
-        "others",
-        "owners",
-        "runs",
-        "stamp",
-        "stamps",
-        "types",
-        "versions",
-    )
-
     def __init__(self, roots: tuple[Any, ...]) -> None:
         self.stamp = clock.now  # before the walk: a change made meanwhile moves the clock past it
         walk = Walk()

@@ -251,4 +251,4 @@ class Dict(Module, MutableMapping[str, A]):
     def __getattr__(self, name: str) -> Any:  # for type checkers: items are attributes
         raise AttributeError(f"the Dict has no item {name!r}; it has {[*self.__dict__]}")
 
-    __eq__, __hash__ = object.__eq__, object.__hash__  # not those of sequences and mappings
+    __eq__, __hash__ = object.__eq__, object.__hash__  # pyright: ignore[reportAssignmentType]  # not those of mappings

@@ -6,6 +6,7 @@ explicit marks) lives in one ``NodeInfo`` beside it, which is also the object's 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import copyreg
 import dataclasses
@@ -57,7 +58,7 @@ from .repr import render_tree, repr_fields, size_comment
 from .statics import HashableMapping, same_static
 from .trace_guard import check_trace, path_of, raise_foreign_trace
 from .variables import Variable
-from .visit import visit
+from .visit import iter_variables
 
 
 class NodeInfo(Stamp):
@@ -488,27 +489,18 @@ def show_static(value: Any) -> Any:
 def _variables_comment(node: Pytree) -> str:
     """Per kind of variable, and of several kinds together, how many elements and bytes there are below a module."""
     by_kind: dict[str, list[Any]] = {}
-    for variable in _variables_below(node):
-        by_kind.setdefault(_shown_kind(variable), []).extend(jax.tree.leaves(variable.get_raw_value()))
+    with contextlib.suppress(GraphError):  # what cannot be walked is not counted
+        for _, variable in [*iter_variables(node)]:
+            by_kind.setdefault(_shown_kind(variable), []).extend(jax.tree.leaves(variable.get_raw_value()))
     texts = {kind: text for kind in sorted(by_kind) if (text := size_comment(by_kind[kind]))}
     if len(texts) > 1:
         texts["Total"] = size_comment(itertools.chain.from_iterable(by_kind.values()))
     return ", ".join(f"{kind}: {text}" for kind, text in texts.items())
 
 
-def _variables_below(node: Pytree) -> list[Variable[Any]]:
-    """The variables of a graph, each once. Those of a graph that cannot be walked are not counted."""
-    try:
-        return [place.value for place in visit(node) if place.kind is Kind.VARIABLE and place.first is None]
-    except GraphError:
-        return []
-
-
 def _shown_kind(variable: Variable[Any]) -> str:
-    for cls in type(variable).__mro__:
-        if cls.__name__ == "RngState":
-            return "RngState"
-    return type(variable).__name__
+    kind = type(variable)
+    return "RngState" if any(cls.__name__ == "RngState" for cls in kind.__mro__) else kind.__name__
 
 
 def check_pytree(node: Any, /) -> None:

@@ -248,10 +248,8 @@ class Rngs(_Samplers):
     """
 
     def __init__(self, default: Any = None, **streams: Any) -> None:
-        if isinstance(default, Rngs):
-            default = dict(default.items())
-        if isinstance(default, Mapping):
-            streams = {**default, **streams}
+        if isinstance(default, (Rngs, Mapping)):
+            streams = {**dict(default.items()), **streams}
         elif default is not None:
             streams["default"] = default
         for name, source in streams.items():

@@ -41,7 +41,21 @@ class _Tracking(Stamp):
         self.ended = False
 
 
-class State(MutableMapping[Any, Any]):
+class _Grouped:
+    """What states, nested and flat, do by filters."""
+
+    __slots__ = ()
+
+    def split(self, first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
+        """One state per filter; the filters must cover every leaf."""
+        return grouped(self, (first, *filters), exhaustive=True)
+
+    def filter(self, first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
+        """One state per filter; leaves that none matches are left out."""
+        return grouped(self, (first, *filters), exhaustive=False)
+
+
+class State(_Grouped, MutableMapping[Any, Any]):
     """A nested mapping from attribute names and indices to leaves.
 
     ``state[key]`` is a leaf, or a view on a nested mapping whose writes go through; ``state.key`` is the same for
@@ -179,14 +193,6 @@ class State(MutableMapping[Any, Any]):
         """A nested state from a mapping or sequence of (path, leaf)."""
         return from_flat_state(flat, cls=cls)
 
-    def split(self, first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
-        """One state per filter; the filters must cover every leaf."""
-        return grouped(self, (first, *filters), exhaustive=True)
-
-    def filter(self, first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
-        """One state per filter; leaves that none matches are left out."""
-        return grouped(self, (first, *filters), exhaustive=False)
-
     @classmethod
     def merge(cls: type[S], state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> S:
         """The union by path; later states win."""
@@ -222,8 +228,6 @@ def _own(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
     """The nesting copied, also that of states in it."""
     own = {}
     for key, value in mapping.items():
-        if isinstance(value, State):
-            value = value._mapping
         own[key] = _own(value) if type(value) is dict else value
     return own
 
@@ -321,7 +325,7 @@ def _register(cls: type[State]) -> None:
 _register(State)
 
 
-class FlatState(Sequence[tuple[Path, Any]]):
+class FlatState(_Grouped, Sequence[tuple[Path, Any]]):
     """An immutable sequence of (path, leaf).
 
     Args:
@@ -378,16 +382,6 @@ class FlatState(Sequence[tuple[Path, Any]]):
 
     def __reduce__(self) -> Any:
         return FlatState.from_sorted, (self.paths, self.leaves)
-
-    def split(self, first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
-        """One flat state per filter; the filters must cover every leaf."""
-        groups = group_leaves(self, (first, *filters), exhaustive=True)
-        return groups[0] if not filters else tuple(groups)
-
-    def filter(self, first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
-        """One flat state per filter; leaves that none matches are left out."""
-        groups = group_leaves(self, (first, *filters), exhaustive=False)
-        return groups[0] if not filters else tuple(groups)
 
     @staticmethod
     def merge(flat: FlatState, /, *flats: FlatState) -> FlatState:
@@ -471,10 +465,11 @@ def from_flat_state(flat: FlatState | Mapping[Path, Any] | Iterable[tuple[Path, 
     return cls(nested(items), **({"_copy": False} if issubclass(cls, State) else {}))
 
 
-def grouped(state: Mapping[Any, Any], filters: tuple[FilterLiteral, ...], *, exhaustive: bool) -> Any:
-    """One state for each filter; a single one by itself."""
-    groups = group_leaves(to_flat_state(state), filters, exhaustive=exhaustive)
-    states = [from_flat_state(group, cls=class_of(state)) for group in groups]
+def grouped(state: Any, filters: tuple[FilterLiteral, ...], *, exhaustive: bool) -> Any:
+    """One state for each filter, flat or nested as the whole; a single one by itself."""
+    is_flat = isinstance(state, FlatState)
+    groups = group_leaves(state if is_flat else to_flat_state(state), filters, exhaustive=exhaustive)
+    states = groups if is_flat else [from_flat_state(group, cls=class_of(state)) for group in groups]
     return states[0] if len(states) == 1 else tuple(states)
 
 

@@ -112,3 +112,8 @@ def children_first(places: Iterable[Place]) -> Iterator[Place]:
 def iter_graph_nodes(root: Any) -> Iterator[tuple[Path, Any]]:
     """Every graph node below and including ``root``, once, at its first path; owners before what they own."""
     return ((place.path, place.value) for place in visit(root) if place.kind is Kind.GRAPH and place.first is None)
+
+
+def iter_variables(root: Any) -> Iterator[tuple[Path, Any]]:
+    """Every variable below and including ``root``, once, at its first path, in the order of the walk."""
+    return ((place.path, place.value) for place in visit(root) if place.kind is Kind.VARIABLE and place.first is None)

@@ -18,7 +18,6 @@ from ...errors import ArgumentError
 from ...paths import Path, describe_path
 from ...typing import FilterLiteral
 from ...words import describe_type, first_few
-from ..functional.traversal import iter_graph
 from ..functional.update import children_by_key
 from ..graph.flatten import RefMap
 from ..objects.filters import All, to_predicate
@@ -28,7 +27,7 @@ from ..objects.pytree import Pytree, copied_buffers
 from ..objects.rngs import Rngs, RngState
 from ..objects.variable_kinds import Param
 from ..objects.variables import Variable
-from ..objects.visit import children_of, visit
+from ..objects.visit import children_of, iter_variables, visit
 from .parts import Part, parts_of
 from .path_patterns import PathPattern
 
@@ -315,7 +314,7 @@ class Selection:
                 )
             for owner_path, owner in _holders(path, part, done):
                 fresh = {place.path: place.value for place in visit(_made_again(owner_path, owner, rngs, arguments))}
-                for key, variable in iter_graph(owner):
+                for key, variable in iter_variables(owner):
                     if _is_initialized(variable):
                         writes.append(((*owner_path, *key), variable, fresh.get(key)))
         self._write(writes, "the module as its constructor makes it")
@@ -325,8 +324,8 @@ class Selection:
         """The variables of the parts and below, each once."""
         done = RefMap()
         for path, part in self:
-            for below, value in iter_graph(part):
-                if isinstance(value, Variable) and value not in done:
+            for below, value in iter_variables(part):
+                if value not in done:
                     done[value] = True
                     yield (*path, *below), value
 
@@ -378,9 +377,8 @@ def _fills(value: Any, old: Any) -> bool:
 
 def _shapes(node: Any) -> dict[Path, Any]:
     """The shapes of a part's variables by path, random streams left out."""
-    return {
-        path: jax.tree.map(jnp.shape, plain_value(value)) for path, value in iter_graph(node) if _is_initialized(value)
-    }
+    initialized = ((path, value) for path, value in iter_variables(node) if _is_initialized(value))
+    return {path: jax.tree.map(jnp.shape, plain_value(value)) for path, value in initialized}
 
 
 def _shown(shapes: dict[Path, Any]) -> str:
