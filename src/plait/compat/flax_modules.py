@@ -7,51 +7,34 @@ that published packages use.
 
 from __future__ import annotations
 
+# Modules of Flax, below flax.nnx, that are at the same place below plait.
+_SAME_PLACE = (
+    "bridge bridge.interop bridge.module bridge.variables bridge.wrappers compat filterlib graph "
+    "nn.activations nn.initializers proxy_caller rnglib spmd statelib training training.ema "
+    "training.metrics training.optimizer variablelib"
+)
+# Modules of which plait has the public names alone.
+_PUBLIC_NAMES = (
+    "extract helpers nn nn.stochastic transforms transforms.autodiff transforms.compilation "
+    "transforms.general transforms.iteration transforms.transforms visualization"
+)
 # Flax module below flax.nnx → modules below plait, with spaces between them.
 HOMES: dict[str, str] = {
     "": "",
-    "bridge": "bridge",
-    "bridge.interop": "bridge.interop",
-    "bridge.module": "bridge.module",
-    "bridge.variables": "bridge.variables",
-    "bridge.wrappers": "bridge.wrappers",
-    "compat": "compat",
-    "extract": "",
-    "filterlib": "filterlib",
-    "graph": "graph",
+    **{path: path for path in _SAME_PLACE.split()},
+    **dict.fromkeys(_PUBLIC_NAMES.split(), ""),
     "graphlib": "graph",
-    "helpers": "",
     "module": "compat.small_functions",
-    "nn": "",
-    "nn.activations": "nn.activations",
     "nn.attention": "nn.dot_product",
     "nn.dtypes": "nn.promotion",
-    "nn.initializers": "nn.initializers",
     "nn.linear": "nn.initializers compat.small_functions",
     "nn.lora": "nn.initializers",
     "nn.normalization": "nn.initializers",
     "nn.recurrent": "nn.initializers",
-    "nn.stochastic": "",
-    "proxy_caller": "proxy_caller",
     "pytreelib": "core.objects.attributes compat.traces",
     "reprlib": "compat.reprs",
-    "rnglib": "rnglib",
-    "spmd": "spmd",
-    "statelib": "statelib",
     "tracers": "compat.traces",
-    "training": "training",
-    "training.ema": "training.ema",
-    "training.metrics": "training.metrics",
-    "training.optimizer": "training.optimizer",
-    "transforms": "",
-    "transforms.autodiff": "",
-    "transforms.compilation": "",
-    "transforms.general": "",
-    "transforms.iteration": "",
-    "transforms.transforms": "",
     "traversals": "compat.mappings",
-    "variablelib": "variablelib",
-    "visualization": "",
 }
 
 # Second names of modules of Flax.

@@ -120,15 +120,12 @@ def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
                 cell = cell_of(current)
                 if cell.trace is not trace:
                     raise_foreign_trace(cell.trace, current, "update")
-                if type(value) is type(current) or isinstance(value, Variable):
-                    usual = type(current).update_from_state is Variable.update_from_state
-                    writes.append((current, None, cell if usual else None, value))
-                    continue
-                if isinstance(value, Mapping) and not isinstance(cell.raw, Mapping):
-                    raise mismatch(
-                        (link, key), owner, "a mapping where a leaf is expected", value, describe_type(current)
-                    )
-                writes.append((current, None, None, value))
+                is_leaf = type(value) is type(current) or isinstance(value, Variable)
+                if not is_leaf and isinstance(value, Mapping) and not isinstance(cell.raw, Mapping):
+                    expected = describe_type(current)
+                    raise mismatch((link, key), owner, "a mapping where a leaf is expected", value, expected)
+                usual = is_leaf and type(current).update_from_state is Variable.update_from_state
+                writes.append((current, None, cell if usual else None, value))
                 continue
             if (kind is _GRAPH or kind is _PYTREE) and current is not None:
                 if type(value) is not dict and isinstance(value, State):

@@ -42,7 +42,7 @@ def add_axis(tree: Any, index: int, metadata: Mapping[str, Any]) -> None:
         >>> v.out_sharding
         ('layers', 'in', 'out')
     """
-    _axis_name(metadata, "add_axis")
+    _check_axis_name(metadata, "add_axis")
     for _, variable in iter_variables(tree):
         put_axis(variable, index, metadata)
 
@@ -60,7 +60,7 @@ def remove_axis(tree: Any, index: int, metadata: Mapping[str, Any]) -> None:
         >>> v.out_sharding
         ('out',)
     """
-    _axis_name(metadata, "remove_axis")
+    _check_axis_name(metadata, "remove_axis")
     variables = [variable for _, variable in iter_variables(tree)]
     for variable in variables:
         _check_removable(variable, index, metadata)
@@ -124,7 +124,7 @@ def has_axis_metadata(variable: Variable[Any], metadata: Mapping[str, Any]) -> b
     )
 
 
-def _axis_name(metadata: Mapping[str, Any], function: str) -> Any:
+def _check_axis_name(metadata: Mapping[str, Any], function: str) -> None:
     if PARTITION_NAME not in metadata:
         raise PartitioningUnspecifiedError(
             f"{function} needs the name of the axis",
@@ -132,7 +132,6 @@ def _axis_name(metadata: Mapping[str, Any], function: str) -> Any:
             expected=f"an entry {PARTITION_NAME!r}",
             do=f"pass {{plait.PARTITION_NAME: 'layers'}}, whose key is {PARTITION_NAME!r}; the name may be None",
         )
-    return metadata[PARTITION_NAME]
 
 
 def _named_axes(variable: Variable[Any], metadata: Mapping[str, Any]) -> list[tuple[str, Any]]:

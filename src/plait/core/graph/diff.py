@@ -36,20 +36,13 @@ class Difference:
         return self.text
 
 
-class GraphDiff(Sequence[Difference]):
+class GraphDiff(tuple[Difference, ...]):
     """The differences between two graphdefs, in path order; prints one to a line, and is empty when there are none."""
 
-    def __init__(self, differences: Sequence[Difference]) -> None:
-        self._differences = tuple(differences)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._differences[index]
-
-    def __len__(self) -> int:
-        return len(self._differences)
+    __slots__ = ()
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self._differences)) or "no difference"
+        return "\n".join(map(str, self)) or "no difference"
 
     def __repr__(self) -> str:
         return f"<GraphDiff of {len(self)}>\n{self}" if self else "<GraphDiff: no difference>"

@@ -59,15 +59,11 @@ class List(Module, MutableSequence[A], _slots=True):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         info = self._change()
-        if isinstance(index, slice):
-            values, statuses = _unmarked(value)
-            self._move_marks(statuses, lambda known: known.__setitem__(index, statuses))
-            self._elements[index] = values
-        else:
-            [value], statuses = _unmarked([value])
-            if statuses != [None]:  # without a mark the place keeps its status, as an attribute does
-                self._move_marks(statuses, lambda known: known.__setitem__(index, statuses[0]))
-            self._elements[index] = value
+        is_slice = isinstance(index, slice)
+        values, statuses = _unmarked(value if is_slice else [value])
+        if is_slice or statuses != [None]:  # without a mark a place keeps its status, as attributes do
+            self._move_marks(statuses, lambda known: known.__setitem__(index, statuses if is_slice else statuses[0]))
+        self._elements[index] = values if is_slice else values[0]
         mark_changed(info)
 
     def __delitem__(self, index: Any) -> None:

@@ -65,15 +65,8 @@ def _check_not_of_flax(kind: type) -> None:
         )
 
 
-class _Filter:
-    """Filters are immutable and print as the call that makes them."""
-
-    def __call__(self, path: Path, value: Any) -> bool:
-        raise NotImplementedError
-
-
 @dataclasses.dataclass(frozen=True)
-class Everything(_Filter):
+class Everything:
     """Matches every leaf; ``...`` and ``True`` are short for it.
 
     Example:
@@ -86,7 +79,7 @@ class Everything(_Filter):
 
 
 @dataclasses.dataclass(frozen=True)
-class Nothing(_Filter):
+class Nothing:
     """Matches no leaf; ``None`` and ``False`` are short for it.
 
     Example:
@@ -99,7 +92,7 @@ class Nothing(_Filter):
 
 
 @dataclasses.dataclass(frozen=True)
-class OfType(_Filter):
+class OfType:
     """Matches values that are instances of ``type``, subclasses included; a type is short for it.
 
     Example:
@@ -117,7 +110,7 @@ class OfType(_Filter):
 
 
 @dataclasses.dataclass(frozen=True)
-class WithTag(_Filter):
+class WithTag:
     """Matches variables whose ``tag`` metadata equals ``tag``; a string is short for it.
 
     Example:
@@ -136,7 +129,7 @@ class WithTag(_Filter):
 
 
 @dataclasses.dataclass(frozen=True)
-class PathContains(_Filter):
+class PathContains:
     """Matches leaves whose path has ``key`` as one part.
 
     Args:
@@ -162,7 +155,7 @@ class PathContains(_Filter):
 
 
 @dataclasses.dataclass(frozen=True, init=False)
-class PathIn(_Filter):
+class PathIn:
     """Matches the leaves at exactly these paths.
 
     Example:
@@ -183,7 +176,7 @@ class PathIn(_Filter):
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
-class _Combination(_Filter):
+class _Combination:
     """Several filters under one logical operation."""
 
     predicates: tuple[Predicate, ...]

@@ -170,7 +170,13 @@ class Pytree:
             check_static(value, name, type(self))
         before = self.__dict__.get(name, _MISSING)
         if before is _MISSING and name in RESERVED:
-            raise _reserved(type(self), name)
+            raise ArgumentError(
+                f"the attribute name {name!r} is reserved",
+                at=f"{type(self).__name__}.{name}",
+                found=f"an assignment to {name!r}",
+                expected=f"any name but {sorted(RESERVED)}",
+                do=f"choose another name, for example {name.lstrip('_')!r}",
+            )
         if isinstance(before, Variable) and isinstance(value, ARRAYS):
             _warn_of_replaced(self, name, before)
         if status is not None:
@@ -372,16 +378,6 @@ def _warn_of_replaced(node: Pytree, name: str, variable: Variable[Any]) -> None:
         expected=f"a new value for the {kind}, which stays where it is",
         do=f"write the value into the variable: module.{name}[...] = value; or make a new one: "
         f"module.{name} = {name_of_class(type(variable))}(value)",
-    )
-
-
-def _reserved(cls: type, name: str) -> ArgumentError:
-    return ArgumentError(
-        f"the attribute name {name!r} is reserved",
-        at=f"{cls.__name__}.{name}",
-        found=f"an assignment to {name!r}",
-        expected=f"any name but {sorted(RESERVED)}",
-        do=f"choose another name, for example {name.lstrip('_')!r}",
     )
 
 

@@ -6,9 +6,8 @@ far. It is an ordinary attribute, so transforms carry it like any other. Without
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 from ...deprecations import deprecated
 from ...errors import ArgumentError, ShapeError
 from ...words import describe_type, with_article
+from .settings import Restoring, setting
 from .trace_guard import check_trace
 from .variable_kinds import Perturbation
 from .variable_names import variable_type_from_name
@@ -35,14 +35,9 @@ class _Keeping(threading.local):
 _keeping = _Keeping()
 
 
-@contextlib.contextmanager
-def keeping_sown() -> Iterator[None]:
+def keeping_sown() -> Restoring:
     """Sown values are wanted as attributes, so that nothing warns of them: collections of Linen are made of them."""
-    before, _keeping.wanted = _keeping.wanted, True
-    try:
-        yield
-    finally:
-        _keeping.wanted = before
+    return Restoring(setting(_keeping, wanted=True))
 
 
 def new_record(kinds: tuple[type, ...], values: dict[str, Any], method_outputs: type | None) -> dict[str, Any]:

@@ -42,20 +42,18 @@ class _Tracking(Stamp):
 
 
 class _Grouped:
-    """What states, nested and flat, do by filters."""
+    """What states, nested and flat, do by filters; each has these methods as its own."""
 
-    __slots__ = ()
-
-    def split(self, first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
+    def split(self: Any, first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
         """One state per filter; the filters must cover every leaf."""
         return grouped(self, (first, *filters), exhaustive=True)
 
-    def filter(self, first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
+    def filter(self: Any, first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
         """One state per filter; leaves that none matches are left out."""
         return grouped(self, (first, *filters), exhaustive=False)
 
 
-class State(_Grouped, MutableMapping[Any, Any]):
+class State(MutableMapping[Any, Any]):
     """A nested mapping from attribute names and indices to leaves.
 
     ``state[key]`` is a leaf, or a view on a nested mapping whose writes go through; ``state.key`` is the same for
@@ -193,6 +191,8 @@ class State(_Grouped, MutableMapping[Any, Any]):
         """A nested state from a mapping or sequence of (path, leaf)."""
         return from_flat_state(flat, cls=cls)
 
+    split, filter = _Grouped.split, _Grouped.filter
+
     @classmethod
     def merge(cls: type[S], state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> S:
         """The union by path; later states win."""
@@ -325,7 +325,7 @@ def _register(cls: type[State]) -> None:
 _register(State)
 
 
-class FlatState(_Grouped, Sequence[tuple[Path, Any]]):
+class FlatState(Sequence[tuple[Path, Any]]):
     """An immutable sequence of (path, leaf).
 
     Args:
@@ -382,6 +382,8 @@ class FlatState(_Grouped, Sequence[tuple[Path, Any]]):
 
     def __reduce__(self) -> Any:
         return FlatState.from_sorted, (self.paths, self.leaves)
+
+    split, filter = _Grouped.split, _Grouped.filter
 
     @staticmethod
     def merge(flat: FlatState, /, *flats: FlatState) -> FlatState:

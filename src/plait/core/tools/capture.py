@@ -222,11 +222,7 @@ def _record_output(module: Any, name: str, call: Callable[[], Any]) -> Any:
 def _perturbed(module: Module, name: str, output: Any, kind: type[Variable[Any]]) -> Any:
     """The output with each of its arrays of real or complex numbers perturbed; calls of one method share the zeros."""
     leaves, structure = jax.tree.flatten(output)
-    places = [place for place, leaf in enumerate(leaves) if _has_gradient(leaf)]
+    places = [place for place, leaf in enumerate(leaves) if jnp.issubdtype(getattr(leaf, "dtype", bool), jnp.inexact)]
     for number, place in enumerate(places):
         leaves[place] = module.perturb(name if len(places) == 1 else f"{name}[{number}]", leaves[place], kind)
     return jax.tree.unflatten(structure, leaves)
-
-
-def _has_gradient(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact)

@@ -121,21 +121,18 @@ def _encode(part: GraphDef, values: Any, path: Path) -> dict[str, Any]:
 
 
 def _encode_leaf(value: Any, path: Path) -> Any:
-    def leaf(array: Any) -> dict[str, Any]:
-        if isinstance(array, (bool, int, float)):
-            return {"number": array}
-        if not hasattr(array, "shape"):
-            raise _cannot(f"a value of type {type(array).__name__}", path)
-        if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-            impl = str(jax.random.key_impl(array)) if isinstance(array, jax.Array) else str(array.dtype)[4:-1]
-            return {"shape": list(array.shape), "key": impl}
-        return {"shape": list(array.shape), "dtype": str(array.dtype)}
-
     if isinstance(value, dict):
         return {"dict": [[key, _encode_leaf(item, path)] for key, item in value.items()]}
-    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+    if type(value) in (list, tuple):
         return {type(value).__name__: [_encode_leaf(item, path) for item in value]}
-    return leaf(value)
+    if isinstance(value, (bool, int, float)):
+        return {"number": value}
+    if not hasattr(value, "shape"):
+        raise _cannot(f"a value of type {type(value).__name__}", path)
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        impl = str(jax.random.key_impl(value)) if isinstance(value, jax.Array) else str(value.dtype)[4:-1]
+        return {"shape": list(value.shape), "key": impl}
+    return {"shape": list(value.shape), "dtype": str(value.dtype)}
 
 
 def _encode_static(value: Any, path: Path) -> Any:
