@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 
 import plait
+from plait.core.graph.flatten import Walk
+from plait.core.graph.graphdef import path_of
 from plait.core.graph.state_leaves import leaves_in_order, nested_state
 from tests.strategies import Node, graphs
 
@@ -32,10 +34,11 @@ def test_leaves_of_nested_states_come_in_walk_order(graph):
 @given(graphs())
 def test_nested_states_are_made_of_leaves_in_walk_order(graph):
     """G24: the inverse of the above."""
-    graphdef, flat = plait.graph.flatten(graph)
-    nested = nested_state(graphdef, range(len(flat)))
-    assert dict(nested.flat_state()) == {path: place for place, path in enumerate(flat.paths)}
-    assert jax.tree.leaves(nested) == list(range(len(flat)))
+    walk = Walk()
+    graphdef = walk.add(graph)
+    nested = nested_state(graphdef, walk.links, range(len(walk.links)))
+    assert dict(nested.flat_state()) == {path_of(link): place for place, link in enumerate(walk.links)}
+    assert leaves_in_order(graphdef, nested) == jax.tree.leaves(nested) == list(range(len(walk.links)))
 
 
 def model():

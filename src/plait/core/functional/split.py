@@ -61,7 +61,7 @@ def _states(walk: CachedWalk, filters: tuple[FilterLiteral, ...], *, exhaustive:
     leaves = detached_leaves(walk, DETACHED)
     root = walk.graphdefs[0]
     if not filters:
-        return [nested_state(root, leaves) if isinstance(root, NodeDef) else leaves[0]]
+        return [nested_state(root, walk.links, leaves) if isinstance(root, NodeDef) else leaves[0]]
     groups = group_leaves(FlatState.from_sorted(tuple(walk.paths()), leaves), filters, exhaustive=exhaustive)
     return nested_groups(groups, is_leaf=not isinstance(root, NodeDef))
 

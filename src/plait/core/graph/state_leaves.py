@@ -39,12 +39,16 @@ def leaves_in_order(graphdef: NodeDef, mapping: Mapping[Any, Any]) -> list[Any]:
     Raises:
         GraphError: a leaf is missing, unknown, or stands where a sub-graph belongs (or the reverse).
     """
-    leaves = kept_on(graphdef, "_places", Places).find(mapping)
+    leaves = kept_on(graphdef, "_places", _places_of).find(mapping)
     return _matched(graphdef, mapping) if leaves is None else leaves
 
 
+def _places_of(graphdef: GraphDef) -> Places:
+    return Places([link for link, part in iter_places(graphdef) if isinstance(part, (VariableDef, LeafDef))])
+
+
 class Places:
-    """Where the leaves of a graphdef stand in a nested mapping.
+    """Where the leaves of a graphdef, given by their links, stand in a nested mapping.
 
     Mappings are numbered, owners before what they own. Sub-graphs without leaves have no place.
 
@@ -57,15 +61,13 @@ class Places:
 
     __slots__ = ("keys", "mappings", "owners", "sizes")
 
-    def __init__(self, graphdef: GraphDef) -> None:
+    def __init__(self, links: list[Any]) -> None:
         self.mappings: list[tuple[int, Any]] = []
         self.sizes = [0]
         self.keys: list[Any] = []
         owners: list[int] = []
-        links = [link for link, part in iter_places(graphdef) if isinstance(part, (VariableDef, LeafDef))]
-        numbers = {id(None): 0}  # of the mappings, by the links of their nodes, which the list above keeps alive
-        for link in links:
-            node, key = link  # type: ignore[misc]
+        numbers = {id(None): 0}  # of the mappings, by the links of their nodes, which those of the leaves keep alive
+        for node, key in links:
             missing = []
             while id(node) not in numbers:
                 missing.append(node)
@@ -101,9 +103,9 @@ class Places:
         return None if any(issubclass(kind, Mapping) for kind in {*map(type, leaves)}) else leaves
 
 
-def nested_state(graphdef: GraphDef, leaves: Sequence[Any]) -> State:
-    """The nested state of the leaves of a graphdef, in walk order: the inverse of ``leaves_in_order``."""
-    places = kept_on(graphdef, "_places", Places)
+def nested_state(graphdef: GraphDef, links: list[Link], leaves: Sequence[Any]) -> State:
+    """The nested state of the leaves that a walk met, with their links: the inverse of ``leaves_in_order``."""
+    places = kept_on(graphdef, "_places", lambda _: Places(links))
     mappings: list[dict[Any, Any]] = [{}]
     add = mappings.append
     for owner, key in places.mappings:
