@@ -155,14 +155,13 @@ class List(Module, MutableSequence[A], _slots=True):
 
     # The JAX face
 
-    def _tree_flatten_with_keys(self) -> Any:
-        children, aux = super()._tree_flatten_with_keys()
-        elements = [(SequenceKey(i), item) for i, item in enumerate(self._tree_elements())]
-        return [*elements, *children], (len(elements), aux)
-
-    def _tree_values(self) -> tuple[list[Any], Any]:
-        children, aux = super()._tree_values()
+    def _tree_parts(self) -> tuple[list[Any], Any]:
+        children, aux = super()._tree_parts()
         return [*self._tree_elements(), *children], (len(self._elements), aux)
+
+    @staticmethod
+    def _tree_keys(aux: Any) -> list[Any]:
+        return [*map(SequenceKey, range(aux[0])), *Pytree._tree_keys(aux[1])]
 
     def _tree_elements(self) -> Iterator[Any]:
         for place, item in enumerate(self._elements):

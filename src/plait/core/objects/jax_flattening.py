@@ -1,15 +1,17 @@
 """What JAX loses of a graph: it takes a module for a tree.
 
 JAX flattens an object by asking it for its children, one after the other, and flattens each before it asks for the
-next. So the objects that are open, and those that were met, are known while it does. A cycle would not end (and the
-interpreter would not recover); what is shared becomes one copy for each place.
+next. So while the outermost object gives its children, all others that JAX asks are below it. A cycle would not end
+(and the interpreter would not recover); what is shared becomes one copy for each place.
 """
 
 from __future__ import annotations
 
+import collections
+import itertools
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ...errors import GraphError, LostSharingWarning
@@ -22,70 +24,87 @@ from .visit import children_if_any, visit
 _KEEP_NO_TREE = {"tree_leaves", "leaves", "tree_structure", "structure", "tree_reduce", "tree_all", "block_until_ready"}
 
 
-class _Flattening(threading.local):
-    """What JAX flattens in this thread.
+class _Latest(threading.local):
+    """What JAX flattens in this thread: the outermost object, the ids of all objects so far, and their children."""
 
-    Attributes:
-        open: the objects whose children JAX goes through, by identity, outermost first.
-        met: all objects and variables since the outermost was opened.
-        told: whether one of them was told to be shared.
-    """
-
-    def __init__(self) -> None:
-        self.open: dict[int, Any] = {}
-        self.met: set[int] = set()
-        self.told = False
+    flattening: tuple[Any, set[int], list[Sequence[Any]]] | None = None
 
 
-_flattening = _Flattening()
+_latest = _Latest()
 
 
-def check_no_cycle(node: Any) -> None:
-    """Refuse an object that leads to itself, where JAX asks for all children at once, as with their keys.
+def check_no_cycle(node: Any, root: Any = None) -> None:
+    """Refuse an object that leads to itself.
+
+    Args:
+        node: the object.
+        root: where the paths in the message begin; ``None`` is the object itself.
 
     Raises:
         GraphError: names the path.
     """
     places = visit(node, children=children_if_any)
     if any(place.value is node and place.owner is not None for place in places):
-        _raise_cycle(node, node)
+        raise GraphError(
+            "JAX was given a model that contains itself",
+            at=_two_paths(node if root is None else root, node),
+            found=f"the same {type(node).__name__} at both: a cycle, which is no tree",
+            expected="a tree, where JAX flattens a model by itself (jax.tree.map, jax.jit)",
+            do="use plait's own transforms, plait.jit(f)(model, x), and plait.map(f, state) for plait.state(model)",
+        )
 
 
-def watched(node: Any, children: Iterable[Any]) -> Iterator[Any]:
+def watched(node: Any, children: Sequence[Any]) -> Iterable[Any]:
     """The children of an object that JAX flattens.
 
     Raises:
-        GraphError: the object is open already.
+        GraphError: the object leads to itself.
 
     Warns:
-        LostSharingWarning: an object or a variable was met before.
+        LostSharingWarning: an object or a variable has several places below the outermost object.
     """
-    state = _flattening
-    if id(node) in state.open:
-        _raise_cycle(next(iter(state.open.values())), node)
-    if not state.open:
-        state.met, state.told = set(), False
-    _note(state, node)
-    return _children(state, node, children)
+    flattening = _latest.flattening
+    if flattening is None:
+        return _from_root(node, children)
+    root, met, seen = flattening
+    if id(node) in met:
+        check_no_cycle(node, root)
+        seen.append((node, node))  # shared, perhaps in a plain list, which is no object of ours
+    met.add(id(node))
+    seen.append(children)
+    return children
 
 
-def _children(state: _Flattening, node: Any, children: Iterable[Any]) -> Iterator[Any]:
-    state.open[id(node)] = node
+def _from_root(root: Any, children: Sequence[Any]) -> Iterator[Any]:
+    seen = [children]
+    _latest.flattening = root, {id(root)}, seen
     try:
-        for child in children:
-            if kind_of(child) is Kind.VARIABLE:
-                _note(state, child)
-            yield child
+        yield from children
     finally:
-        state.open.pop(id(node), None)
+        _latest.flattening = None
+    every = [*itertools.chain.from_iterable(seen)]
+    if len({*map(id, every)}) < len(every):
+        _warn_of_shared(root, every)
 
 
-def _note(state: _Flattening, item: Any) -> None:
-    if id(item) not in state.met:
-        state.met.add(id(item))
-    elif not state.told and not _only_looks():
-        state.told = True
-        _warn_of_shared(next(iter(state.open.values())), item)
+def _warn_of_shared(root: Any, every: list[Any]) -> None:
+    counts = collections.Counter(map(id, every))
+    for item in every:
+        if counts[id(item)] > 1 and kind_of(item) in (Kind.VARIABLE, Kind.GRAPH) and not _only_looks():
+            warn(
+                LostSharingWarning,
+                "JAX was given a model in which something is shared, and makes a copy for each place",
+                at=_two_paths(root, item),
+                found=f"the same {type(item).__name__} at both",
+                expected="a tree, where JAX flattens a model by itself (jax.tree.map, jax.jit)",
+                do="use plait's own transforms, plait.jit(f)(model, x), and plait.map(f, state) for plait.state(model)",
+            )
+            return
+
+
+def _two_paths(root: Any, item: Any) -> str:
+    places = visit(root, children=children_if_any)
+    return " and ".join([describe_path(place.path) for place in places if place.value is item][:2])
 
 
 def _only_looks() -> bool:
@@ -99,26 +118,3 @@ def _only_looks() -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _raise_cycle(root: Any, node: Any) -> None:
-    paths = [describe_path(place.path) for place in visit(root, children=children_if_any) if place.value is node]
-    raise GraphError(
-        "JAX was given a model that contains itself",
-        at=" and ".join(paths[:2]),
-        found=f"the same {type(node).__name__} at both: a cycle, which is no tree",
-        expected="a tree, where JAX flattens a model by itself (jax.tree.map, jax.jit)",
-        do="use plait's own transforms, plait.jit(f)(model, x), and plait.map(f, state) for plait.state(model)",
-    )
-
-
-def _warn_of_shared(root: Any, item: Any) -> None:
-    paths = [describe_path(place.path) for place in visit(root, children=children_if_any) if place.value is item]
-    warn(
-        LostSharingWarning,
-        "JAX was given a model in which something is shared, and makes a copy for each place",
-        at=" and ".join(paths[:2]),
-        found=f"the same {type(item).__name__} at both",
-        expected="a tree, where JAX flattens a model by itself (jax.tree.map, jax.jit)",
-        do="use plait's own transforms, plait.jit(f)(model, x), and plait.map(f, state) for plait.state(model)",
-    )

@@ -12,7 +12,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from .cells import gone, is_gone
+from ..._compat import ArrayImpl
+from .cells import gone
 from .trace_guard import path_of
 
 
@@ -22,23 +23,25 @@ def value_of(operand: Any) -> Any:
     Raises:
         DonatedArrayError: the array is gone; names the path.
     """
-    if not isinstance(operand, VariableOperators):
-        return operand
-    value = operand.get_value()
-    if is_gone(value):
-        raise gone(path_of(operand))
+    return _own_value(operand) if isinstance(operand, VariableOperators) else operand
+
+
+def _own_value(variable: VariableOperators) -> Any:
+    value = variable.get_value()
+    if type(value) is ArrayImpl and value.is_deleted():  # ``is_gone``, without a call for each operator
+        raise gone(path_of(variable))
     return value
 
 
 def _binary(operation: Callable[[Any, Any], Any], name: str) -> tuple[Any, Any, Any]:
     def forward(self: Any, other: Any) -> Any:
-        return operation(value_of(self), value_of(other))
+        return operation(_own_value(self), value_of(other))
 
     def reflected(self: Any, other: Any) -> Any:
-        return operation(value_of(other), value_of(self))
+        return operation(value_of(other), _own_value(self))
 
     def in_place(self: Any, other: Any) -> Any:
-        self.set_value(operation(value_of(self), value_of(other)))
+        self.set_value(operation(_own_value(self), value_of(other)))
         return self
 
     forward.__name__, reflected.__name__, in_place.__name__ = f"__{name}__", f"__r{name}__", f"__i{name}__"
@@ -47,7 +50,7 @@ def _binary(operation: Callable[[Any, Any], Any], name: str) -> tuple[Any, Any, 
 
 def _unary(operation: Callable[[Any], Any], name: str) -> Any:
     def apply(self: Any) -> Any:
-        return operation(value_of(self))
+        return operation(_own_value(self))
 
     apply.__name__ = f"__{name}__"
     return apply
@@ -120,5 +123,5 @@ class VariableOperators:
         return format(self.get_value(), spec) if spec else str(self)
 
     def __round__(self, digits: int | None = None) -> Any:
-        value = value_of(self)
+        value = _own_value(self)
         return round(value) if digits is None else round(value, digits)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import copy
 import copyreg
-import dataclasses
 import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -254,11 +253,11 @@ class Pytree:
 
     # The JAX face (rule G63) ------------------------------------------------------------------------------------------
 
-    def _tree_parts(self) -> tuple[list[tuple[str, Any]], Any]:
+    def _tree_parts(self) -> tuple[list[Any], Any]:
         """Children in name order, and what stays static."""
         if "flax.nnx" in sys.modules:
             _warn_if_flax_reads(self)
-        children, rest = [], {}
+        names, children, rest = [], [], {}
         marks = self._info.marks
         statuses = {**self._declared, **marks} if marks else self._declared
         for name, value in sorted(self.__dict__.items()):
@@ -267,29 +266,30 @@ class Pytree:
             if status == STATIC:
                 rest[name] = value
             elif kind is Kind.PYTREE and status is None:
-                if holds_data(value):
-                    children.append((name, hide_static(value)))
-                else:
+                if not holds_data(value):
                     rest[name] = Static(value) if value is None else value
+                    continue
+                names.append(name)
+                children.append(hide_static(value))
             elif kind is Kind.STATIC and status != DATA:
                 rest[name] = value
             else:
-                children.append((name, value))
-        names = tuple(name for name, _ in children)
-        return children, _TreeAux(names, HashableMapping(rest), _in_order(marks) if marks else ())
+                names.append(name)
+                children.append(value)
+        return children, _TreeAux((*names,), HashableMapping(rest), _in_order(marks) if marks else ())
+
+    @staticmethod
+    def _tree_keys(aux: Any) -> list[Any]:
+        return [*map(GetAttrKey, aux.names)]
 
     def _tree_flatten_with_keys(self) -> Any:
         children, aux = self._tree_parts()
         check_no_cycle(self)
-        return [(GetAttrKey(name), value) for name, value in children], aux
+        return [*zip(self._tree_keys(aux), children, strict=True)], aux
 
     def _tree_flatten(self) -> Any:
-        values, aux = self._tree_values()
-        return watched(self, values), aux
-
-    def _tree_values(self) -> tuple[list[Any], Any]:
         children, aux = self._tree_parts()
-        return [value for _, value in children], aux
+        return watched(self, children), aux
 
     @staticmethod
     def _tree_unflatten(kind: type) -> Callable[[Any, Any], Any]:
@@ -447,8 +447,7 @@ def check_kept_status(node: Pytree, name: str, value: Any) -> None:
         check_static(value, name, type(node))
 
 
-@dataclasses.dataclass(frozen=True)
-class _TreeAux:
+class _TreeAux(NamedTuple):
     """What a module's JAX face keeps beside its children."""
 
     names: tuple[str, ...]
