@@ -24,7 +24,7 @@ from ..errors import ArgumentTypeError
 from ..words import describe_type
 from .call.arguments import positional
 from .call.call import Call
-from .call.functions import check_function
+from .call.functions import check_function, curried
 from .call.policy import STRUCTURE, Crossing, usual_or_values
 from .call.prefixes import Prefix, is_graph_leaf
 from .selections import (
@@ -45,6 +45,7 @@ VALUE = Sentinel(__name__, "VALUE", "the value")
 BESIDE = Sentinel(__name__, "BESIDE", "beside the value")
 
 
+@curried
 def grad(
     f: Any = None,
     /,
@@ -82,20 +83,14 @@ def grad(
         >>> grads["bias"][...].tolist()
         [4.0, 4.0, 4.0]
     """
-    options = {"argnums": argnums, "has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
-    options |= {"reduce_axes": reduce_axes, "crossing": crossing}
-    if f is None:
-        return functools.partial(grad, **options)
-    value_and_gradient = _lift("grad", f, **options)
 
-    @functools.wraps(f)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        value, grads = value_and_gradient(args, kwargs)
+    def returned(value: Any, grads: Any) -> Any:
         return (grads, value[1]) if has_aux else grads
 
-    return wrapper
+    return _lift("grad", f, returned, argnums, has_aux, holomorphic, allow_int, reduce_axes, crossing)
 
 
+@curried
 def value_and_grad(
     f: Any = None,
     /,
@@ -118,46 +113,41 @@ def value_and_grad(
         >>> float(loss), list(grads)
         (0.0, ['bias', 'kernel'])
     """
-    options = {"argnums": argnums, "has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
-    options |= {"reduce_axes": reduce_axes, "crossing": crossing}
-    if f is None:
-        return functools.partial(value_and_grad, **options)
-    value_and_gradient = _lift("value_and_grad", f, **options)
 
-    @functools.wraps(f)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return value_and_gradient(args, kwargs)
+    def both(value: Any, grads: Any) -> Any:
+        return value, grads
 
-    return wrapper
+    return _lift("value_and_grad", f, both, argnums, has_aux, holomorphic, allow_int, reduce_axes, crossing)
 
 
 def _lift(
     name: str,
     f: Callable[..., Any],
-    *,
+    returned: Callable[[Any, Any], Any],
     argnums: Any,
     has_aux: bool,
     holomorphic: bool,
     allow_int: bool,
     reduce_axes: Sequence[Any],
     crossing: Crossing,
-) -> Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, Any]]:
-    """The function of (args, kwargs) that returns the value (with aux) and the gradients."""
+) -> Callable[..., Any]:
+    """The function that returns what is ``returned`` of the value (with aux) and the gradients."""
     check_function(f, name)
     if reduce_axes:
         raise NotImplementedError(f"{name}: reduce_axes is not offered by plait or by current JAX; leave it out")
     chosen = Chosen.of(name, argnums)
     check = functools.partial(check_scalar, name, has_aux)
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    @functools.wraps(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         of = Differentiated(
             name, f, args, kwargs, chosen, has_aux=has_aux, allow_int=allow_int, check_output=check, crossing=crossing
         )
         differentiate = jax.value_and_grad(of.scalar, has_aux=True, holomorphic=holomorphic, allow_int=allow_int)
         (value, rest), part = of.call.run(differentiate, of.inputs)
-        return of.finish([value], rest), of.gradients(part)
+        return returned(of.finish([value], rest), of.gradients(part))
 
-    return run
+    return wrapper
 
 
 @dataclasses.dataclass(frozen=True)

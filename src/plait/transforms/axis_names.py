@@ -20,7 +20,7 @@ from ..core.graph.flatten import Walk, path_of
 from ..core.objects.variables import Variable
 from ..errors import PartitioningUnspecifiedError
 from .call.arguments import positional
-from .call.functions import check_function
+from .call.functions import check_function, curried
 from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Prefix, choose, is_graph_leaf
 
@@ -29,6 +29,7 @@ _NAME = "_plait_axis_name"
 _seen_to: contextvars.ContextVar[bool] = contextvars.ContextVar("plait_axis_names_seen_to", default=False)
 
 
+@curried
 def transform_metadata(
     f: Any = None,
     /,
@@ -61,10 +62,6 @@ def transform_metadata(
         >>> make(0).out_sharding
         ('layers', 'in', 'out')
     """
-    if f is None:
-        return functools.partial(
-            transform_metadata, in_axes=in_axes, out_axes=out_axes, partition=partition, crossing=crossing
-        )
     check_function(f, "transform_metadata")
     metadata = {PARTITION_NAME: partition}
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes

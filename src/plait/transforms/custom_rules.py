@@ -17,7 +17,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
 from .call.body import guarded
 from .call.enter import Entered, rebuild
-from .call.functions import check_function
+from .call.functions import check_function, curried
 from .call.gather import gather
 from .call.policy import STRUCTURE, Crossing, ValuesOnly, usual_or_values
 from .call.prefixes import is_graph_leaf
@@ -27,6 +27,7 @@ from .selections import DiffState, check_distinct, check_updates
 from .tangent_trees import flatten_like, zero_tangent
 
 
+@curried
 def custom_vjp(
     fun: Any = None,
     /,
@@ -73,11 +74,10 @@ def custom_vjp(
         >>> plait.grad(f)(model, 5.0)["bias"][...].tolist()
         [1.0, 1.0, 1.0]
     """
-    if fun is None:
-        return functools.partial(custom_vjp, nondiff_argnums=nondiff_argnums, crossing=crossing)
     return CustomVjp(fun, tuple(nondiff_argnums), usual_or_values(crossing))
 
 
+@curried
 def custom_jvp(fun: Any = None, /, *, nondiff_argnums: Sequence[int] = (), crossing: Crossing = STRUCTURE) -> Any:
     """``jax.custom_jvp`` for functions of modules: a function whose derivative is given by a rule, set by ``defjvp``.
 
@@ -105,8 +105,6 @@ def custom_jvp(fun: Any = None, /, *, nondiff_argnums: Sequence[int] = (), cross
         >>> float(jax.grad(lambda x: f(plait.Param(2.0), x))(0.5))
         100.0
     """
-    if fun is None:
-        return functools.partial(custom_jvp, nondiff_argnums=nondiff_argnums, crossing=crossing)
     return CustomJvp(fun, tuple(nondiff_argnums), ValuesOnly(crossing))
 
 

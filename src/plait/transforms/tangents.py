@@ -21,7 +21,7 @@ from ..words import describe_type
 from .autodiff import check_pair
 from .call.call import Call
 from .call.enter import rebuild
-from .call.functions import check_function
+from .call.functions import check_function, curried
 from .call.gather import Structure
 from .call.outcome import Outcome
 from .call.policy import STRUCTURE, Crossing, ValuesOnly
@@ -34,6 +34,7 @@ OUT = Sentinel(__name__, "OUT", "the output")
 AUX = Sentinel(__name__, "AUX", "auxiliary")
 
 
+@curried
 def vjp(
     f: Any = None,
     /,
@@ -64,8 +65,6 @@ def vjp(
         >>> type(by_model).__name__, by_model.bias[...].tolist(), by_x.shape
         ('Linear', [4.0, 4.0, 4.0], (4, 2))
     """
-    if f is None:
-        return functools.partial(vjp, has_aux=has_aux, reduce_axes=reduce_axes, crossing=crossing)
     check_function(f, "vjp")
     if reduce_axes:
         raise NotImplementedError("vjp: reduce_axes is not offered by plait or by current JAX; leave it out")
@@ -82,6 +81,7 @@ def vjp(
     return of(*primals) if primals else of
 
 
+@curried
 def jvp(
     f: Any = None,
     /,
@@ -116,8 +116,6 @@ def jvp(
         >>> tangent.tolist()
         [3.0, 3.0, 3.0]
     """
-    if f is None:
-        return functools.partial(jvp, has_aux=has_aux, crossing=crossing)
     check_function(f, "jvp")
 
     @functools.wraps(f)
@@ -134,6 +132,7 @@ def jvp(
     return of if primals is None else of(primals, tangents)
 
 
+@curried
 def linearize(
     f: Any = None,
     /,
@@ -155,8 +154,6 @@ def linearize(
         >>> jvp_fn(plait.State({"bias": plait.Param(jnp.arange(3.0))}), jnp.zeros((1, 2))).tolist()
         [[0.0, 1.0, 2.0]]
     """
-    if f is None:
-        return functools.partial(linearize, has_aux=has_aux, crossing=crossing)
     check_function(f, "linearize")
 
     @functools.wraps(f)
