@@ -10,13 +10,15 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core.objects.module import Pytree
 from ..core.objects.settings import Restoring, setting
-from ..core.objects.visit import visit
+from ..core.objects.visit import Place, visit
 from ..errors import GraphError
 from ..paths import describe_path
+from ..transforms.call.names import joined
 from ..words import describe_type
 
 
@@ -98,18 +100,27 @@ def check_mode(node: Any, graph: bool | None) -> None:
         check_tree(node)
 
 
-def check_tree(node: Any) -> None:
+def check_tree(node: Any, labels: Callable[[], Sequence[str]] | None = None) -> None:
     """Refuse what is not a tree.
+
+    Args:
+        node: the graph.
+        labels: what the elements of ``node`` are called, where it is a sequence of arguments.
 
     Raises:
         GraphError: an object is reached by two paths (both are named), or a class says ``pytree=False``.
     """
+
+    def where(place: Place) -> str:
+        path = place.path
+        return describe_path(path) if labels is None else joined(labels()[int(path[0])], path[1:])
+
     for place in visit(node):
         value = place.value
         if place.first is not None:
             raise GraphError(
                 "Duplicate: tree mode takes no shared objects and no cycles",
-                at=f"{describe_path(place.first.path)} and {describe_path(place.path)}",
+                at=f"{where(place.first)} and {where(place)}",
                 found=f"the same {type(value).__name__} at both (a duplicate)",
                 expected="each object at one path",
                 do="use graph mode (graph=True), or give each place an object of its own: plait.clone",
@@ -117,7 +128,7 @@ def check_tree(node: Any) -> None:
         if isinstance(value, Pytree) and not value._pytree:
             raise GraphError(
                 "tree mode takes only classes that are JAX pytrees",
-                at=describe_path(place.path),
+                at=where(place),
                 found=f"{describe_type(value)}, whose class says pytree=False",
                 expected="classes that are pytrees",
                 do="use graph mode (graph=True)",
@@ -148,13 +159,14 @@ class Crossing:
         """Whether this call is in both default modes: it takes any graph, and carries its changes out."""
         return (not touched.ever and self == _USUAL) or self.updates
 
-    def check(self, roots: Any) -> None:
-        """Refuse arguments that are no trees, where tree mode is in force.
+    def check(self, roots: Any, labels: Callable[[], Sequence[str]] | None = None) -> None:
+        """Refuse arguments that are no trees, where tree mode is in force; ``labels`` as in ``check_tree``.
 
         Raises:
             GraphError: an object is reached by two paths (both are named), or a class says ``pytree=False``.
         """
-        check_mode(roots, self.graph)
+        if not graph_mode(self.graph):
+            check_tree(roots, labels)
 
 
 _USUAL = Crossing()

@@ -21,6 +21,7 @@ from ..core.objects.variables import Variable
 from ..errors import PartitioningUnspecifiedError
 from .call.arguments import positional
 from .call.functions import check_function, curried
+from .call.names import argument_names
 from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Prefix, choose, is_graph_leaf
 
@@ -74,7 +75,7 @@ def transform_metadata(
         args, kwargs = positional(f, args, kwargs)
         ins = Prefix.of("transform_metadata", "in_axes", in_axes, updates=True)
         outs = Prefix.of("transform_metadata", "out_axes", out_axes, updates=True)
-        crossing.check(list(args))
+        crossing.check(args, lambda: argument_names(f, len(args)))
         return _run_without_names(f, args, kwargs, ins, outs, metadata)
 
     setattr(wrapper, _NAME, partition)

@@ -148,7 +148,7 @@ ROWS = {
     "a shared variable in tree mode, in an argument": Row(
         "plait.jit(lambda model: 0, graph=False)(node)",
         GraphError,
-        r"at +.*\.a and .*\.b",
+        r"at +model\.a and model\.b\n",
         setup=SHARED,
         fix="graph=True",
         cure="plait.jit(lambda model: 0, $)(node)",

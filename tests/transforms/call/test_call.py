@@ -100,7 +100,7 @@ def test_nothing_outside_changes_before_the_last_step():
     inner.w.value = jnp.zeros(5)
     inner.z = Node()
     inner.items.append(1)
-    Left("test", entered, inner.z, structural=True)
+    Left("test", entered, inner.z, structural=True, labels=list)
     assert describe(m) == before
     assert [id(m.w), id(m.inner), id(m.items[0])] == objects
 

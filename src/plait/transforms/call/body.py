@@ -114,7 +114,7 @@ class Body:
         """What the function returns, taken apart; what it does to its arguments is forgotten."""
         entered = self.enter(inputs)
         out = self.call(entered)
-        Left(self.name, entered, out, self.structural)  # refuses captured objects
+        Left(self.name, entered, out, self.structural, self.value_labels)  # refuses captured objects
         return gather(out)
 
     def labels(self) -> tuple[list[str], list[str]]:
@@ -130,11 +130,11 @@ class Body:
     def _leave(self, entered: Entered, out: Any, dropped: Mapping[int, Any]) -> Left:
         structural = self.structural or self.loop is not None  # a carry is returned as the objects that came in
         if self.axis_metadata is None:
-            return Left(self.name, entered, out, structural)
+            return Left(self.name, entered, out, structural, self.value_labels)
         variables = entered.variables()
         for position, names in dropped.items():
             self._put_axis(variables[position], self.ports[self.value_ports[position]], names)
-        left = Left(self.name, entered, out, structural)
+        left = Left(self.name, entered, out, structural, self.value_labels)
         new = [
             (number, leaf)
             for number, leaf in enumerate(left.walk.leaves)
@@ -149,7 +149,7 @@ class Body:
         for leaf, axis in axes:
             if isinstance(axis, int):
                 self._put_axis(leaf, axis, None)
-        return Left(self.name, entered, out, structural)
+        return Left(self.name, entered, out, structural, self.value_labels)
 
     def _drop_axes(self, entered: Entered) -> dict[int, Any]:
         """Take the axis that is not there inside out of the names of each variable; position → what was dropped."""

@@ -83,7 +83,7 @@ class Call:
         self.name, self.f = name, f
         self.gathered = gathered = gather(tree)
         structural = crossing.updates
-        crossing.check(gathered.roots)
+        crossing.check(gathered.roots, lambda: gathered.structure.labels(f)[0])
         if not isinstance(outs, Prefix):
             outs = Prefix(name, "the output", *_leaf(outs))
         graphdefs = gathered.structure.graphdefs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +10,6 @@ import jax
 from ...core.graph.flatten import Walk, path_of
 from ...core.graph.graphdef import GraphDef
 from ...core.graph.identities import moved_indices
-from ...core.graph.locate import describe_place
 from ...core.objects.statics import HashableMapping
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
@@ -34,7 +33,9 @@ class Left:
         after: what each of those values is now.
     """
 
-    def __init__(self, name: str, entered: Entered, out: Any, structural: bool) -> None:
+    def __init__(
+        self, name: str, entered: Entered, out: Any, structural: bool, labels: Callable[[], Sequence[str]]
+    ) -> None:
         self.entered = entered
         self.walk = walk = Walk()
         self.ends: list[int] = []
@@ -49,12 +50,12 @@ class Left:
         self.leaves, treedef = jax.tree_util.tree_flatten(out, is_leaf=is_graph_leaf)
         graphdefs = tuple(self._add(leaf) if is_graph_leaf(leaf) else None for leaf in self.leaves)
         self.output = Structure(treedef, graphdefs)
+        self._known = {id(variable): i for i, variable in enumerate(self.variables) if variable is not None}
         self.raws = [leaf._cell.raw if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
         if self.arguments is not None or self.output.roots:
             check_no_captives(walk, entered, out, name)
         if not structural:
-            _check_no_inputs(name, walk, self.variables)
-        self._known = {id(variable): i for i, variable in enumerate(self.variables) if variable is not None}
+            self._check_no_inputs(name, labels)
         has_attributes = any(variable is None for variable in self.variables)  # `in` would compare: variables may, too
         self._attributes = self._attribute_leaves() if structural and has_attributes else {}
         now = {position: self.raws[leaf] for leaf, position in self._attributes.items()}
@@ -62,6 +63,18 @@ class Left:
             now.get(position, entered.values[position]) if variable is None else variable._cell.raw
             for position, variable in enumerate(self.variables)
         ]
+
+    def _check_no_inputs(self, name: str, labels: Callable[[], Sequence[str]]) -> None:
+        for leaf in self.walk.leaves:
+            position = self.position_of(leaf)
+            if position is not None:
+                raise ArgumentError(
+                    f"{name} with graph_updates=False was asked to return an input variable",
+                    at=labels()[position],
+                    found=f"the {type(leaf).__name__} that was passed in",
+                    expected="new objects, or values",
+                    do="return variable.value" + _or_updates(name),
+                )
 
     def _add(self, root: Any) -> GraphDef:
         graphdef = self.walk.add(root)
@@ -113,19 +126,6 @@ class Left:
     def moved(self) -> HashableMapping[int, int]:
         """Outer index → new index, for the objects that were there before."""
         return HashableMapping(moved_indices(self.entered.index_ref, self.walk.refs))
-
-
-def _check_no_inputs(name: str, walk: Walk, variables: Sequence[Any]) -> None:
-    known = {id(variable) for variable in variables if variable is not None}
-    for leaf in walk.leaves:
-        if isinstance(leaf, Variable) and id(leaf) in known:
-            raise ArgumentError(
-                f"{name} with graph_updates=False was asked to return an input variable",
-                at=describe_place(leaf),
-                found=f"the {type(leaf).__name__} that was passed in",
-                expected="new objects, or values",
-                do="return variable.value" + _or_updates(name),
-            )
 
 
 def _or_updates(name: str) -> str:

@@ -6,6 +6,7 @@ settings of a thread, lead to which is not known here (``compat/door.py``).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -28,8 +29,8 @@ class Crossing(Protocol):
         """Has an attribute ``ever``: whether the answers can have changed at all since the process began."""
         ...
 
-    def check(self, roots: Any) -> None:
-        """Refuse objects that are not taken."""
+    def check(self, roots: Any, labels: Callable[[], Sequence[str]] | None = None) -> None:
+        """Refuse objects that are not taken; ``labels`` says what each is called, if it has a name."""
         ...
 
 
@@ -39,7 +40,7 @@ class _Structure:
     updates = is_usual = True
     touched = SimpleNamespace(ever=False)
 
-    def check(self, roots: Any) -> None: ...
+    def check(self, roots: Any, labels: Callable[[], Sequence[str]] | None = None) -> None: ...
 
 
 STRUCTURE: Crossing = _Structure()

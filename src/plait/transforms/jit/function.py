@@ -292,7 +292,7 @@ class JittedFunction:
     def gathered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gathered:
         """The arguments of a call, taken apart."""
         gathered = gather((args, kwargs))
-        self.crossing.check(gathered.roots)
+        self.crossing.check(gathered.roots, lambda: gathered.structure.labels(self.f)[0])
         return gathered
 
     def layout_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered) -> Layout | None:
