@@ -15,12 +15,11 @@ from ..errors import ArgumentError, MissingDependencyError
 from ..words import describe_type
 from .axis_names import read_axis_name
 from .call.arguments import positional, with_statics
-from .call.call import Call
+from .call.call import Call, prefixed_call, prefixes_of
 from .call.donating import Donating, donate
 from .call.functions import check_function, curried
 from .call.outcome import Outcome
 from .call.policy import STRUCTURE, Crossing
-from .call.prefixes import Prefix
 
 # What vmap says of an output that is batched under the axis None: its port, and its place there.
 _BATCHED = re.compile(r"out_axes\[0\]\[(\d+)\]\[(\d+)\].*got axis spec None but output was batched")
@@ -72,14 +71,12 @@ def vmap(
     check_function(f, "vmap")
     f, transform_metadata = read_axis_name(f, transform_metadata)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
-    _check_prefixes("vmap", in_axes, out_axes, crossing)
+    axes = {"in_axes": in_axes, "out_axes": out_axes}
+    prefixes_of("vmap", axes, crossing)  # refuses what fits no call
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = positional(f, args, kwargs)
-        ins = Prefix.of("vmap", "in_axes", in_axes, updates=crossing.updates)
-        outs = Prefix.of("vmap", "out_axes", out_axes, updates=crossing.updates)
-        call = Call("vmap", f, args, kwargs, ins=ins, outs=outs, crossing=crossing, axis_metadata=transform_metadata)
+        call = prefixed_call("vmap", f, args, kwargs, axes, crossing, axis_metadata=transform_metadata)
         check_axes(call, axis_size)
         outcomes: list[Outcome] = []
 
@@ -105,12 +102,6 @@ def vmap(
         return call.finish(outputs, outcome)
 
     return wrapper
-
-
-def _check_prefixes(name: str, in_axes: Any, out_axes: Any, crossing: Crossing) -> None:
-    """Refuse axes that fit no call, where they are given."""
-    Prefix.of(name, "in_axes", in_axes, updates=crossing.updates)
-    Prefix.of(name, "out_axes", out_axes, updates=crossing.updates)
 
 
 def explain_batched(error: ValueError, call: Call, outcome: Outcome) -> None:
@@ -188,7 +179,8 @@ def pmap(
         )
     f, transform_metadata = read_axis_name(f, transform_metadata)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
-    _check_prefixes("pmap", in_axes, out_axes, crossing)
+    axes = {"in_axes": in_axes, "out_axes": out_axes}
+    prefixes_of("pmap", axes, crossing)  # refuses what fits no call
     donated = _numbers(donate_argnums)
     options = {"axis_name": axis_name, "devices": devices, "backend": backend, "axis_size": axis_size}
     mapped_functions: dict[Any, Callable[..., Any]] = {}
@@ -197,9 +189,7 @@ def pmap(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = positional(f, args, kwargs)
         args = with_statics("pmap", args, static_broadcasted_argnums)
-        ins = Prefix.of("pmap", "in_axes", in_axes, updates=crossing.updates)
-        outs = Prefix.of("pmap", "out_axes", out_axes, updates=crossing.updates)
-        call = Call("pmap", f, args, kwargs, ins=ins, outs=outs, crossing=crossing, axis_metadata=transform_metadata)
+        call = prefixed_call("pmap", f, args, kwargs, axes, crossing, axis_metadata=transform_metadata)
         _check_devices(check_axes(call, axis_size), call, devices, backend)
         donating = donate(call, args, donated)
         if donating not in mapped_functions:  # JAX recompiles for another function, however equal

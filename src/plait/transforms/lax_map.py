@@ -16,12 +16,12 @@ from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import format_path
 from .batching import check_axes, vmap
-from .call.call import Call
+from .call.call import Call, prefixed_call
 from .call.functions import check_function
 from .call.loop_rules import Loop
 from .call.names import argument_names
 from .call.policy import STRUCTURE, Crossing
-from .call.prefixes import Carry, Prefix, StateAxes, is_graph_leaf, prefix
+from .call.prefixes import Carry, StateAxes, is_graph_leaf, prefix
 from .loops import scan_ports
 from .rng_splits import split_rngs
 
@@ -72,13 +72,13 @@ def lax_map(
     carried = jax.tree_util.tree_map(
         lambda leaf: Carry if is_graph_leaf(leaf) else None, operands, is_leaf=is_graph_leaf
     )
-    call = Call(
+    call = prefixed_call(
         "lax_map",
         f if batch_size is None else _batched(f, crossing),
         (xs, *operands),
-        ins=Prefix.of("lax_map", "xs and operands", (0, *carried), updates=crossing.updates),
-        outs=Prefix.of("lax_map", "the output", 0, updates=crossing.updates),
-        crossing=crossing,
+        {},
+        {"xs and operands": (0, *carried), "the output": 0},
+        crossing,
         axis_metadata={} if batch_size is None else None,  # a batch has the axis that all slices have
         loop=Loop("lax_map"),
     )

@@ -18,14 +18,13 @@ import numpy as np
 from ..errors import ArgumentError, ArgumentTypeError
 from .axis_names import read_axis_name
 from .batching import check_axes
-from .call.arguments import positional
 from .call.body import Body
-from .call.call import Call
+from .call.call import Call, prefixed_call, prefixes_of
 from .call.functions import check_function, curried
 from .call.loop_rules import Loop
 from .call.outcome import Outcome
 from .call.policy import STRUCTURE, Crossing
-from .call.prefixes import Carry, FilterMapping, Prefix
+from .call.prefixes import Carry, FilterMapping
 
 
 class _Index:
@@ -86,22 +85,12 @@ def scan(
     if in_axes is Carry:
         in_axes = (Carry,)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
-    carry_in, carry_out = _carry_positions(in_axes, out_axes)
+    axes = {"in_axes": in_axes, "out_axes": out_axes}
+    rules = Loop("scan", *_carry_positions(in_axes, out_axes))
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = positional(f, args, kwargs)
-        call = Call(
-            "scan",
-            f,
-            args,
-            kwargs,
-            ins=Prefix.of("scan", "in_axes", in_axes, updates=crossing.updates),
-            outs=Prefix.of("scan", "out_axes", out_axes, updates=crossing.updates),
-            crossing=crossing,
-            axis_metadata=transform_metadata,
-            loop=Loop("scan", carry_in, carry_out),
-        )
+        call = prefixed_call("scan", f, args, kwargs, axes, crossing, axis_metadata=transform_metadata, loop=rules)
         size = check_axes(call, length)
         if size is None:
             raise ArgumentError(
@@ -311,8 +300,7 @@ def fori_loop(
 
 
 def _loop_call(name: str, f: Any, args: tuple[Any, ...], kinds: Any, crossing: Crossing, output: Any = Carry) -> Call:
-    ins = Prefix.of(name, "the value", kinds, updates=crossing.updates)
-    outs = Prefix.of(name, "the result", output, updates=crossing.updates)
+    ins, outs = prefixes_of(name, {"the value": kinds, "the result": output}, crossing)
     rules = Loop(name, len(args) - 1 if output is Carry else None)
     return Call(name, f, args, ins=ins, outs=outs, crossing=crossing, loop=rules)
 

@@ -14,12 +14,10 @@ from jax.sharding import PartitionSpec
 from .._compat import varying_axes
 from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
-from .call.arguments import positional
-from .call.call import Call
+from .call.call import Call, prefixed_call
 from .call.functions import check_function, curried
 from .call.outcome import Outcome
 from .call.policy import STRUCTURE, Crossing
-from .call.prefixes import Prefix
 from .jit.shardings import leave_in_layout
 
 
@@ -68,13 +66,11 @@ def shard_map(
     """
     check_function(f, "shard_map")
     in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
+    options = {"in_specs": in_specs, "out_specs": out_specs}
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = positional(f, args, kwargs)
-        ins = Prefix.of("shard_map", "in_specs", in_specs, updates=crossing.updates)
-        outs = Prefix.of("shard_map", "out_specs", out_specs, updates=crossing.updates)
-        call = Call("shard_map", f, args, kwargs, ins=ins, outs=outs, crossing=crossing)
+        call = prefixed_call("shard_map", f, args, kwargs, options, crossing)
         sizes = dict((jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape)
         mapped = frozenset(axis_names) or frozenset(sizes)
         specs = tuple(_checked_spec(port, sizes, mapped) for port in call.ports)

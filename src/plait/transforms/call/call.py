@@ -33,6 +33,7 @@ from ...core.objects.named import Sentinel
 from ...core.tools.method_observers import is_observing
 from ...errors import ArgumentTypeError, StaticValueError
 from .aliasing import Treatment, check_aliasing
+from .arguments import positional
 from .body import Body, describe_address
 from .captures import captures_objects
 from .enter import Entered
@@ -207,6 +208,26 @@ class Call:
     def finish(self, outputs: Sequence[Sequence[Any]], outcome: Outcome) -> Any:
         """Write back what came out. Returns the output."""
         return write_back(outcome, self.gathered, outputs)
+
+
+def prefixes_of(name: str, options: Mapping[str, Any], crossing: Crossing) -> tuple[Prefix, ...]:
+    """The prefixes that a transform was given, by the names of its options."""
+    return tuple(Prefix.of(name, option, tree, updates=crossing.updates) for option, tree in options.items())
+
+
+def prefixed_call(
+    name: str,
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: Mapping[str, Any],
+    crossing: Crossing,
+    **rules: Any,
+) -> Call:
+    """The call of a function whose arguments have a prefix, and whose output has another: the two options."""
+    args, kwargs = positional(f, args, kwargs)
+    ins, outs = prefixes_of(name, options, crossing)
+    return Call(name, f, args, kwargs, ins=ins, outs=outs, crossing=crossing, **rules)
 
 
 def _objects_of_frame(variables: Mapping[str, Any]) -> tuple[bool, Sequence[Any]] | None:
