@@ -165,4 +165,6 @@ Dispatch.TestCase.settings = hypothesis.settings(
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )
-TestDispatch = pytest.mark.slow(Dispatch.TestCase)
+# A program may put an array where a variable was, and is told so.
+_ignored = pytest.mark.filterwarnings("ignore::plait.errors.ReplacedVariableWarning")
+TestDispatch = _ignored(pytest.mark.slow(Dispatch.TestCase))
