@@ -47,4 +47,4 @@ def test_who_reaches_a_line(line, tmp_path):
     file.write_text(SOURCE)
     wanted = LINES[line]
     found = reaching(REACHED, file, file.relative_to(tmp_path), line)
-    assert found == (wanted if wanted is EVERY else wanted | {"a process"})
+    assert found == (wanted if wanted is None else wanted | {"a process"})

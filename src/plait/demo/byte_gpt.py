@@ -148,7 +148,8 @@ def bits_per_byte(model: ByteGPT, text: np.ndarray) -> float:
     half = length // 2
     padded = np.concatenate([np.zeros(HISTORY, np.uint8), text])
     views = np.lib.stride_tricks.sliding_window_view(padded, HISTORY + length + 1)[::half]
-    total = sum(float(_sum_of_second_half(model, views[at : at + batch])) for at in range(0, len(views), batch))
+    batches = (jnp.asarray(views[at : at + batch]) for at in range(0, len(views), batch))
+    total = sum(float(_sum_of_second_half(model, each)) for each in batches)
     return total / (len(views) * (length - half)) / math.log(2)
 
 
@@ -176,6 +177,7 @@ def written(model: ByteGPT, prompt: bytes, *, count: int, temperature: float = 0
             new = min(len(text) - HISTORY, model.size.length // 2)
             decoder, room = view(model, decode=True, batch_size=1, max_length=model.size.length), model.size.length
         room -= new
-        following = _next_byte(decoder, text[None, -HISTORY - new :], jax.random.fold_in(key, number), temperature)
+        seen = jnp.asarray(text[None, -HISTORY - new :])
+        following = _next_byte(decoder, seen, jax.random.fold_in(key, number), temperature)
         text = np.append(text, np.uint8(following))
     return text[HISTORY:].tobytes()

@@ -522,10 +522,12 @@ def test_a_mode_that_is_set_later_is_obeyed():
     f(shared), f(shared)
     with plait.set_graph_mode(False), pytest.raises(plait.errors.GraphError):
         f(shared)
-    with plait.set_graph_updates(False), pytest.raises(ArgumentError):
-        f(shared)
-    f(shared)
-    assert m.w.value.tolist() == [7.0, 7.0]
+    grown = plait.jit(lambda m: setattr(m, "new", 1))
+    with plait.set_graph_updates(False):
+        f(shared), grown(shared)
+    assert not hasattr(shared, "new")
+    f(shared), grown(shared)
+    assert (m.w.value.tolist(), shared.new) == ([8.0, 8.0], 1)
 
 
 def test_an_array_that_was_donated_before_is_told_by_path():

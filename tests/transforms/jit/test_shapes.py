@@ -145,8 +145,6 @@ def test_what_eval_shape_refuses():
         plait.eval_shape(plait.Linear(2, 2, rngs=plait.Rngs(0)).__call__, SHAPE)
     with pytest.raises(ArgumentError, match=r"captured from outside"):
         plait.eval_shape(lambda: captured)
-    with pytest.raises(ArgumentError, match=r"eval_shape with graph_updates=False.*\n +at +"):
-        plait.eval_shape(lambda *a: 0, captured, captured.w, captured.w, graph_updates=False)
     with pytest.raises(ArgumentError, match="return an input variable"):
         plait.eval_shape(lambda a: a, captured, graph_updates=False)
     with pytest.raises(GraphError, match="tree mode"):
@@ -200,8 +198,8 @@ def test_static_arguments_of_a_jaxpr():
 def test_what_make_jaxpr_refuses():
     """X24, U32: as with graph_updates=False."""
     model = Node(w=plait.Param(jnp.ones(2)))
-    with pytest.raises(ArgumentError, match="make_jaxpr with graph_updates=False"):
-        plait.make_jaxpr(lambda a, b: 0)(model, model.w)
+    shared = plait.make_jaxpr(lambda a, b: a.w.value + b.value)(model, model.w)
+    assert len(shared.jaxpr.invars) == 1
     with pytest.raises(ArgumentError, match="return an input variable"):
         plait.make_jaxpr(lambda a: a)(model)
 
