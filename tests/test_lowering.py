@@ -48,3 +48,10 @@ def test_each_thread_has_its_own(make):
     thread.start()
     thread.join()
     assert found[0] is not found[1]
+
+
+def test_within_a_context_there_is_another():
+    """A module made in the context of one that is being made would become a part of it."""
+    outer = mlir.make_ir_context()
+    with outer:
+        assert mlir.make_ir_context() is not outer

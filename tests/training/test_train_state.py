@@ -138,7 +138,7 @@ def test_gradients_of_other_parameters_name_their_paths():
 
 
 def test_what_is_no_transformation_is_refused():
-    with pytest.raises(ArgumentTypeError, match=r"(?s)Training was given.*found +a float.*tx=optax\.adam"):
+    with pytest.raises(ArgumentTypeError, match=r"(?s)tx of Training is not.*found +a float.*tx=optax\.adam"):
         created(1e-3)
 
 

@@ -93,7 +93,7 @@ def test_e5_the_gradient_is_the_functions_own_if_it_has_one():
         ("_, 2", "neither fixed nor symbolic"),
         ("b, !", "input_polymorphic_shape does not fit"),
         ({"other": "b, 2"}, "structure of input_polymorphic_shape differs"),
-        (7, "no shape"),
+        (7, "not a shape"),
     ],
 )
 def test_e5_a_shape_that_does_not_fit_the_input_is_named(shape, message):

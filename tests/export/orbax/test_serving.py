@@ -52,8 +52,8 @@ def test_e16_a_method_that_is_not_there_is_named_with_those_that_are(key):
         ({"signature_key": "a", "postprocessors": abs}, TypeError, "postprocessors"),
         ({"signature_key": "a", "obm_kwargs": {"x": 1}}, ValueError, "obm_kwargs"),
         ({"signature_key": "a", "input_signature": SPEC}, TypeError, "one entry for each positional input"),
-        ({"signature_key": "a", "input_signature": [(None, 2)]}, TypeError, "no spec"),
-        ({"signature_key": "a", "input_signature": ["x"]}, TypeError, "no spec"),
+        ({"signature_key": "a", "input_signature": [(None, 2)]}, TypeError, "not a spec"),
+        ({"signature_key": "a", "input_signature": ["x"]}, TypeError, "not a spec"),
     ],
 )
 def test_e15_wrong_fields_are_named(arguments, kind, message):
