@@ -211,6 +211,7 @@ def test_the_command_takes_its_options(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_small_model_beats_the_compressors(tmp_path):
     """What the demo is for; minutes on two cores."""
