@@ -114,6 +114,20 @@ def test_an_interruption_ends_all(request_to_end, tmp_path):
     assert [pid for pid in os.listdir(tmp_path) if is_running(pid)] == []
 
 
+def test_one_that_was_killed_is_told_before_those_that_lost_it(tmp_path, launched):
+    """On a busy machine the system may take longer to end it than the others take to fail."""
+    program = (
+        "import os, signal, sys, time\n"
+        f"flag = {str(tmp_path / 'flag')!r}\n"
+        "if os.environ['JAX_PROCESS_ID'] == '0':\n    open(flag, 'w').close(); sys.exit(1)\n"
+        "while not os.path.exists(flag):\n    time.sleep(0.001)\n"
+        "time.sleep(0.05); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    status, _, errors = launched(program)
+    assert status == 128 + signal.SIGKILL
+    assert "process 1 of 2 was killed by signal 9" in errors
+
+
 def test_processes_that_are_asked_to_end_have_time_to_save(tmp_path):
     """More than a process has whose sibling has failed, and no more than ``--grace``."""
     program = (

@@ -26,6 +26,7 @@ from .partitioning.processes import ADDRESS, COUNT, NUMBER
 # Seconds for a process to exit after another has failed. Its run is lost, so it has nothing to save.
 PATIENCE = 5.0
 GRACE = 30.0
+MOMENT = 0.25
 # From the threads: the number of a process that has exited, or the error of forwarding its output.
 _News: TypeAlias = "queue.SimpleQueue[int | OSError]"
 _DEVICES = "--xla_force_host_platform_device_count"
@@ -169,9 +170,20 @@ def _wait(started: Sequence[subprocess.Popen[bytes]], news: _News, requests: Seq
         if isinstance(ended, OSError):
             raise ended
         if started[ended].returncode:
-            return ended
+            return _cause(ended, started, news)
         running -= 1
     return None
+
+
+def _cause(ended: int, started: Sequence[subprocess.Popen[bytes]], news: _News) -> int:
+    """The process that failed first: one that was killed may be noticed after those that lost it."""
+    deadline = time.monotonic() + MOMENT
+    while started[ended].returncode != -signal.SIGKILL and (left := deadline - time.monotonic()) > 0:
+        with suppress(queue.Empty):
+            other = news.get(timeout=left)
+            if isinstance(other, int) and started[other].returncode == -signal.SIGKILL:
+                return other
+    return ended
 
 
 def _say_who_failed(number: int, code: int, processes: int) -> None:

@@ -224,7 +224,7 @@ KNOWN: tuple[Row, ...] = (
             "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))",
             "def body(i, m):\n    del m.a\n    return m", "nnx.fori_loop(0, 2, body, m)",
         ),
-        found_in_flax="generator raised StopIteration", found_in_plait="the structure of what iterations hand on",
+        found_in_flax="generator raised StopIteration|'NodeRef' object has no attribute", found_in_plait="the structure of what iterations hand on",
     ),
     Row(
         "structure changed in cached_partial",
@@ -236,6 +236,14 @@ KNOWN: tuple[Row, ...] = (
             "def f(m):\n    m.b = 1", ("nnx.cached_partial(nnx.jit(f), m)()", "m"),
         ),
         found_in_flax="was mutated inside the transformation", found_in_plait=NO_ERROR,
+    ),
+    Row(
+        "operators that a value lacks",
+        "an operator of a variable whose value has no such operator, as `v % 2` of a dict", "`AttributeError`", "`TypeError`, as for the value itself",
+        reason="the error is the one that Python gives for the value, so that the same `except` catches both",
+        says="documented",
+        example=program("known", "v = nnx.Variable({'a': jnp.ones(2)})", "r = v % 2"),
+        found_in_flax="^AttributeError .*object has no attribute '__", found_in_plait="^TypeError .*unsupported operand",
     ),
     Row(
         "operators of variables",
