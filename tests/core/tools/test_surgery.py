@@ -131,6 +131,14 @@ def test_an_immutable_root_is_refused():
         plait.select((plait.Param(1.0), 3), "[1]").set(4)
 
 
+def test_a_value_that_is_refused_leaves_the_others_as_they_were():
+    """Also a variable that stands before it."""
+    model = (plait.Param(1.0), 3)
+    with pytest.raises(GraphError, match="root is an immutable tuple"):
+        plait.select(model, "[*]").map(lambda path, value: value + 1)
+    assert model[0].get_value() == 1.0
+
+
 def test_a_shared_part_is_replaced_everywhere_once():
     shared = plait.Linear(2, 2, rngs=plait.Rngs(0))
     model = Node(a=shared, b=[shared], c=plait.Dict(d=shared), e=plait.List([shared]))

@@ -9,7 +9,6 @@ from ...errors import GraphError
 from ...paths import Path
 from ..objects.nodes import GRAPH_REGISTRY, Kind, pytree_impl
 from ..objects.pytree import Pytree
-from ..objects.variables import Variable
 from ..objects.visit import Place, has_identity, visit
 
 
@@ -32,13 +31,6 @@ class Part:
             for owner, key in self.places:
                 owner.put_child(key, value)
         return Part(value, self.places, self.paths)
-
-    def set(self, value: Any) -> Part:
-        """The value of a variable, which stays where it is; of anything else the same as ``put``."""
-        if not isinstance(self.value, Variable):
-            return self.put(value)
-        self.value.set_value(value)
-        return self
 
     def put_child(self, key: Any, value: Any) -> None:
         node: Any = self.node

@@ -190,7 +190,12 @@ class Selection:
 
         old = [part.get_value() if isinstance(part, Variable) else part for _, part in self]
         new = [function(path, value) for path, value in zip(self.paths, old, strict=True)]
-        parts = [part.set(value) for part, value in zip(self._parts, new, strict=True)]
+        pairs = [*zip(self._parts, new, strict=True)]
+        # What may be refused comes first; a variable stays where it is.
+        parts = [part if isinstance(part.value, Variable) else part.put(value) for part, value in pairs]
+        for part, value in pairs:
+            if isinstance(part.value, Variable):
+                part.value.set_value(value)
         return Selection(self._model, parts)
 
     def freeze(self) -> Selection:
