@@ -19,11 +19,10 @@ from ..core.functional.split import split
 from ..core.objects.filters import to_predicate
 from ..core.objects.module import Module
 from ..core.objects.nodes import check_node
-from ..core.objects.pure_dicts import to_pure_dict
+from ..core.objects.pure_dicts import plain_value, to_pure_dict, with_value
 from ..core.objects.rngs import RngState, RngStream
-from ..core.objects.state import FlatState, State, to_flat_state
+from ..core.objects.state import State, from_flat_state, to_flat_state
 from ..core.objects.variable_kinds import Param
-from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
 from ..core.tools.path_patterns import PathPattern
 from ..dependencies import require
@@ -153,7 +152,7 @@ def numpyro_state(name: str, module: Module, values: Mapping[str, Any]) -> State
             expected=f"{name}$params, {name}$state, or {name}/ with the path of a parameter",
             do="give the name that the model was declared by",
         )
-    return _state((path, _with_value(flat[path], value)) for path, value in found.items())
+    return from_flat_state((path, with_value(flat[path], value)) for path, value in found.items())
 
 
 def _declared(name: str, module: Module, wrt: FilterLiteral, priors: Mapping[Path, Any]) -> _Declared:
@@ -169,8 +168,8 @@ def _declared(name: str, module: Module, wrt: FilterLiteral, priors: Mapping[Pat
     kept = dict(to_flat_state(rest))
     holder = numpyro.mutable(f"{name}$state", {"state": _nested(kept)}) if kept else {"state": {}}
     held = {path: _at(holder["state"], path)[1] for path in kept}
-    leaves = [(path, _with_value({**flat, **kept}[path], value)) for path, value in (values | held).items()]
-    own = merge(graphdef, _state(leaves), streams)
+    leaves = [(path, with_value({**flat, **kept}[path], value)) for path, value in (values | held).items()]
+    own = merge(graphdef, from_flat_state(leaves), streams)
     if len(streams):
         _begin_anew(own, numpyro.prng_key())
 
@@ -220,7 +219,7 @@ def _begin_anew(module: Any, key: Any) -> None:
 
 def _prior_of(dist: Any, prior: Any, path: Path, leaf: Any) -> Any:
     """The distribution of one parameter, with its shape; ``None`` where a mapping has none."""
-    shape = tuple(jax.numpy.shape(_raw(leaf)))
+    shape = tuple(jax.numpy.shape(plain_value(leaf)))
     found: Any
     if isinstance(prior, Mapping):
         matching = (value for key, value in prior.items() if _predicate(key)(path, leaf))
@@ -253,21 +252,9 @@ def _predicate(key: Any) -> Callable[[Path, Any], bool]:
     return PathPattern(key) if isinstance(key, str) else to_predicate(key)
 
 
-def _raw(leaf: Any) -> Any:
-    return leaf.get_raw_value() if isinstance(leaf, Variable) else leaf
-
-
-def _with_value(leaf: Any, value: Any) -> Any:
-    return leaf.replace(value) if isinstance(leaf, Variable) else value
-
-
-def _state(leaves: Any) -> State:
-    return FlatState(leaves, sort=True).to_nested_state()
-
-
 def _nested(leaves: Mapping[Path, Any]) -> Any:
     """Values by their paths as nested dictionaries, which are what NumPyro's sites hold."""
-    return to_pure_dict(_state(leaves.items()))
+    return to_pure_dict(from_flat_state(leaves.items()))
 
 
 def _at(tree: Any, path: Path) -> tuple[bool, Any]:

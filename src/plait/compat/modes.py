@@ -90,14 +90,10 @@ def graph_updates_mode(graph_updates: bool | None = None) -> bool:
     return _modes.graph_updates if graph_updates is None else graph_updates
 
 
-def check_mode(node: Any, graph: bool | None) -> None:
-    """Refuse a graph where tree mode is in force.
-
-    Raises:
-        GraphError: see ``check_tree``.
-    """
+def check_mode(node: Any, graph: bool | None, labels: Callable[[], Sequence[str]] | None = None) -> None:
+    """Refuse a graph where tree mode is in force; arguments and errors are those of ``check_tree``."""
     if not graph_mode(graph):
-        check_tree(node)
+        check_tree(node, labels)
 
 
 def check_tree(node: Any, labels: Callable[[], Sequence[str]] | None = None) -> None:
@@ -165,8 +161,7 @@ class Crossing:
         Raises:
             GraphError: an object is reached by two paths (both are named), or a class says ``pytree=False``.
         """
-        if not graph_mode(self.graph):
-            check_tree(roots, labels)
+        check_mode(roots, self.graph, labels)
 
 
 _USUAL = Crossing()

@@ -25,7 +25,7 @@ from ..checkpoint.keep import Keep
 from ..core.functional.split import state
 from ..core.objects.rngs import Rngs
 from ..core.objects.variable_kinds import Param
-from ..errors import ArgumentError, CheckpointError, MissingDependencyError
+from ..errors import MissingDependencyError
 from ..training.batches import Batches
 from ..training.ema import EMA
 from ..training.loggers import JsonLines
@@ -36,10 +36,10 @@ from .byte_gpt import HISTORY, SIZES, ByteGPT, bits_per_byte, train_step, writte
 from .compression import ngram_bits, xz_bits
 from .corpus import Corpus, load_corpus, windows
 from .figures import BITS, save_bits
-from .runs import METRICS
+from .runs import CHECKPOINTS, METRICS, not_writable, other_options
 from .table import print_table
 
-CHECKPOINTS, OPTIONS, SAMPLE = "checkpoints", "options.json", "sample.txt"
+OPTIONS, SAMPLE = "options.json", "sample.txt"
 WARM_UP = 50  # steps
 EMA_DECAY = 0.95
 GLANCE = 1 << 15  # bytes of the held-out text that an evaluation during training looks at
@@ -135,30 +135,27 @@ def _prepare(options: Options) -> None:
     place = options.output / OPTIONS
     try:
         options.output.mkdir(parents=True, exist_ok=True)
-        before = json.loads(place.read_text(encoding="utf-8")) if place.exists() else None
+        before = _stored_options(place)
         if options.resume and before not in (None, kept):
-            raise CheckpointError(
-                "the checkpoints belong to a run with other options",
-                at=str(options.output),
-                found=_flags(before),
-                expected=_flags(kept),
-                do=f"resume with {_flags(before)}, or leave out --resume to start from the beginning",
-            )
+            raise other_options(options.output, before, kept)
         if not options.resume:
             for name in (METRICS, SAMPLE, BITS):
                 (options.output / name).unlink(missing_ok=True)
             shutil.rmtree(options.output / CHECKPOINTS, ignore_errors=True)
         write_whole(place, json.dumps(kept).encode())
-    except (OSError, ValueError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise ArgumentError(
-            "the output folder cannot be used",
-            at=str(options.output),
-            found=str(error),
-            expected="a folder in which files may be made",
-            do="choose another one: --output FOLDER",
-        ) from error
+    except OSError as error:
+        raise not_writable(options.output, error) from error
+
+
+def _stored_options(place: Path) -> dict[str, Any] | None:
+    """The options of the run in the folder: ``None`` where there is no run, no options where their file is damaged."""
+    try:
+        found = json.loads(place.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _train(learner: Learner, corpus: Corpus, options: Options) -> Fitted:

@@ -76,13 +76,7 @@ class Run:
     def _check_options(self, place: Path, metrics: Mapping[str, Any]) -> None:
         stored = {name: metrics.get(name) for name in self.options}
         if stored != self.options or "epoch" not in metrics:
-            raise CheckpointError(
-                "the checkpoint belongs to a run with other options",
-                at=str(place),
-                found=_flags(stored),
-                expected=_flags(self.options),
-                do=f"resume with {_flags(stored)}, or omit --resume to start from the beginning",
-            )
+            raise other_options(place, stored, self.options)
 
     def start(self, epochs: int) -> None:
         """Prepare the folder for the epochs after the first ``epochs``: remove later ones of an earlier run.
@@ -101,13 +95,7 @@ class Run:
                 shutil.rmtree(place, ignore_errors=True)
             self._write_rows()
         except OSError as error:
-            raise ArgumentError(
-                "the output folder is not writable",
-                at=str(self.folder),
-                found=error.strerror or str(error),
-                expected="a folder with write permission",
-                do="choose another one: --output FOLDER",
-            ) from error
+            raise not_writable(self.folder, error) from error
 
     def end_epoch(self, row: Mapping[str, Any], objects: Any) -> None:
         """Write the line of an epoch and its checkpoint."""
@@ -137,5 +125,29 @@ def _read_rows(file: Path) -> list[dict[str, Any]]:
     return [row for row in rows if isinstance(row, dict) and "epoch" in row]
 
 
+def other_options(place: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> CheckpointError:
+    """The error for a run that resumes with options that differ from those it began with."""
+    return CheckpointError(
+        "the checkpoint belongs to a run with other options",
+        at=str(place),
+        found=_flags(stored),
+        expected=_flags(wanted),
+        do=f"resume with {_flags(stored)}, or omit --resume to start from the beginning",
+    )
+
+
+def not_writable(folder: Path, error: OSError) -> ArgumentError:
+    """The error for an output folder in which no file can be made."""
+    return ArgumentError(
+        "the output folder is not writable",
+        at=str(folder),
+        found=error.strerror or str(error),
+        expected="a folder with write permission",
+        do="choose another one: --output FOLDER",
+    )
+
+
 def _flags(options: Mapping[str, Any]) -> str:
-    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
+    """Options as they are written in a command; a switch that is off is not there."""
+    texts = ((f"--{name.replace('_', '-')}", value) for name, value in options.items() if value is not False)
+    return " ".join(flag if value is True else f"{flag} {value}" for flag, value in texts) or "no options"

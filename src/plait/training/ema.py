@@ -11,6 +11,7 @@ from ..core.graph.flatten import Walk, path_of
 from ..core.graph.unflatten import Builder
 from ..core.objects.filters import to_predicate
 from ..core.objects.nodes import check_node
+from ..core.objects.pure_dicts import plain_value
 from ..core.objects.pytree import Pytree, copied_buffers
 from ..core.objects.state import FlatState, from_flat_state, to_flat_state
 from ..core.objects.trace_guard import check_trace
@@ -65,7 +66,7 @@ class EMA(Pytree):
                     do="select the variables: EMA(model, decay, only=plait.Param)",
                 )
             # A copy: a jitted step may donate the buffers of the model.
-            copies.append((path, leaf.copy(jax.tree.map(copied_buffers, _raw(leaf)))))
+            copies.append((path, leaf.copy(jax.tree.map(copied_buffers, plain_value(leaf)))))
         self.params = from_flat_state(FlatState(copies, sort=True))
 
     def update(self, updates: Any) -> None:
@@ -78,11 +79,11 @@ class EMA(Pytree):
             ArgumentError: an averaged variable is missing, or has another shape. Then no average changes.
         """
         averages = dict(to_flat_state(self.params))
-        values = {path: _raw(leaf) for path, leaf in _selected(updates, ...).items() if path in averages}
+        values = {path: plain_value(leaf) for path, leaf in _selected(updates, ...).items() if path in averages}
         for path, average in averages.items():
             check_trace(average._cell.trace, average, "change the value of")
             found = jax.tree.map(jnp.shape, values[path]) if path in values else "nothing"
-            expected = jax.tree.map(jnp.shape, _raw(average))
+            expected = jax.tree.map(jnp.shape, plain_value(average))
             if found != expected:
                 raise ArgumentError(
                     "the values do not fit the averages",
@@ -92,7 +93,7 @@ class EMA(Pytree):
                     do="update with the model that the EMA was made from, or make a new EMA",
                 )
         for path, average in averages.items():
-            average.set_raw_value(jax.tree.map(self._moved, _raw(average), values[path]))
+            average.set_raw_value(jax.tree.map(self._moved, plain_value(average), values[path]))
 
     def _moved(self, average: Any, value: Any) -> Any:
         if not jnp.issubdtype(average.dtype, jnp.inexact):
@@ -136,10 +137,3 @@ def _selected(node: Any, only: FilterLiteral) -> dict[Path, Any]:
     walk.add(node)
     leaves = ((path_of(link), leaf) for link, leaf in zip(walk.links, walk.leaves, strict=True))
     return {path: leaf for path, leaf in leaves if predicate(path, leaf)}
-
-
-def _raw(leaf: Any) -> Any:
-    if not isinstance(leaf, Variable):
-        return leaf
-    value = leaf.get_raw_value()
-    return value[...] if leaf.get_metadata("ref") else value

@@ -15,13 +15,14 @@ import jax.numpy as jnp
 from ..core.functional.traversal import iter_graph
 from ..core.functional.update import update as write_state
 from ..core.objects.nodes import Kind, kind_of
+from ..core.objects.pure_dicts import plain_value
 from ..core.objects.pytree import Pytree
 from ..core.objects.state import from_flat_state
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError
 from ..paths import Path
 from ..typing import Array
-from .optimizer import ModelAndOptimizer, Optimizer, raw_value, write_raw
+from .optimizer import ModelAndOptimizer, Optimizer
 
 
 class LossScaleState(Variable[Any]):
@@ -123,11 +124,11 @@ class DynamicLossScale(Pytree):
             optimizer.update(model, usable, **kwargs)
         arrays = {}
         for path, leaf in _leaves([model, optimizer]).items():
-            old, new = before.get(path), _raw(leaf)
+            old, new = before.get(path), plain_value(leaf)
             if path in before and new is not old:
                 kept = jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
                 if isinstance(leaf, Variable):
-                    write_raw(leaf, kept)
+                    leaf.set_raw_value(kept)
                 else:
                     arrays[path] = kept
         if arrays:
@@ -154,9 +155,5 @@ def _leaves(node: Any) -> dict[Path, Any]:
     return {path: leaf for path, leaf in found if isinstance(leaf, Variable) or kind_of(leaf) is Kind.ARRAY}
 
 
-def _raw(leaf: Any) -> Any:
-    return raw_value(leaf) if isinstance(leaf, Variable) else leaf
-
-
 def _values(node: Any) -> dict[Path, Any]:
-    return {path: _raw(leaf) for path, leaf in _leaves(node).items()}
+    return {path: plain_value(leaf) for path, leaf in _leaves(node).items()}

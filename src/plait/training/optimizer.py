@@ -21,6 +21,7 @@ from ..core.graph.flatten import Walk, path_of
 from ..core.graph.locate import describe_place
 from ..core.objects.filters import to_predicate
 from ..core.objects.nodes import Kind, check_node, jax_to_nnx_path, kind_of
+from ..core.objects.pure_dicts import plain_value
 from ..core.objects.pytree import Pytree, copied_buffers
 from ..core.objects.state import FlatState, State, from_flat_state, to_flat_state, tracked
 from ..core.objects.trace_guard import check_trace
@@ -124,7 +125,7 @@ class Optimizer(Pytree, Generic[M]):
                 so="so no update will change the model",
                 do="select variables that the model has, such as wrt=plait.Param",
             )
-        values = {path: _raw(leaf) for path, leaf in selected.items()}
+        values = {path: plain_value(leaf) for path, leaf in selected.items()}
         self.opt_state = to_opt_state(_unshared(tx.init(_nested(values)), values), selected)
 
     def update(self, model: Any, grads: Any = _MISSING, /, **kwargs: Any) -> Any:
@@ -156,11 +157,11 @@ class Optimizer(Pytree, Generic[M]):
             )
         selected = _selected(model, self.wrt)
         _check_order(model, grads, selected)
-        values = {path: _raw(leaf) for path, leaf in selected.items()}
+        values = {path: plain_value(leaf) for path, leaf in selected.items()}
         extra = {name: _raw_extra(value, values) for name, value in kwargs.items()}
         params, gradients = _nested(values), _nested(_matching_gradients(model, values, grads, self.wrt))
         old, structure = jax.tree.flatten(self.opt_state, is_leaf=_is_variable)
-        raw_state = structure.unflatten([raw_value(leaf) if _is_variable(leaf) else leaf for leaf in old])
+        raw_state = structure.unflatten([plain_value(leaf) for leaf in old])
 
         try:
             updates, new_state = self.tx.update(gradients, raw_state, params, **extra)
@@ -179,13 +180,13 @@ class Optimizer(Pytree, Generic[M]):
         arrays = {}
         for path, leaf in selected.items():
             if _is_variable(leaf):
-                write_raw(leaf, _kept_in_place(leaf, new_values[path]))
+                leaf.set_raw_value(_kept_in_place(leaf, new_values[path]))
             else:
                 arrays[path] = new_values[path]
         if arrays:
             write_state(model, from_flat_state(arrays))
         self._write_state(old, structure, new_state, selected)
-        write_raw(self.step, step)
+        self.step.set_raw_value(step)
         return updates
 
     def _explain_other_model(self, selected: Mapping[Path, Any], error: Exception) -> None:
@@ -203,7 +204,7 @@ class Optimizer(Pytree, Generic[M]):
                 known.setdefault(end, []).append(shape)
         new = [path for path, leaf in selected.items() if mirrored and path not in known and _is_variable(leaf)]
         gone = [path for path in mirrored if not ends[path] & selected.keys()]
-        changed = [path for path in known if _is_of_another_shape(raw_value(selected[path]), known[path])]
+        changed = [path for path in known if _is_of_another_shape(plain_value(selected[path]), known[path])]
         if new or gone or changed:
             counts = {"new": len(new), "of another shape": len(changed), "that the model lacks": len(gone)}
             raise OptimizerError(
@@ -229,7 +230,7 @@ class Optimizer(Pytree, Generic[M]):
             return
         if all(map(_is_variable, old)):
             for variable, value in zip(old, leaves, strict=True):
-                write_raw(variable, value)
+                variable.set_raw_value(value)
         else:
             self.opt_state = to_opt_state(new, selected)
 
@@ -247,7 +248,7 @@ class Optimizer(Pytree, Generic[M]):
 def _mirrored_shapes(opt_state: Any) -> dict[Path, Any]:
     """The shapes of the state's variables that mirror the model's, by path."""
     return {
-        jax_to_nnx_path(path): jnp.shape(raw_value(leaf))
+        jax_to_nnx_path(path): jnp.shape(plain_value(leaf))
         for path, leaf in jax.tree_util.tree_flatten_with_path(opt_state, is_leaf=_is_variable)[0]
         if isinstance(leaf, OptVariable)
     }
@@ -372,7 +373,7 @@ def _mirror(value: Any, variable: Variable[Any]) -> OptVariable[Any]:
     metadata = {**variable.get_metadata(), "ref": False}
     if "optimizer_sharding" in metadata:
         metadata["out_sharding"] = metadata.pop("optimizer_sharding")
-    elif "out_sharding" in metadata and jnp.ndim(value) != jnp.ndim(raw_value(variable)):
+    elif "out_sharding" in metadata and jnp.ndim(value) != jnp.ndim(plain_value(variable)):
         metadata["out_sharding"] = None  # a factored or summed value, whose axes are not those of the variable
     mirror = OptVariable.from_metadata(value, metadata)
     mirror.set_raw_value(_placed(mirror, value))
@@ -395,22 +396,6 @@ def _kept_in_place(variable: Variable[Any], value: Any) -> Any:
 
 def _is_variable(node: Any) -> bool:
     return isinstance(node, Variable)
-
-
-def raw_value(variable: Variable[Any]) -> Any:
-    value = variable.get_raw_value()
-    return value[...] if variable.get_metadata("ref") else value
-
-
-def write_raw(variable: Variable[Any], value: Any) -> None:
-    if variable.get_metadata("ref"):
-        variable.get_raw_value()[...] = value
-    else:
-        variable.set_raw_value(value)
-
-
-def _raw(leaf: Any) -> Any:
-    return raw_value(leaf) if _is_variable(leaf) else leaf
 
 
 def _raw_extra(extra: Any, values: Mapping[Path, Any]) -> Any:
@@ -506,7 +491,7 @@ def _gradients_by_path(grads: Any) -> dict[Path, Any]:
     else:
         grads = grads.state if isinstance(grads, GraphState) else grads
         flat = to_flat_state(grads if isinstance(grads, State) else state(grads))
-    return {path: raw_value(leaf) if _is_variable(leaf) else leaf for path, leaf in flat}
+    return {path: plain_value(leaf) for path, leaf in flat}
 
 
 def _shapes(value: Any) -> Any:

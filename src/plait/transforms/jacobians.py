@@ -130,6 +130,7 @@ def hessian(
     return _lift("hessian", jax.jacfwd, once, argnums, has_aux, crossing, holomorphic=holomorphic)
 
 
+@curried
 def hvp(
     f: Any = None,
     /,
@@ -165,8 +166,6 @@ def hvp(
         >>> plait.hvp(loss, (model, jnp.array([[1.0, 3.0]])), along_bias)["kernel"][...].tolist()
         [[2.0], [6.0]]
     """
-    if f is None:
-        return functools.partial(hvp, argnums=argnums, has_aux=has_aux, crossing=crossing)
     check_function(f, "hvp")
     chosen = Chosen.of("hvp", argnums)
     check = functools.partial(check_scalar, "hvp", has_aux)

@@ -105,14 +105,14 @@ class _Part:
             raise AttributeError(f"{type(self).__name__}.{name} cannot be assigned: graphdefs are immutable")
         object.__setattr__(self, name, value)
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, other: Any) -> bool:
         if self is other:
             return True
         if type(self) is not type(other):
             return NotImplemented
-        if self._key is not None or other._key is not None:  # type: ignore[attr-defined]
+        if self._key is not None or other._key is not None:
             return False  # an interned part is equal to itself alone
-        return all(map(operator.eq, _contents(self), _contents(other)))  # type: ignore[arg-type]
+        return all(map(operator.eq, _contents(self), _contents(other)))
 
     def __hash__(self) -> int:
         return object.__hash__(self) if self._key is not None else hash(tuple(_contents(self)))

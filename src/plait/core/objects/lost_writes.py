@@ -71,7 +71,7 @@ class UnreadCell(Cell):
     __slots__ = ()
 
     @property
-    def raw(self) -> Any:  # type: ignore[override]
+    def raw(self) -> Any:
         self.__class__ = Cell  # pyright: ignore[reportAttributeAccessIssue]
         _WRITTEN.pop(id(self), None)
         return self.raw

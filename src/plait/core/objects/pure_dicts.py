@@ -28,6 +28,11 @@ def to_pure_dict(state: Mapping[Any, Any], /, extract_fn: Callable[[Any], Any] |
     return from_flat_state((path, extract(leaf)) for path, leaf in to_flat_state(state))._mapping
 
 
+def with_value(leaf: Any, value: Any) -> Any:
+    """A copy of a variable with another value; in the place of anything else, the value."""
+    return leaf.replace(value) if isinstance(leaf, Variable) else value
+
+
 def plain_value(leaf: Any) -> Any:
     """The raw value of a leaf; what a reference holds, and not the reference."""
     return read(leaf.get_raw_value() if isinstance(leaf, Variable) else leaf)
@@ -51,10 +56,7 @@ def replace_by_pure_dict(
         2.0
     """
 
-    def replace(leaf: Any, value: Any) -> Any:
-        return leaf.replace(value) if isinstance(leaf, Variable) else value
-
-    replace_fn = replace_fn or replace
+    replace_fn = replace_fn or with_value
     known = dict(to_flat_state(state))
     by_text = {tuple(map(str, path)): path for path in known}
     new = {}

@@ -19,9 +19,9 @@ import numpy as np
 from ...core.functional.merge import merge
 from ...core.functional.split import split
 from ...core.objects.filters import to_predicate
+from ...core.objects.pure_dicts import plain_value, with_value
 from ...core.objects.pytree import Pytree
 from ...core.objects.state import FlatState, from_flat_state, to_flat_state
-from ...core.objects.variables import Variable
 from ...core.tools.layer_scopes import layer_scopes
 from ...errors import ArgumentError, ArgumentTypeError, ExportError
 from ...paths import Path, describe_path
@@ -120,8 +120,8 @@ def _program_of_module(
     is_state, may_change = to_predicate(state), to_predicate((state, frozen))
     leaves = dict(flat)
     carried = {path: _state_name(path) for path, leaf in leaves.items() if is_state(path, leaf)}
-    keys = {path: jax.random.key_impl(_value(leaf)) for path, leaf in leaves.items() if _is_key(_value(leaf))}
-    values = {path: _numbers(_value(leaf)) for path, leaf in leaves.items()}
+    keys = {path: jax.random.key_impl(plain_value(leaf)) for path, leaf in leaves.items() if _is_key(plain_value(leaf))}
+    values = {path: _numbers(plain_value(leaf)) for path, leaf in leaves.items()}
     for path, value in values.items():
         check_numbers(value, describe_path(path))
     first = {name: np.asarray(values[path]) for path, name in carried.items()}
@@ -137,12 +137,12 @@ def _program_of_module(
         for path in leaves:
             raw: Any = xs[carried[path]] if path in carried else weights.get(names[path], tree.get(path))
             given[path] = jax.random.wrap_key_data(raw, impl=keys[path]) if path in keys else raw
-        pairs = [(path, _with_value(leaf, given[path])) for path, leaf in leaves.items()]
+        pairs = [(path, with_value(leaf, given[path])) for path, leaf in leaves.items()]
         inner = merge(graphdef, from_flat_state(FlatState(pairs, sort=False)))
         with layer_scopes(inner):
             args, kwargs = arguments_of(xs)
             outputs = named_outputs(getattr(inner, method)(*args, **kwargs))
-        after = {path: _value(leaf) for path, leaf in to_flat_state(split(inner)[1])}
+        after = {path: plain_value(leaf) for path, leaf in to_flat_state(split(inner)[1])}
         changed = [path for path in leaves if after.get(path) is not given[path]]
         _check_changes([path for path in changed if not may_change(path, leaves[path])], leaves)
         _check_names([*(("an output", name) for name in outputs), *states])
@@ -151,15 +151,6 @@ def _program_of_module(
     weights = named_weights({names[path]: value for path, value in tree.items()})
     carried_specs = tuple(InputSpec(array.shape, array.dtype, name) for name, array in first.items())
     return Program(call, weights, (*specs, *carried_specs), first, frozenset(weights))
-
-
-def _value(leaf: Any) -> Any:
-    value = leaf.get_raw_value() if isinstance(leaf, Variable) else leaf
-    return value[...] if isinstance(leaf, Variable) and leaf.get_metadata("ref") else value
-
-
-def _with_value(leaf: Any, value: Any) -> Any:
-    return leaf.replace(value) if isinstance(leaf, Variable) else value
 
 
 def _is_key(value: Any) -> bool:
