@@ -104,6 +104,17 @@ KNOWN: tuple[Row, ...] = (
         found_in_flax="Cannot mutate .* from a different trace level", found_in_plait=NO_ERROR, text=r"nnx\.(merge|call)\(",
     ),
     Row(
+        "calls on states",
+        "`call((graphdef, state))`", "writes into the variables of the given state", "leaves the given state as it was; the new state is returned",
+        reason="a function of a state that returns a new one leaves the old one as it was",
+        says="documented",
+        example=program(
+            "known", "graphdef, s = nnx.split(nnx.Dropout(0.5, rngs=nnx.Rngs(0)))",
+            ("y = nnx.call((graphdef, s))(jnp.ones(2))", "s"),
+        ),
+        kinds=("value",), found_in_flax="array", text=r"nnx\.call\(",
+    ),
+    Row(
         "EMA of keys",
         "`EMA` of a model with random streams, without `only=`", "an error in `update`: keys cannot be multiplied", "averages floating-point values; keeps the latest of keys and counters",
         reason="a model with dropout can be averaged as it is",
@@ -112,6 +123,27 @@ KNOWN: tuple[Row, ...] = (
             "known", "m = nnx.Dropout(0.5, rngs=nnx.Rngs(0))", "ema = nnx.EMA(m, decay=0.5)", ("ema.update(m)", "ema")
         ),
         found_in_flax="multiply does not accept dtypes .*key", found_in_plait=NO_ERROR, step=r"\.update\(",
+    ),
+    Row(
+        "EMA of integers",
+        "`EMA` of integers, such as a step counter", "a mean that is truncated at each update", "the latest value",
+        reason="a counter has no mean; truncated, it stays behind for ever",
+        says="documented",
+        example=program(
+            "known", "m = nnx.Dict(a=Count(jnp.array(0)))", "ema = nnx.EMA(m, decay=0.5)", "m.a[...] += 1", ("ema.update(m)", "ema")
+        ),
+        kinds=("value",), step=r"\.update\(", found_in_flax=r"array u?int", text=r"nnx\.EMA\(",
+    ),
+    Row(
+        "sums of metrics",
+        "metrics of values in half precision", "sums each batch in its own dtype", "sums in float32",
+        reason="a sum in bfloat16 keeps three digits",
+        says="documented",
+        example=program(
+            "known", "x = jax.random.normal(jax.random.key(0), (5, 3)).astype(jnp.bfloat16)",
+            "m = nnx.metrics.Average('loss')", ("m.update(loss=x)", "m"),
+        ),
+        kinds=("value", "bits"), step=r"\.update\(", text=r"(?s)float16.*nnx\.metrics\.|nnx\.metrics\..*float16",
     ),
     Row(
         "captured models",

@@ -327,7 +327,7 @@ class Einsum(Module):
     ) -> None:
         self.einsum_str = resolve_equation(einsum_str)
         self.kernel_shape = as_tuple(kernel_shape)
-        self.bias_shape = None if bias_shape is None else as_tuple(bias_shape)
+        self.bias_shape = bias_shape
         self.dtype: DTypeLike | None = dtype
         self.param_dtype = param_dtype
         self.precision = precision
@@ -337,8 +337,8 @@ class Einsum(Module):
         check_rngs(rngs, layer=self)
         self.kernel = Param(kernel_init(rngs.params(), self.kernel_shape, param_dtype), **kernel_metadata)
         self.bias = None
-        if self.bias_shape is not None:
-            self.bias = Param(bias_init(rngs.params(), self.bias_shape, param_dtype), **bias_metadata)
+        if bias_shape is not None:
+            self.bias = Param(bias_init(rngs.params(), as_tuple(bias_shape), param_dtype), **bias_metadata)
 
     def __call__(self, x: Array, einsum_str: str | None = None, out_sharding: Any = None) -> Array:
         check_array(x, layer=self)

@@ -33,6 +33,7 @@ from .selections import (
     check_differentiable,
     check_distinct,
     check_positions,
+    check_updates,
     gradients_of,
     number_of,
     resolve,
@@ -135,7 +136,7 @@ def _lift(
     check_function(f, name)
     if reduce_axes:
         raise NotImplementedError(f"{name}: reduce_axes is not offered by plait or by current JAX; leave it out")
-    chosen = Chosen.of(name, argnums)
+    chosen = Chosen.of(name, argnums, crossing)
     check = functools.partial(check_scalar, name, has_aux)
 
     @functools.wraps(f)
@@ -158,11 +159,13 @@ class Chosen:
     single: bool
 
     @classmethod
-    def of(cls, name: str, argnums: Any) -> Chosen:
+    def of(cls, name: str, argnums: Any, crossing: Crossing) -> Chosen:
         single = not isinstance(argnums, (tuple, list))
         given = (argnums,) if single else tuple(argnums)
         check_positions(name, "argnums", given)
         check_distinct(name, "argnums", given)
+        if not crossing.updates:
+            check_updates(name, "argnums", given)
         return cls(given, single)
 
 

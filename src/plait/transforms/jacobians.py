@@ -167,7 +167,7 @@ def hvp(
         [[2.0], [6.0]]
     """
     check_function(f, "hvp")
-    chosen = Chosen.of("hvp", argnums)
+    chosen = Chosen.of("hvp", argnums, crossing)
     check = functools.partial(check_scalar, "hvp", has_aux)
 
     @functools.wraps(f)
@@ -207,7 +207,7 @@ def _lift(
     **options: Any,
 ) -> Callable[..., Any]:
     check_function(f, name)
-    chosen = Chosen.of(name, argnums)
+    chosen = Chosen.of(name, argnums, crossing)
     allow_int = options.get("allow_int", False)
 
     @functools.wraps(f)
