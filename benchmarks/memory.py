@@ -6,6 +6,7 @@ import json
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ STEPS = 5
 
 
 def run(*, quick: bool = False) -> Iterator[Table]:
-    """Two tables: megabytes above what the process held before the first step."""
+    """Three tables: megabytes above what the process held before the first step, or before a checkpoint was read."""
     megabytes = 1 if quick else 32
     table = Table(
         f"memory: peak of {STEPS} steps that rewrite {ARRAYS} arrays of {megabytes} MB each",
@@ -36,20 +37,34 @@ def run(*, quick: bool = False) -> Iterator[Table]:
     _fill(table, "adam", thousands, True, columns=["peak", "temporary", "arguments", "aliased"])
     yield table
 
+    layers = 4 if quick else 64
+    table = Table(
+        f"memory: {layers * 16} MB restored into a model without values; peak of the process above what it held before",
+        ["sharding", "peak MB", "relative to the arrays"],
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        _measured("restore", "write", layers, False, folder)
+        for name in ("none", "one device"):
+            peak = _measured("restore", name, layers, False, folder)["peak"]
+            table.rows.append([name, peak, peak / (layers * 16)])
+    yield table
+
 
 def _fill(table: Table, step: str, size: int, donate: bool, columns: list[str]) -> None:
     """A row for each contender: its peak, that relative to the first, and the other columns."""
     first = 0.0
     for name in ("jax", "plait"):
-        arguments = [step, name, str(size), str(int(donate))]
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.memory", *arguments], capture_output=True, text=True, check=True
-        )
-        found = json.loads(done.stdout)
+        found = _measured(step, name, size, donate)
         peak, *others = (found[column] for column in columns)
         first = first or peak
         title = f"{name}, {'donated' if donate else 'not donated'}"
         table.rows.append([title, peak, peak / first if first else "-", *others])
+
+
+def _measured(step: str, name: str, size: int, donate: bool, *others: str) -> dict[str, float]:
+    """One measurement in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.memory", step, name, str(size), str(int(donate)), *others]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def _resident() -> float:
@@ -146,6 +161,34 @@ def _adam(name: str, thousands: int, donate: bool) -> dict[str, float]:
     }
 
 
+def _restore(name: str, layers: int, _: bool, folder: str) -> dict[str, float]:
+    import jax
+
+    import plait
+
+    def model() -> Any:
+        rngs = plait.Rngs(0)
+        return plait.Sequential(*(plait.Linear(2048, 2048, use_bias=False, rngs=rngs) for _ in range(layers)))
+
+    place = f"{folder}/checkpoint"
+    if name == "write":
+        plait.checkpoint.save(place, model())
+        return {}
+    abstract = plait.eval_shape(model)
+    if name != "none":
+        sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        placed = jax.tree.map(
+            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding), plait.state(abstract)
+        )
+        plait.update(abstract, placed)
+    import orbax.checkpoint  # noqa: F401  # its own size is not measured
+
+    before = _resident()
+    plait.checkpoint.restore(place, abstract)
+    jax.block_until_ready(jax.tree.leaves(plait.state(abstract)))
+    return {"peak": _resident() - before}
+
+
 if __name__ == "__main__":
-    measure = {"halve": _halve, "adam": _adam}[sys.argv[1]]
-    print(json.dumps(measure(sys.argv[2], int(sys.argv[3]), sys.argv[4] == "1")))
+    measure = {"halve": _halve, "adam": _adam, "restore": _restore}[sys.argv[1]]
+    print(json.dumps(measure(sys.argv[2], int(sys.argv[3]), sys.argv[4] == "1", *sys.argv[5:])))

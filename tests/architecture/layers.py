@@ -53,8 +53,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "kv_cache", "attention", "cells", "recurrent", "pooling", "lora", "sequential",
     ),
     "checkpoint": (
-        "layout", "keep", "leaf_descriptions", "together", "positions", "orbax", "plain", "checkpoints", "stored",
-        "safetensors", "orbax_trees",
+        "layout", "keep", "leaf_descriptions", "reading", "together", "positions", "orbax", "plain", "checkpoints",
+        "stored", "safetensors", "orbax_trees",
     ),
     "bridge/variables": ("collection_types", "nnx_meta", "boxed_variables", "collections"),
     "bridge/wrappers": (

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import plait
-from plait.checkpoint import Checkpoints, Keep, orbax, save
+from plait.checkpoint import Checkpoints, Keep, orbax, reading, save
 from plait.errors import CheckpointError
 from tests.compare import assert_same, readable
 
@@ -112,7 +112,7 @@ def test_a_structure_that_does_not_fit_is_told_before_any_array_is_read(tmp_path
     def read(*_):
         raise AssertionError("a file was read")
 
-    monkeypatch.setattr(orbax, "read_arrays", read)
+    monkeypatch.setattr(reading, "read_arrays", read)
     monkeypatch.setattr(orbax, "check_whole", read)
     with pytest.raises(CheckpointError, match="does not fit"):
         plait.checkpoint.restore(path, Net(3))

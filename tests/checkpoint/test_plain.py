@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import plait
-from plait.checkpoint import layout, load_state, orbax, read_manifest, save
+from plait.checkpoint import layout, load_state, read_manifest, reading, save
 from plait.errors import CheckpointError
 from tests.compare import assert_same, readable
 
@@ -44,9 +44,9 @@ def test_every_value_is_there_under_its_path(tmp_path):
 def test_a_part_of_it_is_read(tmp_path, monkeypatch):
     path = save(tmp_path / "one", {"model": Model()})
     asked = []
-    read = orbax.read_arrays
+    read = reading.read_arrays
     monkeypatch.setattr(
-        "plait.checkpoint.plain.read_arrays", lambda at, targets: asked.extend(targets) or read(at, targets)
+        "plait.checkpoint.reading.read_arrays", lambda at, targets: asked.extend(targets) or read(at, targets)
     )
     state = load_state(path, plait.PathContains("layers"))
     assert list(state["model"]) == ["layers"]
@@ -70,7 +70,7 @@ def test_a_manifest_that_claims_more_than_there_is_memory_is_refused_before_any_
     def nothing(*_):
         raise AssertionError("an array was read")
 
-    monkeypatch.setattr("plait.checkpoint.plain.read_arrays", nothing)
+    monkeypatch.setattr("plait.checkpoint.reading.read_arrays", nothing)
     with pytest.raises(CheckpointError, match="more bytes than may be read"):
         load_state(path)
     with pytest.raises(CheckpointError, match="does not fit"):

@@ -23,14 +23,13 @@ from .layout import ARRAYS, Manifest, check_whole, manifest_of, new_folder, read
 from .leaf_descriptions import (
     check_same_leaves,
     describe,
-    from_array,
     is_in_arrays,
     named_leaves,
     stored_names,
     to_array,
-    to_target,
 )
 from .positions import encoded, read_positions, separated, write_positions
+from .reading import read_values
 from .together import on_first, wait_for_all
 
 
@@ -224,12 +223,9 @@ def read_into(source: Path, node: Any, *, partial: bool, cast: bool, is_whole: b
     if not is_whole:
         check_whole_once(source)
     positions = read_positions(source, iterators, partial=partial)
-    in_arrays = [name for name, leaf in leaves.items() if is_in_arrays(leaf)]
-    targets = {stored_as[name]: to_target(values[name], name) for name in in_arrays}
-    arrays = {}
-    if targets:
-        arrays = read_arrays(source / ARRAYS, targets)
-    restored = {name: from_array(arrays.get(stored_as[name]), leaf, values[name]) for name, leaf in leaves.items()}
+    likes = {stored_as[name]: value for name, value in values.items()}
+    found = read_values(source, {stored_as[name]: leaf for name, leaf in leaves.items()}, likes)
+    restored = {name: found[stored_as[name]] for name in leaves}
     update(node, state_of(restored))
     for name, position in positions.items():
         iterators[name].set_state(position)
@@ -240,16 +236,6 @@ def _checkpointer() -> Any:
     import orbax.checkpoint
 
     return orbax.checkpoint.StandardCheckpointer()
-
-
-def read_arrays(path: Path, targets: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Read these of the stored arrays, each with the sharding and dtype of its target."""
-    import orbax.checkpoint as ocp
-
-    arguments = ocp.checkpoint_utils.construct_restore_args(targets)
-    wanted = ocp.args.PyTreeRestore(item=targets, restore_args=arguments, partial_restore=True)
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-        return checkpointer.restore(path, args=wanted)
 
 
 def _whole_number(step: Any) -> int | None:

@@ -16,9 +16,10 @@ from ..core.objects.state import from_flat_state
 from ..errors import CheckpointError, GraphError
 from ..paths import describe_path, parse_path
 from ..typing import FilterLiteral
-from .layout import ARRAYS, Manifest, manifest_of, read_manifest_text
-from .leaf_descriptions import from_array, is_in_arrays, to_target
-from .orbax import check_whole_once, read_arrays
+from .layout import Manifest, manifest_of, read_manifest_text
+from .leaf_descriptions import is_in_arrays
+from .orbax import check_whole_once
+from .reading import read_values
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
@@ -65,9 +66,7 @@ def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, lim
     in_arrays = [name for name in chosen if is_in_arrays(manifest.leaves[name])]
     _check_size(source, sum(math.prod(shapes[name].shape) * shapes[name].dtype.itemsize for name in in_arrays), limit)
     check_whole_once(source)
-    targets = {name: to_target(shapes[name], name) for name in in_arrays}
-    arrays = read_arrays(source / ARRAYS, targets) if targets else {}
-    values = {name: from_array(arrays.get(name), manifest.leaves[name], shapes[name]) for name in chosen}
+    values = read_values(source, {name: manifest.leaves[name] for name in chosen}, shapes)
     if list(map(paths.get, values)) == [()]:
         return next(iter(values.values()))
     return from_flat_state({paths[name]: value for name, value in values.items()})

@@ -1,0 +1,70 @@
+"""Reads the values of a checkpoint, with little memory besides that of the values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from .layout import ARRAYS
+from .leaf_descriptions import Description, from_array, is_in_arrays, to_target
+
+# Arrays without a sharding arrive on the host and are copied from there. They are read in groups of about this many
+# bytes, so that there is never a second copy of all of them.
+GROUP = 64 << 20
+# Arrays with a sharding go straight to their devices; this limits what is under way at a time, in gigabytes.
+UNDER_WAY = 1
+
+
+def read_values(source: Path, leaves: Mapping[str, Description], likes: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of these leaves of a checkpoint by their stored names, in the order of ``leaves``.
+
+    Args:
+        likes: for each leaf what its value replaces; it gives dtype, sharding, and whether it is a NumPy array.
+
+    Raises:
+        ArgumentError: a sharding does not divide its shape.
+    """
+    targets = {name: to_target(likes[name], name) for name, leaf in leaves.items() if is_in_arrays(leaf)}
+    values = {name: None if name in targets else from_array(None, leaf, likes[name]) for name, leaf in leaves.items()}
+    if targets:
+        for name, array in read_arrays(source / ARRAYS, targets):
+            values[name] = from_array(array, leaves[name], likes[name])
+    return values
+
+
+def read_arrays(path: Path, targets: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """These of the stored arrays, each with the sharding and dtype of its target."""
+    import orbax.checkpoint as ocp
+
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(restore_concurrent_gb=UNDER_WAY)) as checkpointer:
+        for group in _groups(targets.items()):
+            arguments = ocp.checkpoint_utils.construct_restore_args(group)
+            wanted = ocp.args.PyTreeRestore(item=group, restore_args=arguments, partial_restore=True)
+            found = checkpointer.restore(path, args=wanted)
+            for name in group:
+                yield name, found.pop(name)
+
+
+def _groups(targets: Iterable[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
+    """All with a sharding together, and the others by their sizes."""
+    placed: dict[str, Any] = {}
+    group: dict[str, Any] = {}
+    size = 0
+    for name, target in targets:
+        if isinstance(target, jax.ShapeDtypeStruct) and target.sharding is not None:
+            placed[name] = target
+            continue
+        if group and size + _bytes(target) > GROUP:
+            yield group
+            group, size = {}, 0
+        group[name] = target
+        size += _bytes(target)
+    yield from filter(None, (group, placed))
+
+
+def _bytes(target: Any) -> int:
+    return target.size * np.dtype(target.dtype).itemsize

@@ -1,0 +1,67 @@
+"""Values of a checkpoint are read in groups, so that memory holds few of them twice."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given, strategies as st
+
+import plait
+from plait.checkpoint import reading, restore, save
+
+PLACED = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["host", "anywhere", "placed"])), max_size=12))
+def test_each_array_is_in_one_group_and_groups_stay_small(sizes):
+    """Arrays with a sharding go to their devices together; of the others a group has few bytes, or one array."""
+    makers = {
+        "host": lambda n: np.empty(n, np.int8),
+        "anywhere": lambda n: jax.ShapeDtypeStruct((n,), jnp.int8),
+        "placed": lambda n: jax.ShapeDtypeStruct((n,), jnp.int8, sharding=PLACED),
+    }
+    targets = {f"a{number}": makers[kind](size) for number, (size, kind) in enumerate(sizes)}
+    with plait_group(50):
+        groups = [*reading._groups(targets.items())]
+    assert sorted(name for group in groups for name in group) == sorted(targets)
+    placed = [name for name, (_, kind) in zip(targets, sizes, strict=True) if kind == "placed"]
+    for group in groups:
+        if set(group) & set(placed):
+            assert list(group) == placed
+        else:
+            assert len(group) == 1 or sum(math.prod(target.shape) for target in group.values()) <= 50
+
+
+class plait_group:
+    """Another size of groups for a while."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def __enter__(self):
+        self.before, reading.GROUP = reading.GROUP, self.size
+
+    def __exit__(self, *_):
+        reading.GROUP = self.before
+
+
+def test_a_model_without_values_is_restored_group_by_group(tmp_path, monkeypatch):
+    def make():
+        return plait.Sequential(*(plait.Linear(4, 4, rngs=plait.Rngs(number)) for number in range(5)))
+
+    model = make()
+    path = save(tmp_path / "one", model)
+    calls = []
+    groups = reading._groups
+    monkeypatch.setattr(reading, "GROUP", 100)  # bytes: one kernel, or some biases
+    monkeypatch.setattr(reading, "_groups", lambda targets: calls.extend(found := [*groups(targets)]) or found)
+    abstract = plait.eval_shape(make)
+    restore(path, abstract)
+    assert len(calls) >= 5
+    for (place, own), (other, read) in zip(
+        plait.to_flat_state(plait.state(model)), plait.to_flat_state(plait.state(abstract)), strict=True
+    ):
+        assert place == other
+        np.testing.assert_array_equal(own[...], read[...])
+        assert not read[...].committed, "it can be combined with arrays on any device, as a new model's can"
