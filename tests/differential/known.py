@@ -249,14 +249,14 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "structure changed in a loop",
-        "the body of a loop adds or removes attributes", "an error that names neither, such as `StopIteration`", "an `ArgumentError` that names the path",
+        "the body of a loop adds or removes attributes", "an error that names neither, such as `StopIteration`; `scan` takes it", "an `ArgumentError` that names the path",
         reason="the text says which attribute it was",
         says="ArgumentError",
         example=program(
             "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))",
             "def body(i, m):\n    del m.a\n    return m", "nnx.fori_loop(0, 2, body, m)",
         ),
-        found_in_flax="generator raised StopIteration|'NodeRef' object has no attribute", found_in_plait="the structure of what iterations hand on",
+        found_in_flax="generator raised StopIteration|'NodeRef' object has no attribute|^no error$", found_in_plait="the structure of what iterations hand on",
     ),
     Row(
         "structure changed in cached_partial",
