@@ -21,7 +21,7 @@ from ..errors import ArgumentError
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
 from ..words import describe_type
 from .checks import check_last_axis, check_min_rank, check_rngs, check_same_shape, weight_length
-from .initializers import default_bias_init, default_kernel_init
+from .initializers import default_bias_init, default_kernel_init, initial
 from .linear import as_tuple, product_options, without_arrays
 from .promotion import add_bias, promote_dtype
 
@@ -121,8 +121,10 @@ class Conv(Module):
         _check_groups(in_features, out_features, feature_group_count)
         self.kernel_shape = (*self.kernel_size, in_features // feature_group_count, out_features)
         check_rngs(rngs, layer=self)
-        self.kernel = Param(kernel_init(rngs.params(), self.kernel_shape, param_dtype), **kernel_metadata)
-        self.bias = Param(bias_init(rngs.params(), (out_features,), param_dtype), **bias_metadata) if use_bias else None
+        self.kernel = Param(initial(kernel_init, rngs.params, self.kernel_shape, param_dtype), **kernel_metadata)
+        self.bias = (
+            Param(initial(bias_init, rngs.params, (out_features,), param_dtype), **bias_metadata) if use_bias else None
+        )
 
     def __call__(self, x: Array, out_sharding: Any = None) -> Array:
         n_spatial = len(self.kernel_size)
@@ -233,8 +235,10 @@ class ConvTranspose(Module):
         channels = (out_features, in_features) if transpose_kernel else (in_features, out_features)
         self.kernel_shape = (*self.kernel_size, *channels)
         check_rngs(rngs, layer=self)
-        self.kernel = Param(kernel_init(rngs.params(), self.kernel_shape, param_dtype), **kernel_metadata)
-        self.bias = Param(bias_init(rngs.params(), (out_features,), param_dtype), **bias_metadata) if use_bias else None
+        self.kernel = Param(initial(kernel_init, rngs.params, self.kernel_shape, param_dtype), **kernel_metadata)
+        self.bias = (
+            Param(initial(bias_init, rngs.params, (out_features,), param_dtype), **bias_metadata) if use_bias else None
+        )
 
     def __call__(self, x: Array) -> Array:
         n_spatial = len(self.kernel_size)

@@ -15,7 +15,7 @@ from ..core.objects.variable_kinds import Param
 from ..errors import ShapeError
 from ..typing import Array, DTypeLike, Initializer
 from .checks import check_last_axis, check_rngs, weight_length
-from .initializers import variance_scaling
+from .initializers import initial, variance_scaling
 from .promotion import promote_dtype
 
 _default_embedding_init = variance_scaling(1.0, "fan_in", "normal", out_axis=0)
@@ -68,7 +68,7 @@ class Embed(Module):
         self.param_dtype = param_dtype
         self.promote_dtype: Callable[..., Any] = promote_dtype
         check_rngs(rngs, layer=self)
-        table = embedding_init(rngs.params(), (num_embeddings, features), param_dtype)
+        table = initial(embedding_init, rngs.params, (num_embeddings, features), param_dtype)
         self.embedding = Param(table, **embedding_metadata)
         self.dtype: DTypeLike = table.dtype if dtype is None else dtype
 

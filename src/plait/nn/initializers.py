@@ -31,6 +31,7 @@ from jax.nn.initializers import (
     zeros as zeros,
 )
 
+from ..core.objects.rngs import RngStream, skip_key
 from ..typing import Initializer as Initializer
 
 __all__ = [
@@ -93,3 +94,15 @@ def default_recurrent_init(key: Any, shape: Any, dtype: Any = jnp.float32, **opt
 
 
 _orthogonal = orthogonal()
+
+
+def initial(init: Initializer, stream: RngStream, shape: Any, dtype: Any) -> Any:
+    """``init(key, shape, dtype)`` with the next key of a stream.
+
+    Zeros and ones need no key, so none is derived for them. It counts all the same: what is drawn afterwards does not
+    depend on the initializers before it.
+    """
+    if init is zeros or init is ones:
+        skip_key(stream)
+        return init(None, shape, dtype)  # type: ignore[arg-type]
+    return init(stream(), shape, dtype)

@@ -19,7 +19,7 @@ from ..core.objects.variable_metadata import VariableMetadata
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
 from .checks import check_array, check_axis, check_last_axis, check_min_rank, check_rngs, shape_of, weight_length
-from .initializers import default_bias_init, default_kernel_init
+from .initializers import default_bias_init, default_kernel_init, initial
 from .promotion import add_bias, promote_dtype
 
 
@@ -86,8 +86,12 @@ class Linear(Module):
         self.promote_dtype: Callable[..., Any] = promote_dtype
         self.preferred_element_type = preferred_element_type
         check_rngs(rngs, layer=self)
-        self.kernel = Param(kernel_init(rngs.params(), (in_features, out_features), param_dtype), **kernel_metadata)
-        self.bias = Param(bias_init(rngs.params(), (out_features,), param_dtype), **bias_metadata) if use_bias else None
+        self.kernel = Param(
+            initial(kernel_init, rngs.params, (in_features, out_features), param_dtype), **kernel_metadata
+        )
+        self.bias = (
+            Param(initial(bias_init, rngs.params, (out_features,), param_dtype), **bias_metadata) if use_bias else None
+        )
 
     def __call__(self, x: Array, out_sharding: Any = None) -> Array:
         kernel, bias = self.kernel.value, None if self.bias is None else self.bias.value
@@ -186,12 +190,12 @@ class LinearGeneral(Module):
         batch = tuple(self.batch_axis[axis] for axis in sorted(self.batch_axis))
         matrix = (math.prod(batch) * math.prod(self.in_features), math.prod(self.out_features))
         check_rngs(rngs, layer=self)
-        kernel = kernel_init(rngs.params(), matrix, param_dtype)
+        kernel = initial(kernel_init, rngs.params, matrix, param_dtype)
         self.kernel = Param(_reshaped(kernel, (*batch, *self.in_features, *self.out_features)), **kernel_metadata)
         self.bias = None
         if use_bias:
             shape = (*batch, *self.out_features)
-            bias = bias_init(rngs.params(), (math.prod(shape),), param_dtype)
+            bias = initial(bias_init, rngs.params, (math.prod(shape),), param_dtype)
             self.bias = Param(_reshaped(bias, shape), **bias_metadata)
 
     def _check_axes(self) -> None:
@@ -335,10 +339,10 @@ class Einsum(Module):
         self.einsum_op = einsum_op
         self.preferred_element_type = preferred_element_type
         check_rngs(rngs, layer=self)
-        self.kernel = Param(kernel_init(rngs.params(), self.kernel_shape, param_dtype), **kernel_metadata)
+        self.kernel = Param(initial(kernel_init, rngs.params, self.kernel_shape, param_dtype), **kernel_metadata)
         self.bias = None
         if bias_shape is not None:
-            self.bias = Param(bias_init(rngs.params(), as_tuple(bias_shape), param_dtype), **bias_metadata)
+            self.bias = Param(initial(bias_init, rngs.params, as_tuple(bias_shape), param_dtype), **bias_metadata)
 
     def __call__(self, x: Array, einsum_str: str | None = None, out_sharding: Any = None) -> Array:
         check_array(x, layer=self)

@@ -23,7 +23,7 @@ from ..transforms.jit.shapes import eval_shape
 from ..typing import Array, DTypeLike, Initializer
 from ..words import describe_type
 from .checks import check_last_axis, weight_length
-from .initializers import default_lora_init, zeros
+from .initializers import default_lora_init, initial, zeros
 from .linear import Linear
 from .promotion import promote_dtype
 
@@ -106,8 +106,8 @@ class LoRA(Module):
         self.param_dtype = param_dtype
         self.lora_param_type = lora_param_type
         self.promote_dtype: Callable[..., Any] = promote_dtype
-        a = a_initializer(rngs.params(), (in_features, lora_rank), param_dtype)
-        b = b_initializer(rngs.params(), (lora_rank, out_features), param_dtype)
+        a = initial(a_initializer, rngs.params, (in_features, lora_rank), param_dtype)
+        b = initial(b_initializer, rngs.params, (lora_rank, out_features), param_dtype)
         self.lora_a = lora_param_type(a, **a_metadata)
         self.lora_b = lora_param_type(b, **b_metadata)
 

@@ -30,7 +30,7 @@ from ..core.objects.variable_kinds import BatchStat, Param
 from ..errors import ArgumentError, ShapeError, SingleValueWarning
 from ..typing import Array, Axes, DTypeLike, Initializer
 from .checks import check_array, check_axis, check_min_rank, check_rngs, resolve_switch, weight_length
-from .initializers import default_bias_init, default_scale_init
+from .initializers import default_bias_init, default_scale_init, initial
 from .linear import as_tuple, without_arrays
 from .promotion import as_dtype, canonicalize_dtype, common_dtype, promote_dtype
 
@@ -71,14 +71,14 @@ class _Norm(Module):
         check_rngs(rngs, layer=self)
         self.scale: Param[Any] | None = None
         if use_scale:
-            self.scale = Param(scale_init(rngs.params(), (num_features,), param_dtype), **scale_metadata)
+            self.scale = Param(initial(scale_init, rngs.params, (num_features,), param_dtype), **scale_metadata)
 
     def _add_bias(self, use_bias: bool, bias_init: Initializer, bias_metadata: Mapping[str, Any], rngs: Rngs) -> None:
         """Make ``bias``, which all norms but ``RMSNorm`` have."""
         self.use_bias = use_bias
         self.bias = None
         if use_bias:
-            self.bias = Param(bias_init(rngs.params(), (self.num_features,), self.param_dtype), **bias_metadata)
+            self.bias = Param(initial(bias_init, rngs.params, (self.num_features,), self.param_dtype), **bias_metadata)
 
     def _scale_and_bias(self) -> tuple[Array | None, Array | None]:
         scale, bias = self.scale, self.bias

@@ -31,7 +31,7 @@ from ..errors import ArgumentError, ShapeError
 from ..paths import Path, format_path
 from ..typing import Array, DTypeLike, FilterLiteral, Initializer
 from .checks import resolve_switch
-from .initializers import default_scale_init, normal
+from .initializers import default_scale_init, initial, normal
 from .norm import squared
 from .promotion import as_dtype, promote_dtype
 
@@ -225,7 +225,7 @@ class SpectralNorm(Module):
                     expected="two axes",
                     do=f"omit error_on_non_matrix: the weight is then reshaped to (-1, {weight.value.shape[-1]})",
                 )
-            u = _direction_init(rngs.params(), (1, weight.value.shape[-1]), param_dtype)
+            u = initial(_direction_init, rngs.params, (1, weight.value.shape[-1]), param_dtype)
             self.batch_stats[(*path, "u")] = BatchStat(u)
             self.batch_stats[(*path, "sigma")] = BatchStat(jnp.ones((), param_dtype))
 

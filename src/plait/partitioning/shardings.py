@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,11 +21,11 @@ from .mesh import check_spec, fitted_spec, get_global_mesh, in_manual_mode, plac
 from .specs import describe_leaf, variable_spec, without_format
 
 
-def sharding_of(variable: Variable[Any], shape: tuple[int, ...], what: str) -> Sharding | None:
+def sharding_of(variable: Variable[Any], shape: tuple[int, ...], place: Callable[[], str]) -> Sharding | None:
     """What a variable's axis names mean for an array of this shape, where a mesh is known.
 
     Args:
-        what: whose array it is, for errors.
+        place: says whose array it is, for errors.
 
     Returns:
         The sharding; ``None`` without a mesh, or where functions see one device's share. A variable without names is
@@ -36,13 +37,14 @@ def sharding_of(variable: Variable[Any], shape: tuple[int, ...], what: str) -> S
     metadata = variable.get_metadata()
     layout = without_format(metadata.get("out_sharding"))
     if isinstance(layout, NamedSharding):
-        check_spec(layout.spec, layout.mesh, shape, what, names=layout.spec)
+        check_spec(layout.spec, layout.mesh, shape, place(), names=layout.spec)
     if isinstance(layout, Sharding):
         return layout
     mesh = metadata.get("mesh")
     mesh = get_global_mesh() if mesh is None else mesh
     if mesh is None or mesh.empty or in_manual_mode():
         return None
+    what = place()
     spec = variable_spec(variable, what) or PartitionSpec()
     return NamedSharding(mesh, fitted_spec(spec, mesh, shape, what, names=layout))
 
@@ -59,7 +61,7 @@ def _place_new(variable: Variable[Any], value: Any) -> Any:
         return value
     what = with_article(type(variable).__name__)
     try:
-        sharding = sharding_of(variable, value.shape, what)
+        sharding = sharding_of(variable, value.shape, lambda: what)
         return place(value, sharding, what) if isinstance(sharding, NamedSharding) else value
     except ArgumentError as error:
         layout = variable.get_metadata()["out_sharding"]
@@ -96,7 +98,7 @@ def as_abstract(tree: Any) -> Any:
         value = leaf.get_raw_value()
         if not isinstance(value, jax.ShapeDtypeStruct) or value.sharding is not None:
             return leaf
-        sharding = sharding_of(leaf, value.shape, describe_leaf(path, leaf))
+        sharding = sharding_of(leaf, value.shape, functools.partial(describe_leaf, path, leaf))
         return leaf.replace(jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)) if sharding else leaf
 
     return jax.tree_util.tree_map_with_path(convert, tree, is_leaf=lambda x: isinstance(x, Variable))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
-from plait.core.objects.rngs import INITIALIZERS, SAMPLERS
+from plait.core.objects.rngs import INITIALIZERS, SAMPLERS, skip_key
 from plait.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -328,3 +328,19 @@ def test_r9_streams_are_part_of_the_state():
     for filter in (plait.RngState, "dropout", (plait.RngKey, plait.RngCount)):
         assert {path for path, _ in plait.to_flat_state(plait.state(model, filter))} == paths
     assert [path for path, _ in plait.to_flat_state(plait.state(model, plait.RngKey))] == [("rngs", "key")]
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "traced"])
+def test_a_key_that_is_skipped_counts(wrap):
+    """R3: what is drawn afterwards is what a draw in its place would have left."""
+
+    def after(advance):
+        def draw():
+            stream = plait.RngStream(0, tag="params")
+            advance(stream)
+            return jax.random.key_data(stream()), stream.count[...]
+
+        return wrap(draw)()
+
+    for mine, theirs in zip(after(skip_key), after(lambda stream: stream()), strict=True):
+        np.testing.assert_array_equal(mine, theirs)

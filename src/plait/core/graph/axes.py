@@ -21,7 +21,7 @@ _LAYOUT = "out_sharding"
 
 # ``(variable, shape, place) -> sharding or None``: what the axis names of a variable mean on the mesh that is known;
 # filled by ``plait.partitioning``, which knows of rules and meshes.
-sharding_hooks: list[Callable[[Variable[Any], tuple[int, ...], str], Any]] = []
+sharding_hooks: list[Callable[[Variable[Any], tuple[int, ...], Callable[[], str]], Any]] = []
 
 
 def add_axis(tree: Any, index: int, metadata: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ A stream holds a key and a counter; each draw is ``fold_in(key, counter)`` and a
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -151,6 +152,17 @@ def raise_many_keys(stream: RngStream, at: str | None = None) -> NoReturn:
     )
 
 
+@functools.partial(jax.jit, inline=True)  # one dispatch in place of three; under a trace the operations stand there
+def _draw(key: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A key, and the count after it."""
+    return jax.random.fold_in(key, count), count + jnp.uint32(1)
+
+
+@functools.partial(jax.jit, inline=True)
+def _next(count: jax.Array) -> jax.Array:
+    return count + jnp.uint32(1)
+
+
 class RngStream(_Samplers):
     """One stream of random keys.
 
@@ -184,13 +196,18 @@ class RngStream(_Samplers):
             StreamError: the stream holds many keys.
             TraceContextError: the stream belongs to another trace.
         """
+        key, value = self._current()
+        key, value = _draw(key, value)
+        self.count.set_value(value)
+        return key
+
+    def _current(self) -> tuple[Any, Any]:
+        """The key and the count, if they may be used here."""
         check_trace(self.count._cell.trace, self.count, f"draw from the stream {self.tag!r}, which changes its")
         value, key = self.count.get_value(), self.key.get_value()
         if key.shape:
             raise_many_keys(self)
-        key = jax.random.fold_in(key, value)
-        self.count.set_value(value + jnp.uint32(1))
-        return key
+        return key, value
 
     def fork(self, *, split: int | tuple[int, ...] | None = None) -> RngStream:
         """A new independent stream, seeded by one draw of this one.
@@ -224,6 +241,11 @@ class RngStream(_Samplers):
         """
         shape = key_shape(k)
         return type(self)(jnp.broadcast_to(self(), shape), tag=self.tag)
+
+
+def skip_key(stream: RngStream) -> None:
+    """Advance the counter of a stream as a draw does, without deriving the key; errors are those of a draw."""
+    stream.count.set_value(_next(stream._current()[1]))
 
 
 def _warn_fork_split() -> None:

@@ -30,7 +30,7 @@ from ...errors import ArgumentError, AxisNameMismatchError
 from .aliasing import Treatment, check_aliasing
 from .captures import watch_captured_containers
 from .enter import Entered
-from .gather import Gathered, Structure, gather
+from .gather import Parts, Structure, gather
 from .leave import Left
 from .loop_rules import Loop
 from .names import joined
@@ -110,12 +110,14 @@ class Body:
         args, kwargs = entered.tree
         return guarded(self.f(), *map(reveal, args), **{key: reveal(value) for key, value in kwargs.items()})
 
-    def output_of(self, inputs: Sequence[Sequence[Any]]) -> Gathered:
+    def output_of(self, inputs: Sequence[Sequence[Any]]) -> Parts:
         """What the function returns, taken apart; what it does to its arguments is forgotten."""
         entered = self.enter(inputs)
         out = self.call(entered)
-        Left(self.name, entered, out, self.structural, self.value_labels)  # refuses captured objects
-        return gather(out)
+        left = Left(self.name, entered, out, self.structural, self.value_labels)  # refuses captured objects
+        if entered.roots:  # what is returned may refer to them
+            return gather(out).parts()
+        return Parts(left.output, left.raws, [leaf for leaf in left.leaves if not is_graph_leaf(leaf)])
 
     def labels(self) -> tuple[list[str], list[str]]:
         """What a user calls the objects and the plain leaves of the arguments."""

@@ -84,6 +84,14 @@ class Structure:
         return [joined(roots[number], path) for number, path in self.leaf_paths()]
 
 
+class Parts(NamedTuple):
+    """A pytree that holds objects, taken apart: its structure, the values of the objects, and its other leaves."""
+
+    structure: Structure
+    values: Sequence[Any]
+    plain: Sequence[Any]
+
+
 @dataclasses.dataclass
 class Gathered:
     """The arguments of one call, taken apart.
@@ -102,6 +110,9 @@ class Gathered:
     def values(self) -> list[Any]:
         """The raw values of all variables and array attributes, in walk order."""
         return [] if self.walk is None else self.walk.raw_values()
+
+    def parts(self) -> Parts:
+        return Parts(self.structure, self.values(), self.plain)
 
     def probes(self) -> Iterator[tuple[int, int, Path, Any]]:
         """For each value: its position, the number of its object, its path there, and a leaf for filters to look at."""

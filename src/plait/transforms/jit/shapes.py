@@ -13,14 +13,12 @@ import jax
 
 from ..._compat import is_mutable_array
 from ...core.graph.axes import sharding_hooks
-from ...core.graph.flatten import Walk, path_of
-from ...core.objects.variables import Variable
 from ...paths import describe_path
 from ..call.arguments import with_statics
 from ..call.call import Call
 from ..call.enter import Entered
 from ..call.functions import check_function, curried
-from ..call.gather import Gathered, Structure
+from ..call.gather import Parts, Structure
 from ..call.policy import STRUCTURE, Crossing, ValuesOnly
 
 
@@ -55,12 +53,11 @@ def shapes_of_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     def shapes(inputs: Any) -> Any:
         out = call.body.output_of(inputs)
         structures.append(out.structure)
-        return [value[...] if is_mutable_array(value) else value for value in out.values()], out.plain
+        return [value[...] if is_mutable_array(value) else value for value in out.values], out.plain
 
     values, plain = jax.eval_shape(shapes, call.inputs)
     built = Entered(structures[-1], values, plain)
-    for root in built.roots:
-        _put_shardings(root)
+    _put_shardings(built)
     return built.tree
 
 
@@ -101,7 +98,7 @@ def make_jaxpr(
         def flat(*leaves: Any) -> list[Any]:
             return _in_order(call.body.output_of(call.grouped(*_taken_apart(structure, leaves))))
 
-        return jax.make_jaxpr(flat)(*_in_order(call.gathered))
+        return jax.make_jaxpr(flat)(*_in_order(call.gathered.parts()))
 
     return wrapper
 
@@ -144,11 +141,11 @@ def checkify(f: Any = None, /, errors: Any = None, *, crossing: Crossing = STRUC
     return wrapper
 
 
-def _in_order(gathered: Gathered) -> list[Any]:
+def _in_order(parts: Parts) -> list[Any]:
     """Values and plain leaves as they stand in the tree."""
-    values, plain = iter(gathered.values()), iter(gathered.plain)
+    values, plain = iter(parts.values), iter(parts.plain)
     found: list[Any] = []
-    for graphdef in gathered.structure.graphdefs:
+    for graphdef in parts.structure.graphdefs:
         if graphdef is None:
             found.append(next(plain))
         else:
@@ -169,17 +166,20 @@ def _taken_apart(structure: Structure, leaves: Sequence[Any]) -> tuple[list[Any]
     return values, plain
 
 
-def _put_shardings(root: Any) -> None:
-    """Give the shapes in a graph's variables the shardings of their annotations, as far as a mesh is known."""
-    walk = Walk()
-    walk.add(root)
-    for variable, link in zip(walk.leaves, walk.links, strict=True):
-        if not isinstance(variable, Variable):
+def _put_shardings(built: Entered) -> None:
+    """Give the shapes in the variables the shardings of their annotations, as far as a mesh is known."""
+    paths = functools.cache(built.structure.leaf_paths)
+    for position, variable in enumerate(built.variables()):
+        shape = None if variable is None else variable._cell.raw
+        if variable is None or not isinstance(shape, jax.ShapeDtypeStruct) or shape.sharding is not None:
             continue
-        shape = variable._cell.raw
-        if isinstance(shape, jax.ShapeDtypeStruct) and shape.sharding is None:
-            for sharding_of in sharding_hooks:
-                sharding = sharding_of(variable, shape.shape, describe_path(path_of(link)))
+
+        def place(position: int = position) -> str:
+            return describe_path(paths()[position][1])
+
+        for sharding_of in sharding_hooks:
+            sharding = sharding_of(variable, shape.shape, place)
+            if sharding is not None:
                 variable._cell.raw = jax.ShapeDtypeStruct(
                     shape.shape, shape.dtype, sharding=sharding, weak_type=shape.weak_type
                 )
