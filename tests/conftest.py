@@ -35,13 +35,17 @@ import hypothesis
 import jax
 import pytest
 
+from tests.drawing import share_draws
 from tests.lowering import share_contexts
+from tests.moving import move_with_numpy
 from tests.standing import StandingProcesses
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 if not OPTIMIZE:
     share_contexts()
+    share_draws()
+    move_with_numpy()
 
 # Tracing makes many objects that stay alive; collecting after every 700 of them would free next to nothing.
 gc.set_threshold(50_000, 20, 20)
