@@ -19,7 +19,7 @@ try:
     from jax._src import core, mesh
     from jax._src.random import core as random
 except ImportError:  # not in this JAX; the tests then take longer
-    random = None
+    core = mesh = random = None
 
 SIZES = (256, 4096)
 DRAWS = ("_normal", "_truncated_normal", "_uniform")

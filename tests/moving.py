@@ -1,8 +1,9 @@
 """Eager operations that only move or convert numbers are done by NumPy, so nothing is compiled for them.
 
-Each shape of a reshape or a broadcast is a program of its own, and outside of ``jax.jit`` the tests meet a few hundred of
-them in each folder. A result has the same bits, dtype and place. The rest is left to XLA: arrays that were put somewhere,
-keys, weakly typed results, operations with a sharding, conversions that may overflow an integer, and all that is traced.
+Each shape of a reshape or a broadcast is a program of its own, and outside of ``jax.jit`` the tests meet a few hundred
+of them in each folder. A result has the same bits, dtype and place. The rest is left to XLA: arrays that were put
+somewhere, keys, weakly typed results, operations with a sharding, conversions that may overflow an integer, and all
+that is traced.
 """
 
 import functools
@@ -15,7 +16,7 @@ try:
     from jax._src import array, dispatch
     from jax._src.lax import lax
 except ImportError:  # not in this JAX; the tests then take longer
-    lax = None
+    array = dispatch = lax = None
 
 LARGEST = 2**16  # entries
 
