@@ -63,6 +63,7 @@ def test_a_request_that_makes_no_sense_is_refused(case, capsys):
     assert word in printed.err
 
 
+@pytest.mark.slow
 def test_an_unknown_demo_is_refused_by_the_process_too(tmp_path):
     check_refused(command("demo", "faces", cwd=tmp_path), "faces", "digits")
     assert list(tmp_path.iterdir()) == []

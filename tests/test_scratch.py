@@ -60,6 +60,7 @@ def test_what_a_writer_holds_is_left_alone(tmp_path, writer):
     assert (tmp_path / before[0] / "half").read_text() == "x"
 
 
+@pytest.mark.slow
 def test_what_it_had_taken_away_to_replace_it_is_left(tmp_path, writer):
     """Killed between two renames: the older checkpoint is in there, and only there."""
     (tmp_path / left(tmp_path)[0] / "replaced").mkdir()

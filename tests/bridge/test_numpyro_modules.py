@@ -180,6 +180,7 @@ def test_each_parameter_has_the_prior_that_it_was_given(name):
         np.testing.assert_allclose(found.log_prob(value), one.log_prob(value).sum(), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_nuts_draws_what_it_draws_for_a_program_that_samples_by_hand():
     """B38."""
     line = plait.Linear(2, 1, rngs=plait.Rngs(0))

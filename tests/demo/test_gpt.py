@@ -22,6 +22,7 @@ from plait.demo.corpus import load_corpus, windows
 from plait.errors import ArgumentError, CheckpointError
 
 TINY = Size(16, 2, 2, 64, 8, 4, 6, 1e-2)
+forward, losses = plait.jit(lambda model, text: model(text)), plait.jit(losses_of)
 
 
 @pytest.fixture(autouse=True)
@@ -117,11 +118,12 @@ def test_a_byte_is_predicted_from_those_before_it_alone(model):
     text = np.random.default_rng(0).integers(0, 256, (1, HISTORY + 8), dtype=np.uint8)
     changed = text.copy()
     changed[0, HISTORY + 5] ^= 1
-    np.testing.assert_allclose(model(text)[0, :5], model(changed)[0, :5], rtol=1e-6)
-    assert (np.abs(model(text)[0, 5:] - model(changed)[0, 5:]).max(-1) > 0).all()
+    one, other = (np.asarray(forward(model, each)[0]) for each in (text, changed))
+    np.testing.assert_allclose(one[:5], other[:5], rtol=1e-6)
+    assert (np.abs(one[5:] - other[5:]).max(-1) > 0).all()
     far = text.copy()
     far[0, 0] ^= 1  # the first byte of the history: the sequence of eight bytes that ends at the first one
-    assert np.abs(model(text)[0, 0] - model(far)[0, 0]).max() > 0
+    assert np.abs(one[0] - np.asarray(forward(model, far))[0, 0]).max() > 0
 
 
 def test_bits_are_those_of_each_byte(model):
@@ -130,15 +132,16 @@ def test_bits_are_those_of_each_byte(model):
     expected = []
     for begin in range(0, len(text) - 8, 4):
         window = padded[None, begin : begin + HISTORY + 9]
-        expected += [*np.asarray(losses_of(model, window))[0, 4:]]
+        expected += [*np.asarray(losses(model, window))[0, 4:]]
     assert bits_per_byte(model, text) == pytest.approx(np.mean(expected) / math.log(2), rel=1e-5)
 
 
 def test_the_cache_writes_what_the_whole_text_would(model):
     text = np.random.default_rng(0).integers(0, 256, (1, HISTORY + 8), dtype=np.uint8)
     decoder = view(model, decode=True, batch_size=1, max_length=8)
-    steps = [decoder(text[:, : HISTORY + 3])] + [decoder(text[:, at : at + HISTORY + 1]) for at in range(3, 8)]
-    np.testing.assert_allclose(jnp.concatenate(steps, axis=1), model(text), rtol=1e-4, atol=1e-5)
+    parts = [text[:, : HISTORY + 3], *(text[:, at : at + HISTORY + 1] for at in range(3, 8))]
+    steps = np.concatenate([forward(decoder, part) for part in parts], axis=1)
+    np.testing.assert_allclose(steps, forward(model, text), rtol=1e-4, atol=1e-5)
     out = written(model, b"def", count=20, seed=3)
     assert out.startswith(b"def")
     assert len(out) == 23

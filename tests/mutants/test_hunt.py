@@ -120,6 +120,7 @@ def test_total_in_a_thread():
 }
 
 
+@pytest.mark.slow
 def test_only_tests_that_reach_a_fault_run_and_what_was_found_is_kept(tree, monkeypatch):
     """The second hunt asks no test; after a change in the tests, the one that noticed a fault is tried first."""
     for name, text in OTHERS.items():

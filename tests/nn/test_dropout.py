@@ -1,3 +1,5 @@
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -134,9 +136,14 @@ def explicit(*spec):
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("spec", [("a", None), (None, "b"), ("a", "b"), (("a", "b"), None), ()], ids=str)
-@pytest.mark.parametrize("jit", slow_but([True], [False, True]))
-def test_an_input_on_explicit_axes_keeps_its_sharding(spec, jit):
+@pytest.mark.parametrize(
+    ("jit", "spec"),
+    slow_but(
+        [(True, ("a", "b")), (True, (("a", "b"), None))],
+        itertools.product([False, True], [("a", None), (None, "b"), ("a", "b"), (("a", "b"), None), ()]),
+    ),
+)
+def test_an_input_on_explicit_axes_keeps_its_sharding(jit, spec):
     x = some_input(8, 8)
     mesh, sharding = explicit(*spec)
     outputs = []

@@ -13,6 +13,7 @@ from tests.nn.test_attention import Attending
 from tests.nn.twins import TOLERANCE, compare, flax_nnx, pure, some_input, twins, users_promotion
 
 LENGTH = 4
+whole = plait.jit(lambda layer, x, **call: layer(x, decode=False, **call), static_argnames="is_causal")
 step = plait.jit(lambda layer, x, **call: layer(x, decode=True, **call), static_argnames="is_causal")
 
 
@@ -36,7 +37,7 @@ def test_l28_steps_are_full_causal_attention(batch, options, is_causal):
     """Whether or not a step is told that it is causal: Flax 0.12 then looks at the first position only."""
     layer = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0), **options)
     x = some_input(*batch, LENGTH, 4)
-    full = layer(x, decode=False, is_causal=True)
+    full = whole(layer, x, is_causal=True)
     compare(decoded(layer, x, is_causal=is_causal), full, TOLERANCE, "steps")
     assert int(layer.cache_index[...]) == LENGTH
 
@@ -63,9 +64,7 @@ def test_l28_steps_and_cache_are_flax_s(kv_heads):
 def test_l28_a_mask_of_the_call_holds_too(mask_shape):
     layer, x = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0)), some_input(2, LENGTH, 4)
     mask = jnp.broadcast_to(jnp.array([1, 0, 1, 1]), mask_shape)
-    full = layer(
-        x, mask=plait.combine_masks(plait.make_causal_mask(x[..., 0]), mask.reshape(-1, 1, 1, 4)), decode=False
-    )
+    full = whole(layer, x, mask=plait.combine_masks(plait.make_causal_mask(x[..., 0]), mask.reshape(-1, 1, 1, 4)))
     compare(decoded(layer, x, mask=mask), full, TOLERANCE, "masked steps")
 
 

@@ -99,7 +99,7 @@ def test_running_statistics_keep_what_bfloat16_would_lose():
 
 
 def test_small_updates_add_up(users_promotion):
-    """A thousand updates of 1e-4 on a weight of 1: bfloat16 parameters would not move."""
+    """Three hundred updates of 1e-4 on a weight of 1: bfloat16 parameters would not move."""
 
     def trained(param_dtype):
         layer = plait.Linear(
@@ -112,11 +112,11 @@ def test_small_updates_add_up(users_promotion):
         def step(layer, optimizer):
             optimizer.update(layer, plait.grad(lambda layer: layer(jnp.ones((1, 1), BF16)).sum())(layer))
 
-        for _ in range(1000):
+        for _ in range(300):
             step(layer, optimizer)
         return float(layer.kernel[...][0, 0])
 
-    assert trained(jnp.float32) == pytest.approx(0.9, abs=1e-3)
+    assert trained(jnp.float32) == pytest.approx(0.97, abs=1e-3)
     assert trained(BF16) == 1.0
 
 

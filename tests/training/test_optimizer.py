@@ -469,7 +469,7 @@ def searched(nnx, name, jit, as_module=False):
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", slow_but(["zoom"], LINE_SEARCHES))
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit", slow_but([True], [False, True]))
 def test_a_line_search_finds_what_it_finds_in_flax(name, jit):
     losses = searched(plait, name, jit)
     assert losses == searched(flax_nnx(), name, jit)

@@ -1,5 +1,7 @@
 """NaN and infinities are found, named by module, and kept out of the model."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 
 import plait as nnx
 from plait.errors import NonFiniteError
+from tests.sampling import slow_but
 
 BAD = jnp.asarray([[1.0, 2.0, jnp.nan], [1.0, 2.0, 3.0]])
 
@@ -184,8 +187,12 @@ AROUND = {
 }
 
 
-@pytest.mark.parametrize("around", AROUND)
-@pytest.mark.parametrize("inside", INSIDE)
+def at_one_end_or_in_scan(row):
+    """The least and the most around each, and all that may be around a loop."""
+    return row[0] == "scan" or row[1] in ("eager", "jit of gradient")
+
+
+@pytest.mark.parametrize(("inside", "around"), slow_but(at_one_end_or_in_scan, itertools.product(INSIDE, AROUND)))
 def test_a_module_inside_of_a_transform_is_named(inside, around):
     """JAX knows of a loop or a branch only that a NaN came out; of several modules of one class, one is named."""
     if inside == "while_loop" and "gradient" in around:
@@ -211,7 +218,7 @@ class Root(nnx.Module):
 
 
 @pytest.mark.parametrize("inside", ["remat", "scan", "vmap"])
-@pytest.mark.parametrize("around", ["gradient", "jit of gradient"])
+@pytest.mark.parametrize("around", slow_but(["jit of gradient"], ["gradient", "jit of gradient"]))
 def test_a_module_whose_derivative_makes_a_nan_is_named(inside, around):
     model = Deep(nnx.Rngs(0), INSIDE[inside])
     model.last[1].inner = Root()

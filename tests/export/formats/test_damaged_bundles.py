@@ -12,8 +12,10 @@ from plait.errors import ExportError
 from plait.export import load, save
 from plait.export.formats import stablehlo_loader
 from tests.export.models import batch, trained
+from tests.sampling import slow_but
 
-RUNS = 10_000
+FEW, MANY = 1_000, 10_000  # damaged files
+some_runs = pytest.mark.parametrize("runs", slow_but([FEW], [FEW, MANY]))
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +93,12 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
     return bytes(data)
 
 
-def test_mutated_manifests_are_read_or_refused(bundle, tmp_path):
+@some_runs
+def test_mutated_manifests_are_read_or_refused(bundle, tmp_path, runs):
     """Whatever is read stays a manifest whose files lie in the folder."""
     content, place = (bundle / "manifest.json").read_bytes(), tmp_path / "manifest.json"
     read, messages = 0, []
-    for seed in range(RUNS):
+    for seed in range(runs):
         place.write_bytes(mutated(content, random.Random(seed)))
         try:
             manifest = stablehlo_loader.read_manifest(tmp_path)
@@ -104,15 +107,16 @@ def test_mutated_manifests_are_read_or_refused(bundle, tmp_path):
             continue
         read += 1
         assert all("/" not in name and name not in ("", ".", "..") for name in manifest["files"])
-    assert 0 < read < RUNS
+    assert 0 < read < runs
     assert all("manifest" in message and len(message) < 1_000 for message in messages)
 
 
-def test_mutated_headers_of_weights_are_read_or_refused(bundle):
+@some_runs
+def test_mutated_headers_of_weights_are_read_or_refused(bundle, runs):
     """Whatever is read lies inside the file."""
     content, read, messages = (bundle / "weights.safetensors").read_bytes(), 0, []
     header = 8 + int.from_bytes(content[:8], "little")
-    for seed in range(RUNS):
+    for seed in range(runs):
         damaged = mutated(content[:header], random.Random(seed)) + content[header:]
         try:
             tensors = stablehlo_loader.read_safetensors(np.frombuffer(damaged, np.uint8), "weights.safetensors")
@@ -121,7 +125,7 @@ def test_mutated_headers_of_weights_are_read_or_refused(bundle):
             continue
         read += 1
         assert sum(array.nbytes for array in tensors.values()) <= len(damaged) * max(1, len(tensors))
-    assert 0 < read < RUNS
+    assert 0 < read < runs
     assert all("weights.safetensors" in message and len(message) < 1_000 for message in messages)
 
 
