@@ -202,7 +202,7 @@ def to_target(value: Any, name: str) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
         return np.empty(value.shape, value.dtype)
     if _is_key(value):
-        data = _abstract_key_data(value)
+        data = abstract_key_data(value)
         sharding = jax.random.key_data(value).sharding if isinstance(value, jax.Array) else None
     else:
         data, sharding = value, value.sharding
@@ -224,7 +224,7 @@ def from_array(array: Any, description: Description, like: Any) -> Any:
     if kind in _PLAIN:
         return _PLAIN[kind](description["value"])
     if kind == "key":
-        data = _abstract_key_data(like)
+        data = abstract_key_data(like)
         array = jnp.zeros(data.shape, data.dtype) if array is None else jnp.asarray(array)
         return jax.random.wrap_key_data(array, impl=description["impl"])
     if array is None:
@@ -257,7 +257,8 @@ def _implementation(key: Any) -> str:
     return found[0]
 
 
-def _abstract_key_data(key: Any) -> jax.ShapeDtypeStruct:
+def abstract_key_data(key: Any) -> jax.ShapeDtypeStruct:
+    """The shape and dtype of a key's data."""
     return jax.eval_shape(jax.random.key_data, key)
 
 

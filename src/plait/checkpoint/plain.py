@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Mapping
@@ -16,10 +17,11 @@ from ..core.objects.state import from_flat_state
 from ..errors import CheckpointError, GraphError
 from ..paths import describe_path, parse_path
 from ..typing import FilterLiteral
-from .layout import Manifest, manifest_of, read_manifest_text
-from .leaf_descriptions import is_in_arrays
+from .layout import ARRAYS, Manifest, manifest_of, read_manifest_text
+from .leaf_descriptions import abstract_key_data, is_in_arrays
 from .orbax import check_whole_once
-from .reading import read_values
+from .reading import GROUP, read_arrays, read_values
+from .stored import StoredArray
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
@@ -60,7 +62,7 @@ def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, lim
     source = Path(path).absolute()
     manifest = manifest_of(read_manifest_text(source))
     predicate = to_predicate(filter)
-    paths = {name: _path(name) for name in manifest.leaves}
+    paths = {name: path_of_name(name) for name in manifest.leaves}
     shapes = {name: _shape(leaf) for name, leaf in manifest.leaves.items()}
     chosen = [name for name in manifest.leaves if predicate(paths[name], shapes[name])]
     in_arrays = [name for name in chosen if is_in_arrays(manifest.leaves[name])]
@@ -72,11 +74,66 @@ def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, lim
     return from_flat_state({paths[name]: value for name, value in values.items()})
 
 
-def _path(name: str) -> Any:
+_GROUP = 1 << 28  # bytes that are read together, since each reading of a checkpoint takes its time
+
+
+def stored_arrays(path: str | os.PathLike[str]) -> dict[Any, StoredArray]:
+    """The arrays of a checkpoint by path, random keys as their data, read on demand.
+
+    They are read in groups, in the order of the manifest, and the last group is kept: whoever takes them in that order
+    reads each once, and holds no more than a group in memory.
+
+    Raises:
+        CheckpointError: the folder is not an intact checkpoint, or an array exceeds the machine's memory.
+    """
+    source = Path(path).absolute()
+    manifest = manifest_of(read_manifest_text(source))
+    targets: dict[str, Any] = {}
+    for name, description in manifest.leaves.items():
+        if is_in_arrays(description):
+            shape = _shape(description)
+            targets[name] = shape if description["kind"] == "array" else abstract_key_data(shape)
+            _check_size(source, _bytes(targets[name]), None)
+    check_whole_once(source)
+    groups = _Groups(source / ARRAYS, targets)
+    found = {}
+    for name, target in targets.items():
+        dtype = np.dtype(target.dtype)
+        found[path_of_name(name)] = StoredArray(tuple(target.shape), dtype, functools.partial(groups.read, name))
+    return found
+
+
+class _Groups:
+    """Reads arrays in groups, and keeps the last."""
+
+    def __init__(self, source: Path, targets: Mapping[str, Any]) -> None:
+        self._source, self._targets = source, targets
+        self._group_of: dict[str, int] = {}
+        self._kept: tuple[int, Mapping[str, Any]] = (-1, {})
+        size = 0
+        for name, target in targets.items():
+            size += _bytes(target)
+            self._group_of[name] = size // _GROUP
+
+    def read(self, name: str) -> np.ndarray:
+        group = self._group_of[name]
+        if self._kept[0] != group:
+            self._kept = (-1, {})  # freed before the next is read
+            wanted = {each: np.empty(t.shape, t.dtype) for each, t in self._targets.items() if self._group_of[each] == group}
+            self._kept = (group, read_arrays(self._source, wanted))
+        return np.asarray(self._kept[1][name])
+
+
+def _bytes(array: Any) -> int:
+    return math.prod(array.shape) * np.dtype(array.dtype).itemsize
+
+
+def path_of_name(name: str) -> Any:
+    """The path that a leaf's name in the manifest stands for."""
     if name == describe_path(()):
         return ()
     try:
-        return parse_path(name)
+        return parsepath_of_name(name)
     except GraphError:  # a key that is not a literal, such as an enum member
         return (name,)
 

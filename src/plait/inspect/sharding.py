@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Mapping
@@ -189,16 +190,9 @@ def sharding_report(tree: Any, mesh: Any = None) -> ShardingReport:
 
 def _row(place: str, leaf: Any, array: Any, mesh: Any) -> ShardedVariable:
     names = leaf.get_metadata().get("out_sharding") if isinstance(leaf, Variable) else None
-    size = math.prod(array.shape) * _item_size(array.dtype)
-    sharding = getattr(array, "sharding", None)
+    size = math.prod(array.shape) * item_size(array.dtype)
+    spec, sizes = spec_and_mesh(leaf, array, mesh, place)
     parts = 1
-    if isinstance(sharding, NamedSharding):
-        spec, sizes = sharding.spec, dict(sharding.mesh.shape)
-    else:
-        spec = (variable_spec(leaf, place) if isinstance(leaf, Variable) else None) or PartitionSpec()
-        sizes = {} if mesh is None else dict(mesh.shape)
-        if mesh is not None:
-            spec = fitted_spec(spec, mesh, array.shape, place, names=names)
     for entry in spec:
         parts *= math.prod(sizes.get(name, 1) for name in axes_of(entry))
     whole = parts == 1 and math.prod(sizes.values()) > 1 and size >= LARGE
@@ -206,7 +200,30 @@ def _row(place: str, leaf: Any, array: Any, mesh: Any) -> ShardedVariable:
     return ShardedVariable(place, kind, tuple(array.shape), str(array.dtype), names, spec, size, size // parts, whole)
 
 
-def _item_size(dtype: Any) -> int:
+def spec_and_mesh(leaf: Any, array: Any, mesh: Any, place: str) -> tuple[PartitionSpec, dict[Any, int]]:
+    """The spec of an array and the sizes of its mesh's axes: as its sharding says, else as its names do on ``mesh``.
+
+    Args:
+        leaf: the variable that holds the array, or the array.
+        mesh: the mesh for an array that is on none; ``None`` means no mesh.
+        place: whose array it is, for errors.
+
+    Raises:
+        ArgumentError: the names do not fit the mesh.
+    """
+    sharding = getattr(array, "sharding", None)
+    if isinstance(sharding, NamedSharding):
+        return sharding.spec, dict(sharding.mesh.shape)
+    spec = (variable_spec(leaf, place) if isinstance(leaf, Variable) else None) or PartitionSpec()
+    if mesh is None:
+        return spec, {}
+    names = leaf.get_metadata().get("out_sharding") if isinstance(leaf, Variable) else None
+    return fitted_spec(spec, mesh, array.shape, place, names=names), dict(mesh.shape)
+
+
+@functools.cache
+def item_size(dtype: Any) -> int:
+    """The bytes of one number of a dtype; of one random key, the bytes of its data."""
     if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
         return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), dtype)).size * 4
     return np.dtype(dtype).itemsize

@@ -20,6 +20,18 @@ from ..objects.module import Module
 Observer = Callable[[Any, str, Callable[[], Any]], Any]
 """Takes a module, the name of its method and the call; returns what the call is to return."""
 
+class _Observed(functools.partial):  # type: ignore[type-arg]
+    """A call that goes through an observer."""
+
+
+def arguments_of(call: Callable[[], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of the call that an observer was given."""
+    inner: Any = call
+    while isinstance(inner, _Observed):
+        inner = inner.args[-1]
+    return inner.args, inner.keywords
+
+
 _NOT_OBSERVED = {*Module.__mro__, *List.__mro__, *Dict.__mro__, Generic}
 _ABSENT: Any = object()
 _lock = threading.Lock()
@@ -87,7 +99,7 @@ def _replacement(cls: type, name: str, method: Any, observers: dict[Observer, in
         call: Callable[[], Any] = functools.partial(method.__get__(self, cls), *args, **kwargs)
         if type(self) is cls:  # a class reached through super() is not the class of the object
             for observer in tuple(observers):
-                call = functools.partial(observer, self, name, call)
+                call = _Observed(observer, self, name, call)
         return call()
 
     return wrapper

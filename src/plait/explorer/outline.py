@@ -1,0 +1,109 @@
+"""What a page shows of one model or file: its places in order, owners first, each with what is known about it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..paths import Path, format_path
+
+NODE, LEAF, LINK = "node", "leaf", "link"
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A call of a module's method: dtypes and shapes of its arrays, as text; ``times`` counts equal ones."""
+
+    method: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    times: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How an array lies on a mesh.
+
+    Attributes:
+        mesh: the sizes of the axes of the mesh, by name.
+        spec: for each dimension of the array the axes of the mesh that shard it.
+        devices: ids of the devices, in the order of the mesh; empty for a mesh without devices.
+    """
+
+    mesh: tuple[tuple[str, int], ...]
+    spec: tuple[tuple[str, ...], ...]
+    devices: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass
+class Entry:
+    """One place.
+
+    Attributes:
+        path: from the root.
+        role: a node has entries below it; a leaf is one array or number; a link stands for an object that an earlier
+            entry shows.
+        type: the class of the module, container or variable; empty if it is not known.
+        dtype, shape, bytes: of a leaf's array.
+        read: reads a leaf's values; ``None`` where there are none.
+        why: why there are no values.
+        is_key: whether the values are those of random keys, which have no statistics.
+        attributes: static attributes of a node, metadata of a variable.
+        target: where a link leads.
+        layout: how a leaf's array lies on a mesh.
+        calls: of a module's methods.
+        costs: of a module, by name, such as ``flops``.
+    """
+
+    path: Path
+    role: str
+    type: str = ""
+    dtype: str = ""
+    shape: tuple[Any, ...] = ()
+    bytes: int = 0
+    read: Callable[[], np.ndarray] | None = None
+    why: str = ""
+    is_key: bool = False
+    attributes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    target: Path | None = None
+    layout: Layout | None = None
+    calls: Sequence[Call] = ()
+    costs: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class Outline:
+    """One model or file.
+
+    Attributes:
+        name: what it is called on the page.
+        origin: what it is: ``"model"``, ``"checkpoint"``, …
+        entries: in order, the root first.
+        facts: what else is known, such as the step of a checkpoint.
+        has_objects: whether modules, links and attributes are known, and not only arrays by path.
+    """
+
+    name: str
+    origin: str
+    entries: list[Entry]
+    facts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    has_objects: bool = False
+
+
+def outline_of_leaves(name: str, origin: str, leaves: Mapping[Path, Entry], facts: Mapping[str, str]) -> Outline:
+    """An outline of leaves alone: a node is made for every part of their paths."""
+    entries: dict[Path, Entry] = {}
+    for path, leaf in leaves.items():
+        for length in range(len(path)):
+            entries.setdefault(path[:length], Entry(path[:length], NODE))
+        entries[path] = leaf
+    return Outline(name, origin, list(entries.values()) or [Entry((), NODE)], facts)
+
+
+def step_of(path: Path) -> str:
+    """The last part of a path, as it is written behind the others: ``.kernel`` or ``[3]``."""
+    step = format_path(path[-1:])
+    return step if not step or step.startswith("[") else f".{step}"

@@ -1,0 +1,159 @@
+"""``explore``: one self-contained page about a model or a file, or about two of them side by side."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import string
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArgumentError
+from ..whole_writes import CannotBeginError, write_whole
+from .calls import calls_of
+from .costs import costs_of
+from .description import description
+from .graphs import outline_of_graph
+from .outline import Outline
+from .stored import outline_of_file
+
+_MARK = '<meta name="generator" content="plait explore">'
+_SCRIPTS = ("values", "model", "tree", "charts", "treemap", "details", "main")
+
+
+def explore(
+    model: Any,
+    *inputs: Any,
+    other: Any = None,
+    to: str | os.PathLike[str] = "explore.html",
+    **options: Any,
+) -> Path:
+    """Write a page to look at a model in a browser: one HTML file that loads nothing else.
+
+    It shows the tree of modules with search, for each variable its statistics, histogram and sharding, shared objects
+    and cycles as links, sizes and costs as a treemap, and, given ``other``, what differs between the two.
+
+    Args:
+        model: a model, a state, any object graph, with values or with shapes alone; or the path of a checkpoint, an
+            export or a safetensors file, which is read without the model's class.
+        *inputs: inputs of the model, arrays or shapes; with them the page shows what each module takes and returns.
+            Nothing is computed.
+        other: a second model or path, to be compared with the first.
+        to: the file to write. A page that is there is replaced.
+        **options: keyword arguments of the model.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        ArgumentError: ``to`` is a file that is no such page, or cannot be written; inputs for a file.
+        ArgumentTypeError: inputs for an object that cannot be called.
+        CheckpointError: there is no file of a known kind at the path, or it is incomplete or damaged.
+        ExportError: the export at the path is incomplete or was changed.
+
+    Example:
+        >>> model = plait.Sequential(plait.Linear(4, 8, rngs=plait.Rngs(0)), plait.relu)
+        >>> path = plait.explore(model, jnp.ones((2, 4)), to="model.html")
+        >>> "layers" in path.read_text()
+        True
+    """
+    target = Path(to)
+    _check_target(target)
+    outlines = [_outline(model, inputs, options)]
+    if other is not None:
+        outlines.append(_outline(other, () if _is_path(other) else inputs, {} if _is_path(other) else options))
+        _tell_apart(outlines)
+    text = page_of(outlines)
+    _check_target(target)
+    try:
+        write_whole(target, text.encode("utf-8"))
+    except CannotBeginError as error:
+        raise ArgumentError(
+            "the page cannot be written",
+            at=str(target),
+            found=error.strerror or str(error),
+            expected="a file in a folder that exists and may be written to",
+            do="choose another path: plait.explore(model, to='explore.html')",
+        ) from error
+    return target
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, (str, os.PathLike))
+
+
+def _outline(source: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> Outline:
+    if not _is_path(source):
+        has_inputs = bool(inputs or options)
+        calls = calls_of(source, inputs, options) if has_inputs else None
+        costs = costs_of(source, inputs, options) if has_inputs else None
+        return outline_of_graph(source, type(source).__name__, calls, costs)
+    if inputs or options:
+        raise ArgumentError(
+            "inputs are for a model, and this is a file",
+            at=os.fspath(source),
+            found=f"{len(inputs) + len(options)} inputs",
+            expected="no inputs",
+            do="plait.explore('runs/digits'), or restore the model and explore it with inputs",
+        )
+    return outline_of_file(source)
+
+
+def _tell_apart(outlines: Sequence[Outline]) -> None:
+    first, second = outlines
+    if first.name == second.name:
+        first.name, second.name = f"{first.name} (A)", f"{second.name} (B)"
+
+
+def _check_target(target: Path) -> None:
+    """Raise if there is a file that this function did not write."""
+    if not os.path.lexists(target):
+        return
+    if target.is_file():
+        with open(target, "rb") as file:
+            if _MARK.encode() in file.read(2000):
+                return
+    raise ArgumentError(
+        "the page would replace another file",
+        at=str(target),
+        found="a folder" if target.is_dir() else "a file that is not a page of plait.explore",
+        expected="a path that does not exist, or an earlier page",
+        do="choose another path: plait.explore(model, to='explore.html')",
+    )
+
+
+def page_of(outlines: Sequence[Outline]) -> str:
+    """The text of the page."""
+    script = "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
+    style = _asset("page.css")
+    title = " and ".join(outline.name for outline in outlines)
+    page = string.Template(_asset("page.html"))
+    return page.substitute(
+        mark=_MARK,
+        title=html.escape(title),
+        script=script,
+        style=style,
+        script_sum=_sum(script),
+        style_sum=_sum(style),
+        data=_embedded(description(outlines)),
+    )
+
+
+def _asset(name: str) -> str:
+    return (resources.files(__package__) / "assets" / name).read_text(encoding="utf-8")
+
+
+def _sum(text: str) -> str:
+    """What the page's own policy calls the one script, or style, that may run."""
+    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode()
+
+
+def _embedded(value: Any) -> str:
+    """JSON inside a script element: no text in it can end the element, or begin a comment."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
