@@ -33,6 +33,7 @@ FOLDERS = {
     "convert": "Checkpoints of other libraries",
     "bridge": "Linen interoperation",
     "export": "Export",
+    "explorer": "Looking in a browser",
     "inspect": "Looking inside",
     "training": "Training",
     "compat": "Kept for Flax",

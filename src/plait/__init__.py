@@ -255,6 +255,7 @@ if TYPE_CHECKING:
     from . import checkpoint as checkpoint
     from . import convert as convert
     from . import export as export
+    from .explorer.page import explore as explore
     from . import inspect as inspect
     from .inspect.display import display as display
     from .inspect.retrace import explain_retraces as explain_retraces

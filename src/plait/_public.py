@@ -114,6 +114,7 @@ MODULES = {**_MODULES, **_MODULES_FOR_FLAX}
 
 # Names whose module loads on first use, because it imports a slow library, or is not needed to define and run a model.
 _LAZY_NAMES: dict[str, str] = {
+    "explorer.page": "explore",
     "inspect.display": "display",
     "inspect.retrace": "explain_retraces",
     "training.ema": "EMA",

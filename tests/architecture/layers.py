@@ -53,8 +53,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "kv_cache", "attention", "cells", "recurrent", "pooling", "lora", "sequential",
     ),
     "checkpoint": (
-        "layout", "keep", "leaf_descriptions", "reading", "together", "positions", "orbax", "plain", "checkpoints",
-        "stored", "safetensors", "orbax_trees",
+        "layout", "keep", "leaf_descriptions", "reading", "together", "positions", "orbax", "stored", "plain",
+        "checkpoints", "safetensors", "orbax_trees",
     ),
     "bridge/variables": ("collection_types", "nnx_meta", "boxed_variables", "collections"),
     "bridge/wrappers": (
@@ -87,13 +87,16 @@ FILES: dict[str, tuple[str, ...]] = {
         "obm_configs", "typing", "utils", "validate",
     ),
     "inspect": ("display", "sharding", "retrace"),
+    "explorer": (
+        "statistics", "outline", "calls", "costs", "graphs", "stored", "description", "page",
+    ),
     "training": (
         "optimizer", "learning_rates", "loss_scaling", "train_state", "metric", "classification", "metrics",
         "ema", "progress", "batches", "loggers", "accumulation", "loop",
     ),
     "demo": ("images", "figures", "exports", "runs", "table", "digits", "corpus", "compression", "byte_gpt", "gpt"),
     "migrate": ("known", "uses", "rewrite", "files"),
-    "program": ("launch", "as_flax", "cli_export", "cli"),
+    "program": ("launch", "as_flax", "cli_export", "cli_explore", "cli"),
 }  # fmt: skip
 
 CORE = frozenset({"row 0", "core/objects", "core/graph", "core/functional", "core/tools"})
@@ -136,6 +139,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "export/orbax": frozenset({"row 0"}) | EXPORT - {"export/orbax"},
     "export": EXPORT | {"row 0"},
     "inspect": CORE | TRANSFORMS | {"partitioning"},
+    "explorer": CORE | TRANSFORMS | {"partitioning", "inspect", "checkpoint", "export/formats"},
     "training": CORE | TRANSFORMS | {"partitioning", "checkpoint"},
     "demo": frozenset(FILES) - {"demo", "program"},
     # It looks names up in the modules of plait, and imports none of them by itself.

@@ -74,9 +74,6 @@ def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, lim
     return from_flat_state({paths[name]: value for name, value in values.items()})
 
 
-_GROUP = 1 << 28  # bytes that are read together, since each reading of a checkpoint takes its time
-
-
 def stored_arrays(path: str | os.PathLike[str]) -> dict[Any, StoredArray]:
     """The arrays of a checkpoint by path, random keys as their data, read on demand.
 
@@ -109,18 +106,20 @@ class _Groups:
     def __init__(self, source: Path, targets: Mapping[str, Any]) -> None:
         self._source, self._targets = source, targets
         self._group_of: dict[str, int] = {}
-        self._kept: tuple[int, Mapping[str, Any]] = (-1, {})
+        self._kept: tuple[int, dict[str, Any]] = (-1, {})
         size = 0
         for name, target in targets.items():
             size += _bytes(target)
-            self._group_of[name] = size // _GROUP
+            self._group_of[name] = size // GROUP
 
     def read(self, name: str) -> np.ndarray:
         group = self._group_of[name]
         if self._kept[0] != group:
             self._kept = (-1, {})  # freed before the next is read
-            wanted = {each: np.empty(t.shape, t.dtype) for each, t in self._targets.items() if self._group_of[each] == group}
-            self._kept = (group, read_arrays(self._source, wanted))
+            wanted = {
+                each: np.empty(t.shape, t.dtype) for each, t in self._targets.items() if self._group_of[each] == group
+            }
+            self._kept = (group, dict(read_arrays(self._source, wanted)))
         return np.asarray(self._kept[1][name])
 
 
@@ -133,7 +132,7 @@ def path_of_name(name: str) -> Any:
     if name == describe_path(()):
         return ()
     try:
-        return parsepath_of_name(name)
+        return parse_path(name)
     except GraphError:  # a key that is not a literal, such as an enum member
         return (name,)
 

@@ -76,7 +76,9 @@ def _record_inputs(module: Any, name: str, call: Callable[[], Any]) -> Any:
 
 def _leaves(value: Any) -> list[Any]:
     leaves = jax.tree.leaves(value, is_leaf=lambda each: isinstance(each, Pytree | Variable))
-    return [leaf for leaf in leaves if hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, Pytree)]
+    return [
+        leaf for leaf in leaves if hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, Pytree)
+    ]
 
 
 def _arrays(value: Any) -> tuple[str, ...]:

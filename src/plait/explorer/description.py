@@ -12,7 +12,6 @@ out. Numbers are finite, since JSON has no others.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -86,7 +85,7 @@ def _side(
         sizes = [size if isinstance(size, int) else 1 for size in entry.shape]
         shown["count"] = math.prod(sizes) if entry.bytes else 0
     if found is not None and array is not None:
-        shown["statistics"] = {name: _number(value) for name, value in dataclasses.asdict(found).items()}
+        shown["statistics"] = {name: _number(value) for name, value in vars(found).items()}
         if ends is not None and array.size > 1:
             shown["histogram"] = {"low": ends[0], "high": ends[1], "counts": histogram(array, *ends)}
     if entry.role == LINK and entry.target is not None:
@@ -173,7 +172,7 @@ def _compared(
         else:
             found = difference(a, b)
             changes += ["values"] if found.changed else []
-            shown["difference"] = {name: _number(value) for name, value in dataclasses.asdict(found).items()}
+            shown["difference"] = {name: _number(value) for name, value in vars(found).items()}
     return {**shown, **({"changes": changes} if changes else {})}
 
 

@@ -145,7 +145,7 @@ def page_of(outlines: Sequence[Outline]) -> str:
 
 
 def _asset(name: str) -> str:
-    return (resources.files(__package__) / "assets" / name).read_text(encoding="utf-8")
+    return (resources.files(str(__package__)) / "assets" / name).read_text(encoding="utf-8")
 
 
 def _sum(text: str) -> str:

@@ -55,7 +55,11 @@ def outline_of_file(path: str | os.PathLike[str]) -> Outline:
     raise CheckpointError(
         "there is nothing here that can be explored",
         at=str(place),
-        found="nothing" if not place.exists() else "a folder of other files" if place.is_dir() else "a file of another kind",
+        found="nothing"
+        if not place.exists()
+        else "a folder of other files"
+        if place.is_dir()
+        else "a file of another kind",
         expected="a checkpoint or a folder of them, an export, or a .safetensors file",
         do="plait explore runs/digits/checkpoints",
     )
@@ -121,8 +125,7 @@ def _described(row: Format, place: FilePath) -> Outline:
 
 
 def _tensor(path: Path, tensor: Tensor, row: Format) -> Entry:
-    entry = Entry(path, LEAF, dtype=tensor.dtype, shape=tuple(tensor.shape), why=f"values of {row.title} are not read")
-    return entry
+    return Entry(path, LEAF, dtype=tensor.dtype, shape=tuple(tensor.shape), why=f"values of {row.title} are not read")
 
 
 def _names(tensors: Iterable[Tensor]) -> tuple[str, ...]:

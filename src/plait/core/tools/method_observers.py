@@ -20,6 +20,7 @@ from ..objects.module import Module
 Observer = Callable[[Any, str, Callable[[], Any]], Any]
 """Takes a module, the name of its method and the call; returns what the call is to return."""
 
+
 class _Observed(functools.partial):  # type: ignore[type-arg]
     """A call that goes through an observer."""
 

@@ -74,7 +74,7 @@ function segments(names, chosen, choose) {
   );
 }
 
-const tileColor = (tile, tiles) => (tiles === 1 ? "var(--k7)" : `hsl(${Math.round((360 * tile) / tiles + 215) % 360} 62% ${tile % 2 ? 62 : 70}%)`);
+const tileColor = (tile, tiles) => (tiles === 1 ? "var(--k7)" : `hsl(${Math.round((360 * tile) / tiles + 215) % 360} 52% ${tile % 2 ? 64 : 72}%)`);
 
 function layoutCard(side, letter) {
   if (side?.layout === undefined) return null;

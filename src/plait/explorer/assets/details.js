@@ -1,36 +1,38 @@
 "use strict";
 // What is known about the selected place.
 
+const LINKS = 24; // that are listed
 const details = document.getElementById("details");
 const letterOf = (letter) => element("span", { class: `letter ${letter}` }, letter.toUpperCase());
 const both = (node) => node.sides.map((side, i) => [side, LETTERS[i]]).filter(([side]) => side);
 
 function showDetails(node) {
-  const parts = [crumbs(node), heading(node), facts(node), linksCard(node)];
-  if (node.role === "leaf") parts.push(statisticsCard(node), histogramCard(node), ...shardings(node), attributesCard(node, "Metadata"), mapCard(node));
-  else parts.push(mapCard(node), callsCard(node), kindsCard(node), attributesCard(node, "Attributes"));
+  const parts = [crumbs(node), heading(node), facts(node)];
+  if (node.role === "link") parts.push(linksCard(node));
+  if (node.role === "leaf") parts.push(statisticsCard(node), histogramCard(node), ...shardings(node), attributesCard(node, "Metadata"), linksCard(node), mapCard(node));
+  if (node.role === "node") parts.push(mapCard(node), callsCard(node), kindsCard(node), linksCard(node), attributesCard(node, "Attributes"));
   details.replaceChildren(...parts.filter(Boolean));
   details.scrollTop = 0;
 }
 
 function crumbs(node) {
   const path = [...ancestors(node)].reverse();
-  return element("nav", { class: "crumbs", "aria-label": "Path" }, ...path.flatMap((each) => [element("button", { onclick: () => select(each) }, labelOf(each)), "›"]));
+  const links = path.map((each) => element("button", { onclick: () => select(each) }, labelOf(each)));
+  return element("nav", { class: "crumbs", "aria-label": "Path" }, ...links.flatMap((link, i) => (i ? ["›", link] : [link])));
 }
 
 function heading(node) {
   const made = element("div", { class: "heading" }, element("h2", {}, node.path || labelOf(node)));
-  const types = [...new Set(both(node).map(([side]) => side.type).filter(Boolean))];
+  const types = [...new Set(both(node).map(([side]) => side.type).filter((type) => type && type !== (node.path || labelOf(node))))];
   if (types.length) made.append(element("span", { class: "tag" }, dot(node), types.join(" / ")));
   const change = changeOf(node);
   if (change) {
-    const only = { added: "only in B", removed: "only in A" }[change];
-    made.append(element("span", { class: `badge ${change}` }, only ?? `differs: ${node.changes.join(", ")}`));
+    made.append(element("span", { class: `badge ${change}` }, ONLY[change] ?? `differs: ${node.changes.join(", ")}`));
   }
   return made;
 }
 
-const fact = (name, value, more) => element("div", { class: "fact" }, element("span", {}, name), element("b", {}, ...(more ? [value, " ", element("small", {}, more)] : [value])));
+const fact = (name, value, more) => element("div", { class: "fact" }, element("span", {}, name, more ? element("small", {}, ` · ${more}`) : null), element("b", {}, value));
 
 function facts(node) {
   if (node.role === "link") return null;
@@ -40,16 +42,16 @@ function facts(node) {
     return new Set(texts).size === 1 ? texts[0] : texts.join(" → ");
   };
   const share = inParts(sizeOf(node, "bytes"), sizeOf(ROOT, "bytes"));
-  const bytes = fact("Size", values((_, sum) => inBytes(sum.bytes)), node.owner && share ? `${share} of all` : "");
-  const costs = [...COSTS].filter((name) => pairs.some(([side]) => side.costs?.[name] !== undefined));
-  const more = costs.map((name) => fact(name, values((side) => inShort(side.costs?.[name] ?? 0))));
+  const bytes = fact("Size", values((_, sum) => inBytes(sum.bytes)), node.owner && share ? `${share}` : "");
+  const costs = [...COSTS].filter((name) => node.sums.some((sum) => sum.costs[name]));
+  const more = costs.map((name) => fact(name, values((_, sum) => inCost(name, sum.costs[name] ?? 0))));
   if (node.role === "leaf") {
-    return element("div", { class: "facts" }, fact("Shape", values((side) => `[${(side.shape ?? []).join(", ")}]`)), fact("Dtype", values((side) => side.dtype ?? "–")), fact("Numbers", values((side) => inWhole(side.count ?? 0))), bytes);
+    return element("div", { class: "facts" }, fact("Shape", values((side) => `[${(side.shape ?? []).join(", ")}]`)), fact("Dtype", values((side) => side.dtype ?? "–")), fact("Elements", values((side) => inWhole(side.count ?? 0))), bytes);
   }
   return element(
     "div",
     { class: "facts" },
-    fact("Numbers", values((_, sum) => inShort(sum.count))),
+    fact("Elements", values((_, sum) => inShort(sum.count))),
     bytes,
     fact("Variables", values((_, sum) => inWhole(sum.leaves))),
     fact(DATA.sides.some((side) => side.hasObjects) ? "Objects" : "Groups", values((_, sum) => inWhole(sum.nodes))),
@@ -72,7 +74,8 @@ function linksCard(node) {
     const what = node.side.isCycle ? "a cycle: this is the object above it, at" : "a shared object: shown at";
     rows.push(element("p", { class: "note" }, `This is ${what}`), pathLink(target));
   }
-  if (node.linked.length) rows.push(element("p", { class: "note" }, "The same object is also at"), ...node.linked.map(pathLink));
+  if (node.linked.length) rows.push(element("p", { class: "note" }, "The same object is also at"), ...node.linked.slice(0, LINKS).map(pathLink));
+  if (node.linked.length > LINKS) rows.push(element("p", { class: "note" }, `and at ${inWhole(node.linked.length - LINKS)} more`));
   return rows.length ? card("Links", element("div", { class: "inside links" }, ...rows)) : null;
 }
 
@@ -107,7 +110,7 @@ function differenceCard(node) {
   if (!found) return null;
   if (!found.changed) return card("Difference", element("p", { class: "note inside" }, "All values are equal."));
   const rows = [
-    ["Numbers that differ", `${inWhole(found.changed)} (${inParts(found.changed, node.side.count)})`],
+    ["Elements that differ", `${inWhole(found.changed)} (${inParts(found.changed, node.side.count)})`],
     ["Largest distance", inNumber(found.largest)],
     ["Mean distance", inNumber(found.mean)],
     ["Norm of the difference / larger norm", inNumber(found.relative)],
@@ -156,7 +159,7 @@ function kindsCard(node) {
     found.set(kind, row);
   }
   if (!found.size) return null;
-  const head = element("thead", {}, element("tr", {}, element("th", {}, "Kind"), ...["Variables", "Numbers", "Bytes"].map((text) => element("th", { class: "number" }, text))));
+  const head = element("thead", {}, element("tr", {}, element("th", {}, "Kind"), ...["Variables", "Elements", "Bytes"].map((text) => element("th", { class: "number" }, text))));
   const rows = [...found].sort((first, second) => second[1].bytes - first[1].bytes).map(([kind, row]) => {
     const dot = styled(element("i", { class: "swatch" }), { background: colorOf(row.side), display: "inline-block", "margin-right": "8px" });
     return element("tr", {}, element("td", {}, dot, kind), ...[inWhole(row.leaves), inShort(row.count), inBytes(row.bytes)].map((text) => element("td", { class: "number" }, text)));

@@ -200,7 +200,7 @@ function showHead() {
   const [sum] = ROOT.sums;
   const total = (text, name) => totals.append(element("span", {}, element("b", {}, text), ` ${name}`));
   if (!IS_PAIR) {
-    total(inShort(sum.count), "numbers");
+    total(inShort(sum.count), "elements");
     total(inBytes(sum.bytes), "");
     total(inWhole(sum.leaves), "variables");
     for (const [name, value] of Object.entries(DATA.sides[0].facts).slice(0, 4)) total(inNumber(Number.isFinite(Number(value)) ? Number(value) : value), name);
@@ -208,6 +208,7 @@ function showHead() {
 }
 
 function showCompare() {
+  document.getElementById("fourth").textContent = IS_PAIR ? "Difference" : "";
   const bar = document.getElementById("compare");
   bar.hidden = !IS_PAIR;
   if (!IS_PAIR) return;
@@ -254,6 +255,7 @@ function fromAddress() {
   return BY_PATH.get(path) ?? ROOT;
 }
 
+if (IS_PAIR) document.documentElement.dataset.pair = "";
 showTheme();
 showHead();
 showCompare();

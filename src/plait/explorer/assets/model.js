@@ -28,7 +28,9 @@ function prepare() {
   for (let place = NODES.length - 1; place > 0; place--) {
     const { owner, sums: own, changed, bad } = NODES[place];
     own.forEach((sum, side) => {
-      for (const name of Object.keys(sum)) owner.sums[side][name] += sum[name];
+      const { costs, ...rest } = sum;
+      for (const name of Object.keys(rest)) owner.sums[side][name] += rest[name];
+      for (const name of Object.keys(costs)) owner.sums[side].costs[name] = (owner.sums[side].costs[name] ?? 0) + costs[name];
     });
     owner.changed += changed;
     owner.bad += bad;
@@ -45,6 +47,7 @@ const sums = (side) => ({
   count: side?.count ?? 0,
   leaves: side?.role === "leaf" ? 1 : 0,
   nodes: side?.role === "node" ? 1 : 0,
+  costs: { ...side?.costs }, // of the module's own operations; sums count those below too
 });
 
 const kindOf = (side) => side.type || "array";

@@ -100,7 +100,7 @@ function row(node) {
   const made = element(
     "div",
     {
-      class: `row ${role} ${changeOf(node)}`, id: `row-${node.place}`, role: "treeitem", "data-place": node.place,
+      class: `row is-${role} is-${changeOf(node) || "same"}`, id: `row-${node.place}`, role: "treeitem", "data-place": node.place,
       "aria-level": node.depth + 1, "aria-selected": String(node.place === tree.selected),
       "aria-expanded": node.children.length ? String(isOpen(node)) : undefined,
       "aria-setsize": siblings.length, "aria-posinset": siblings.indexOf(node) + 1, title: node.path,
@@ -110,7 +110,7 @@ function row(node) {
     }),
     element("span", { class: "type" }, ...marked(side.type ?? "")),
     element("span", { class: "array" }, ...(role === "leaf" ? marked(inShape(side)) : role === "link" ? [`→ ${targetOf(node).path || "root"}`] : [countOf(node)])),
-    element("span", { class: "spark-cell" }, spark(side)),
+    element("span", { class: "spark-cell" }, IS_PAIR ? changeBadge(node) : spark(side)),
     sizeCell(node),
   );
   return made;
@@ -130,14 +130,19 @@ function dot(node) {
 
 function badges(node) {
   const found = [];
-  const change = changeOf(node);
-  if (change) found.push(element("span", { class: `badge ${change}` }, change === "change" ? changeText(node) : change));
-  else if (IS_PAIR && node.changed && !isOpen(node)) found.push(element("span", { class: "badge change" }, `${inWhole(node.changed)} differ`));
   if (node.role === "link") found.push(element("span", { class: "badge" }, node.side.isCycle ? "cycle" : "shared"));
   else if (node.linked.length) found.push(element("span", { class: "badge" }, "shared"));
   if (node.bad && (node.role === "leaf" || !isOpen(node))) found.push(element("span", { class: "badge bad", title: "NaNs or infinities" }, "NaN/inf"));
   return found;
 }
+
+function changeBadge(node) {
+  const change = changeOf(node);
+  if (change) return element("span", { class: `badge ${change}`, title: node.changes.join(", ") }, change === "change" ? changeText(node) : ONLY[change]);
+  return node.changed && !isOpen(node) ? element("span", { class: "badge" }, `${inWhole(node.changed)} below`) : "";
+}
+
+const ONLY = { added: "only in B", removed: "only in A" };
 
 function changeText(node) {
   const words = node.changes.filter((word) => word !== "values");

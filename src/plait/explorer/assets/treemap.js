@@ -4,7 +4,7 @@
 
 const SMALLEST = 7; // pixels; what is narrower is not drawn
 const MOST = 700; // cells
-const MEASURES = { bytes: "Bytes", count: "Numbers" };
+const MEASURES = { bytes: "Bytes", count: "Elements" };
 const map = { measure: "bytes" };
 
 function measures() {
@@ -14,8 +14,7 @@ function measures() {
 
 function measureOf(node, name) {
   if (name in MEASURES) return sizeOf(node, name);
-  const own = Math.max(0, ...node.sides.map((side) => Number(side?.costs?.[name] ?? 0)));
-  return own || node.children.reduce((sum, child) => sum + measureOf(child, name), 0);
+  return Math.max(...node.sums.map((sum) => sum.costs[name] ?? 0));
 }
 
 // Places items, largest first, in rows along the shorter side of what is left of a box.
@@ -55,25 +54,32 @@ function fillMap(box, root, here) {
     const items = node.children.map((child) => ({ node: child, size: measureOf(child, map.measure) })).filter((item) => item.size > 0);
     for (const item of squarified(items, { x, y, width, height })) {
       if (item.width < SMALLEST || item.height < SMALLEST) continue;
-      const isGroup = item.node.children.some((child) => measureOf(child, map.measure) > 0);
-      cells.push(cell(item, isGroup, here));
+      const inner = onlyOne(item.node);
+      const isGroup = inner.children.some((child) => measureOf(child, map.measure) > 0);
+      cells.push(cell(item, inner, isGroup, here));
       const head = item.height > 40 && item.width > 40 ? 17 : 0;
       if (isGroup && item.width > 14 && item.height > 14) {
-        waiting.push({ node: item.node, x: item.x + 2, y: item.y + 2 + head, width: item.width - 4, height: item.height - 4 - head });
+        waiting.push({ node: inner, x: item.x + 2, y: item.y + 2 + head, width: item.width - 4, height: item.height - 4 - head });
       }
     }
   }
   box.replaceChildren(...cells);
 }
 
-function cell({ node, size, x, y, width, height }, isGroup, here) {
-  const made = element("button", {
-    class: `cell ${isGroup ? "group" : "leaf"} ${node === here ? "here" : ""}`, tabindex: "-1", "data-place": node.place,
-    title: `${node.path}\n${map.measure === "bytes" ? inBytes(size) : inWhole(size)}${node.side.type ? `\n${node.side.type}` : ""}`,
+// The last of a chain of groups with one group in each, so that a chain is one rectangle: ``opt_state[0]``.
+function onlyOne(node) {
+  const sized = node.children.filter((child) => measureOf(child, map.measure) > 0);
+  return sized.length === 1 && sized[0].children.length ? onlyOne(sized[0]) : node;
+}
+
+function cell({ node, size, x, y, width, height }, inner, isGroup, here) {
+  const made = element("div", {
+    class: `cell ${isGroup ? "group" : "leaf"} ${node === here ? "here" : ""}`, "data-place": node.place,
+    title: `${node.path}\n${inCost(map.measure, size)}${node.side.type ? `\n${node.side.type}` : ""}`,
   });
   if (width > 34 && height > 15 && (!isGroup || height > 40)) {
-    made.append(element("span", {}, labelOf(node)));
-    if (!isGroup && height > 34) made.append(element("small", {}, map.measure === "bytes" ? inBytes(size) : inShort(size)));
+    made.append(element("span", {}, labelOf(node) + inner.path.slice(node.path.length)));
+    if (!isGroup && height > 34) made.append(element("small", {}, inCost(map.measure, size)));
   }
   styled(made, { left: `${x + 1}px`, top: `${y + 1}px`, width: `${width - 2}px`, height: `${height - 2}px` });
   return isGroup ? made : styled(made, { background: mapColor(node) });
@@ -93,7 +99,7 @@ function mapColor(node) {
 function mapCard(node) {
   const root = node.children.length ? node : node.owner;
   if (!root || !sizeOf(root, "bytes")) return null;
-  const box = element("div", { id: "map" });
+  const box = element("div", { id: "map", class: root === node ? "" : "small" });
   box.addEventListener("click", (event) => {
     const chosen = event.target.closest(".cell");
     if (chosen) select(NODES[chosen.dataset.place]);

@@ -34,6 +34,7 @@ const inBytes = (count) => {
   return `${place ? amount.toFixed(amount < 10 ? 2 : amount < 100 ? 1 : 0) : amount} ${units[place]}`;
 };
 
+const inCost = (name, amount) => (/bytes/i.test(name) ? inBytes(amount) : inShort(amount));
 const inWhole = (count) => (typeof count === "string" ? count : count.toLocaleString("en-US"));
 
 const inShort = (count) => {
