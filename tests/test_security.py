@@ -143,17 +143,42 @@ def test_a_pickle_of_torch_under_another_name_runs_nothing(tmp_path, poison):
     poison.check()
 
 
+def _give_right_sum(bundle, name):
+    """Write the sum of a file of a bundle into its manifest."""
+    manifest = bundle / "manifest.json"
+    if name != "manifest.json":
+        stored = json.loads(manifest.read_text())
+        if name in stored["files"]:
+            stored["files"][name]["sha256"] = hashlib.sha256((bundle / name).read_bytes()).hexdigest()
+            manifest.write_text(json.dumps(stored))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_exploring_a_file_runs_nothing(tmp_path, poison, kind):
+    """With the right sums."""
+    plait.checkpoint.save(tmp_path / "saved", model())
+    manifest = check_whole(tmp_path / "saved")
+    plait.export.save(model(), tmp_path / "exported", inputs=(1, 2))
+    plait.checkpoint.save_safetensors(tmp_path / "weights" / "model.safetensors", {"w": jnp.ones(2)})
+    for folder in (tmp_path / "saved", tmp_path / "exported" / "stablehlo", tmp_path / "weights"):
+        for file, copy in poisoned(folder, poison.contents[kind]):
+            if folder.name == "saved" and file.name != "plait.json":
+                write_manifest(copy, manifest)
+            if folder.name == "stablehlo":
+                _give_right_sum(copy, file.name)
+            with contextlib.suppress(Exception):  # some files are not read at all
+                plait.explore(copy, to=tmp_path / "page.html")
+            gc.collect()
+            poison.check()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bundle_runs_nothing_when_it_is_loaded(tmp_path, poison, kind):
     """With the right sums in its manifest."""
     plait.export.save(model(), tmp_path / "saved", inputs=(1, 2))
     for file, copy in poisoned(tmp_path / "saved" / "stablehlo", poison.contents[kind]):
-        manifest = copy / "manifest.json"
-        if file.name != "manifest.json":
-            stored = json.loads(manifest.read_text())
-            if file.name in stored["files"]:
-                stored["files"][file.name]["sha256"] = hashlib.sha256((copy / file).read_bytes()).hexdigest()
-                manifest.write_text(json.dumps(stored))
+        _give_right_sum(copy, file.name)
         with contextlib.suppress(Exception):
             plait.export.load(copy)
         poison.check()

@@ -22,3 +22,8 @@ def test_the_wheel_holds_the_library_and_nothing_else(tmp_path):
     assert any(name.endswith("licenses/LICENSE") for name in names)
     sources = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == sources
+    others = (path for path in (ROOT / "src").rglob("*") if path.suffix in (".html", ".css", ".js"))
+    assert {name for name in names if name.endswith((".html", ".css", ".js"))} == {
+        path.relative_to(ROOT / "src").as_posix() for path in others
+    }
+    assert "plait/explorer/assets/page.html" in names

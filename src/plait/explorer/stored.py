@@ -7,6 +7,7 @@ when a page needs its statistics, and not kept.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path as FilePath
 from typing import Any
@@ -24,6 +25,8 @@ from ..export.formats.manifest import refused_as_plait_does
 from ..export.formats.table import Format, exports_at
 from ..paths import Path
 from .outline import LEAF, Call, Entry, Outline, outline_of_leaves
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")  # as Python writes it: 00 is another name than 0
 
 
 def outline_of_file(path: str | os.PathLike[str]) -> Outline:
@@ -138,15 +141,16 @@ def _arrays(place: FilePath, origin: str, arrays: Mapping[str, Any]) -> Outline:
 
 
 def _by_path(arrays: Mapping[str, Any]) -> dict[Path, Any]:
-    """Arrays by path; names whose path would be a leaf and a node too, such as ``a`` beside ``a.b``, stay whole."""
+    """Arrays by path; a name that would be below another array, such as ``a.b`` beside ``a``, stays whole."""
     paths = {name: _split(name) for name in arrays}
-    inner = {path[:length] for path in paths.values() for length in range(len(path))}
-    return {((name,) if paths[name] in inner else paths[name]): array for name, array in arrays.items()}
+    taken = set(paths.values())
+    below = {name for name, path in paths.items() if any(path[:length] in taken for length in range(1, len(path)))}
+    return {((name,) if name in below else paths[name]): array for name, array in arrays.items()}
 
 
 def _split(name: str) -> Path:
     """A dotted name as a path: ``layers.0.kernel`` is ``layers[0].kernel``."""
-    return tuple(int(part) if part.isdecimal() and part.isascii() else part for part in name.split("."))
+    return tuple(int(part) if _NUMBER.fullmatch(part) else part for part in name.split("."))
 
 
 def _flat(tree: Any, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
