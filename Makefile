@@ -23,7 +23,7 @@ SEED   ?= 0
 ON_NEWEST := formats/test_saved_model.py formats/test_stablehlo.py orbax/test_conversion.py tensorflow test_saving.py
 ON_JAX_NIGHTLY := core transforms nn partitioning training compat checkpoint inspect conformance laws
 
-.PHONY: help demo test slow long torch older newest downstream jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference notes check clean
+.PHONY: help demo test slow long browser torch older newest downstream jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference notes check clean
 .NOTPARALLEL:
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo 'make test       the test suite, but for tests that take long'
 	@echo 'make slow       the tests that take long'
 	@echo 'make long       more of what slow tests show: the other half of the zoo'
+	@echo 'make browser    the tests of pages, in Chromium, which it installs as root with apt-get'
 	@echo 'make torch      adds PyTorch, so that the tests that compare with it run too'
 	@echo 'make older      SavedModels for older releases of TensorFlow, run by them'
 	@echo 'make newest     exports with the newest JAX, on a newer Python: make newest NEWER=python3.13'
@@ -58,13 +59,21 @@ demo: $(VENV)/demo.stamp
 test slow long optimized: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow and not browser"
 
 slow: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -q -m "slow and not long"
+	$(BIN)/python -m pytest -q -m "slow and not long and not browser"
 
 long: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -q -m long
+	$(BIN)/python -m pytest -q -m "long and not browser"
+
+# Elsewhere Chromium, or Chrome, is the reader's to install; the tests say if there is none.
+CHROMIUM := command -v chromium || command -v chromium-browser || command -v google-chrome
+
+browser: $(VENV)/browser.stamp
+	@if ! { $(CHROMIUM); } >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	  apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium >/dev/null; fi
+	PLAIT_BROWSER=1 $(BIN)/python -m pytest -q -n 0 -m browser
 
 torch: $(VENV)/torch.stamp
 
@@ -103,7 +112,7 @@ differential: $(VENV)/dev.stamp
 
 # The tests ask XLA to compile quickly, not well; here it compiles as it does for users.
 optimized: $(VENV)/dev.stamp
-	PLAIT_TESTS_OPTIMIZE=1 $(BIN)/python -m pytest -q -m "not long"
+	PLAIT_TESTS_OPTIMIZE=1 $(BIN)/python -m pytest -q -m "not long and not browser"
 
 faults: $(VENV)/dev.stamp
 	PLAIT_FAULTS=100 HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n 2 --timeout=0 tests/faults
@@ -153,6 +162,11 @@ $(VENV)/dev.stamp: pyproject.toml requirements.lock | $(BIN)/python
 # pip, not uv: it takes the CPU build where the machine's configuration names one.
 $(VENV)/torch.stamp: $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@touch $@
+
+# Only the tests of pages use it, and it brings a program of its own.
+$(VENV)/browser.stamp: $(VENV)/dev.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check playwright==1.65.2
 	@touch $@
 
 # An environment for each older TensorFlow. They have wheels for Python 3.11, and the oldest not for newer ones.

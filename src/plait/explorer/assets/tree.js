@@ -60,7 +60,7 @@ function textOf(node) {
 }
 
 function search(query) {
-  tree.words = query.toLowerCase().split(/\s+/).filter(Boolean);
+  tree.words = query.toLowerCase().split(/(?<!,)\s+/).filter(Boolean); // "[8, 2]" is one word
   tree.closed.clear();
   if (!tree.words.length && tree.filter === "all") {
     tree.kept = null;
