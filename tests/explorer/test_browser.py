@@ -190,6 +190,10 @@ def test_an_address_names_a_place(visit):
 
 def test_the_treemap_leads_to_what_is_clicked(visit):
     page = visit("net")
+    page.click("#details .segments >> text=Bytes of outputs")
+    titles = page.eval_on_selector_all("#map .cell", "cells => cells.map(cell => cell.title)")
+    assert "blocks[1].up\n128 B\nLinear" in titles
+    page.click("#details .segments >> text=Elements")
     page.click("#map .cell.leaf[title^='blocks[0].up.kernel']")
     assert selected(page) == "blocks[0].up.kernel"
     areas = page.eval_on_selector_all("#map .cell", "all => all.map(cell => [cell.offsetWidth, cell.offsetHeight])")

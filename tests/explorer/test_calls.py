@@ -6,8 +6,10 @@ import pytest
 
 import plait
 from plait.explorer.calls import calls_of
+from plait.explorer.costs import costs_of
 from plait.explorer.outline import Call
 
+NAME = "Bytes of outputs"
 X = jax.ShapeDtypeStruct((4, 3), jnp.float32)
 
 
@@ -24,13 +26,18 @@ class Twice(plait.Module):
 def test_each_module_has_its_calls_and_equal_ones_are_counted():
     calls = calls_of(Twice(), (X,), {})
     array = "float32[4, 3]"
-    assert calls["inner",] == [Call("__call__", (array,), (array,), times=2)]
-    assert calls[()] == [Call("__call__", (array,), (array,))]
+    assert calls["inner",] == [Call("__call__", (array,), (array,), times=2, output_bytes=48)]
+    assert calls[()] == [Call("__call__", (array,), (array,), output_bytes=48)]
+
+
+def test_modules_cost_the_bytes_of_what_they_return():
+    costs = costs_of(calls_of(Twice(), (X,), {}))
+    assert costs == {(): {NAME: 48}, ("inner",): {NAME: 96}, ("norm",): {NAME: 48}}
 
 
 def test_keyword_arguments_may_be_arrays_and_settings():
     (call,) = calls_of(Twice(), (X,), {"scale": jnp.ones(2), "double": True})[()]
-    assert call == Call("__call__", ("float32[4, 3]", "float32[2]"), ("float32[4, 3]", "float32[2]"))
+    assert call == Call("__call__", ("float32[4, 3]", "float32[2]"), ("float32[4, 3]", "float32[2]"), output_bytes=56)
 
 
 def test_the_model_stays_as_it_is():

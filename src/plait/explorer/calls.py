@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -17,6 +19,7 @@ from ..core.objects.visit import iter_graph_nodes
 from ..core.tools.capture import capture
 from ..core.tools.method_observers import arguments_of, observed_methods
 from ..errors import ArgumentTypeError
+from ..inspect.sharding import item_size
 from ..paths import Path
 from ..transforms.jit.shapes import eval_shape
 from ..words import describe_type
@@ -52,11 +55,11 @@ def calls_of(model: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) ->
     arrays = {name: value for name, value in options.items() if _leaves(value)}
     settings = {name: value for name, value in options.items() if name not in arrays}
     taken, returned = eval_shape(functools.partial(_run, settings), model, inputs, arrays)
-    found: dict[Path, dict[str, dict[str, list[tuple[str, ...]]]]] = {}
+    found: dict[Path, dict[str, dict[str, list[Any]]]] = {}
     for kind, seen in (("inputs", taken), ("outputs", returned)):
         for (*path, name), values in to_flat_state(seen):
             method = found.setdefault(tuple(path), {}).setdefault(name.removesuffix(_BEFORE), {})
-            method[kind] = [_arrays(value) for value in values.get_raw_value()]
+            method[kind] = [_leaves(value) for value in values.get_raw_value()]
     return {path: _folded(methods) for path, methods in found.items()}
 
 
@@ -81,16 +84,17 @@ def _leaves(value: Any) -> list[Any]:
     ]
 
 
-def _arrays(value: Any) -> tuple[str, ...]:
-    return tuple(f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]" for leaf in _leaves(value))
+def _texts(arrays: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(f"{array.dtype}[{', '.join(map(str, array.shape))}]" for array in arrays)
 
 
-def _folded(methods: Mapping[str, Mapping[str, list[tuple[str, ...]]]]) -> list[Call]:
+def _folded(methods: Mapping[str, Mapping[str, list[Any]]]) -> list[Call]:
     """One entry for equal calls of a method."""
     calls: dict[Call, int] = {}
     for name, sides in methods.items():
         pairs = itertools.zip_longest(sides.get("inputs", []), sides.get("outputs", []), fillvalue=())
         for inputs, outputs in pairs:
-            call = Call(name, inputs, outputs)
+            size = sum(math.prod(array.shape) * item_size(array.dtype) for array in outputs)
+            call = Call(name, _texts(inputs), _texts(outputs), output_bytes=size)
             calls[call] = calls.get(call, 0) + 1
-    return [Call(each.method, each.inputs, each.outputs, times) for each, times in calls.items()]
+    return [dataclasses.replace(call, times=times) for call, times in calls.items()]

@@ -15,12 +15,16 @@ NODE, LEAF, LINK = "node", "leaf", "link"
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A call of a module's method: dtypes and shapes of its arrays, as text; ``times`` counts equal ones."""
+    """A call of a module's method: dtypes and shapes of its arrays, as text; ``times`` counts equal ones.
+
+    ``output_bytes`` are those of the arrays that it returns, if they are known.
+    """
 
     method: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     times: int = 1
+    output_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +59,7 @@ class Entry:
         target: where a link leads.
         layout: how a leaf's array lies on a mesh.
         calls: of a module's methods.
-        costs: of a module, by name, such as ``flops``.
+        costs: of a module by itself, without those below it, by name.
     """
 
     path: Path

@@ -89,10 +89,8 @@ def _is_path(value: Any) -> bool:
 
 def _outline(source: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> Outline:
     if not _is_path(source):
-        has_inputs = bool(inputs or options)
-        calls = calls_of(source, inputs, options) if has_inputs else None
-        costs = costs_of(source, inputs, options) if has_inputs else None
-        return outline_of_graph(source, type(source).__name__, calls, costs)
+        calls = calls_of(source, inputs, options) if inputs or options else {}
+        return outline_of_graph(source, type(source).__name__, calls, costs_of(calls))
     if inputs or options:
         raise ArgumentError(
             "inputs are for a model, and this is a file",

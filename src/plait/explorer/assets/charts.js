@@ -34,7 +34,7 @@ function chart(found, isLog) {
     }
   }
   if (low < 0 && high > 0) picture.append(drawn("line", { class: "zero", x1: x(0), x2: x(0), y1: 4, y2: base }));
-  const labels = [[left, "start", low], [width, "end", high]];
+  const labels = low === high ? [[(left + width) / 2, "middle", low]] : [[left, "start", low], [width, "end", high]];
   if (low < 0 && high > 0 && x(0) > left + 90 && x(0) < width - 90) labels.push([x(0), "middle", 0]);
   for (const [place, anchor, value] of labels) picture.append(drawn("text", { x: place, y: height - 4, "text-anchor": anchor }, inNumber(value)));
   const most = Math.max(...found.flatMap(({ histogram }) => histogram.counts));
