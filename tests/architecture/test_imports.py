@@ -136,7 +136,6 @@ OF_THE_CALL = {"Walk", "Builder", "own_variables", "write_back", "Left"}
 OUTSIDE_OF_THE_CALL = {
     "transforms/jit/function.py": "runs compiled functions, and writes back what they return",
     "transforms/jit/stages.py": "the same for JAX's stages",
-    "transforms/jit/shapes.py": "walks a model of shapes that it made, to lay them out",
     "transforms/axis_names.py": "walks arguments for a transform that is not plait's",
     "transforms/tangent_trees.py": "takes trees of tangents apart, which are no calls",
     "transforms/rule_cotangents.py": "makes trees of cotangents",
