@@ -261,7 +261,7 @@ def _direction(of: Differentiated, tangents: Sequence[Any]) -> list[Any]:
     port = call.ports.index(DIFFERENTIATED)
     wanted = [own == port for own in call.body.value_ports]
     leaves = flatten_like(call.gathered.structure, call.gathered.values(), (tree, {}), "hvp: the tangents", wanted)
-    return call.grouped(*leaves)[port]
+    return call.body.grouped(*leaves)[port]
 
 
 def _zeros(argument: Any) -> Any:

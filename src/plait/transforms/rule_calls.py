@@ -101,16 +101,6 @@ class RuleCall:
         """Whether a value belongs to an argument that is given by number in ``nondiff_argnums``."""
         return not self.body.structural and not self.free[self.labels.index(label)]
 
-    def grouped(self, values: dict[str, Any], plain: dict[str, Any]) -> tuple[list[Any], ...]:
-        """The inputs as the ports of the body."""
-        groups: tuple[list[Any], ...] = tuple([] for _ in self.body.ports)
-        in_values, in_plain = self.in_order(values, plain)
-        for port, value in zip(self.body.value_ports, in_values, strict=True):
-            groups[port].append(value)
-        for port, value in zip(self.body.plain_ports, in_plain, strict=True):
-            groups[port].append(value)
-        return groups
-
     def enter(self, values: dict[str, Any], plain: dict[str, Any]) -> Entered:
         """Private objects around values of the inputs."""
         return Entered(self.structure, *self.in_order(values, plain))
@@ -123,7 +113,7 @@ class RuleCall:
         Raises:
             ArgumentError: the function and its rule leave different structures.
         """
-        outputs, outcome = self.body(self.grouped(values, plain), run)
+        outputs, outcome = self.body(self.body.grouped(*self.in_order(values, plain)), run)
         if self.outcome is None:
             self.outcome = outcome
         elif self.outcome.like() != outcome.like():

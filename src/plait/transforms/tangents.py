@@ -15,23 +15,15 @@ from typing import Any
 import jax
 from jax.tree_util import Partial
 
-from ..core.objects.named import Sentinel
 from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
-from .autodiff import check_pair
-from .call.call import Call
+from .autodiff import Chosen, Differentiated, check_pair
 from .call.enter import rebuild
 from .call.functions import check_function, curried
 from .call.gather import Structure
 from .call.outcome import Outcome
 from .call.policy import STRUCTURE, Crossing, ValuesOnly
-from .call.prefixes import Prefix, is_graph_leaf
-from .selections import DIFFERENTIATED
 from .tangent_trees import flatten_like, shapes_of
-
-# The ports of what comes out: what has a derivative, and the rest.
-OUT = Sentinel(__name__, "OUT", "the output")
-AUX = Sentinel(__name__, "AUX", "auxiliary")
 
 
 @curried
@@ -71,9 +63,9 @@ def vjp(
 
     @functools.wraps(f)
     def of(*primals: Any) -> Any:
-        call = _Differentiated("vjp", f, primals, has_aux, crossing)
+        call = _OfValues("vjp", f, primals, has_aux, crossing)
         values, pull, rest = jax.vjp(call, call.inputs, has_aux=True)
-        out, output = call.finish(values, rest)
+        out, output = call.finished(values, rest)
         shapes, treedef = jax.tree_util.tree_flatten(shapes_of(values))
         pullback = Partial(_Pullback(call.structure, output, treedef, tuple(shapes)), pull)
         return (out[0], pullback, out[1]) if has_aux else (out, pullback)
@@ -122,10 +114,10 @@ def jvp(
     def of(primals: Any, tangents: Any) -> Any:
         check_tuple("jvp", "primals", primals, None)
         check_tuple("jvp", "tangents", tangents, len(primals))
-        call = _Differentiated("jvp", f, tuple(primals), has_aux, crossing)
+        call = _OfValues("jvp", f, tuple(primals), has_aux, crossing)
         moves = call.tangents()(tuple(tangents))
         values, slopes, rest = jax.jvp(call, (call.inputs,), (moves,), has_aux=True)
-        out, output = call.finish(values, rest)
+        out, output = call.finished(values, rest)
         tangent = _around(output, slopes)
         return (out[0], tangent, out[1]) if has_aux else (out, tangent)
 
@@ -158,9 +150,9 @@ def linearize(
 
     @functools.wraps(f)
     def of(*primals: Any) -> Any:
-        call = _Differentiated("linearize", f, primals, has_aux, crossing)
+        call = _OfValues("linearize", f, primals, has_aux, crossing)
         values, push, rest = jax.linearize(call, call.inputs, has_aux=True)
-        out, output = call.finish(values, rest)
+        out, output = call.finished(values, rest)
         count, to_tangents = len(primals), call.tangents()
 
         def jvp_fn(*tangents: Any) -> Any:
@@ -189,37 +181,21 @@ def check_tuple(name: str, option: str, given: Any, count: int | None) -> None:
         )
 
 
-class _Differentiated:
-    """One call as a function of its inputs, which returns what has a derivative, and the rest."""
+class _OfValues(Differentiated):
+    """One call as a function of all values of its arguments; only values are carried out."""
 
     def __init__(
         self, name: str, f: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, crossing: Crossing
     ) -> None:
-        self.has_aux = has_aux
-        leaves = jax.tree_util.tree_leaves((primals, {}), is_leaf=is_graph_leaf)
-        self.call = Call(
-            name,
-            f,
-            primals,
-            ins=[DIFFERENTIATED] * len(leaves),
-            outs=Prefix.of(name, "the output", (OUT, AUX) if has_aux else OUT, updates=True),
-            crossing=ValuesOnly(crossing),
-            writes=AUX,
-            returns_inputs=True,
-            check_output=functools.partial(check_pair, name) if has_aux else None,
-        )
-        self.inputs = self.call.port(DIFFERENTIATED, self.call.inputs)
-        self.structure = self.call.gathered.structure
+        chosen = Chosen(tuple(range(len(primals))), single=False)
+        check = functools.partial(check_pair, name) if has_aux else None
+        options: Any = {"has_aux": has_aux, "crossing": ValuesOnly(crossing), "allow_int": True, "check_output": check}
+        super().__init__(name, f, primals, {}, chosen, **options)
+        self.has_aux, self.structure = has_aux, self.call.gathered.structure
 
-    def __call__(self, inputs: list[Any]) -> Any:
-        outputs, outcome = self.call.body([inputs if kind is DIFFERENTIATED else [] for kind in self.call.ports])
-        return self.call.port(OUT, outputs), (self.call.port(AUX, outputs), outcome)
-
-    def finish(self, values: list[Any], rest: tuple[list[Any], Outcome]) -> tuple[Any, Structure]:
+    def finished(self, values: list[Any], rest: tuple[list[Any], Outcome]) -> tuple[Any, Structure]:
         """Write back what was written. Returns the output, and the structure of what has a derivative."""
-        beside, outcome = rest
-        found = {OUT: values, AUX: beside}
-        out = self.call.finish([found.get(kind, []) for kind in self.call.ports], outcome)
+        out, outcome = self.finish(values, rest), rest[1]
         assert outcome.output is not None
         return out, outcome.sub_output(0) if self.has_aux else outcome.output
 

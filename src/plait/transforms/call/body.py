@@ -105,6 +105,13 @@ class Body:
         plain = [next(supplies[port]) for port in self.plain_ports]
         return Entered(self.structure, values, plain)
 
+    def grouped(self, values: Sequence[Any], plain: Sequence[Any]) -> tuple[list[Any], ...]:
+        """Something for each input value and each plain leaf, by ports."""
+        groups: tuple[list[Any], ...] = tuple([] for _ in self.ports)
+        for port, value in zip((*self.value_ports, *self.plain_ports), (*values, *plain), strict=True):
+            groups[port].append(value)
+        return groups
+
     def call(self, entered: Entered) -> Any:
         """Call the user's function with the private objects."""
         args, kwargs = entered.tree

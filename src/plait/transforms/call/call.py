@@ -30,6 +30,7 @@ import jax
 
 from ...core.graph.locate import crossings, remember_cause
 from ...core.objects.named import Sentinel
+from ...core.objects.statics import HashableMapping
 from ...core.tools.method_observers import is_observing
 from ...errors import ArgumentTypeError, StaticValueError
 from .aliasing import Treatment, check_aliasing
@@ -115,10 +116,10 @@ class Call:
             prefixes,
             outs,
             structural,
-            axis_metadata=None if axis_metadata is None else FrozenMetadata(axis_metadata),
+            axis_metadata=None if axis_metadata is None else HashableMapping(axis_metadata),
             **rules,
         )
-        self.inputs = self.grouped(gathered.values(), gathered.plain)
+        self.inputs = self.body.grouped(gathered.values(), gathered.plain)
 
     def _spread(self, ins: Any, tree: Any) -> Sequence[Any]:
         if not isinstance(ins, Prefix):
@@ -139,15 +140,6 @@ class Call:
         """What distinguishes each port."""
         return self.body.ports
 
-    def grouped(self, values: Sequence[Any], plain: Sequence[Any]) -> tuple[list[Any], ...]:
-        """Something for each input value and each plain leaf, by ports."""
-        groups: tuple[list[Any], ...] = tuple([] for _ in self.ports)
-        for port, value in zip(self.body.value_ports, values, strict=True):
-            groups[port].append(value)
-        for port, value in zip(self.body.plain_ports, plain, strict=True):
-            groups[port].append(value)
-        return groups
-
     def port(self, kind: Any, groups: Sequence[Any]) -> Any:
         """What stands in the port of a kind; nothing where there is no such port."""
         return groups[self.ports.index(kind)] if kind in self.ports else []
@@ -155,7 +147,7 @@ class Call:
     def labels(self) -> tuple[list[Any], ...]:
         """Where each input of each port stands: ``model.layers.kernel``."""
         roots, plain = self.body.labels()
-        return self.grouped(self.gathered.structure.value_labels(roots), plain)
+        return self.body.grouped(self.gathered.structure.value_labels(roots), plain)
 
     def labelled(self) -> list[tuple[str, Any, Any]]:
         """Every input as (where it stands, what distinguishes its port, its value)."""
@@ -269,25 +261,6 @@ def _function(f: Callable[..., Any]) -> Callable[[], Any]:
 def _leaf(kind: Any) -> tuple[Any, tuple[Any, ...]]:
     """A prefix tree of one leaf."""
     return jax.tree_util.tree_structure(0), (kind,)
-
-
-class FrozenMetadata(Mapping[str, Any]):
-    """The metadata that a transform has for its axis, as a static value."""
-
-    def __init__(self, mapping: Mapping[str, Any]) -> None:
-        self._items = dict(mapping)
-
-    def __getitem__(self, key: str) -> Any:
-        return self._items[key]
-
-    def __iter__(self) -> Any:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __hash__(self) -> int:
-        return hash(tuple(sorted(self._items.items(), key=repr)))
 
 
 def value_prefixes(gathered: Gathered, prefixes: tuple[Any, ...], roots: Callable[[], Sequence[str]]) -> list[Any]:

@@ -96,7 +96,7 @@ def make_jaxpr(
         structure = call.gathered.structure
 
         def flat(*leaves: Any) -> list[Any]:
-            return _in_order(call.body.output_of(call.grouped(*_taken_apart(structure, leaves))))
+            return _in_order(call.body.output_of(call.body.grouped(*_taken_apart(structure, leaves))))
 
         return jax.make_jaxpr(flat)(*_in_order(call.gathered.parts()))
 
