@@ -18,6 +18,7 @@ from ..core.objects.settings import Restoring, setting
 from ..core.objects.visit import Place, visit
 from ..errors import GraphError
 from ..paths import describe_path
+from ..transforms.call import policy
 from ..transforms.call.names import joined
 from ..words import describe_type
 
@@ -132,7 +133,7 @@ def check_tree(node: Any, labels: Callable[[], Sequence[str]] | None = None) -> 
 
 
 @dataclasses.dataclass(frozen=True)
-class Crossing:
+class Crossing(policy.Crossing):
     """What one transform was told of the modes; the modes of the thread are read when it is called.
 
     Attributes:

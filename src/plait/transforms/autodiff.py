@@ -85,10 +85,8 @@ def grad(
         [4.0, 4.0, 4.0]
     """
 
-    def returned(value: Any, grads: Any) -> Any:
-        return (grads, value[1]) if has_aux else grads
-
-    return _lift("grad", f, returned, argnums, has_aux, holomorphic, allow_int, reduce_axes, crossing)
+    options = {"holomorphic": holomorphic, "allow_int": allow_int}
+    return _lift("grad", f, argnums, has_aux, crossing, reduce_axes, **options)
 
 
 @curried
@@ -115,38 +113,28 @@ def value_and_grad(
         (0.0, ['bias', 'kernel'])
     """
 
-    def both(value: Any, grads: Any) -> Any:
-        return value, grads
-
-    return _lift("value_and_grad", f, both, argnums, has_aux, holomorphic, allow_int, reduce_axes, crossing)
+    options = {"holomorphic": holomorphic, "allow_int": allow_int}
+    return _lift("value_and_grad", f, argnums, has_aux, crossing, reduce_axes, **options)
 
 
 def _lift(
-    name: str,
-    f: Callable[..., Any],
-    returned: Callable[[Any, Any], Any],
-    argnums: Any,
-    has_aux: bool,
-    holomorphic: bool,
-    allow_int: bool,
-    reduce_axes: Sequence[Any],
-    crossing: Crossing,
+    name: str, f: Callable[..., Any], argnums: Any, has_aux: bool, crossing: Crossing, reduce_axes: Any, **options: Any
 ) -> Callable[..., Any]:
-    """The function that returns what is ``returned`` of the value (with aux) and the gradients."""
     check_function(f, name)
     if reduce_axes:
         raise NotImplementedError(f"{name}: reduce_axes is not offered by plait or by current JAX; leave it out")
     chosen = Chosen.of(name, argnums, crossing)
-    check = functools.partial(check_scalar, name, has_aux)
+    rules: Any = {"has_aux": has_aux, "allow_int": options["allow_int"], "crossing": crossing}
+    rules["check_output"] = functools.partial(check_scalar, name, has_aux)
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        of = Differentiated(
-            name, f, args, kwargs, chosen, has_aux=has_aux, allow_int=allow_int, check_output=check, crossing=crossing
-        )
-        differentiate = jax.value_and_grad(of.scalar, has_aux=True, holomorphic=holomorphic, allow_int=allow_int)
-        (value, rest), part = of.call.run(differentiate, of.inputs)
-        return returned(of.finish([value], rest), of.gradients(part))
+        of = Differentiated(name, f, args, kwargs, chosen, **rules)
+        (value, rest), part = of.call.run(jax.value_and_grad(of.scalar, has_aux=True, **options), of.inputs)
+        out, grads = of.finish([value], rest), of.gradients(part)
+        if name == "value_and_grad":
+            return out, grads
+        return (grads, out[1]) if has_aux else grads
 
     return wrapper
 
@@ -202,7 +190,7 @@ class Differentiated:
         rules = {"writes": BESIDE, "returns_inputs": True, "check_output": check_output}
         self.call = call = Call(name, f, args, kwargs, ins=ins, outs=outs, crossing=carried, **rules)
         if carried.updates:
-            warn_of_nothing(name, call, args, chosen.argnums)
+            warn_of_nothing(name, call, len(args), chosen.argnums)
         if not allow_int:
             check_differentiable(name, call)
         # A NumPy array would be written in place, and cannot take a tracer.
@@ -228,7 +216,7 @@ class Differentiated:
 
     def gradients(self, part: Sequence[Any]) -> Any:
         """Something for each differentiated value, in the form of what is differentiated."""
-        grads = gradients_of(self.call, self.args, self.requests, part, states=self.states)
+        grads = gradients_of(self.call, self.requests, part, states=self.states)
         return grads[0] if self.chosen.single else grads
 
 

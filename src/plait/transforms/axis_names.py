@@ -20,6 +20,7 @@ from ..core.graph.flatten import Walk, path_of
 from ..core.objects.variables import Variable
 from ..errors import PartitioningUnspecifiedError
 from .call.arguments import positional
+from .call.call import prefixes_of
 from .call.functions import check_function, curried
 from .call.names import argument_names
 from .call.policy import STRUCTURE, Crossing
@@ -65,7 +66,6 @@ def transform_metadata(
     """
     check_function(f, "transform_metadata")
     metadata = {PARTITION_NAME: partition}
-    in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -73,8 +73,7 @@ def transform_metadata(
             with _names_seen_to(False):
                 return f(*args, **kwargs)
         args, kwargs = positional(f, args, kwargs)
-        ins = Prefix.of("transform_metadata", "in_axes", in_axes, updates=True)
-        outs = Prefix.of("transform_metadata", "out_axes", out_axes, updates=True)
+        ins, outs = prefixes_of("transform_metadata", {"in_axes": in_axes, "out_axes": out_axes}, STRUCTURE)
         crossing.check(args, lambda: argument_names(f, len(args)))
         return _run_without_names(f, args, kwargs, ins, outs, metadata)
 

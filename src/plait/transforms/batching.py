@@ -70,7 +70,6 @@ def vmap(
     """
     check_function(f, "vmap")
     f, transform_metadata = read_axis_name(f, transform_metadata)
-    in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     axes = {"in_axes": in_axes, "out_axes": out_axes}
     prefixes_of("vmap", axes, crossing)  # refuses what fits no call
 
@@ -178,7 +177,6 @@ def pmap(
             do="use plait.shard_map, or plait.jit with shardings",
         )
     f, transform_metadata = read_axis_name(f, transform_metadata)
-    in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     axes = {"in_axes": in_axes, "out_axes": out_axes}
     prefixes_of("pmap", axes, crossing)  # refuses what fits no call
     donated = _numbers(donate_argnums)

@@ -84,7 +84,6 @@ def scan(
     f, transform_metadata = read_axis_name(f, transform_metadata)
     if in_axes is Carry:
         in_axes = (Carry,)
-    in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     axes = {"in_axes": in_axes, "out_axes": out_axes}
     rules = Loop("scan", *_carry_positions(in_axes, out_axes))
 
@@ -117,7 +116,7 @@ def scan_ports(
         The ports of what comes out, and what an iteration did.
     """
     scanned = {port: axis for port, axis in enumerate(call.ports) if isinstance(axis, int)}
-    stacked = {port: _to_front(list(inputs[port]), axis) for port, axis in scanned.items()}
+    stacked = {port: _moved(list(inputs[port]), axis, 0) for port, axis in scanned.items()}
     carry = call.ports.index(Carry) if Carry in call.ports else None
     shared = {port: list(values) for port, values in enumerate(inputs) if port not in scanned and port != carry}
     leaves, treedef = jax.tree_util.tree_flatten(shared)
@@ -131,7 +130,7 @@ def scan_ports(
     (last, _), (slices, outcome) = call.run(scan_with, (initial, arrays), stacked)
     outputs: list[list[Any]] = [[] for _ in call.ports]
     for port, axis in scanned.items():
-        outputs[port] = _from_front(slices[port], axis)
+        outputs[port] = _moved(slices[port], 0, axis)
     if carry is not None:
         outputs[carry] = last
     return outputs, outcome
@@ -353,16 +352,10 @@ def _show(axes: Any) -> str:
     return repr(axes).replace(repr(Carry), "Carry")
 
 
-def _to_front(values: list[Any], axis: int) -> list[Any]:
-    if axis == 0:
+def _moved(values: list[Any], source: int, destination: int) -> list[Any]:
+    if source == destination:
         return values
-    return jax.tree_util.tree_map(lambda x: jnp.moveaxis(x, axis, 0), values)
-
-
-def _from_front(values: list[Any], axis: int) -> list[Any]:
-    if axis == 0:
-        return values
-    return jax.tree_util.tree_map(lambda x: jnp.moveaxis(x, 0, axis), values)
+    return jax.tree_util.tree_map(lambda x: jnp.moveaxis(x, source, destination), values)
 
 
 def check_carry_types(body: Body, port: int, before: Sequence[Any], after: Sequence[Any]) -> None:

@@ -33,6 +33,7 @@ from .call.policy import STRUCTURE, Crossing
 _MISSING: Any = object()
 
 Rewrite = Callable[[jax.Array], jax.Array]
+Choose = Callable[[Path, RngStream], Rewrite | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,9 +115,9 @@ def split_rngs(
             expected="splits=1",
             do="drop squeeze=True, or pass splits=1",
         )
-    split = _split_to(key_shape(splits))
+    split = functools.partial(jax.random.split, num=key_shape(splits))
     rules = [(to_predicate(only), (lambda key: split(key)[0]) if squeeze else split)]
-    return _apply("split_rngs", node, rules, crossing)
+    return _apply("split_rngs", node, _by_both(rules), crossing)
 
 
 def fork_rngs(
@@ -147,26 +148,18 @@ def fork_rngs(
     """
     mapping = split if isinstance(split, Mapping) else {...: split}
     rules = [
-        (to_predicate(filter), _unchanged if size is None else _split_to(key_shape(size)))
+        (to_predicate(filter), _forked if size is None else functools.partial(jax.random.split, num=key_shape(size)))
         for filter, size in mapping.items()
     ]
-    return _apply("fork_rngs", node, rules, crossing)
+    return _apply("fork_rngs", node, _by_both(rules), crossing)
 
 
-def _unchanged(key: jax.Array) -> jax.Array:
+def _forked(key: jax.Array) -> jax.Array:
     return key
 
 
-def _split_to(shape: tuple[int, ...]) -> Rewrite:
-    return lambda key: jax.random.split(key, shape)
-
-
-def _broadcast_to(shape: tuple[int, ...]) -> Rewrite:
-    return lambda key: jnp.broadcast_to(key, shape)
-
-
-def _apply(name: str, node: Any, rules: Sequence[tuple[Predicate, Rewrite]], crossing: Crossing) -> Any:
-    """What ``split_rngs`` and ``fork_rngs`` have in common: a node changed in place, a new node, or a decorator."""
+def _by_both(rules: Sequence[tuple[Predicate, Rewrite]]) -> Choose:
+    """The first rule whose filter matches both the key and the counter of a stream."""
 
     def choose(path: Path, stream: RngStream) -> Rewrite | None:
         for predicate, rewrite in rules:
@@ -174,16 +167,16 @@ def _apply(name: str, node: Any, rules: Sequence[tuple[Predicate, Rewrite]], cro
                 return rewrite
         return None
 
+    return choose
+
+
+def _apply(name: str, node: Any, choose: Choose, crossing: Crossing, *, in_place: bool = True) -> Any:
+    """What a node becomes; without one, or for a function, a decorator that does the same to all arguments."""
+
     def on_node(node: Any) -> Any:
         check_node(node, name)
         crossing.check(node)
-        return _changed(node, choose) if crossing.is_usual else _copied(node, choose)
-
-    return _decorate_or_apply(node, on_node)
-
-
-def _decorate_or_apply(node: Any, on_node: Callable[[Any], Any]) -> Any:
-    """What a node becomes; without one, or for a function, a decorator that does the same to all arguments."""
+        return _changed(node, choose) if in_place and crossing.is_usual else _copied(node, choose)
 
     def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(f)
@@ -238,20 +231,15 @@ def with_rngs(
     """
     selected = to_predicate(only)
     rules = [
-        *(_Rule("split", filter, _split_to(shape)) for filter, shape in _sizes(split)),
-        *(_Rule("broadcast", filter, _broadcast_to(shape)) for filter, shape in _sizes(broadcast)),
-        *(_Rule("fork", filter, _unchanged) for filter in (fork if isinstance(fork, (list, tuple)) else (fork,))),
+        *(_Rule("split", f, functools.partial(jax.random.split, num=shape)) for f, shape in _sizes(split)),
+        *(_Rule("broadcast", f, functools.partial(jnp.broadcast_to, shape=shape)) for f, shape in _sizes(broadcast)),
+        *(_Rule("fork", f, _forked) for f in (fork if isinstance(fork, (list, tuple)) else (fork,))),
     ]
 
     def choose(path: Path, stream: RngStream) -> Rewrite | None:
         return _rule_for(rules, path, stream) if selected(path, stream) else None
 
-    def on_node(node: Any) -> Any:
-        check_node(node, "with_rngs")
-        crossing.check(node)
-        return _copied(node, choose)
-
-    return _decorate_or_apply(node, on_node)
+    return _apply("with_rngs", node, choose, crossing, in_place=False)
 
 
 def _sizes(sizes: Any) -> Iterable[tuple[FilterLiteral, tuple[int, ...]]]:
@@ -414,9 +402,6 @@ def _iter_streams(node: Any) -> Iterator[tuple[Path, RngStream]]:
         if isinstance(value, RngStream) and id(value.key) not in keys:
             keys.add(id(value.key))
             yield path, value
-
-
-Choose = Callable[[Path, RngStream], Rewrite | None]
 
 
 def _draws(node: Any, choose: Choose) -> list[tuple[RngStream, jax.Array, jax.Array]]:

@@ -20,6 +20,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from .call.body import reveal
 from .call.call import Call
 from .call.enter import Entered
+from .call.gather import Structure
 from .call.names import argument_names
 from .call.outcome import Address, Outcome
 from .call.policy import Crossing
@@ -85,9 +86,9 @@ class RuleCall:
         self.shapes = shapes_of(values)
         self.inputs: Any = self.labelled(values, call.gathered.plain)
 
-    def argument_trees(self) -> list[Any]:
-        """The treedef of each argument, with leaves for objects."""
-        return self.structure.treedef.children()[0].children()
+    def argument_structures(self) -> list[Structure]:
+        """The structure of each argument."""
+        return self.structure.parts()[0].parts()
 
     def labelled(self, values: Sequence[Any], plain: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Something for each input, by label: what JAX says about it then names it."""

@@ -43,12 +43,8 @@ def cotangents_as_states(call: RuleCall, outcome: Outcome, cotangents: Sequence[
 
 def _only_objects(call: RuleCall, arguments: Sequence[Any]) -> list[Any]:
     """The arguments, with ``None`` for those that hold no object."""
-    graphdefs = call.structure.graphdefs
-    found, start = [], 0
-    for argument, treedef in zip(arguments, call.argument_trees(), strict=True):
-        start, first = start + treedef.num_leaves, start
-        found.append(None if graphdefs[first:start].count(None) == treedef.num_leaves else argument)
-    return found
+    pairs = zip(arguments, call.argument_structures(), strict=True)
+    return [argument if structure.roots else None for argument, structure in pairs]
 
 
 def cotangents_as_objects(outcome: Outcome, cotangents: Sequence[Any]) -> Any:
@@ -84,8 +80,8 @@ def tangents_by_label(call: RuleCall, returned: Any) -> tuple[dict[str, Any], di
     Raises:
         ArgumentTypeError: no tuple with an entry for each differentiable argument, or an entry of another structure.
     """
-    trees = call.argument_trees()
-    count = len(trees) - len(call.fixed)
+    structures = call.argument_structures()
+    count = len(structures) - len(call.fixed)
     if not isinstance(returned, (tuple, list)) or len(returned) != count:
         raise ArgumentTypeError(
             "custom_vjp: the backward rule did not return one tangent for each differentiable argument",
@@ -95,11 +91,10 @@ def tangents_by_label(call: RuleCall, returned: Any) -> tuple[dict[str, Any], di
         )
     values: list[Any] = []
     plain: list[Any] = []
-    supply, graphdefs = iter(returned), iter(call.structure.graphdefs)
-    for number, treedef in enumerate(trees):
-        given = [None] * treedef.num_leaves if number in call.fixed else _spread(next(supply), treedef, number)
-        for tangent in given:
-            graphdef = next(graphdefs)
+    supply = iter(returned)
+    for number, (treedef, graphdefs) in enumerate((each.treedef, each.graphdefs) for each in structures):
+        given = [None] * len(graphdefs) if number in call.fixed else _spread(next(supply), treedef, number)
+        for tangent, graphdef in zip(given, graphdefs, strict=True):
             if graphdef is None:
                 plain.append(tangent)
                 continue

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from .._compat import trace_state
-from ..core.graph.walks import CachedWalk
+from ..core.graph.flatten import path_of
 from ..core.objects.named import Sentinel
 from ..core.objects.rngs import RngState
 from ..core.objects.state import FlatState, State
@@ -166,57 +166,43 @@ def check_differentiable(name: str, call: Call) -> None:
             )
 
 
-@dataclasses.dataclass
-class _Part:
-    """What one argument consists of: its objects, by number, the positions of their values, and its plain leaves."""
-
-    roots: range
-    plain: range
-
-
-def _parts(args: tuple[Any, ...]) -> list[_Part]:
-    parts, root, plain = [], 0, 0
-    for argument in args:
-        flags = [is_graph_leaf(x) for x in jax.tree_util.tree_leaves(argument, is_leaf=is_graph_leaf)]
-        count = sum(flags)
-        parts.append(_Part(range(root, root + count), range(plain, plain + len(flags) - count)))
-        root, plain = root + count, plain + len(flags) - count
-    return parts
+def _chosen(call: Call) -> list[list[int]]:
+    """The positions of the differentiated values of each object."""
+    walk, port, start, found = call.gathered.walk, call.ports.index(DIFFERENTIATED), 0, []
+    for count in () if walk is None else walk.counts:
+        found.append([i for i in range(start, start + count) if call.body.value_ports[i] == port])
+        start += count
+    return found
 
 
-def _positions(call: Call, root: int) -> list[int]:
-    """The positions of the differentiated values of one object."""
-    walk = call.gathered.walk
-    assert walk is not None
-    start, port = sum(walk.counts[:root]), call.ports.index(DIFFERENTIATED)
-    return [i for i in range(start, start + walk.counts[root]) if call.body.value_ports[i] == port]
-
-
-def warn_of_nothing(name: str, call: Call, args: tuple[Any, ...], given: Sequence[int | DiffState]) -> None:
+def warn_of_nothing(name: str, call: Call, count: int, given: Sequence[int | DiffState]) -> None:
     """Warn if nothing is differentiated, or nothing for a filter that was asked for.
+
+    Args:
+        count: how many positional arguments there are.
 
     Warns:
         NothingSelectedWarning: names the argument, the filter, and what there is.
     """
-    walk, parts = call.gathered.walk, _parts(args)
-    asked = [parts[number_of(argnum) % len(args)] for argnum in given]
-    empty = [not len(part.plain) and not any(_positions(call, root) for root in part.roots) for part in asked]
+    walk, parts, chosen = call.gathered.walk, call.gathered.structure.parts()[0].parts(), _chosen(call)
     if walk is None:
         return
-    for argnum, part, is_empty in zip(given, asked, empty, strict=True):
-        number = number_of(argnum) % len(args)
-        if is_empty and len(part.roots) and (all(empty) or isinstance(argnum, DiffState)):
-            starts = [sum(walk.counts[:root]) for root in part.roots]
-            kinds = [
-                kind
-                for root, start in zip(part.roots, starts, strict=True)
-                for kind in walk.types[start : start + walk.counts[root]]
-            ]
+    asked = []
+    for argnum in given:
+        number = number_of(argnum) % count
+        first = sum(len(part.roots) for part in parts[:number])
+        objects = slice(first, first + len(parts[number].roots))
+        is_empty = not parts[number].graphdefs.count(None) and not any(chosen[objects])
+        asked.append((argnum, number, objects, is_empty))
+    are_all_empty = all(is_empty for *_, is_empty in asked)
+    for argnum, number, objects, is_empty in asked:
+        if is_empty and parts[number].roots and (are_all_empty or isinstance(argnum, DiffState)):
+            kinds = walk.types[sum(walk.counts[: objects.start]) : sum(walk.counts[: objects.stop])]
             warn_nothing_selected(
                 name,
                 argnum.filter if isinstance(argnum, DiffState) else Param,
                 kinds,
-                at=f"argument {argument_names(call.f, len(args))[number]}",
+                at=f"argument {argument_names(call.f, count)[number]}",
                 so="so the gradient is empty",
                 do=_what_to_select(number, kinds),
             )
@@ -230,9 +216,7 @@ def _what_to_select(number: int, kinds: Sequence[type | None]) -> str:
     return f"select what the argument has: argnums=plait.DiffState({number}, {name_of_class(kind)})"
 
 
-def gradients_of(
-    call: Call, args: tuple[Any, ...], requests: Sequence[DiffState], part: Sequence[Any], *, states: bool
-) -> tuple[Any, ...]:
+def gradients_of(call: Call, requests: Sequence[DiffState], part: Sequence[Any], *, states: bool) -> tuple[Any, ...]:
     """The gradient of each request.
 
     Args:
@@ -242,28 +226,25 @@ def gradients_of(
     port, supply = call.ports.index(DIFFERENTIATED), iter(part)
     values = [next(supply) if own == port else None for own in call.body.value_ports]
     plain = [next(supply) if own == port else None for own in call.body.plain_ports]
-    found, walk, parts = [], call.gathered.walk, _parts(args)
-    for request in requests:
-        argument, own = args[request.argnum], parts[request.argnum]
-        if states or not len(own.roots):
-            objects = (_gradient(walk, leaf, _positions(call, root), values) for root, leaf in _roots(call, own))
-            rest = (plain[i] for i in own.plain)
-            leaves, treedef = jax.tree_util.tree_flatten(argument, is_leaf=is_graph_leaf)
-            gradients = [next(objects) if is_graph_leaf(leaf) else next(rest) for leaf in leaves]
-            found.append(jax.tree_util.tree_unflatten(treedef, gradients))
-        else:
-            found.append(rebuild(call.gathered.structure, values, plain)[0][request.argnum])
-    return tuple(found)
+    structure, wanted = call.gathered.structure, [request.argnum for request in requests]
+    arguments = structure.parts()[0].parts()
+    if not states and any(arguments[number].roots for number in wanted):
+        gradients = rebuild(structure, values, plain)[0]
+        return tuple(gradients[number] for number in wanted)
+    rest = iter(plain)
+    objects = (_gradient(call, *pair, values) for pair in zip(call.gathered.roots, _chosen(call), strict=True))
+    found = {}
+    for number, argument in enumerate(arguments):
+        leaves = [next(rest) if graphdef is None else next(objects) for graphdef in argument.graphdefs]
+        if number in wanted:
+            found[number] = jax.tree_util.tree_unflatten(argument.treedef, leaves)
+    return tuple(found[number] for number in wanted)
 
 
-def _roots(call: Call, part: _Part) -> list[tuple[int, Any]]:
-    return [(root, call.gathered.roots[root]) for root in part.roots]
-
-
-def _gradient(walk: CachedWalk | None, root: Any, chosen: Sequence[int], values: Sequence[Any]) -> Any:
+def _gradient(call: Call, root: Any, chosen: Sequence[int], values: Sequence[Any]) -> Any:
     """Gradients with the classes, metadata and paths of the leaves they belong to."""
+    walk, trace = call.gathered.walk, trace_state.value
     assert walk is not None
-    paths, trace = walk.paths(), trace_state.value
     leaves = []
     for position in chosen:
         cls, cell = walk.types[position], walk.cells[position]
@@ -271,4 +252,4 @@ def _gradient(walk: CachedWalk | None, root: Any, chosen: Sequence[int], values:
         leaves.append(gradient if cls is None else make_variable(cls, gradient, cell.metadata, trace))
     if isinstance(root, Variable):
         return leaves[0] if leaves else State({})
-    return FlatState.from_sorted(tuple(paths[position] for position in chosen), leaves).to_nested_state()
+    return FlatState.from_sorted(tuple(path_of(walk.links[i]) for i in chosen), leaves).to_nested_state()

@@ -65,7 +65,6 @@ def shard_map(
         (8, 3)
     """
     check_function(f, "shard_map")
-    in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
     options = {"in_specs": in_specs, "out_specs": out_specs}
 
     @functools.wraps(f)

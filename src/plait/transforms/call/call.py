@@ -202,9 +202,12 @@ class Call:
         return write_back(outcome, self.gathered, outputs)
 
 
-def prefixes_of(name: str, options: Mapping[str, Any], crossing: Crossing) -> tuple[Prefix, ...]:
-    """The prefixes that a transform was given, by the names of its options."""
-    return tuple(Prefix.of(name, option, tree, updates=crossing.updates) for option, tree in options.items())
+def prefixes_of(name: str, options: Mapping[str, Any], crossing: Crossing) -> tuple[Prefix, Prefix]:
+    """The prefixes of the arguments (a tuple, so that a list stands for one) and the output, by the options' names."""
+    (first, ins), (second, outs) = options.items()
+    ins = tuple(ins) if isinstance(ins, list) else ins
+    updates = crossing.updates
+    return Prefix.of(name, first, ins, updates=updates), Prefix.of(name, second, outs, updates=updates)
 
 
 def prefixed_call(

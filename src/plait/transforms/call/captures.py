@@ -138,11 +138,8 @@ def _holds(container: Any, saved: Any) -> bool:
 
 
 def _refill(container: Any, saved: Any) -> None:
-    if isinstance(container, dict):
-        container.clear()
-        container.update(saved)
-    else:
-        container[:] = saved
+    container.clear()
+    (container.update if isinstance(container, dict) else container.extend)(saved)
 
 
 def _name(f: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -51,6 +52,11 @@ class Structure:
             tuple(dict_of(variable.metadata) for variable in variables),
             tuple(variable.index for variable in variables),
         )
+
+    def parts(self) -> list[Structure]:
+        """The structure of each child: of a tuple each entry."""
+        graphdefs = iter(self.graphdefs)
+        return [Structure(t, tuple(itertools.islice(graphdefs, t.num_leaves))) for t in self.treedef.children()]
 
     def part_paths(self) -> Iterator[tuple[int, Path, Any]]:
         """Each definition: the number of the object that it belongs to, its path in there, and itself."""

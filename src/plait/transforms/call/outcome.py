@@ -103,13 +103,6 @@ class Outcome:
             return self.argument_sources
         return tuple(address for _, address in sorted((*self.written, *self.unwritten)))
 
-    def sub_output(self, first: int) -> Structure:
-        """The structure of one part of an output that is a tuple."""
-        assert self.output is not None
-        children = self.output.treedef.children()
-        start = sum(child.num_leaves for child in children[:first])
-        return Structure(children[first], self.output.graphdefs[start : start + children[first].num_leaves])
-
 
 def at(outputs: Any, address: Address) -> Any:
     """The value at an address of the ports that came out."""

@@ -8,51 +8,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 
-class Crossing(Protocol):
-    """What a transform asks at each of its calls."""
+class Crossing:
+    """What a transform asks at each of its calls: this one takes any graph, and carries everything out."""
+
+    # Has an attribute ``ever``: whether the answers can have changed at all since the process began.
+    touched: Any = SimpleNamespace(ever=False)
 
     @property
     def updates(self) -> bool:
         """Whether structural changes are carried out, and not values only."""
-        ...
+        return True
 
     @property
     def is_usual(self) -> bool:
         """Whether any graph is taken, and structural changes are carried out."""
-        ...
-
-    @property
-    def touched(self) -> Any:
-        """Has an attribute ``ever``: whether the answers can have changed at all since the process began."""
-        ...
+        return self.updates
 
     def check(self, roots: Any, labels: Callable[[], Sequence[str]] | None = None) -> None:
         """Refuse objects that are not taken; ``labels`` says what each is called, if it has a name."""
-        ...
 
 
-class _Structure:
-    """Takes any graph, and carries everything out."""
-
-    updates = is_usual = True
-    touched = SimpleNamespace(ever=False)
-
-    def check(self, roots: Any, labels: Callable[[], Sequence[str]] | None = None) -> None: ...
+STRUCTURE = Crossing()
 
 
-STRUCTURE: Crossing = _Structure()
-
-
-class ValuesOnly:
+class ValuesOnly(Crossing):
     """Takes what another crossing takes, and carries values out."""
-
-    updates = is_usual = False
 
     def __init__(self, crossing: Crossing) -> None:
         self.check, self.touched = crossing.check, crossing.touched
+
+    @property
+    def updates(self) -> bool:
+        return False
 
 
 def usual_or_values(crossing: Crossing) -> Crossing:
