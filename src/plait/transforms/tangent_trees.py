@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..core.graph.flatten import Walk, path_of
-from ..core.graph.graphdef import GraphDef, LeafDef, VariableDef, iter_parts
+from ..core.graph.graphdef import GraphDef, VariableDef
+from ..core.graph.plan import plan_of
 from ..core.graph.unflatten import own_variables
 from ..core.objects.state import FlatState, State
 from ..core.objects.variables import Variable
@@ -129,10 +130,9 @@ def state_of(graphdef: GraphDef, leaves: Sequence[Any]) -> Any:
 
     For an object that was met before, and so has no leaves here, the state is empty.
     """
-    parts = [part for part in iter_parts(graphdef) if isinstance(part, (VariableDef, LeafDef))]
     items = [
         own_variables([part], [leaf])[0] if isinstance(part, VariableDef) else leaf
-        for part, leaf in zip(parts, leaves, strict=True)
+        for part, leaf in zip(plan_of(graphdef).leaves, leaves, strict=True)
     ]
     if isinstance(graphdef, VariableDef):
         return items[0]

@@ -34,7 +34,12 @@ def flatten(node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool =
     """
     if kind_of(node) is Kind.STATIC:
         raise not_a_node(RegistryError, node, "flatten")
-    walk = Walk(ref_index)
+    return flattened(node, ref_index, with_paths=with_paths)
+
+
+def flattened(node: Any, refs: RefMap | None, *, with_paths: bool) -> tuple[GraphDef, Any]:
+    """The same for a root of any kind."""
+    walk = Walk(refs)
     graphdef = walk.add(node)
     if not with_paths:
         return graphdef, [leaf.get_raw_value() if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]

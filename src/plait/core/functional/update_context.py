@@ -21,15 +21,13 @@ from jax.tree_util import register_static
 from ...errors import GraphError, InternalError
 from ...typing import FilterLiteral
 from ...words import describe_type
-from ..graph.flatten import IndexMap, RefMap, Walk, path_of
+from ..graph.flatten import IndexMap, RefMap
 from ..graph.graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with_index_mapping
 from ..graph.identities import moved_indices, own_objects
 from ..graph.unflatten import Builder
-from ..objects.state import FlatState, State, group_leaves
-from ..objects.state_functions import merge_state
-from ..objects.variables import Variable
+from ..objects.state import group_leaves
 from .merge import leaves_of
-from .split import detached
+from .split import flattened, nested_groups
 
 F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K")
@@ -250,36 +248,30 @@ class SplitContext:
             assert refs is not None
             self.context.flatten_end(refs)
 
-    def _walk(self, node: Any) -> tuple[GraphDef, Walk]:
-        if self._refs is None:
-            raise GraphError(
-                "a split context was used after its with block",
-                found="a context that has ended",
-                expected="calls inside the block",
-                do="open a new split_context",
-            )
-        walk = Walk(self._refs)
-        graphdef = walk.add(node)
-        if self.context is not None:
-            mapping = self.context.mapping_to(self._refs)
-            if mapping is not None:
-                graphdef = with_index_mapping(graphdef, mapping)
-        return graphdef, walk
-
     def split(self, node: Any, *filters: FilterLiteral) -> Any:
         """``plait.split``, with indices shared with the other roots of the context."""
         graphdef, *groups = self.flatten(node, *filters)
-        if not isinstance(graphdef, NodeDef):
-            return (graphdef, *(group.leaves[0] if len(group) else State({}) for group in groups))
-        return (graphdef, *(group.to_nested_state() for group in groups))
+        return (graphdef, *nested_groups(groups, is_leaf=not isinstance(graphdef, NodeDef)))
 
     def flatten(self, node: Any, *filters: FilterLiteral, with_paths: bool = True) -> Any:
         """``plait.flatten``, with indices shared with the other roots of the context."""
-        graphdef, walk = self._walk(node)
-        if not with_paths:
-            return graphdef, [leaf.get_raw_value() if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
-        flat = FlatState.from_sorted(tuple(map(path_of, walk.links)), [detached(leaf) for leaf in walk.leaves])
-        return (graphdef, *(group_leaves(flat, filters, exhaustive=True) if filters else [flat]))
+        if self._refs is None:
+            raise _ended("split")
+        graphdef, flat = flattened(node, self._refs, with_paths=with_paths)
+        mapping = None if self.context is None else self.context.mapping_to(self._refs)
+        if mapping is not None:
+            graphdef = with_index_mapping(graphdef, mapping)
+        groups = group_leaves(flat, filters, exhaustive=True) if filters and with_paths else [flat]
+        return (graphdef, *groups)
+
+
+def _ended(verb: str) -> GraphError:
+    return GraphError(
+        f"a {verb} context was used after its with block",
+        found="a context that has ended",
+        expected="calls inside the block",
+        do=f"open a new {verb}_context",
+    )
 
 
 class MergeContext:
@@ -304,25 +296,9 @@ class MergeContext:
 
     def merge(self, graphdef: GraphDef, state: Any, /, *states: Any) -> Any:
         """``plait.merge``, with indices shared with the other roots of the context."""
-        if states:
-            parts = [part.to_nested_state() if isinstance(part, FlatState) else part for part in (state, *states)]
-            state = merge_state(*parts)
-        return self._build(graphdef, leaves_of(graphdef, state))
-
-    def unflatten(self, graphdef: GraphDef, flat: Any, /, *flats: Any) -> Any:
-        """``plait.unflatten``, with indices shared with the other roots of the context."""
-        if flats:
-            flat = FlatState.merge(flat, *flats)
-        return self._build(graphdef, leaves_of(graphdef, flat))
-
-    def _build(self, graphdef: GraphDef, leaves: list[Any]) -> Any:
         if self._index_ref is None:
-            raise GraphError(
-                "a merge context was used after its with block",
-                found="a context that has ended",
-                expected="calls inside the block",
-                do="open a new merge_context",
-            )
+            raise _ended("merge")
+        leaves = leaves_of(graphdef, state, *states)
         mapping = getattr(graphdef, "index_mapping", None)
         inner = mapping is None if self.inner is None else self.inner
         if self.inner is None and not isinstance(graphdef, NodeRef):
@@ -333,6 +309,10 @@ class MergeContext:
             own = own_objects(self.context.ref_index, mapping)
             cache = {new: item for new, item in own.items() if new not in self._index_ref}
         return Builder(self._index_ref, cache).build(graphdef, leaves)
+
+    def unflatten(self, graphdef: GraphDef, flat: Any, /, *flats: Any) -> Any:
+        """``plait.unflatten``, with indices shared with the other roots of the context."""
+        return self.merge(graphdef, flat, *flats)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,8 @@ from typing import Any
 
 import jax
 
-from ...core.graph.graphdef import LeafDef, VariableDef, iter_parts
+from ...core.graph.graphdef import VariableDef
+from ...core.graph.plan import plan_of
 from ...core.graph.unflatten import Builder
 from ...core.objects.variables import make_variables
 from .gather import Structure
@@ -55,8 +56,7 @@ class Entered:
         return [
             self.index_ref[part.index] if isinstance(part, VariableDef) else None  # type: ignore[index]
             for graphdef in self.structure.roots
-            for part in iter_parts(graphdef)
-            if isinstance(part, (VariableDef, LeafDef))
+            for part in plan_of(graphdef).leaves
         ]
 
 

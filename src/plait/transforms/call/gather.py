@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import register_static
 
-from ...core.graph.graphdef import GraphDef, LeafDef, NodeDef, NodeRef, VariableDef
+from ...core.graph.graphdef import GraphDef, LeafDef, NodeRef, VariableDef, iter_places, path_of
 from ...core.graph.walks import CachedWalk, find_walk
 from ...core.objects.cells import dict_of
 from ...core.objects.variables import make_variable
@@ -61,13 +61,7 @@ class Structure:
     def part_paths(self) -> Iterator[tuple[int, Path, Any]]:
         """Each definition: the number of the object that it belongs to, its path in there, and itself."""
         for number, root in enumerate(self.roots):
-            stack: list[tuple[Path, Any]] = [((), root)]
-            while stack:
-                path, part = stack.pop()
-                yield number, path, part
-                if isinstance(part, NodeDef):
-                    children = [(entry.key, getattr(entry, "value", None)) for entry in part.attributes]
-                    stack.extend(((*path, key), child) for key, child in reversed(children))
+            yield from ((number, path_of(link), part) for link, part in iter_places(root))
 
     def leaf_paths(self) -> list[tuple[int, Path]]:
         """For each value: the number of the object that it belongs to, and its path in there."""

@@ -12,8 +12,9 @@ from typing import Any
 import jax
 
 from ...core.graph.flatten import Walk
-from ...core.graph.graphdef import GraphDef, LeafDef, VariableDef, iter_parts
+from ...core.graph.graphdef import GraphDef
 from ...core.graph.identities import own_objects
+from ...core.graph.plan import plan_of
 from ...core.graph.unflatten import UNTOUCHED, Builder
 from ...core.objects.variables import Variable
 from .enter import rebuild
@@ -93,11 +94,7 @@ class _Rebuilding:
     def _leaves(self, graphdef: GraphDef, sources: Sequence[Address]) -> list[Any]:
         """The leaves for a graphdef; a variable that still holds its own input value is left untouched."""
         leaves = []
-        supply = iter(sources)
-        for part in iter_parts(graphdef):
-            if not isinstance(part, (VariableDef, LeafDef)):
-                continue
-            source = next(supply)
+        for part, source in zip(plan_of(graphdef).leaves, sources, strict=True):
             if source.port != INPUT:
                 leaves.append(at(self.outputs, source))
                 continue
