@@ -17,8 +17,10 @@ from .modes import Crossing, check_mode
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
-_GRAPH = "whether shared objects and cycles are allowed, or an error (tree mode); ``None`` is the mode of the thread."
-_UPDATES = "whether structural changes are carried out, or values only; ``None`` is the mode of the thread."
+_GRAPH = (
+    "whether shared objects and cycles are allowed or raise an error (tree mode); ``None`` means the thread's mode."
+)
+_UPDATES = "whether structural changes are propagated, or values only; ``None`` means the thread's mode."
 
 
 class Checked(Protocol[P, R]):

@@ -1,8 +1,8 @@
 """The modes of a thread that Flax's programs may set, and what a transform asks of them. (G57, U32, S5)
 
 Graph mode, the default, allows shared objects and cycles; tree mode refuses them. With graph updates, the default,
-transforms carry structural changes out; without them, and in tree mode, values only. Functions resolve their ``graph=``
-and ``graph_updates=`` at the door (``door.py``); nothing behind it asks for a mode.
+transforms propagate structural changes to the caller's objects; without them, and in tree mode, values only. Functions
+resolve ``graph=`` and ``graph_updates=`` in ``door.py``; nothing behind it depends on a mode.
 """
 
 from __future__ import annotations

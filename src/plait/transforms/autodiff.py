@@ -1,7 +1,7 @@
 """Differentiation: ``grad`` and ``value_and_grad`` with respect to parts of the arguments.
 
 The differentiated values are a port of the call, which is the one differentiable argument of ``jax.value_and_grad``;
-everything else is closed over. Changes that the function makes (statistics, random counters) come back as auxiliary
+everything else is closed over. The function's changes (statistics, random counters) come back as auxiliary
 output and are written to the caller's objects. (rules U30, X13, X14)
 
 With structural updates a module's gradient is a ``State`` of the chosen leaves; where only values are carried it is a

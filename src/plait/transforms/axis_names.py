@@ -1,8 +1,8 @@
-"""``transform_metadata``: the name of a mapped axis, stated on the function instead of on the transform. (rule X27)
+"""``transform_metadata``: names a mapped axis on the function instead of on the transform. (rule X27)
 
-plait's own ``vmap``, ``pmap`` and ``scan`` read the name off the function that they are given, and do with it what
-they do with ``transform_metadata={PARTITION_NAME: name}``. Anywhere else the function itself takes the name out of what
-it is given and puts it back.
+plait's own ``vmap``, ``pmap`` and ``scan`` read the name from the function and treat it like
+``transform_metadata={PARTITION_NAME: name}``. Under any other transform the function itself removes the name from its
+arguments' metadata and restores it afterwards.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .call.prefixes import Prefix, choose, is_graph_leaf
 
 _NAME = "_plait_axis_name"
 # Whether the transform around the running function handles the names.
-_seen_to: contextvars.ContextVar[bool] = contextvars.ContextVar("plait_axis_names_seen_to", default=False)
+_handled: contextvars.ContextVar[bool] = contextvars.ContextVar("plait_axis_names_handled", default=False)
 
 
 @curried
@@ -41,15 +41,15 @@ def transform_metadata(
     partition: str | None,
     crossing: Crossing = STRUCTURE,
 ) -> Any:
-    """Name the axis that ``vmap``, ``pmap`` or ``scan`` maps; stands directly inside them.
+    """Name the axis that ``vmap``, ``pmap`` or ``scan`` maps; apply it directly inside them.
 
-    Inside ``f`` the variables' axis names lack ``partition``; afterwards it is back, and variables that ``f`` made have
-    it. ``plait.vmap(plait.transform_metadata(f, partition="layers"))`` does what
+    Inside ``f`` the variables' axis names do not include ``partition``; afterwards it is restored, and variables that
+    ``f`` created have it too. ``plait.vmap(plait.transform_metadata(f, partition="layers"))`` does what
     ``plait.vmap(f, transform_metadata={plait.PARTITION_NAME: "layers"})`` does, with the axes of ``vmap``.
 
     Args:
         f: the function; without it ``transform_metadata`` returns a decorator.
-        in_axes, out_axes: where the axis stands in each argument and in the output, as in ``vmap``; needed only where
+        in_axes, out_axes: the position of the axis in each argument and in the output, as in ``vmap``; needed only if
             the transform around it is not plait's, such as ``jax.vmap`` of a function of states.
         partition: the name of the axis.
 
@@ -69,8 +69,8 @@ def transform_metadata(
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if _seen_to.get():
-            with _names_seen_to(False):
+        if _handled.get():
+            with _names_handled(False):
                 return f(*args, **kwargs)
         args, kwargs = positional(f, args, kwargs)
         ins, outs = prefixes_of("transform_metadata", {"in_axes": in_axes, "out_axes": out_axes}, STRUCTURE)
@@ -82,7 +82,7 @@ def transform_metadata(
 
 
 def read_axis_name(f: Callable[..., Any], metadata: Mapping[str, Any]) -> tuple[Callable[..., Any], Mapping[str, Any]]:
-    """What a transform maps, and its axis metadata, when ``transform_metadata`` may stand on the function.
+    """The function that a transform maps, and its axis metadata, ``transform_metadata`` on the function included.
 
     Raises:
         PartitioningUnspecifiedError: there is metadata for the axis, and no name.
@@ -99,7 +99,7 @@ def read_axis_name(f: Callable[..., Any], metadata: Mapping[str, Any]) -> tuple[
 
     @functools.wraps(f)
     def inner(*args: Any, **kwargs: Any) -> Any:
-        with _names_seen_to(True):
+        with _names_handled(True):
             return f(*args, **kwargs)
 
     delattr(inner, _NAME)  # or the next transform around this one would name its axis so too
@@ -107,12 +107,12 @@ def read_axis_name(f: Callable[..., Any], metadata: Mapping[str, Any]) -> tuple[
 
 
 @contextlib.contextmanager
-def _names_seen_to(value: bool) -> Iterator[None]:
-    token = _seen_to.set(value)
+def _names_handled(value: bool) -> Iterator[None]:
+    token = _handled.set(value)
     try:
         yield
     finally:
-        _seen_to.reset(token)
+        _handled.reset(token)
 
 
 def _run_without_names(

@@ -1,4 +1,4 @@
-"""``vmap`` and ``pmap``: a function of one example as a function of a batch, with modules whose state is stacked."""
+"""``vmap`` and ``pmap``: functions of one example turned into functions of a batch, with stacked module state."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def vmap(
 ) -> Any:
     """``jax.vmap`` for functions of modules.
 
-    Inside, a mapped variable lacks the mapped axis; a variable with axis ``None`` is shared by the whole batch. Changes
-    come back with the axis that the variable has: written variables, new ones, changed structure.
+    Inside, a mapped variable does not have the mapped axis; a variable with axis ``None`` is shared by the whole batch.
+    Changes come back with the variable's axis: written variables, new variables and structural changes.
 
     Args:
         f: the function; without it ``vmap`` returns a decorator.
@@ -50,7 +50,7 @@ def vmap(
         out_axes: the same for the output.
         axis_name, axis_size, spmd_axis_name: as in ``jax.vmap``.
         transform_metadata: ``{PARTITION_NAME: name}`` names the axis in the variables' axis names. Without it the
-            axis keeps the name that the variable has for it, or gets ``None``; names always fit the rank.
+            axis keeps its name in the variable, or gets ``None``; there are always as many names as axes.
 
     Raises:
         ArgumentError: axes that do not fit the arguments, an axis out of range, batch sizes that differ, or a variable
@@ -104,7 +104,7 @@ def vmap(
 
 
 def explain_batched(error: ValueError, call: Call, outcome: Outcome) -> None:
-    """Name what JAX found to depend on the example, where its axis says that it does not.
+    """Name the value that JAX found to depend on the example although its axis is ``None``.
 
     Raises:
         ArgumentError: names the path.
@@ -148,11 +148,10 @@ def pmap(
 
     Args:
         f: the function; without it ``pmap`` returns a decorator.
-        in_axes, out_axes, transform_metadata: as in ``vmap``. What has the axis ``None`` must be the same on all
-            devices when it is written; JAX does not check this, and takes what one device has.
-        static_broadcasted_argnums: positions of hashable arguments that are part of the compile key.
-        donate_argnums: positions of arguments whose buffers the call may take over: arrays, and the variables of
-            modules.
+        in_axes, out_axes, transform_metadata: as in ``vmap``. A value written under the axis ``None`` must be
+            the same on all devices; JAX does not check this, and uses the value of one device.
+        static_broadcasted_argnums: positions of hashable arguments that become part of the cache key.
+        donate_argnums: positions of arguments to donate: arrays, and the variables of modules.
         axis_name, devices, backend, axis_size: as in ``jax.pmap``.
 
     Raises:

@@ -1,7 +1,7 @@
 """``cond`` and ``switch``: one of several functions, chosen at run time, whose operands may be modules.
 
-Every branch returns the values of all variables that it was given, changed or not, so that all return the same; JAX
-drops those that no branch changes. What else the branches do must be the same in all. (rules X22, U29)
+Every branch returns the values of all its input variables, changed or not, so that the outputs match; JAX removes those
+that no branch changes. Anything else must be the same in all branches. (rules X22, U29)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``custom_vjp`` and ``custom_jvp``: functions of modules with a derivative rule of their own. (rules X16, U31)"""
+"""``custom_vjp`` and ``custom_jvp``: functions of modules with a custom derivative rule. (rules X16, U31)"""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def custom_vjp(
     nondiff_argnums: Sequence[int | DiffState] = (),
     crossing: Crossing = STRUCTURE,
 ) -> Any:
-    """``jax.custom_vjp`` for functions of modules: a function whose gradient is given by a rule, set by ``defvjp``.
+    """``jax.custom_vjp`` for functions of modules: a function with a gradient rule, set with ``defvjp``.
 
     Args:
         fun: the function; without it ``custom_vjp`` returns a decorator. Above a method it takes the module as an
@@ -45,7 +45,7 @@ def custom_vjp(
 
     The rule is ``fwd(*args) -> (out, residuals)`` and ``bwd``, which gets the residuals (modules may be among them)
     and the cotangents, and returns a tuple with one tangent for each differentiable argument, or ``None`` for zero.
-    What ``bwd`` writes into modules is lost. Changes that ``fun`` and ``fwd`` make are made to the caller's objects.
+    Writes to modules in ``bwd`` are lost. Changes made by ``fun`` and ``fwd`` reach the caller's objects.
 
     - By default ``bwd(residuals, (input_updates_g, out_g))``: ``input_updates_g`` has, for each differentiable
       argument, a ``State`` in place of each module, with the cotangents of the values that variables have after the
@@ -79,7 +79,7 @@ def custom_vjp(
 
 @curried
 def custom_jvp(fun: Any = None, /, *, nondiff_argnums: Sequence[int] = (), crossing: Crossing = STRUCTURE) -> Any:
-    """``jax.custom_jvp`` for functions of modules: a function whose derivative is given by a rule, set by ``defjvp``.
+    """``jax.custom_jvp`` for functions of modules: a function with a derivative rule, set with ``defjvp``.
 
     The rule is ``jvp(*nondiff, primals, tangents) -> (out, tangent)``, with tuples of the differentiable arguments and
     their tangents; the tangent of a module is a module. It carries values only, as ``plait.jvp`` does: a variable that

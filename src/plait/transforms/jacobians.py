@@ -1,6 +1,6 @@
 """``jacrev``, ``jacfwd``, ``hessian`` and ``hvp``: derivatives of all outputs, and second derivatives.
 
-The differentiated values are a port of the call, as for ``grad``; ``jax.jacrev`` and its like stand in the middle. A
+The differentiated values are a port of the call, as for ``grad``; ``jax.jacrev`` or the like is applied to it. A
 derivative has the form of the output, with a gradient in the place of each array. So a function whose output holds
 objects, such as gradients, counts as one of their values: that is all that a derivative can be of. ``hessian`` is
 ``jacfwd`` of ``jacrev``, as in JAX. (rules X13, X30, X31)
@@ -79,7 +79,7 @@ def jacfwd(
 ) -> Any:
     """``jax.jacfwd`` for functions of modules: the Jacobian, by one forward pass for each number of the input.
 
-    It gives what ``jacrev`` gives. This one is the faster of the two where the outputs are more than the inputs.
+    It gives what ``jacrev`` gives. It is the faster of the two if there are more outputs than inputs.
 
     Args:
         f, argnums, has_aux: as in ``jacrev``.
@@ -141,7 +141,7 @@ def hvp(
     has_aux: bool = False,
     crossing: Crossing = STRUCTURE,
 ) -> Any:
-    """The Hessian times a vector, without the Hessian: forward over reverse mode, at the price of a few gradients.
+    """The Hessian times a vector, without the Hessian: forward over reverse mode, at the cost of a few gradients.
 
     Args:
         f: a function that returns a scalar (with ``has_aux``: a pair of a scalar and anything). Without it ``hvp``

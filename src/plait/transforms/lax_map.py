@@ -1,4 +1,4 @@
-"""``lax_map``: one call after the other over the leading axis, or batch after batch. (rule X20)"""
+"""``lax_map``: a sequential map over the leading axis, element by element or in batches. (rule X20)"""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def lax_map(
     """``jax.lax.map`` for functions of modules. (``plait.map`` is a function on the leaves of a model.)
 
     Args:
-        f: ``(x, *operands) -> out``, called for one slice of ``xs`` after the other.
+        f: ``(x, *operands) -> out``, called for each slice of ``xs`` in turn.
         xs: arrays, and modules whose state is stacked, along axis 0.
-        operands: what all calls share. What a call writes to a module, the next call reads.
-        batch_size: how many slices run at once, under ``vmap``; 0: all. Every slice draws random numbers of its own,
-            from split keys. Since no slice of a batch comes after another, modules among the operands are only read.
+        operands: shared by all calls. A write to a module in one call is visible to the next.
+        batch_size: how many slices run at once, under ``vmap``; 0 means all. Every slice draws its own random numbers,
+            from split keys. Slices of a batch run at the same time, so modules among the operands are read-only.
 
     Returns:
         The outputs, stacked along axis 0.

@@ -1,6 +1,6 @@
 """``scan``, ``while_loop`` and ``fori_loop``: loops whose state may be modules.
 
-What a loop hands from one iteration to the next travels in the port ``Carry``; ``call/loop_rules.py`` says what a body
+What a loop passes from one iteration to the next is in the port ``Carry``; ``call/loop_rules.py`` says what a body
 may do with it. (rules X20, X21, U28)
 """
 
@@ -51,9 +51,9 @@ def scan(
         f: the body; without it ``scan`` returns a decorator.
         length: how many iterations, needed when nothing is scanned.
         reverse, unroll: as in ``jax.lax.scan``.
-        in_axes: for each argument: ``Carry`` (at most one: handed from iteration to iteration), an integer (each
+        in_axes: for each argument: ``Carry`` (at most one: passed from iteration to iteration), an integer (each
             iteration gets a slice; modules are stacked layers), ``None`` (all iterations share
-            it, and start from its first value), or for modules a ``StateAxes`` that mixes them. ``in_axes=Carry``
+            it, and start from its initial value), or for modules a ``StateAxes`` that mixes them. ``in_axes=Carry``
             stands for a single argument.
         out_axes: the same for the output, without ``None``.
         transform_metadata: ``{PARTITION_NAME: name}`` names the scanned axis, as in ``vmap``.
@@ -66,7 +66,7 @@ def scan(
             structure, shapes or dtypes change; each names the path.
 
     Warns:
-        LostUpdateWarning: a variable under ``None`` is written; what is written is dropped.
+        LostUpdateWarning: a variable under ``None`` is written; the write is lost.
 
     Example:
         >>> @plait.scan(in_axes=(plait.Carry, 0), out_axes=plait.Carry)
@@ -143,8 +143,8 @@ _ARRAYS = (jax.Array, np.ndarray, np.generic)
 class _Iteration:
     """One iteration of a scan.
 
-    Arrays that all iterations share are handed on unchanged, and JAX makes constants of them. They are no constants
-    here, or JAX would take those of one call for those of the next.
+    Arrays that all iterations share are carried unchanged, and JAX turns them into constants. They are not constants
+    here, because JAX would then reuse the arrays of one call in the next.
 
     Attributes:
         treedef: of the ports that are shared.
@@ -180,12 +180,12 @@ def while_loop(
     """``jax.lax.while_loop`` for a value that may hold modules.
 
     Args:
-        cond_fun: value → whether to go on; it may not change the modules.
+        cond_fun: value → whether to continue; it may not change the modules.
         body_fun: value → value, with the same modules, changed in place.
-        init_val: the first value.
+        init_val: the initial value.
 
     Returns:
-        The last value, in which the caller's own modules stand.
+        The last value, which holds the caller's own modules.
 
     Raises:
         ArgumentError: ``cond_fun`` writes a variable, or the references, structure, shapes or dtypes change.
@@ -214,7 +214,7 @@ class _Answer:
 
 @dataclasses.dataclass(frozen=True)
 class _Question:
-    """Whether a while loop goes on."""
+    """Whether a while loop continues."""
 
     body: Body
 
@@ -273,11 +273,11 @@ def fori_loop(
     Args:
         lower, upper: the first index, and the one after the last.
         body_fun: ``(index, value) -> value``, with the same modules, changed in place.
-        init_val: the first value.
+        init_val: the initial value.
         unroll: as in ``jax.lax.fori_loop``.
 
     Returns:
-        The last value, in which the caller's own modules stand.
+        The last value, which holds the caller's own modules.
 
     Raises:
         ArgumentError: the references, structure, shapes or dtypes of the value change; names the path.

@@ -1,4 +1,4 @@
-"""``remat``: recompute in the backward pass instead of keeping what the forward pass computed. (rule X17)"""
+"""``remat``: recompute intermediates in the backward pass instead of storing them. (rule X17)"""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def remat(
 ) -> Any:
     """``jax.checkpoint`` for functions of modules. (``plait.checkpoint`` saves to disk.)
 
-    Changes that the function makes (statistics, random counters) are made once, however often it is recomputed.
+    The function's changes (statistics, random counters) are applied once, however often it is recomputed.
 
     Args:
         f: the function; without it ``remat`` returns a decorator. Above a method it takes the module as an argument.
         prevent_cse, policy: as in ``jax.checkpoint``.
-        static_argnums: positions of arguments that are no arrays, and hashable.
+        static_argnums: positions of hashable arguments that are not arrays.
 
     Example:
         >>> class Block(plait.Module):

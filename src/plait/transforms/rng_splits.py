@@ -1,8 +1,8 @@
 """Splitting, forking and reseeding the random streams inside a graph.
 
-A function that is mapped over an axis needs a key for each place on the axis. ``split_rngs`` draws once from every
-stream and leaves a batch of keys in it; when the mapped call is over, the stream gets its own key back, and the counter
-that the draw left, so that the next call draws something else. (rules R6 to R8)
+A function that is mapped over an axis needs a key for each position along it. ``split_rngs`` draws once from every
+stream and stores a batch of keys in it; after the mapped call the stream gets its own key back, with the counter
+advanced by that draw, so that the next call draws different keys. (rules R6 to R8)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Choose = Callable[[Path, RngStream], Rewrite | None]
 
 @dataclasses.dataclass(frozen=True)
 class StreamBackup:
-    """What a stream is set back to: its key and, where it is not ``None``, its counter."""
+    """The state to restore a stream to: its key and, unless ``None``, its counter."""
 
     stream: RngStream
     key: jax.Array
@@ -47,9 +47,9 @@ class StreamBackup:
 
 @dataclasses.dataclass(frozen=True)
 class SplitBackups:
-    """The streams that a call split or forked, and what they are set back to.
+    """The streams that a call split or forked, and the state to restore them to.
 
-    An iterable for ``restore_rngs``, and a context manager that restores when it is left.
+    An iterable for ``restore_rngs``, and a context manager that restores on exit.
     """
 
     backups: Sequence[StreamBackup]
@@ -86,9 +86,9 @@ def split_rngs(
 
     Returns:
         For a node ``SplitBackups``: pass them to ``restore_rngs``, or use them as a context manager. (With
-        ``graph_updates=False`` a copy of the node, which shares all variables but those of the streams; the streams of
-        the node have made their draw, so that the next copy differs.) Restored streams have their own key and stand
-        behind the one draw, whatever was drawn in between.
+        ``graph_updates=False`` a copy of the node, which shares all variables except those of the streams; the streams
+        of the node have advanced, so the next copy differs.) After restoring, a stream has its own key, and its counter
+        is one past the original draw, regardless of what was drawn in between.
 
     Raises:
         ArgumentError: ``squeeze`` without ``splits=1``.
@@ -207,8 +207,8 @@ def with_rngs(
 ) -> Any:
     """A copy of a graph whose streams are split, broadcast or forked, as rules say.
 
-    The copy shares all variables but those of the streams that a rule changed. These have made a draw in the original.
-    Filters see the streams (``"dropout"`` is the one with that tag) and their paths.
+    The copy shares all variables except those of the streams that a rule changed; in the original these have advanced
+    by one draw. Filters get the streams (``"dropout"`` is the one with that tag) and their paths.
 
     Args:
         node: a module, ``Rngs``, ``RngStream``, or a container of them. Left out, or a function: a decorator that calls
@@ -279,7 +279,7 @@ def _rule_for(rules: Sequence[_Rule], path: Path, stream: RngStream) -> Rewrite 
 
 
 def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
-    """Give streams back the keys and counters that ``split_rngs``, ``fork_rngs`` or ``backup_keys`` noted.
+    """Restore the keys and counters that ``split_rngs``, ``fork_rngs`` or ``backup_keys`` saved.
 
     Raises:
         TraceContextError: a stream belongs to another trace. No stream is changed then.
@@ -301,7 +301,7 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
 
 
 def backup_keys(node: Any, /) -> list[StreamBackup]:
-    """The keys of all streams of a graph, for ``restore_rngs``; the counters are not noted, and stay as they are.
+    """The keys of all streams of a graph, for ``restore_rngs``; counters are neither saved nor restored.
 
     Example:
         >>> rngs = plait.Rngs(0)
@@ -324,8 +324,8 @@ def reseed(
 ) -> None:
     """Give streams new keys by their tags, and set their counters to 0.
 
-    Layers keep streams of their own (``Dropout`` forks the one that it is given), so a tag may occur at many places;
-    each gets a draw of its own of a fresh stream.
+    Layers keep streams of their own (``Dropout`` forks the one that it is given), so a tag may occur in many places;
+    each gets its own draw from a fresh stream.
 
     Args:
         policy: what to do with the new key of a stream that holds many keys: an error (``"scalars_only"``), a split of

@@ -1,4 +1,4 @@
-"""``shard_map``: a function of one device's shard as a function of sharded arrays, with modules. (rule X26)"""
+"""``shard_map`` for functions of modules: the function gets one device's shard of each array. (rule X26)"""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def shard_map(
 ) -> Any:
     """``jax.shard_map`` for functions of modules.
 
-    Inside, every variable holds this device's shard. Changes come back under the spec that the variable has: what is
-    replicated must be written with a value that is the same on all devices, such as a ``jax.lax.pmean``.
+    Inside, every variable holds this device's shard. Changes come back under the variable's spec: a value written to a
+    replicated variable must be the same on all devices, for example the result of ``jax.lax.pmean``.
 
     Args:
         f: the function; without it ``shard_map`` returns a decorator.
         mesh: the devices and the names of their axes; ``None`` for the mesh of ``jax.set_mesh``.
         in_specs: a prefix of the arguments whose leaves are partition specs, ``None`` (replicated), or for modules a
-            ``StateSharding``; one spec for a module goes for all its state. Keyword arguments take the position that
+            ``StateSharding``; one spec for a module applies to all its state. Keyword arguments take the position that
             the signature gives them.
         out_specs: the same for the output.
         axis_names: the mesh axes that are mapped; empty for all.

@@ -1,7 +1,7 @@
-"""``vjp``, ``jvp`` and ``linearize``: derivatives with the type of what is differentiated, a module for a module.
+"""``vjp``, ``jvp`` and ``linearize``: derivatives of the same type as the primals, a module for a module.
 
-They carry values only, as with ``graph_updates=False``: what the function writes into variables reaches the caller's
-objects, structural changes do not. The output leaves by two ports: what has a derivative (the arrays, and the values of
+They carry values only, as with ``graph_updates=False``: writes to variables reach the caller's objects, structural
+changes do not. The output leaves by two ports: what has a derivative (the arrays, and the values of
 new objects) and the rest (``aux``, and values written), which JAX gets as auxiliary output. (rule X15, section 10)
 """
 

@@ -1,4 +1,4 @@
-"""Taking leaves out of a graph. (rule G40)"""
+"""Removing leaves from a graph. (rule G40)"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pop(node: Any, *filters: FilterLiteral) -> Any:
 
     Raises:
         FilterError: no filter was given.
-        GraphError: a matching leaf sits in a container that nothing can be removed from.
+        GraphError: a matching leaf is in an immutable container.
 
     Example:
         >>> model = plait.BatchNorm(3, rngs=plait.Rngs(0))

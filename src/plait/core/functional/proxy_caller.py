@@ -1,4 +1,4 @@
-"""Calling a method of a graph that is in two halves: merge, call, split. (rules G18, G43 to G45)"""
+"""Calling a method of a split graph: merge, call, split. (rules G18, G43 to G45)"""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class DelayedAccessor:
         return root
 
     def attribute(self, name: str) -> DelayedAccessor:
-        """The record with one attribute access more."""
+        """The record with one more attribute access."""
         return DelayedAccessor((*self.accesses, ("attribute", name)))
 
     def item(self, key: Any) -> DelayedAccessor:
-        """The record with one item access more."""
+        """The record with one more item access."""
         return DelayedAccessor((*self.accesses, ("item", key)))
 
 

@@ -1,6 +1,6 @@
 """From a graph to its structure and its values: all of them, or grouped by filters. (rules G31 to G36)
 
-A graph that was walked before and has not changed since is not walked again.
+A graph that has not changed since it was last walked is not walked again.
 """
 
 from __future__ import annotations

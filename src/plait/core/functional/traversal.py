@@ -1,4 +1,4 @@
-"""Going through a graph: its nodes and leaves with their paths, its modules, and metadata set on many at once.
+"""Iterating over a graph: its nodes and leaves with their paths, its modules, and setting metadata on many variables.
 
 (rules G53 to G56, D4)
 """
@@ -22,7 +22,8 @@ from ..objects.visit import Place, children_first, children_of, has_identity, it
 def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
     """Every node and leaf with its path, static values included; children first, the root last.
 
-    Graph nodes, variables and containers come once, at their first path; numbers, strings and ``None`` at each.
+    Graph nodes, variables and containers are yielded once, at their first path; numbers, strings and ``None`` at every
+    path.
 
     Example:
         >>> [path for path, _ in plait.iter_graph([1, plait.Param(2.0)])]

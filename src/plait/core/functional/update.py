@@ -24,10 +24,10 @@ from ..objects.variables import Variable, cell_of
 
 
 def update(node: Any, state: Any, /, *states: Any) -> None:
-    """Write states into a graph, in place. Paths that a state does not have stay as they are.
+    """Write states into a graph, in place. Paths that are not in a state keep their values.
 
     Existing variables get the values (and the metadata, where the leaf is a variable); new entries are added to nodes
-    that can take them. Nothing is changed when an entry does not fit.
+    that accept them. If an entry does not fit, nothing is changed.
 
     Raises:
         GraphError: an entry does not fit the graph; the message names its path.

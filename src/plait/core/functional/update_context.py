@@ -1,4 +1,4 @@
-"""Update contexts: carrying object identity through any JAX transform by hand.
+"""Update contexts: preserving object identity through any JAX transform by hand.
 
 One context serves one round of four steps: split outside, merge inside, split inside, merge outside. The first split
 numbers the caller's objects; the first merge makes private ones under the same numbers; the second split records in the
@@ -46,7 +46,7 @@ _stacks = _Stacks()
 
 
 def compose_mapping(ab: Mapping[K, V], bc: Mapping[V, W], /) -> dict[K, W]:
-    """``{a: c}`` over the keys present in both.
+    """``{a: c}`` for each ``b`` present in both.
 
     Example:
         >>> plait.graph.compose_mapping({1: "a", 2: "b"}, {"a": True})
@@ -56,7 +56,7 @@ def compose_mapping(ab: Mapping[K, V], bc: Mapping[V, W], /) -> dict[K, W]:
 
 
 def compose_mapping_reversed(ab: Mapping[K, V], bc: Mapping[V, W], /) -> dict[W, K]:
-    """``{c: a}`` over the keys present in both.
+    """``{c: a}`` for each ``b`` present in both.
 
     Example:
         >>> plait.graph.compose_mapping_reversed({1: "a", 2: "b"}, {"a": True})
@@ -194,7 +194,7 @@ def update_context(tag: Hashable) -> _UpdateContextManager:
     """A context manager and decorator that opens an update context.
 
     Args:
-        tag: any hashable value; it keeps nested contexts apart and has no other meaning.
+        tag: any hashable value; it distinguishes nested contexts and has no other meaning.
 
     Example:
         >>> model = plait.Linear(2, 2, rngs=plait.Rngs(0))

@@ -1,8 +1,8 @@
-"""What JAX loses of a graph: it takes a module for a tree.
+"""Graphs that JAX flattens as trees: cycles raise an error, lost sharing a warning.
 
-JAX flattens an object by asking it for its children, one after the other, and flattens each before it asks for the
-next. So while the outermost object gives its children, all others that JAX asks are below it. A cycle would not end
-(and the interpreter would not recover); what is shared becomes one copy for each place.
+JAX flattens an object by asking for its children one at a time, and flattens each before it asks for the next. So while
+the outermost object yields its children, all other objects that JAX flattens are below it. A cycle would never end
+(and the interpreter would not recover); a shared object becomes one copy for each path.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _two_paths(root: Any, item: Any) -> str:
 
 
 def _only_looks() -> bool:
-    """Whether a function of JAX flattens that makes no tree of it again."""
+    """Whether the running function of JAX only reads the leaves or the structure, and rebuilds no tree."""
     frame: Any = sys._getframe(1)
     package = __name__.partition(".")[0]
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:

@@ -1,9 +1,9 @@
-"""Writes that reach no one: cells of variables that are copies, which say so when what was written into them is lost.
+"""Lost writes: cells of copied variables, which warn if a value written to them is never read.
 
-A copy is made where one of JAX's own transforms rebuilds a variable inside a trace, and where a state is split from a
-graph. What is written into a leaf of a state reaches the model by ``plait.update(model, state)``, or another model by
-``merge``; either reads it. A leaf that was written and dies without having been read has lost what was written, and
-says so, once for each place in the program that wrote.
+Variables are copied when one of JAX's own transforms rebuilds them inside a trace, and when a state is split from a
+graph. A write to a leaf of a state reaches the model through ``plait.update(model, state)``, or another model through
+``merge``; both read it. If a leaf was written and is freed without having been read, the write is lost, and a warning
+says so, once for each line of the program that wrote.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ class RngStream(_Samplers):
         """A new stream that holds one draw of this one, repeated.
 
         Args:
-            k: how often, or in which shape.
+            k: the number of copies, or their shape.
         """
         shape = key_shape(k)
         return type(self)(jnp.broadcast_to(self(), shape), tag=self.tag)
@@ -257,8 +257,8 @@ class Rngs(_Samplers):
 
     Args:
         default: seed or key of the default stream, or a mapping from names to seeds and keys.
-        **streams: seeds and keys by name. A stream given for a key contributes its key; it is not shared, and the
-            counter of the new one starts at 0.
+        **streams: seeds and keys by name. If a stream is given as a key, its key is used; the stream is
+            not shared, and the counter of the new one starts at 0.
 
     Raises:
         ArgumentError: a value is neither a seed, nor a key, nor a stream.

@@ -1,4 +1,4 @@
-"""Settings of a thread that take effect at once, and as a context manager or decorator restore what was before."""
+"""Thread-local settings that take effect immediately and, as a context manager or decorator, are restored on exit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ defaults = _Defaults()
 
 
 class Restoring:
-    """A setting already made, which can be used as a context manager or decorator to restore what was before."""
+    """A setting that is already in effect; as a context manager or decorator it restores the previous one on exit."""
 
     def __init__(self, apply: Callable[[], Callable[[], None]]) -> None:
         self._apply = apply
@@ -85,11 +85,11 @@ def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> _Vari
     """The flags that new variables of this thread get; keywords set them.
 
     Args:
-        hijax: not offered by plait; ``True`` makes constructing a variable fail.
+        hijax: not supported by plait; with ``True``, constructing a variable raises an error.
         ref: whether new variables keep their value in a JAX reference.
 
     Returns:
-        A mapping of the flags in force. As a context manager or decorator it restores the earlier ones.
+        A mapping of the current flags. As a context manager or decorator it restores the previous ones.
 
     Example:
         >>> with plait.var_defaults(ref=True):
@@ -104,7 +104,7 @@ def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> _Vari
 def use_eager_sharding(value: bool, /) -> Restoring:
     """Set whether new variables of this thread are placed on devices as their metadata says (default ``True``).
 
-    Takes effect at once; used as a context manager or decorator it restores the earlier setting.
+    Takes effect immediately; as a context manager or decorator it restores the previous setting.
 
     Example:
         >>> with plait.use_eager_sharding(False):

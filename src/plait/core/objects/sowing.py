@@ -1,4 +1,4 @@
-"""Sowing: how a module leaves intermediate values behind while it runs. (rules D1, D2)
+"""Sowing: how a module records intermediate values while it runs. (rules D1, D2)
 
 While ``capture`` runs, each module holds a record in ``_sown``: the kinds that are captured and the variables sown so
 far. It is an ordinary attribute, so transforms carry it like any other. Without a record, values become attributes.
@@ -36,7 +36,7 @@ _keeping = _Keeping()
 
 
 def keeping_sown() -> Restoring:
-    """Sown values are wanted as attributes, so that nothing warns of them: collections of Linen are made of them."""
+    """Store sown values as attributes without a warning, because Linen collections are made from them."""
     return Restoring(setting(_keeping, wanted=True))
 
 
@@ -46,7 +46,7 @@ def new_record(kinds: tuple[type, ...], values: dict[str, Any], method_outputs: 
 
 
 class Sowing:
-    """The methods of ``Module`` that leave values behind."""
+    """The methods of ``Module`` that record values."""
 
     __slots__ = ()
 
@@ -58,16 +58,16 @@ class Sowing:
         reduce_fn: Callable[[Any, Any], Any] = _append,
         init_fn: Callable[[], Any] = tuple,
     ) -> bool:
-        """Leave a value behind, for ``plait.capture`` to return beside the result of the model.
+        """Record a value, for ``plait.capture`` to return with the result of the model.
 
-        Outside of ``capture`` the value is kept in an attribute of the module, with a warning.
+        Outside ``capture`` the value is stored in an attribute of the module, with a warning.
 
         Args:
-            kind: the class of the variable that keeps it, or a collection name.
+            kind: the class of the variable that stores it, or a collection name.
             name: the name of the variable.
             value: the value.
-            reduce_fn: ``(kept, value) -> kept``; by default values are gathered in a tuple.
-            init_fn: what to start from.
+            reduce_fn: ``(kept, value) -> kept``; by default values are collected in a tuple.
+            init_fn: makes the initial value.
 
         Returns:
             Whether the value was kept: inside ``capture``, whether exactly its kind is one of those captured.

@@ -1,7 +1,7 @@
-"""Capturing: run a model and get what its modules sowed beside its result. (rule D3)
+"""Capturing: run a model and get what its modules sowed along with its result. (rule D3)
 
-Before the call each module gets an empty record (see ``sowing.py``); after it the records are gathered into states and
-taken away again, also when the call raises.
+Before the call each module gets an empty record (see ``sowing.py``); after it the records are collected into states and
+removed again, even if the call raises.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def capture(
     method_outputs: type[Variable[Any]] | None = None,
     only: FilterLiteral = ...,
 ) -> Callable[..., Any]:
-    """Wrap a model so that a call returns what its modules sowed, beside the result.
+    """Wrap a model so that a call returns what its modules sowed along with the result.
 
     Args:
-        fn: a module, a bound method of one, or a function whose first argument is the module. Given only kinds,
-            ``capture`` is a decorator for such a function.
+        fn: a module, a bound method of one, or a function whose first argument is the module. Called with kinds
+            alone, ``capture`` is a decorator for such a function.
         *kinds: classes of variables; one state is returned for each. Only values of exactly these kinds are kept. A
             variable goes to the first that it is an instance of, so list subclasses first.
         init: a state of sown values to start from, such as perturbations, in the form that a call returns. They are
@@ -56,7 +56,7 @@ def capture(
         sown stays in the modules.
 
     Raises:
-        ArgumentTypeError: ``fn`` leads to no module, or a kind is no class of variables.
+        ArgumentTypeError: ``fn`` has no module, or a kind is not a variable class.
         GraphError: ``init`` has a path that leads to no module, or ``only`` chooses none.
 
     Example:

@@ -1,8 +1,8 @@
 """Watching the public methods of modules while a block runs, without editing their classes.
 
-The methods are replaced on the classes, since that is where Python looks for ``__call__``, and put back when the last
-block that watches a class ends. A call of another object of the class, or in another thread, goes through as ever
-unless the observer knows the object.
+The methods are replaced on the classes, since that is where Python looks up ``__call__``, and restored when the last
+block that watches a class ends. Calls on other objects of the class, or in other threads, are unaffected unless the
+observer knows the object.
 """
 
 from __future__ import annotations

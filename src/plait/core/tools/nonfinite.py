@@ -35,7 +35,7 @@ def find_nonfinite(node: Any, filter: FilterLiteral = ...) -> dict[str, int]:
         filter: which of them to look at.
 
     Returns:
-        ``{path: count}``, with the number of entries that are not finite; empty if all is well.
+        ``{path: count}``, with the number of non-finite entries; empty if there are none.
 
     Example:
         >>> norm = plait.BatchNorm(3, rngs=plait.Rngs(0))
@@ -70,7 +70,7 @@ def debug_nans(*, infs: bool = False) -> Iterator[None]:
     A context manager, and a decorator. It is ``jax.debug_nans``, which runs compiled functions a second time without
     compiling them when they return a NaN; what plait adds is the name of the module, and of variables that held NaN
     before. Since the error comes before anything is written back, a NaN never gets into running statistics, caches or
-    optimizer states. It slows a program down: every result is waited for.
+    optimizer states. It slows a program down, because it waits for every result.
 
     Args:
         infs: whether infinities count too, as with ``jax.debug_infs``.

@@ -1,4 +1,4 @@
-"""Copies of a graph that share its variables and differ in static settings, or in what stands at each place.
+"""Copies of a graph that share its variables and differ in static settings, or in their nodes and leaves.
 
 (rules D5, D9, G55, G56)
 """
@@ -70,7 +70,7 @@ def view(
 
     Args:
         only: which objects.
-        raise_if_not_found: whether a setting that no object takes is an error.
+        raise_if_not_found: whether a setting that no object accepts is an error.
         **settings: for example ``deterministic=True, use_running_average=True``.
 
     Raises:

@@ -1,9 +1,9 @@
 """Models that a jitted function captures instead of taking as an argument.
 
-Such a model is a constant of the compiled program: what happens to it later is not seen. This finds captured objects
-when a function is traced, in its closure and in the globals that its code loads, and says so once. Variables and
-modules refuse by themselves to be changed from the trace; their plain lists and dicts cannot, and are compared
-afterwards.
+Such a model becomes a constant of the compiled program: later changes to it have no effect. When a function is traced,
+captured objects are looked for in its closure and in the globals that its code loads, and a warning names them.
+Variables and modules raise an error if they are changed from the trace; their plain lists and dicts cannot, so they are
+compared afterwards.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def warn_about_captures(f: Callable[..., Any], name: str) -> None:
 
 
 def captures_objects(f: Callable[..., Any]) -> bool:
-    """Whether a function leads to modules or variables that are not among its arguments, as far as can be seen.
+    """Whether a function reaches modules or variables that are not among its arguments, as far as can be detected.
 
-    The functions that it calls by name are looked at too, but for those of installed libraries.
+    The functions that it calls by name are examined too, except those of installed libraries.
     """
     found = [f]
     for each in found:
@@ -74,7 +74,7 @@ def _is_library(f: FunctionType) -> bool:
 def watch_captured_containers(f: Callable[..., Any]) -> Iterator[None]:
     """Refuse what a traced function did to the plain lists and dicts of modules that it captures.
 
-    They hold again what they held before, whether the function raised or not.
+    Their contents are restored, whether the function raised or not.
 
     Raises:
         TraceContextError: names the path of the container, and both traces.

@@ -1,7 +1,7 @@
-"""Donation by ports: which of a call's buffers the transform may take over.
+"""Donation by ports: which of a call's buffers are donated.
 
-JAX donates whole arguments, so what is given away travels apart from what is kept. A variable whose buffer is given
-comes out again whether it was written or not; otherwise it would be left without one.
+JAX donates whole arguments, so donated values are passed separately from the others. A variable whose buffer is donated
+is returned whether it was written or not; otherwise it would be left without a buffer.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .prefixes import is_graph_leaf
 
 @dataclasses.dataclass(frozen=True)
 class Donating:
-    """A body of two arguments: what is given of each port, and what is kept. Equal for equal structures.
+    """A body of two arguments: the donated values of each port, and the others. Equal for equal structures.
 
     Attributes:
-        flags: for each value of each port, whether it is given.
+        flags: for each value of each port, whether it is donated.
     """
 
     body: Body
@@ -36,7 +36,7 @@ class Donating:
         return self.body(inputs)
 
     def separated(self, inputs: Sequence[Sequence[Any]]) -> tuple[Any, Any]:
-        """The ports, as what is given and what is kept."""
+        """The donated values of the ports, and the others."""
         pairs = [list(zip(port, flags, strict=True)) for port, flags in zip(inputs, self.flags, strict=True)]
         return (
             tuple([value for value, is_given in port if is_given] for port in pairs),
@@ -45,9 +45,9 @@ class Donating:
 
 
 def donate(call: Call, args: tuple[Any, ...], donated: frozenset[int]) -> Donating:
-    """The body of a call that gives away the arrays and variables of the arguments at ``donated``.
+    """The body of a call that donates the arrays and variables of the arguments at ``donated``.
 
-    Array attributes stay, and so does a buffer that two inputs hold, since it can be given away only once.
+    Array attributes are not donated, nor is a buffer that two inputs share, since it can be donated only once.
     """
     gathered, walk = call.gathered, call.gathered.walk
     roots: list[bool] = []

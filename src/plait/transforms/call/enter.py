@@ -1,6 +1,6 @@
 """Step 2 of a call, enter: private copies of the arguments around traced values.
 
-The caller's own objects are never touched while a function is traced.
+The caller's own objects are never changed while a function is traced.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What the body of a loop may do: a value that a loop passes to its call.
 
-The body is traced once, so what iterations hand on or share must have the same references before and after. A slot of
-the carry either keeps its variable or takes a value: a new variable of the same kind may stand in one slot for the
-variable that came in by it, as long as nothing else leads to either. What all iterations share is read: each starts
-from the first value, and what it writes there is dropped. (rules X20, X21, U28)
+The body is traced once, so what iterations carry or share must have the same references before and after. A slot of
+the carry either keeps its variable or takes a value: a new variable of the same kind may replace the variable that came
+in through a slot, as long as nothing else refers to either. What all iterations share is read-only: each iteration
+starts from the initial value, and its writes are lost. (rules X20, X21, U28)
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Loop:
                 )
 
     def drops(self, port: Any) -> bool:
-        """Whether what is written to values of a port is dropped."""
+        """Whether writes to values of a port are lost."""
         return port is None
 
     def warn_of_dropped(self, labels: list[str], kinds: list[type]) -> None:
