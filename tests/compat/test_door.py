@@ -91,8 +91,8 @@ def test_name_documentation_and_signature_stay():
     )
     assert public.__doc__.splitlines()[3:6] == [
         "    node: what.",
-        "    graph: whether shared objects and cycles are allowed, or an error (tree mode); ``None`` is the mode of "
-        "the thread.",
+        "    graph: whether shared objects and cycles are allowed or raise an error (tree mode); ``None`` means the "
+        "thread's mode.",
         "",
     ]
 
