@@ -88,7 +88,7 @@ class RuleCall:
 
     def argument_structures(self) -> list[Structure]:
         """The structure of each argument."""
-        return self.structure.parts()[0].parts()
+        return self.structure.children()[0].children()
 
     def labelled(self, values: Sequence[Any], plain: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Something for each input, by label: what JAX says about it then names it."""

@@ -184,7 +184,7 @@ def warn_of_nothing(name: str, call: Call, count: int, given: Sequence[int | Dif
     Warns:
         NothingSelectedWarning: names the argument, the filter, and what there is.
     """
-    walk, parts, chosen = call.gathered.walk, call.gathered.structure.parts()[0].parts(), _chosen(call)
+    walk, parts, chosen = call.gathered.walk, call.gathered.structure.children()[0].children(), _chosen(call)
     if walk is None:
         return
     asked = []
@@ -227,7 +227,7 @@ def gradients_of(call: Call, requests: Sequence[DiffState], part: Sequence[Any],
     values = [next(supply) if own == port else None for own in call.body.value_ports]
     plain = [next(supply) if own == port else None for own in call.body.plain_ports]
     structure, wanted = call.gathered.structure, [request.argnum for request in requests]
-    arguments = structure.parts()[0].parts()
+    arguments = structure.children()[0].children()
     if not states and any(arguments[number].roots for number in wanted):
         gradients = rebuild(structure, values, plain)[0]
         return tuple(gradients[number] for number in wanted)

@@ -197,7 +197,7 @@ class _OfValues(Differentiated):
         """Write back what was written. Returns the output, and the structure of what has a derivative."""
         out, outcome = self.finish(values, rest), rest[1]
         assert outcome.output is not None
-        return out, outcome.output.parts()[0] if self.has_aux else outcome.output
+        return out, outcome.output.children()[0] if self.has_aux else outcome.output
 
     def tangents(self) -> Callable[[tuple[Any, ...]], list[Any]]:
         """From the tangents of the arguments to those of the inputs. Holds no array, and no object of the caller's."""

@@ -53,7 +53,7 @@ class Structure:
             tuple(variable.index for variable in variables),
         )
 
-    def parts(self) -> list[Structure]:
+    def children(self) -> list[Structure]:
         """The structure of each child: of a tuple each entry."""
         graphdefs = iter(self.graphdefs)
         return [Structure(t, tuple(itertools.islice(graphdefs, t.num_leaves))) for t in self.treedef.children()]
