@@ -223,7 +223,7 @@ def tab(browser, address):
     [
         ("quickstart", "quickstart.html", "Quickstart"),
         ("plait.Optimizer", "reference/training.html", "plait.Optimizer"),
-        ("state_dict", "from-pytorch.html", "Coming from PyTorch"),
+        ("torch.compile", "from-pytorch.html", "Coming from PyTorch"),
     ],
 )
 def test_search_finds(tab, words, page, heading):
