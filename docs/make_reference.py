@@ -80,7 +80,8 @@ def described_names() -> dict[str, str]:
 
 def anchor(name: str, value: Any) -> str:
     """The anchor of a name: mkdocstrings gives a definition the one of its place."""
-    return place_in_source(value) if is_shown_by(name, value) else f"plait.{name}"
+    place = place_in_source(value)
+    return place if place and is_shown_by(name, value) else f"plait.{name}"
 
 
 def is_shown_by(name: str, value: Any) -> bool:
