@@ -6,7 +6,6 @@ import http.server
 import os
 import posixpath
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ import urllib.parse
 
 import pytest
 
+from tests.browser import chromium
 from tests.docs.examples import ROOT
 
 yaml = pytest.importorskip("yaml")
@@ -22,7 +22,6 @@ pytest.importorskip("griffe")
 
 from tests.docs.test_reference import module_of  # noqa: E402
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DOCS = ROOT / "docs"
 FOREIGN = re.compile(r"^(https?:)?//")
 
@@ -190,13 +189,8 @@ def address(site):
 
 @pytest.fixture(scope="module")
 def browser():
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium")
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with driver.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture
