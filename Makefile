@@ -23,7 +23,7 @@ SEED   ?= 0
 ON_NEWEST := formats/test_saved_model.py formats/test_stablehlo.py orbax/test_conversion.py tensorflow test_saving.py
 ON_JAX_NIGHTLY := core transforms nn partitioning training compat checkpoint inspect conformance laws
 
-.PHONY: help demo test slow long browser torch older newest downstream jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference notes check clean
+.PHONY: help demo test slow long browser torch older newest downstream jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference docs notes check clean
 .NOTPARALLEL:
 
 help:
@@ -48,7 +48,8 @@ help:
 	@echo 'make fuzz       the laws, with many more examples'
 	@echo 'make mutate     plants faults and counts those that the tests notice: make mutate AREA=core N=60 SEED=0'
 	@echo 'make bench      the benchmarks'
-	@echo 'make reference  write docs/reference again from the docstrings'
+	@echo 'make reference  write docs/reference again, the lists of public names'
+	@echo 'make docs       the documentation as a site, in site/; every link is checked'
 	@echo 'make notes      what CHANGELOG.md will say about the next release'
 	@echo 'make lock       resolve requirements.lock again (needs uv; UPGRADE=1 takes newer versions)'
 
@@ -128,6 +129,10 @@ bench: $(VENV)/dev.stamp
 reference: $(VENV)/dev.stamp
 	$(BIN)/python docs/make_reference.py
 
+# Nothing is fetched. The notice is about a successor of MkDocs.
+docs: $(VENV)/dev.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
 notes: $(VENV)/dev.stamp
 	$(BIN)/towncrier build --draft
 
@@ -137,7 +142,7 @@ lock:
 	  --fork-strategy fewest --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet --output-file requirements.lock
 
 clean:
-	rm -rf $(VENV) $(NEWEST) $(DOWNSTREAM) $(JAX_NIGHTLY) build dist runs .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NEWEST) $(DOWNSTREAM) $(JAX_NIGHTLY) build dist runs site .pytest_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || { echo 'plait needs Python 3.11 or newer, and there is no $(PYTHON); name one: make PYTHON=/path/to/python3'; exit 1; }

@@ -1,29 +1,25 @@
-"""Write docs/reference from the public names and their docstrings: one page for each area of the library.
+"""Write docs/reference, the list of the public names: one page for each area of the library.
 
 A public name is one of ``plait._public.PUBLIC``, or one of the ``__all__`` of a public module, such as ``export.save``.
-Signatures are read from the source text, so they stand as their author wrote them and hold no addresses.
+``::: plait.nn.linear.Linear`` is where mkdocstrings puts signature, docstring and methods when the site is built.
 """
 
 import ast
 import functools
 import inspect
-import re
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
 import plait
 from plait._public import FOR_FLAX, OWN, PUBLIC
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from docstrings import to_markdown
+
 PAGES = Path(__file__).resolve().parent / "reference"
-SECTION = re.compile(r"^([A-Z][A-Za-z ]+):$")
-ITEM = re.compile(r"^(\*{0,2}\w[\w.*, ]*): (.*)$")
 # Where another library's object is looked for, so that its public name is shown instead of its private home.
 FOREIGN_HOMES = ("jax", "jax.nn", "jax.nn.initializers", "jax.numpy", "jax.tree", "jax.sharding", "numpy")
-ANGLED = re.compile(
-    r"<(?:bound method|built-in function|PjitFunction of <function|function|class)? ?'?([\w.]+)[^<>]*>+"
-)
 FOLDERS = {
     "core": "Objects, state and the crossing",
     "transforms": "Transforms",
@@ -47,7 +43,7 @@ def pages() -> dict[str, str]:
     areas: dict[str, list[str]] = {}
     for name in sorted(set(described.values()), key=lambda name: (name.lower(), name)):
         areas.setdefault(area_of(name), []).append(name)
-    places = {name: f"{area}.md#{slug}" for area, listed in areas.items() for name, slug in anchors(listed).items()}
+    places = {name: f"{area}.md#{anchor(name, names[name])}" for area, listed in areas.items() for name in listed}
     links = {name: places[there] for name, there in described.items()}
     texts = {f"{area}.md": page(area, {name: names[name] for name in listed}, links) for area, listed in areas.items()}
     texts["index.md"] = index(areas, links)
@@ -82,11 +78,19 @@ def described_names() -> dict[str, str]:
     return described
 
 
-def anchors(names: list[str]) -> dict[str, str]:
-    """Name → the anchor of its heading on a page of these names; ``Data`` and ``data`` differ by a number."""
-    slugs = [name.lower().replace(".", "") for name in names]
-    before = [slugs[:place].count(slug) for place, slug in enumerate(slugs)]
-    return {name: f"{slug}-{n}" if n else slug for name, slug, n in zip(names, slugs, before, strict=True)}
+def anchor(name: str, value: Any) -> str:
+    """The anchor of a name: mkdocstrings gives a definition the one of its place."""
+    place = place_in_source(value)
+    return place if place and is_shown_by(name, value) else f"plait.{name}"
+
+
+def is_shown_by(name: str, value: Any) -> bool:
+    """Whether the definition is shown under this name; of two public names for it, under the one that it has itself."""
+    place = place_in_source(value)
+    if place is None:
+        return False
+    own = [other for other, it in described_names().items() if other == it and public_names()[other] is value]
+    return name == next((other for other in own if place.endswith(f".{other}")), own[0])
 
 
 def area_of(name: str) -> str:
@@ -103,7 +107,8 @@ def home(name: str) -> str:
 
 
 def index(areas: dict[str, list[str]], links: dict[str, str]) -> str:
-    lines = ["# Reference", "", "Every public name, written by `make reference` from the docstrings.", ""]
+    how = "`make reference` writes these lists of names, and `make docs` fills in signatures and docstrings."
+    lines = ["# API reference", "", f"Every public name of plait. {how}", ""]
     for area in [*(area for area in FOLDERS if area in areas), *sorted(set(areas) - set(FOLDERS))]:
         names = ", ".join(f"[`{name}`]({links[name]})" for name in areas[area])
         lines += [f"**[{title(area)}]({area}.md)**: {names}", ""]
@@ -120,21 +125,39 @@ def page(area: str, names: dict[str, Any], links: dict[str, str]) -> str:
 
 
 def entry(name: str, value: Any, links: dict[str, str]) -> str:
-    parts = [f"## `{name}`", f"Defined in `{defining_module(name, value)}`."]
+    place = place_in_source(value)
+    if is_shown_by(name, value):
+        return f"::: {place}\n    options:\n      heading: plait.{name}\n      toc_label: {name}\n"
+    parts = [f"## `{name}` {{#{anchor(name, value)}}}", f"Defined in `{defining_module(name, value)}`."]
     elsewhere = foreign_name(value)
     if elsewhere:
         parts += [f"The same object as `{elsewhere}`."]
+    elif place:
+        parts += [f"The same as [`{place.rpartition('.')[2]}`]({links[place.rpartition('.')[2]]})."]
     elif inspect.ismodule(value):
         parts += [documentation(value), contents(name, links) or same_module(name, value, links)]
-    elif inspect.isclass(value):
-        bases = f"({', '.join(base.__name__ for base in value.__bases__)})"
-        call = f"class {name}{bases if issubclass(value, Exception) else class_signature(value)}"
-        parts += [f"```text\n{call}\n```", documentation(value), *methods(value)]
-    elif callable(value) and (inspect.isroutine(value) or value.__doc__ != type(value).__doc__):
-        parts += [f"```text\n{name}{signature(value)}\n```", documentation(value)]
     else:
         parts += [constant(value)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def place_in_source(value: Any) -> str | None:
+    """Module and name under which the source defines a class or function; None for what is made when plait runs."""
+    original = inspect.unwrap(value) if callable(value) else value
+    home, name = getattr(original, "__module__", None), getattr(original, "__qualname__", None)
+    if not (isinstance(home, str) and isinstance(name, str)):
+        return None
+    file = getattr(sys.modules.get(home), "__file__", None)
+    if file is None or not home.startswith("plait") or name not in defined_in(file):
+        return None
+    return f"{home}.{name}"
+
+
+@functools.cache
+def defined_in(file: str) -> set[str]:
+    """The classes and functions at the top level of a file."""
+    body = ast.parse(Path(file).read_text(encoding="utf-8")).body
+    return {node.name for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))}
 
 
 def defining_module(name: str, value: Any) -> str:
@@ -178,116 +201,6 @@ def constant(value: Any) -> str:
 def documentation(value: Any) -> str:
     own = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
     return to_markdown(inspect.cleandoc(own)) if own else ""
-
-
-def methods(cls: type) -> list[str]:
-    """Methods and properties that the class itself documents, one line each."""
-    lines = []
-    for name, member in vars(cls).items():
-        inner = getattr(member, "fget", None) or getattr(member, "__func__", member)
-        if (name.startswith("_") and name != "__call__") or not getattr(inner, "__doc__", None):
-            continue
-        if isinstance(member, property):
-            call = name
-        elif inspect.isfunction(inspect.unwrap(inner)):
-            call = f"{name}{signature(inner, drop_first=not isinstance(member, staticmethod))}"
-        else:
-            continue
-        first = inspect.cleandoc(inner.__doc__).partition("\n\n")[0]
-        lines.append(f"- `{call}`: {to_markdown(first)}")
-    return ["**Methods**", "\n".join(lines)] if lines else []
-
-
-def class_signature(cls: type) -> str:
-    for owner in cls.__mro__[:-1]:
-        init = vars(owner).get("__init__")
-        if init is not None and inspect.isfunction(inspect.unwrap(init)):
-            return signature(init, drop_first=True, returns=False)
-    return ""
-
-
-def signature(function: Any, *, drop_first: bool = False, returns: bool = True) -> str:
-    """The signature as the source has it, or as Python reports it where there is no source."""
-    node = definition(inspect.unwrap(function))
-    if node is None:
-        return reported_signature(function, drop_first=drop_first)
-    if drop_first:
-        first = node.args.posonlyargs or node.args.args
-        if first:
-            del first[0]
-    add_keywords(node.args, function)
-    text = f"({ast.unparse(node.args)})"
-    return text + (f" -> {ast.unparse(node.returns)}" if returns and node.returns else "")
-
-
-def add_keywords(arguments: ast.arguments, function: Any) -> None:
-    """Write the keywords into a signature that a wrapper adds to those of its source."""
-    written = {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
-    for parameter in inspect.signature(function).parameters.values() if "__signature__" in vars(function) else ():
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in written:
-            annotation = ast.parse(str(parameter.annotation), mode="eval").body
-            arguments.kwonlyargs.append(ast.arg(parameter.name, annotation))
-            arguments.kw_defaults.append(ast.Constant(parameter.default))
-
-
-def definition(function: Any) -> ast.FunctionDef | None:
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError):
-        return None
-    node = tree.body[0] if tree.body else None
-    return node if isinstance(node, ast.FunctionDef) else None
-
-
-def reported_signature(function: Any, *, drop_first: bool) -> str:
-    try:
-        found = inspect.signature(function)
-    except (TypeError, ValueError):
-        return "(...)"
-    parameters = list(found.parameters.values())[1 if drop_first else 0 :]
-    plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
-    text = str(found.replace(parameters=plain, return_annotation=inspect.Signature.empty))
-    return re.sub(r" at 0x[0-9a-f]+", "", ANGLED.sub(r"\1", text))
-
-
-def to_markdown(docstring: str) -> str:
-    """A docstring as Markdown: headings in bold, their items as lists, examples and literal text as blocks."""
-    paragraphs: list[str] = []
-    literal = False
-    for paragraph in re.split(r"\n\s*\n", docstring):
-        if literal and paragraph.startswith("    "):
-            paragraphs.append(f"```text\n{textwrap.dedent(paragraph).replace('``', '`')}\n```")
-            continue
-        literal = paragraph.endswith("::")
-        lines = paragraph.removesuffix(":" if literal else "").splitlines()
-        heading = SECTION.match(lines[0])
-        if heading and len(lines) > 1 and lines[1].startswith("    "):
-            paragraphs.append(f"**{heading[1]}**")
-            lines = textwrap.dedent("\n".join(lines[1:])).splitlines()
-            listed = not lines[0].startswith(">>>")
-        else:
-            listed = False
-        paragraphs.append(body(lines, listed=listed))
-    return "\n\n".join(paragraphs)
-
-
-def body(lines: list[str], *, listed: bool) -> str:
-    text = textwrap.dedent("\n".join(lines))
-    if text.startswith(">>>"):
-        return f"```pycon\n{text}\n```"
-    text = text.replace("``", "`")
-    if not listed:
-        return text
-    items = []
-    for line in text.splitlines():
-        item = ITEM.match(line)
-        if item:
-            items.append(f"- `{item[1]}`: {item[2]}")
-        elif items:
-            items.append(f"  {line.strip()}")
-        else:
-            items.append(line)
-    return "\n".join(items)
 
 
 def main() -> None:

@@ -15,14 +15,22 @@ from plait._public import PUBLIC, RENAMED
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
-HEADING = re.compile(r"^#{2,3} `([A-Za-z_][A-Za-z0-9_.]*)`$", re.MULTILINE)
-LINK = re.compile(r"\[`([A-Za-z_][A-Za-z0-9_.]*)`\]\((\w+)\.md#([\w-]+)\)")
+# A heading with its anchor, or what mkdocstrings makes one of.
+HEADING = re.compile(
+    r"^## `([\w.]+)` \{#([\w.]+)\}$|^::: ([\w.]+)\n    options:\n      heading: plait\.([\w.]+)$", re.MULTILINE
+)
+LINK = re.compile(r"\[`([A-Za-z_][A-Za-z0-9_.]*)`\]\((\w+)\.md#([\w.]+)\)")
+
+
+def headings(page: Path) -> list[tuple[str, str]]:
+    """Name and anchor of each heading of a page of the reference."""
+    found = HEADING.findall(page.read_text(encoding="utf-8"))
+    return [(name or heading, anchor or place) for name, anchor, place, heading in found]
 
 
 def documented() -> list[str]:
     """Each heading of the reference."""
-    pages = sorted(REFERENCE.glob("*.md"))
-    return [name for page in pages for name in HEADING.findall(page.read_text(encoding="utf-8"))]
+    return [name for page in sorted(REFERENCE.glob("*.md")) for name, _ in headings(page)]
 
 
 @functools.cache
@@ -37,15 +45,8 @@ def links() -> dict[str, tuple[str, str]]:
 
 @functools.cache
 def anchors() -> dict[tuple[str, str], str]:
-    """Page and anchor → the name in that heading; headings of one text are numbered, as GitHub does it."""
-    found = {}
-    for page in sorted(REFERENCE.glob("*.md")):
-        seen: list[str] = []
-        for name in HEADING.findall(page.read_text(encoding="utf-8")):
-            slug = name.lower().replace(".", "")
-            found[page.stem, f"{slug}-{seen.count(slug)}" if slug in seen else slug] = name
-            seen.append(slug)
-    return found
+    """Page and anchor → the name in that heading."""
+    return {(page.stem, anchor): name for page in sorted(REFERENCE.glob("*.md")) for name, anchor in headings(page)}
 
 
 def modules_that_list_their_names() -> set[types.ModuleType]:

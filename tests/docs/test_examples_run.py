@@ -16,7 +16,18 @@ PAGES = [
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     if page.is_file() and SPECIFICATION not in page.parents and blocks_of(page)
 ]
-LONG = ("training.md", "layers.md", "loops.md", "linen.md", "sharding.md", "export.md", "ecosystem.md")
+LONG = (
+    "training.md",
+    "layers.md",
+    "loops.md",
+    "linen.md",
+    "sharding.md",
+    "export.md",
+    "ecosystem.md",
+    "quickstart.md",
+    "data.md",
+    "from-pytorch.md",
+)
 is_short = lambda page: page.name not in LONG
 CHAPTERS = [SPECIFICATION / name for name in RUNNING_CHAPTERS]
 DOCSTRINGS = [test for file in sorted(SOURCE.rglob("*.py")) for test in docstring_examples(file)]

@@ -1,0 +1,144 @@
+"""Pages of the site that are made of other files of the repository; mkdocs loads this file as a hook.
+
+The changelog, the benchmarks, each example and each notebook get a page. Links to files that have no page lead to the
+repository. The figure on the landing page is drawn from the table in the README, which alone has those numbers.
+"""
+
+import fnmatch
+import json
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+REPOSITORY = "https://github.com/plait-jax/plait/blob/main/"
+LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]*)((?:#[^)\s]*)?\))")
+FENCED = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
+FENCE_INFO = re.compile(r"^( *```\w+) [^\n]*$", re.MULTILINE)  # what the tests read, as in ``python needs-torch``
+FIGURE = "<!-- figure: dispatch -->"
+
+# Page of the site → the file of the repository that it shows.
+COPIES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md", "benchmarks.md": "benchmarks/README.md"}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """An entry of the navigation such as ``decisions/*.md`` stands for all files that it matches."""
+    there = [file.relative_to(config.docs_dir).as_posix() for file in sorted(Path(config.docs_dir).rglob("*.md"))]
+    config.nav = expanded(config.nav, [*there, *made_of_programs()])
+    return config
+
+
+def expanded(entry: Any, there: list[str]) -> Any:
+    if isinstance(entry, dict):
+        return {title: expanded(inside, there) for title, inside in entry.items()}
+    if not isinstance(entry, list):
+        return entry
+    named = set(re.findall(r"[\w/.-]+\.md", str(entry)))
+    flat: list[Any] = []
+    for each in entry:
+        matched = fnmatch.filter(there, each) if isinstance(each, str) and "*" in each else None
+        flat += [expanded(each, there)] if matched is None else [page for page in matched if page not in named]
+    return flat
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    texts = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in COPIES.items()}
+    texts["changelog.md"] += unreleased()
+    texts |= {page: program_page(ROOT / source) for page, source in made_of_programs().items()}
+    for page, text in texts.items():
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links lead to pages where there is one, and else to the repository."""
+    sources = {**COPIES, **made_of_programs()}
+    home = posixpath.dirname(sources.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
+    pages = {source: there for there, source in sources.items()}
+
+    def follow(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(home, link[2]))
+        there = pages.get(target, target.removeprefix("docs/"))
+        if files.get_file_from_path(there) is not None and (target in pages or target.startswith("docs/")):
+            return link[1] + posixpath.relpath(there, posixpath.dirname(page.file.src_uri) or ".") + link[3]
+        return f"{link[1]}{REPOSITORY}{target}{link[3]}" if (ROOT / target).exists() else link[0]
+
+    markdown = FENCE_INFO.sub(r"\1", markdown)
+    blocks = [match.span() for match in FENCED.finditer(markdown)]
+    in_a_block = lambda link: any(start <= link.start() < end for start, end in blocks)
+    markdown = LINK.sub(lambda link: link[0] if in_a_block(link) else follow(link), markdown)
+    return markdown.replace(FIGURE, dispatch_figure()) if FIGURE in markdown else markdown
+
+
+def made_of_programs() -> dict[str, str]:
+    """Page → program or notebook, for each of ``examples/``."""
+    found = [file for file in sorted((ROOT / "examples").rglob("*.*")) if file.suffix in (".py", ".ipynb")]
+    found = [file for file in found if ".ipynb_checkpoints" not in file.parts]
+    return {f"examples/{file.stem}.md": file.relative_to(ROOT).as_posix() for file in found}
+
+
+def program_page(file: Path) -> str:
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".ipynb":
+        return "\n\n".join(cell_text(cell) for cell in json.loads(text)["cells"])
+    source = file.relative_to(ROOT).as_posix()
+    return f"# {file.stem.replace('_', ' ')}\n\n[{source}]({file.name})\n\n````python\n{text}````\n"
+
+
+def cell_text(cell: dict[str, Any]) -> str:
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        return source
+    return "\n\n".join([f"```python\n{source}\n```", *map(output_text, cell["outputs"])])
+
+
+def output_text(output: dict[str, Any]) -> str:
+    data = output.get("data", {})
+    if "image/png" in data:
+        return (
+            f'<img alt="the figure that the cell above draws" src="data:image/png;base64,{"".join(data["image/png"])}">'
+        )
+    return f"```text\n{''.join(output.get('text', data.get('text/plain', ''))).rstrip()}\n```"
+
+
+def unreleased() -> str:
+    """The notes of the next release, by kind."""
+    text = "\n## Next release\n"
+    for kind in ("added", "changed", "deprecated", "removed", "fixed"):
+        notes = [
+            file.read_text(encoding="utf-8").strip() for file in sorted((ROOT / "changelog.d").glob(f"*.{kind}.md"))
+        ]
+        items = ["- " + note.replace("\n", "\n  ") for note in notes]
+        text += f"\n### {kind.capitalize()}\n\n" + "\n".join(items) + "\n" if items else ""
+    return text
+
+
+def dispatch_figure() -> str:
+    """Host time of a step, as bars, from the table between FIGURES and END OF FIGURES of the README."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("<!-- FIGURES")[2].partition("<!-- END OF FIGURES")[0]
+    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
+    libraries = [name.replace("`", "") for name in rows[0][1:]]
+    sizes = [(row[0], [float(cell) for cell in row[1:]]) for row in rows[2:]]
+    longest = max(value for _, values in sizes for value in values)
+    bar, label, width, height = 16, 190, 720, 0
+    parts = []
+    for place, name in enumerate(libraries):
+        for size, values in sizes:
+            length = values[place] / longest * (width - label - 60)
+            parts.append(f'<text x="{label - 8}" y="{height + 12}" text-anchor="end">{name}, {size}</text>')
+            parts.append(
+                f'<rect class="bar-{place}" x="{label}" y="{height}" width="{length:.1f}" height="{bar - 3}"/>'
+            )
+            parts.append(f'<text x="{label + length + 6:.1f}" y="{height + 12}">{values[place]:g}</text>')
+            height += bar
+        height += 8
+    title = f"Host time of a jitted step relative to jax.jit on a flat list of arrays: {libraries[0]} about 1"
+    return (
+        f'<svg class="dispatch" viewBox="0 0 {width} {height}" role="img" aria-label="{title}">{"".join(parts)}</svg>'
+    )

@@ -1,0 +1,142 @@
+"""Each example learns what it says it learns, at a small size; each notebook runs, and shows what it did."""
+
+import dataclasses
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.docs.examples import ROOT
+
+EXAMPLES = ROOT / "examples"
+
+pytestmark = pytest.mark.usefixtures("users_promotion")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A program, its options, what it must reach, and the libraries that it needs beyond plait's own."""
+
+    program: str
+    options: str
+    reached: Callable[[Any], bool]
+    needs: tuple[str, ...] = ()
+    speed: str = "slow"
+
+
+CASES = [
+    Case("digits", "--epochs 3", lambda accuracy: accuracy > 0.85, ("sklearn",), "fast"),
+    Case(  # the entropy of single bytes of this text is 4.7 bits, so it has to have learned what follows what
+        "gpt",
+        "--steps 60 --width 64 --length 64 --bytes 200000 --write 20",
+        lambda bits: bits < 4.4,
+        speed="long",
+    ),
+    Case("vision_transformer", "--epochs 6 --width 32", lambda accuracy: accuracy > 0.6, ("sklearn",), "long"),
+    Case("vae", "--epochs 6", lambda loss: loss < 27, ("sklearn",)),
+    Case(
+        "diffusion",
+        "--steps 400",
+        lambda found: abs(found["mean"] - 1) < 0.2 and found["spread"] < 0.4 and found["centre"] < 0.2,
+    ),
+    Case(
+        "tagger",
+        "--steps 60 --width 32 --length 50 --files 8",
+        lambda found: found["accuracy"] > found["most frequent tag"] + 0.15,
+    ),
+    Case(
+        "lora",
+        "--steps 60 --tune 30 --width 64 --length 48",
+        lambda found: found["after"] < found["before"] - 0.5 and found["share"] < 0.06,
+        speed="long",
+    ),
+    Case("ppo", "--updates 20", lambda found: found["last"] > 2.5 * found["first"]),
+    Case("maml", "--steps 200", lambda found: found["trained"] < 0.3 * found["untrained"]),
+    Case(
+        "ensemble",
+        "--members 4 --steps 150",
+        lambda found: found["error"] < 0.05 and found["spread outside"] > 10 * found["spread inside"],
+        speed="fast",
+    ),
+    Case(
+        "neural_ode",
+        "--steps 200",
+        lambda found: found["seen"] < 0.05 and found["continued"] < 0.1 * found["untrained"],
+        ("diffrax",),
+        "long",
+    ),
+    Case(
+        "bayesian",
+        "--points 20 --width 6 --warmup 60 --samples 60",
+        lambda found: found["error"] < 0.1 and found["covered"] > 0.8 and found["spread in the gap"] > found["spread"],
+        ("numpyro",),
+        "long",
+    ),
+    Case(
+        "gaussian_process",
+        "--steps 150",
+        lambda found: found["deep error"] < 0.5 * found["plain error"] and found["deep surprise"] < 0,
+        speed="long",
+    ),
+    Case(
+        "linen_interop",
+        "--epochs 2",
+        lambda found: found["accuracy"] > 0.75 and found["difference"] < 1e-5,
+        ("flax", "sklearn"),
+    ),
+    Case("serve", "--epochs 5", lambda right: right > 0.85, ("sklearn",), "fast"),
+]
+MARKS = {"fast": (), "slow": (pytest.mark.slow,), "long": (pytest.mark.slow, pytest.mark.long)}
+TESTED_ELSEWHERE = {"tiny_plait", "transformer"}
+
+
+@pytest.mark.parametrize("case", [pytest.param(each, id=each.program, marks=MARKS[each.speed]) for each in CASES])
+def test_an_example_learns(case, tmp_path, monkeypatch):
+    for library in case.needs:
+        pytest.importorskip(library)
+    monkeypatch.chdir(tmp_path)
+    found = importlib.import_module(case.program).main(case.options.split())
+    assert case.reached(found), found
+
+
+def test_every_example_has_a_case():
+    programs = {file.stem for file in EXAMPLES.glob("*.py")} - TESTED_ELSEWHERE
+    assert {case.program for case in CASES} == programs
+
+
+@pytest.mark.slow
+def test_an_example_runs_as_a_program():
+    command = [sys.executable, "examples/ensemble.py", "--members", "2", "--steps", "2"]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "spread outside" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda file: file.stem)
+def test_a_notebook_prints_what_it_shows(notebook, monkeypatch):
+    """Text is compared; a figure has to be there where there was one."""
+    nbformat, nbclient = map(pytest.importorskip, ("nbformat", "nbclient"))
+    pytest.importorskip("matplotlib")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    book = nbformat.read(notebook, as_version=4)
+    shown = [outputs_of(cell) for cell in book.cells]
+    options = {"kernel_name": "python3", "timeout": 300, "startup_timeout": 300}
+    nbclient.NotebookClient(book, resources={"metadata": {"path": str(EXAMPLES)}}, **options).execute()
+    assert [outputs_of(cell) for cell in book.cells] == shown
+    assert any("image/png" in output for outputs in shown for output in outputs)
+
+
+def outputs_of(cell):
+    """What a cell of a notebook printed, and the kinds of what it drew."""
+    found = cell.get("outputs", [])
+    return [each.text if each.output_type == "stream" else " ".join(sorted(each.data)) for each in found]
+
+
+def environment():
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src")}
