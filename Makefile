@@ -71,7 +71,7 @@ long: $(VENV)/dev.stamp
 # Elsewhere Chromium, or Chrome, is the reader's to install; the tests say if there is none.
 CHROMIUM := command -v chromium || command -v chromium-browser || command -v google-chrome
 
-browser: $(VENV)/browser.stamp
+browser: $(VENV)/dev.stamp
 	@if ! { $(CHROMIUM); } >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
 	  apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium >/dev/null; fi
 	PLAIT_BROWSER=1 $(BIN)/python -m pytest -q -n 0 -m browser
@@ -167,11 +167,6 @@ $(VENV)/dev.stamp: pyproject.toml requirements.lock | $(BIN)/python
 # pip, not uv: it takes the CPU build where the machine's configuration names one.
 $(VENV)/torch.stamp: $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	@touch $@
-
-# Only the tests of pages use it, and it brings a program of its own.
-$(VENV)/browser.stamp: $(VENV)/dev.stamp
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check playwright==1.65.2
 	@touch $@
 
 # An environment for each older TensorFlow. They have wheels for Python 3.11, and the oldest not for newer ones.
