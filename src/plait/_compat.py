@@ -13,6 +13,7 @@ import inspect
 import itertools
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -202,6 +203,36 @@ def traced_afresh() -> Iterator[None]:
         _recorded_trace = jax.make_user_context(default_value=0)
     with _recorded_trace(next(_recorded_traces)):
         yield
+
+
+class _Compiling(threading.local):
+    own = False
+
+
+_compiling = _Compiling()
+
+
+@contextlib.contextmanager
+def compiled_by_xla() -> Iterator[None]:
+    """Inside, XLA compiles what this thread asks for, and JAX's own cache on disk is left alone.
+
+    A program for the CPU that was read from that cache cannot be written again: its machine code is missing then.
+    """
+    from jax._src import compilation_cache
+
+    if not hasattr(compilation_cache.is_cache_used, "plait"):
+        is_cache_used = compilation_cache.is_cache_used
+
+        def is_cache_used_here(backend: Any) -> bool:
+            return not _compiling.own and is_cache_used(backend)
+
+        is_cache_used_here.plait = True  # type: ignore[attr-defined]
+        compilation_cache.is_cache_used = is_cache_used_here
+    _compiling.own = True
+    try:
+        yield
+    finally:
+        _compiling.own = False
 
 
 def parts_of_jit(value: Any) -> tuple[Any, dict[str, Any]] | None:

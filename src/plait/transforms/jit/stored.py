@@ -26,8 +26,8 @@ import jax
 import numpy as np
 
 from ..._compat import (
-    ArrayImpl, Executable, KeyArray, aval_of, deserialized, dispatcher, executable_of, run_executable, serialized,
-    top_level_trace, trace_state, traced_afresh, treedef_from, why_not_serializable,
+    ArrayImpl, Executable, KeyArray, aval_of, compiled_by_xla, deserialized, dispatcher, executable_of, run_executable,
+    serialized, top_level_trace, trace_state, traced_afresh, treedef_from, why_not_serializable,
 )  # fmt: skip
 from ...core.tools.method_observers import is_observing
 from ...errors import ProgramCacheError, ProgramCacheWarning
@@ -359,7 +359,8 @@ class Stored(Compiled):
         with request.recording, traced_afresh():
             traced = self.traceable.trace(*request.args, **request.kwargs)
         lowered = traced.lower()
-        stage = lowered.compile()
+        with compiled_by_xla():
+            stage = lowered.compile()
         reasons = [*self._reasons(request, stage)]
         if not reasons:
             try:

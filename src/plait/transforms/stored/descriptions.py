@@ -86,25 +86,24 @@ _IMPURE_BUILTINS = (open, input, eval, exec, globals, compile, __import__, break
 @functools.lru_cache(maxsize=8192)
 def code_token(code: CodeType) -> str:
     """What a code object does, without the lines and the file that it comes from."""
-    parts = [
-        code.co_qualname,
-        code.co_code.hex(),
-        getattr(code, "co_exceptiontable", b"").hex(),
-        repr((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)),
-        repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)),
-        *map(_constant_token, code.co_consts),
-    ]
-    return digest("code", parts)
+    constants = [_constant(value) if type(value) in _NOT_BY_REPR else value for value in code.co_consts]
+    shape = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+    names = code.co_qualname, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+    sum = hashlib.sha256(repr((shape, names, constants)).encode("utf-8", "surrogatepass"))
+    sum.update(code.co_code)
+    sum.update(code.co_exceptiontable)
+    return sum.hexdigest()[:40]
 
 
-def _constant_token(value: Any) -> str:
-    if isinstance(value, CodeType):
+_NOT_BY_REPR = frozenset({CodeType, frozenset, tuple})
+
+
+def _constant(value: Any) -> Any:
+    if type(value) is CodeType:
         return code_token(value)
-    if isinstance(value, frozenset):
-        return digest("frozenset", sorted(map(_constant_token, value)))
-    if isinstance(value, tuple):
-        return digest("tuple", map(_constant_token, value))
-    return f"{type(value).__name__}:{value.hex() if isinstance(value, float) else repr(value)}"
+    if type(value) is frozenset:  # its order is another in each process
+        return ["frozenset", *sorted(map(repr, map(_constant, value)))]
+    return ("tuple", *map(_constant, value)) if type(value) is tuple else value
 
 
 def inner_codes(code: CodeType) -> Iterator[CodeType]:
