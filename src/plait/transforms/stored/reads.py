@@ -97,7 +97,12 @@ class Recording:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        sys.setprofile(self._before.pop())
+        before = self._before.pop()
+        sys.setprofile(None)
+        if hasattr(before, "enable"):  # a profiler in C, which Python cannot set
+            before.enable()
+        else:
+            sys.setprofile(before)
 
     def _event(self, frame: Any, event: str, argument: Any) -> None:
         if event == "call" and id(frame.f_code) not in self._seen:
