@@ -317,16 +317,12 @@ def why_not_serializable(stage: Any) -> str | None:
     return None
 
 
-def serialized(stage: Any) -> Executable:
-    """A compiled stage, with its program as bytes.
-
-    Raises:
-        RuntimeError: the client of this device cannot write programs; also ``NotImplementedError``, ``ValueError``.
-    """
+def described_executable(stage: Any) -> Executable:
+    """What has to be known about a compiled stage, without its program."""
     unloaded = stage._executable._unloaded_executable
     return Executable(
         unloaded.name,
-        bytes(unloaded.backend.serialize_executable(unloaded.xla_executable)),
+        b"",
         sorted(unloaded.kept_var_idx),
         bool(unloaded.committed),
         [*unloaded.input_shardings],
@@ -334,6 +330,16 @@ def serialized(stage: Any) -> Executable:
         [(tuple(aval.shape), aval.dtype, bool(aval.weak_type)) for aval in unloaded.output_avals],
         [device.id for device in unloaded.device_list],
     )
+
+
+def binary_of(stage: Any) -> bytes:
+    """The program of a compiled stage, as the client of its device writes it.
+
+    Raises:
+        RuntimeError: the client cannot write programs; also ``NotImplementedError``, ``ValueError``.
+    """
+    unloaded = stage._executable._unloaded_executable
+    return bytes(unloaded.backend.serialize_executable(unloaded.xla_executable))
 
 
 def deserialized(executable: Executable, avals: Sequence[Any], backend: str | None) -> Any:
@@ -376,9 +382,12 @@ def deserialized(executable: Executable, avals: Sequence[Any], backend: str | No
     ).load()
 
 
-def executable_of(stage: Any) -> Any:
-    """JAX's executable in a compiled stage."""
-    return stage._executable
+def executable_of(stage: Any, like: Executable | None = None) -> Any:
+    """JAX's executable in a compiled stage; its results lie as those of another executable do."""
+    if like is None:
+        return stage._executable
+    unloaded = stage._executable._unloaded_executable
+    return dataclasses.replace(unloaded, committed=like.committed, output_shardings=like.out_shardings).load()
 
 
 def run_executable(executable: Any, arguments: Sequence[Any], out_tree: Any) -> tuple[Any, Any]:
@@ -402,10 +411,12 @@ def dispatcher(function: Any, missed: Any) -> Any:
     from jax._src.tree_util import dispatch_registry
     from jaxlib import _jax
 
-    return _jax.pjit(
+    made = _jax.pjit(
         getattr(function, "__name__", "program"), function, missed, [], [], pxla.JitGlobalCppCacheKeys(),
         dispatch_registry, pxla.cc_shard_arg,
     )  # fmt: skip
+    made._fun = function  # what JAX runs once more after a NaN, under ``jax.debug_nans``
+    return made
 
 
 def treedef_from(node: Any, children: Sequence[Any]) -> Any:

@@ -9,7 +9,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import plait
 
@@ -199,7 +199,7 @@ def run(program, choice, **options):
     model = program.Model()
     x = jnp.asarray(np.linspace(-1, 1, int(np.prod(choice["shape"]))).reshape(choice["shape"]), choice["input dtype"])
     if choice["sharding"] != "none":
-        mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])
+        mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2], axis_types=(AxisType.Auto,))
         spec = PartitionSpec(None, "data") if choice["sharding"] == "sharded" else PartitionSpec()
         x = jax.device_put(x, NamedSharding(mesh, spec))
     extra = (jnp.asarray(0.5) if choice["weak"] else 0.5,) if choice["shape"][0] == 4 else ()

@@ -389,6 +389,31 @@ class JittedFunction:
         positional, named = compiled.arguments(gathered, args, kwargs)
         return getattr(compiled.traceable, kind)(*positional, **named), compiled, gathered.structure, self.prepare
 
+    def store(self, *args: Any, **kwargs: Any) -> dict[str, int]:
+        """Compile and store the program of a call without running it; arrays may be ``jax.ShapeDtypeStruct``.
+
+        Returns:
+            How many programs were loaded, stored and not stored for it.
+
+        Raises:
+            ArgumentError: the function was made without ``cache=``.
+        """
+        if self.programs is None:
+            raise ArgumentError(
+                "this function does not store its programs",
+                at=getattr(self.f, "__qualname__", type(self.f).__name__),
+                found="plait.jit without cache=",
+                expected="a folder for the programs",
+                do="plait.jit(function, cache='programs')",
+            )
+        before = dict(self.programs.counts)
+        args, kwargs = self.prepare(args, kwargs)
+        gathered = self.gathered(args, kwargs)
+        compiled = self.find(args, kwargs, gathered)
+        plain, named = (gathered.plain, {}) if compiled.layout is None else compiled.layout.split(args, kwargs)
+        compiled.program([*gathered.values(), *plain], named)  # type: ignore[attr-defined]
+        return {name: count - before[name] for name, count in self.programs.counts.items()}
+
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """``plait.eval_shape`` of the function."""
         args, kwargs = self.prepare(args, kwargs)

@@ -26,8 +26,8 @@ import jax
 import numpy as np
 
 from ..._compat import (
-    ArrayImpl, Executable, KeyArray, aval_of, compiled_by_xla, deserialized, dispatcher, executable_of, run_executable,
-    serialized, top_level_trace, trace_state, traced_afresh, treedef_from, why_not_serializable,
+    ArrayImpl, Executable, KeyArray, aval_of, binary_of, compiled_by_xla, described_executable, deserialized, dispatcher,
+    executable_of, run_executable, top_level_trace, trace_state, traced_afresh, treedef_from, why_not_serializable,
 )  # fmt: skip
 from ...core.tools.method_observers import is_observing
 from ...errors import ProgramCacheError, ProgramCacheWarning
@@ -51,15 +51,36 @@ class Programs:
     Attributes:
         folder: the folder.
         counts: how many programs were loaded, stored, and not stored.
+        reasons: why some were not stored, as far as it was said.
+        is_fallback_said: whether it was said that executables cannot be stored here.
     """
 
     def __init__(self, path: str | os.PathLike[str], limit: int | None) -> None:
         self.folder = Folder(path, DEFAULT_LIMIT if limit is None else limit)
         self.counts = {"loaded": 0, "stored": 0, "not stored": 0}
         self.reasons: list[str] = []
+        self.is_fallback_said = False
 
     def __reduce__(self) -> Any:
         return Programs, (str(self.folder.path), self.folder.limit)
+
+    def say_fallback(self, error: Exception) -> None:
+        """Say, once, that processes have to compile what they find here.
+
+        Warns:
+            ProgramCacheWarning: says why, and how to avoid it.
+        """
+        if not self.is_fallback_said:
+            self.is_fallback_said = True
+            warn(
+                ProgramCacheWarning,
+                "executables of this device cannot be stored, so programs are stored in StableHLO",
+                at=str(self.folder.path),
+                found=str(error).partition("\n")[0],
+                expected="a device whose compiler can write its programs",
+                do="let JAX keep what it compiles: set JAX_COMPILATION_CACHE_DIR. Later processes do not trace, but "
+                "compile, or find it there",
+            )
 
     def compiled(self, given: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored:
         """The compiled function for one structure of the arguments, with what ``Compiled`` is given."""
@@ -291,17 +312,11 @@ class Stored(Compiled):
             outcome = forms.from_outcome(header["outcome"])
             ports = forms.from_tree(header["ports"])
             backend = self.options.get("backend")
-            executable = Executable(
-                name=header["name"],
-                binary=found.binary,
-                kept=header["kept"],
-                committed=header["committed"],
-                in_shardings=[read_sharding(form, backend) for form in header["in_shardings"]],
-                out_shardings=[read_sharding(form, backend) for form in header["out_shardings"]],
-                out_avals=[(tuple(shape), read_dtype(dtype), weak) for shape, dtype, weak in header["out_avals"]],
-                devices=header["devices"],
-            )
-            loaded = deserialized(executable, [aval_of(leaf) for leaf in request.leaves], backend)
+            executable = _read_executable(header["executable"], found.binary, backend)
+            if header["donated leaves"] is not None:
+                loaded = compiled_export(executable, request.leaves, header["donated leaves"])
+            else:
+                loaded = deserialized(executable, [aval_of(leaf) for leaf in request.leaves], backend)
         except (NoForm, LookupError, RuntimeError, ValueError) as error:
             warn(
                 ProgramCacheWarning,
@@ -385,7 +400,12 @@ class Stored(Compiled):
             yield reason
 
     def _store(self, request: Request, stage: Any, lowered: Any) -> None:
-        executable = serialized(stage)
+        donated_leaves: list[int] | None = None
+        try:
+            binary = binary_of(stage)
+        except (RuntimeError, NotImplementedError, ValueError) as error:  # the client cannot write programs
+            binary, donated_leaves = exported(self.traceable, stage, request.leaves, request.tree)
+            self.programs.say_fallback(error)
         assert self.left is not None
         outcome, arguments, ports = self.left
         forms = self.forms(request)
@@ -403,15 +423,10 @@ class Stored(Compiled):
             "outcome": forms.outcome(outcome),
             "returned": None if arguments is None else [*arguments.items()],
             "ports": forms.tree(ports),
-            "name": executable.name,
-            "kept": executable.kept,
-            "committed": executable.committed,
-            "in_shardings": [*map(write_sharding, executable.in_shardings)],
-            "out_shardings": [*map(write_sharding, executable.out_shardings)],
-            "out_avals": [[[*shape], write_dtype(dtype), weak] for shape, dtype, weak in executable.out_avals],
-            "devices": executable.devices,
+            "executable": _written_executable(described_executable(stage)),
+            "donated leaves": donated_leaves,
         }
-        self.programs.folder.write(header, executable.binary)
+        self.programs.folder.write(header, binary)
         self.programs.counts["stored"] += 1
 
     def _returned(
@@ -421,6 +436,57 @@ class Stored(Compiled):
         flat, ports, _ = self.outcome_of(returned)
         self.left = flat, arguments, jax.tree_util.tree_structure(ports)
         return returned
+
+
+def _written_executable(executable: Executable) -> dict[str, Any]:
+    """What has to be known of an executable, as JSON."""
+    return {
+        "name": executable.name,
+        "kept": executable.kept,
+        "committed": executable.committed,
+        "in_shardings": [*map(write_sharding, executable.in_shardings)],
+        "out_shardings": [*map(write_sharding, executable.out_shardings)],
+        "out_avals": [[[*shape], write_dtype(dtype), weak] for shape, dtype, weak in executable.out_avals],
+        "devices": executable.devices,
+    }
+
+
+def _read_executable(form: dict[str, Any], binary: bytes, backend: str | None) -> Executable:
+    """The inverse of ``_written_executable``."""
+    return Executable(
+        name=form["name"],
+        binary=binary,
+        kept=form["kept"],
+        committed=form["committed"],
+        in_shardings=[read_sharding(each, backend) for each in form["in_shardings"]],
+        out_shardings=[read_sharding(each, backend) for each in form["out_shardings"]],
+        out_avals=[(tuple(shape), read_dtype(dtype), weak) for shape, dtype, weak in form["out_avals"]],
+        devices=form["devices"],
+    )
+
+
+def exported(jitted: Any, stage: Any, leaves: Sequence[Any], tree: Any) -> tuple[bytes, list[int]]:
+    """A program in StableHLO, for devices whose executables cannot be stored; and which arguments it donates."""
+    from jax import export
+
+    donated = [i for i, info in enumerate(jax.tree_util.tree_leaves(stage.args_info)) if info.donated]
+
+    def flat(*leaves: Any) -> list[Any]:
+        args, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
+        return jax.tree_util.tree_leaves(jitted(*args, **kwargs))
+
+    with traced_afresh():
+        made = export.export(jax.jit(flat, donate_argnums=donated, keep_unused=True))(*leaves)
+    return bytes(made.serialize()), donated
+
+
+def compiled_export(executable: Executable, leaves: Sequence[Any], donated: Sequence[int]) -> Any:
+    """An executable of a program in StableHLO. It is compiled here, or found in JAX's own cache on disk."""
+    from jax import export
+
+    program = export.deserialize(bytearray(executable.binary))
+    jitted = jax.jit(program.call, donate_argnums=donated, keep_unused=True)
+    return executable_of(jitted.lower(*leaves).compile(), executable)
 
 
 def _same(request: Request, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

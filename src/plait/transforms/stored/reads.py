@@ -250,13 +250,15 @@ def package_token(module: str) -> str:
         return "absent"
     tokens = [str(getattr(sys.modules.get(module.partition(".")[0]), "__version__", ""))]
     for name, value in [*vars(found).items()]:
-        for function in _functions(value, module):
-            tokens.append(f"{name}={code_token(function.__code__)}")
+        if isinstance(value, (FunctionType, type)) and value.__module__ != module:  # imported, or put there by others
+            tokens.append(f"{name}={value.__module__}:{value.__qualname__}")
+        else:
+            tokens += [f"{name}={code_token(function.__code__)}" for function in _functions(value, module)]
     return digest("package", tokens)
 
 
 def _functions(value: Any, module: str) -> Iterator[FunctionType]:
-    """The functions of a module that are reached from one of its values."""
+    """The functions that are reached from a value of a module: itself, what it wraps, the methods of a class."""
     stack, seen = [value], set()
     while stack:
         each = stack.pop()
@@ -264,8 +266,7 @@ def _functions(value: Any, module: str) -> Iterator[FunctionType]:
             continue
         seen.add(id(each))
         if isinstance(each, FunctionType):
-            if each.__module__ == module or each.__globals__.get("__name__") == module:
-                yield each
+            yield each
             stack.extend(cell for cell in map(_content, each.__closure__ or ()) if isinstance(cell, FunctionType))
         elif isinstance(each, type):
             if each.__module__ == module:
@@ -276,7 +277,7 @@ def _functions(value: Any, module: str) -> Iterator[FunctionType]:
             stack.append(each.__func__)
         elif isinstance(each, functools.cached_property):
             stack.append(each.func)
-        elif callable(each) and type(each).__name__ != "ModuleType":
+        elif callable(each) and not isinstance(each, ModuleType):
             stack.append(getattr(each, "__wrapped__", None))
 
 
