@@ -122,7 +122,7 @@ class Model(plait.Module):
     def __call__(self, x):
         for block in self.blocks:
             x = block(x)
-        return close(bend(inner(compiled_before(x)))) * RATE + warm_helper.offset()
+        return close(bend(inner(compiled_before(x)))) * jnp.asarray(RATE, x.dtype) + warm_helper.offset()
 
 
 def loss(model, x):
@@ -139,7 +139,7 @@ def step(model, x, scale=@argument_default@):
 CHOICES = {
     "helper_scale": ["1.0", "0.5", "2.0"],
     "bend": ["tanh", "sin", "cos"],
-    "global_number": ["1.0", "1.5", "jnp.float32(3.0)", "jnp.array([2.0, 3.0])"],
+    "global_number": ["1.0", "1.5", "jnp.float32(3.0)", "jnp.array([[2.0, 3.0]])"],
     "global_table": ["0.25", "0.75", "1"],
     "closure": ["1.0", "2.5", "3"],
     "decorators": ["twice\n@plus_one", "plus_one\n@twice", "twice", "plus_one"],

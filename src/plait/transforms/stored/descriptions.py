@@ -126,7 +126,7 @@ def digest(kind: str, parts: Iterable[str]) -> str:
 
 # Values ---------------------------------------------------------------------------------------------------------------
 
-_SIMPLE = (type(None), bool, int, str, bytes, type(...), type(NotImplemented), range, slice, np.dtype)
+_SIMPLE = (type(None), bool, int, str, bytes, type(...), type(NotImplemented), range, slice)
 _NO_CONTENT = frozenset({
     "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__", "__annotate__",
     "__annotate_func__", "__annotations_cache__", "__abstractmethods__", "_abc_impl", "__parameters__",
@@ -199,6 +199,8 @@ class Describer:
             raise Unrecordable(f"{place}: a traced array")
         if isinstance(value, jax.Array):
             return self._array(value, place)
+        if isinstance(value, np.dtype):
+            return f"dtype:{value!r}"
         if isinstance(value, np.generic):
             return digest("scalar", [str(value.dtype), value.tobytes().hex()])
         if isinstance(value, enum.Enum):

@@ -105,6 +105,9 @@ class Recording:
             sys.setprofile(before)
 
     def _event(self, frame: Any, event: str, argument: Any) -> None:
+        before = self._before[0] if self._before else None
+        if callable(before):  # a profiler that was at work before goes on
+            before(frame, event, argument)
         if event == "call" and id(frame.f_code) not in self._seen:
             try:
                 if origin_of(frame.f_globals.get("__name__")) is Origin.USER and _only_listens(frame):
