@@ -42,6 +42,7 @@ from ..stored.forms import Forms, NoForm, read_dtype, read_sharding, write_dtype
 from ..stored.reads import Recording, package_token, token_of
 from .compiled import Compiled, Other
 
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError)  # what reading a file raises that plait did not write
 _ARRAYS = frozenset({ArrayImpl, KeyArray, np.ndarray, bool, int, float, complex, jax.ShapeDtypeStruct})
 
 
@@ -289,7 +290,8 @@ class Stored(Compiled):
         if request.key is None:
             return None
         for file, header, binary in self.programs.folder.read(request.key):
-            if self._stands(header) and (self.donated is None or [*self.donated] == header["donated"]):
+            is_same = self.donated is None or [*self.donated] == header.get("donated")
+            if is_same and self._stands(header):
                 return Found(file, header, binary)
         return None
 
@@ -299,7 +301,7 @@ class Stored(Compiled):
             return all(package_token(module) == token for module, token in header["packages"].items()) and all(
                 token_of((module, name), describer) == token for module, name, token in header["reads"]
             )
-        except (Unrecordable, ImportError):
+        except (Unrecordable, ImportError, *_MALFORMED):
             return False
 
     # Loading ----------------------------------------------------------------------------------------------------------
@@ -317,7 +319,7 @@ class Stored(Compiled):
                 loaded = compiled_export(executable, request.leaves, header["donated leaves"])
             else:
                 loaded = deserialized(executable, [aval_of(leaf) for leaf in request.leaves], backend)
-        except (NoForm, LookupError, RuntimeError, ValueError) as error:
+        except (NoForm, RuntimeError, *_MALFORMED) as error:
             warn(
                 ProgramCacheWarning,
                 "a stored program could not be loaded, and is made anew",

@@ -153,4 +153,11 @@ def _opened(file: Path) -> tuple[dict[str, Any], bytes]:
     if line[len(_MAGIC) :] != hashlib.sha256(rest).hexdigest().encode():
         raise Damaged("its content does not have its sum: it was cut short, or changed")
     head, _, program = rest.partition(b"\n")
-    return json.loads(head), program
+    try:
+        header = json.loads(head)
+        is_header = isinstance(header, dict) and {"key", "variant"} <= {*header}
+    except (ValueError, RecursionError):
+        is_header = False
+    if not is_header:
+        raise Damaged("it has no header")
+    return header, program
