@@ -80,7 +80,14 @@ def run(*, quick: bool = False) -> Iterator[Table]:
 
 
 def _table(blocks: int, rounds: int) -> Table:
-    columns = ["first step", "imports s", "model s", "first step s", "a step s", "imports and first step, over the floor"]
+    columns = [
+        "first step",
+        "imports s",
+        "model s",
+        "first step s",
+        "a step s",
+        "imports and first step, over the floor",
+    ]
     table = Table(f"start of a process, {blocks} blocks", columns)
     with tempfile.TemporaryDirectory() as folder:
         found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}

@@ -409,7 +409,7 @@ def dispatcher(function: Any, missed: Any) -> Any:
     """
     from jax._src.interpreters import pxla
     from jax._src.tree_util import dispatch_registry
-    from jaxlib import _jax
+    from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue] - a compiled module
 
     made = _jax.pjit(
         getattr(function, "__name__", "program"), function, missed, [], [], pxla.JitGlobalCppCacheKeys(),
@@ -421,6 +421,4 @@ def dispatcher(function: Any, missed: Any) -> Any:
 
 def treedef_from(node: Any, children: Sequence[Any]) -> Any:
     """A treedef of what ``node_data()`` and ``children()`` gave."""
-    return jax.tree_util.PyTreeDef.from_node_data_and_children(
-        jax.tree_util.default_registry, node, [*children]
-    )
+    return jax.tree_util.PyTreeDef.from_node_data_and_children(jax.tree_util.default_registry, node, [*children])

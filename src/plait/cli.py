@@ -2,7 +2,8 @@
 
 Exit status: 0 for success; 1 if an export's output differs from its model's, or a program cannot be stored; 2 for an
 invalid request (with the reason on standard error), or for files that `migrate` could not rewrite; 130 after Ctrl-C.
-``plait launch`` returns the status of the first process that failed, or 128 plus the number of the signal that ended it.
+``plait launch`` returns the status of the first process that failed, or 128 plus the number of the signal that ended
+it.
 """
 
 from __future__ import annotations

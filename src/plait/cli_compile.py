@@ -50,7 +50,7 @@ def _checked(place: str, calls: Any) -> Iterator[tuple[Any, tuple[Any, ...], dic
     if not isinstance(calls, (list, tuple)):
         calls = [calls]
     for call in [calls] if isinstance(calls, tuple) and calls and callable(calls[0]) else calls:
-        parts = call if isinstance(call, (list, tuple)) else ()
+        parts: Any = call if isinstance(call, (list, tuple)) else ()
         is_call = len(parts) in (2, 3) and hasattr(parts[0], "jitted_fn") and isinstance(parts[1], (list, tuple))
         if not is_call or (len(parts) == 3 and not isinstance(parts[2], dict)):
             raise ArgumentError(

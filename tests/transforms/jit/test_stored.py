@@ -2,22 +2,18 @@
 
 import os
 import random
-import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 
 import plait
-from plait.errors import ArgumentError, ProgramCacheError, ProgramCacheWarning
-
+from plait.errors import ProgramCacheError, ProgramCacheWarning
 from tests.transforms.jit import warm_programs
 from tests.transforms.jit.warm_programs import BASE, CHOICES
 
@@ -49,7 +45,7 @@ def test_w1_the_same_program_is_loaded(tmp_path):
 
 
 EDITS = [*CHOICES]
-QUICK = ["helper_scale", "global_number", "closure", "flag"]
+QUICK = ["helper_scale", "flag"]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +226,10 @@ def called(name, **options):
     return results, step
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in ("train, donating", "structure") else pytest.mark.slow) for name in CALLS],
+)
 def test_w5_what_a_call_does_is_stored_with_the_program(tmp_path, name):
     plain, _ = called(name)
     first, _ = called(name, cache=tmp_path)
@@ -248,7 +247,7 @@ def test_w5_what_a_call_does_is_stored_with_the_program(tmp_path, name):
 
 
 def test_w5_shapes_that_do_different_things_each_have_their_program(tmp_path):
-    """The second shape writes another variable than the first, which is known when the first one is loaded or traced."""
+    """The second shape writes another variable than the first, in whichever order they come."""
 
     def step(net, x):
         if x.shape[0] == 3:
@@ -400,16 +399,16 @@ def test_w9_the_checking_mode_finds_a_stale_program(tmp_path, monkeypatch):
 
 
 def test_w9_the_checking_mode_lets_a_right_program_pass(tmp_path, monkeypatch):
-    called("train", cache=tmp_path)
+    called("state", cache=tmp_path)
     monkeypatch.setenv("PLAIT_CHECK_CACHE", "1")
-    _, stored = called("train", cache=tmp_path)
+    _, stored = called("state", cache=tmp_path)
     assert counts(stored)["loaded"] == 1
 
 
 # Devices whose executables cannot be stored ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["train, donating", "keys"])
+@pytest.mark.parametrize("name", [pytest.param("train, donating", marks=pytest.mark.slow), "keys"])
 def test_w10_without_executables_programs_are_stored_in_stablehlo(tmp_path, monkeypatch, name):
     def refuse(stage):
         raise RuntimeError("UNIMPLEMENTED: this client cannot serialize")

@@ -26,9 +26,23 @@ import jax
 import numpy as np
 
 from ..._compat import (
-    ArrayImpl, Executable, KeyArray, aval_of, binary_of, compiled_by_xla, described_executable, deserialized, dispatcher,
-    executable_of, run_executable, top_level_trace, trace_state, traced_afresh, treedef_from, why_not_serializable,
-)  # fmt: skip
+    ArrayImpl,
+    Executable,
+    KeyArray,
+    aval_of,
+    binary_of,
+    compiled_by_xla,
+    described_executable,
+    deserialized,
+    dispatcher,
+    executable_of,
+    run_executable,
+    top_level_trace,
+    trace_state,
+    traced_afresh,
+    treedef_from,
+    why_not_serializable,
+)
 from ...core.tools.method_observers import is_observing
 from ...errors import ProgramCacheError, ProgramCacheWarning
 from ...notices import warn
@@ -183,15 +197,15 @@ class Stored(Compiled):
         self.known: dict[Any, Program] = {}
         self.left: tuple[Outcome, dict[int, int] | None, Any] | None = None
         self._inner: Any = None
-        self._pending: tuple[Request, Found | None] | None = (args, kwargs)  # type: ignore[assignment]
+        self._pending: Any = (args, kwargs)
         super().__init__(*given)
 
     def make(self, gathered: Gathered) -> Any:
         """JAX's dispatch, which asks ``missed``. What is donated is known from the folder, or from a trace."""
-        args, kwargs = self._pending  # type: ignore[misc]
+        args, kwargs = self._pending
         self._pending = None
         if self.donation is not None:
-            positional, named = self.arguments(gathered, args, kwargs)  # type: ignore[arg-type]
+            positional, named = self.arguments(gathered, args, kwargs)
             if self._is_usual(jax.tree_util.tree_leaves((positional, named))):
                 request = Request(self, positional, named)
                 found = self.find(request)
@@ -334,7 +348,7 @@ class Stored(Compiled):
         self.programs.folder.used(found.file)
         self.programs.counts["loaded"] += 1
         returned = header["returned"]
-        arguments = None if returned is None else {index: number for index, number in returned}
+        arguments = None if returned is None else dict(returned)
         return Program(loaded, self._tree(outcome, arguments, ports))
 
     def _tree(self, outcome: Outcome, arguments: dict[int, int] | None, ports: Any) -> Any:
@@ -493,8 +507,10 @@ def compiled_export(executable: Executable, leaves: Sequence[Any], donated: Sequ
 
 def _same(request: Request, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     leaves, tree = jax.tree_util.tree_flatten((tuple(args), kwargs))
-    return tree == request.tree and len(leaves) == len(request.leaves) and all(
-        leaf is other for leaf, other in zip(leaves, request.leaves, strict=True)
+    return (
+        tree == request.tree
+        and len(leaves) == len(request.leaves)
+        and all(leaf is other for leaf, other in zip(leaves, request.leaves, strict=True))
     )
 
 

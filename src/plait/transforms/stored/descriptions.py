@@ -12,7 +12,6 @@ What has no such description raises ``Unrecordable``: a lock, an open file, a mo
 from __future__ import annotations
 
 import dataclasses
-import dis
 import enum
 import functools
 import hashlib
@@ -451,4 +450,3 @@ _MAKERS: dict[Any, Callable[[Describer, Any, str], str]] = {
     Static: _by("value"),
     type(jax.tree_util.tree_structure(0)): Describer.treedef,
 }
-

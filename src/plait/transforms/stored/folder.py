@@ -155,9 +155,8 @@ def _opened(file: Path) -> tuple[dict[str, Any], bytes]:
     head, _, program = rest.partition(b"\n")
     try:
         header = json.loads(head)
-        is_header = isinstance(header, dict) and {"key", "variant"} <= {*header}
     except (ValueError, RecursionError):
-        is_header = False
-    if not is_header:
+        header = None
+    if not isinstance(header, dict) or not {"key", "variant"} <= {*header}:
         raise Damaged("it has no header")
     return header, program
