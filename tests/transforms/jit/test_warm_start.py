@@ -119,6 +119,7 @@ def check_warm(report):
     assert report["counts"] == {"loaded": 1, "stored": 0, "not stored": 0}
 
 
+@pytest.mark.slow
 def test_w11_a_process_starts_with_what_plait_compile_stored(folder):
     done = plait_command("compile", "warm_train:calls", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")

@@ -10,7 +10,7 @@ import sys
 import jax
 import numpy as np
 
-from ..._compat import jax_settings, jaxlib_version, physical_mesh
+from ..._compat import jax_settings, jax_version, jaxlib_version, physical_mesh
 from ...core.objects.settings import settings_in_force
 from .descriptions import Describer, device_token, digest
 
@@ -55,7 +55,7 @@ def _versions() -> dict[str, str]:
     own = sys.modules[__name__.partition(".")[0]]
     return {
         "python": f"{sys.implementation.cache_tag} {sys.version}",
-        "jax": jax.__version__,
+        "jax": jax_version,
         "jaxlib": jaxlib_version(),
         "numpy": np.__version__,
         "plait": str(getattr(own, "__version__", "")),
