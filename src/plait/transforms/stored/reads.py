@@ -110,7 +110,8 @@ class Recording:
             before(frame, event, argument)
         if event == "call" and id(frame.f_code) not in self._seen:
             try:
-                if origin_of(frame.f_globals.get("__name__")) is Origin.USER and _only_listens(frame):
+                module = frame.f_globals.get("__name__")
+                if origin_of(module) is not Origin.VERSION and _only_listens(frame):
                     return
                 self._seen[id(frame.f_code)] = frame.f_code
                 self._enter(frame.f_code, frame.f_globals)
