@@ -249,8 +249,9 @@ def _is_its_own(value: Any) -> bool:
 
 def package_token(module: str) -> str:
     """The code of an installed module, as it is in memory."""
-    found = sys.modules.get(module)
-    if found is None:
+    try:
+        found = importlib.import_module(module)  # a trace may have been the first to need it
+    except ImportError:
         return "absent"
     tokens = [str(getattr(sys.modules.get(module.partition(".")[0]), "__version__", ""))]
     for name, value in [*vars(found).items()]:
