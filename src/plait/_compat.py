@@ -7,10 +7,14 @@ trace alive; its identity distinguishes traces.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import inspect
+import itertools
 import os
 import sys
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -183,3 +187,238 @@ def jax_settings() -> dict[str, Any]:
     found = {name: getattr(jax.config, name, None) for name in jax.config.values}
     mesh = jax.sharding.get_abstract_mesh()
     return {**found, "the mesh in force": None if mesh is None or mesh.empty else str(mesh)}
+
+
+# Programs that outlive the process ------------------------------------------------------------------------------------
+
+_recorded_trace: Any = None
+_recorded_traces = itertools.count(1)
+
+
+@contextlib.contextmanager
+def traced_afresh() -> Iterator[None]:
+    """Inside, JAX uses none of the traces that it keeps: every function is entered again."""
+    global _recorded_trace
+    if _recorded_trace is None:
+        _recorded_trace = jax.make_user_context(default_value=0)
+    with _recorded_trace(next(_recorded_traces)):
+        yield
+
+
+class _Compiling(threading.local):
+    own = False
+
+
+_compiling = _Compiling()
+
+
+@contextlib.contextmanager
+def compiled_by_xla() -> Iterator[None]:
+    """Inside, XLA compiles what this thread asks for, and JAX's own cache on disk is left alone.
+
+    A program for the CPU that was read from that cache cannot be written again: its machine code is missing then.
+    """
+    from jax._src import compilation_cache
+
+    if not hasattr(compilation_cache.is_cache_used, "plait"):
+        is_cache_used = compilation_cache.is_cache_used
+
+        def is_cache_used_here(backend: Any) -> bool:
+            return not _compiling.own and is_cache_used(backend)
+
+        is_cache_used_here.plait = True  # type: ignore[attr-defined]
+        compilation_cache.is_cache_used = is_cache_used_here
+    _compiling.own = True
+    try:
+        yield
+    finally:
+        _compiling.own = False
+
+
+def parts_of_jit(value: Any) -> tuple[Any, dict[str, Any]] | None:
+    """The function and the options of something that ``jax.jit`` made; ``None`` for anything else."""
+    info = getattr(value, "_jit_info", None)
+    if type(value).__name__ != "PjitFunction" or info is None:
+        return None
+    return value._fun, {k: v for k, v in info._asdict().items() if k not in ("fun_sourceinfo", "fun_signature")}
+
+
+def physical_mesh() -> Any:
+    """The mesh of an old ``with mesh:`` block."""
+    from jax._src import mesh
+
+    return mesh.thread_resources.env.physical_mesh
+
+
+def jaxlib_version() -> str:
+    """The version of the compiled part of JAX."""
+    return importlib.import_module("jaxlib.version").__version__
+
+
+def aval_of(value: Any) -> Any:
+    """Shape, dtype and weak type of an argument, which may be a ``jax.ShapeDtypeStruct``."""
+    return _core.shaped_abstractify(value)
+
+
+def key_dtype(name: str) -> Any:
+    """The dtype of random keys of an implementation: ``fry``, ``rbg``, ..."""
+    for place in ("jax._src.random.prng", "jax._src.prng"):
+        with contextlib.suppress(ImportError, AttributeError):
+            module = importlib.import_module(place)
+            return module.KeyTy(next(impl for impl in module.prngs.values() if impl.tag == name))
+    raise LookupError(f"no implementation of random keys is called {name!r}")
+
+
+def impl_of_keys(dtype: Any) -> str:
+    """The inverse of ``key_dtype``."""
+    return dtype._impl.tag
+
+
+@dataclasses.dataclass
+class Executable:
+    """What has to be known about a compiled program to run it without a trace.
+
+    Attributes:
+        name: for profiles.
+        binary: the program, as the client of the device writes it.
+        kept: the positions of the arguments that it takes.
+        committed: whether its results stay where they are.
+        in_shardings: of the arguments that it takes.
+        out_shardings: of what it returns.
+        out_avals: shape, dtype and weak type of what it returns.
+        devices: the numbers of the devices that it runs on.
+    """
+
+    name: str
+    binary: bytes
+    kept: list[int]
+    committed: bool
+    in_shardings: list[Any]
+    out_shardings: list[Any]
+    out_avals: list[tuple[tuple[int, ...], Any, bool]]
+    devices: list[int]
+
+
+def why_not_serializable(stage: Any) -> str | None:
+    """Why a compiled stage cannot be stored; ``None`` where it can."""
+    unloaded = getattr(stage._executable, "_unloaded_executable", None)
+    if unloaded is None:
+        return "this version of JAX gives no access to the executable"
+    if unloaded.host_callbacks or unloaded.keepalive:
+        return "the program calls Python while it runs (a callback, such as jax.debug.print)"
+    if unloaded.ordered_effects or unloaded.unordered_effects:
+        return "the program has effects"
+    if unloaded.mut is not None and unloaded.mut.in_mut:
+        return "the program captures a reference (jax.new_ref)"
+    if stage._params.const_args:
+        return "JAX keeps an array that the function captures beside the program"
+    if any(layout is not None for layout in unloaded.dispatch_in_layouts):
+        return "an argument has a memory layout of its own"
+    return None
+
+
+def described_executable(stage: Any) -> Executable:
+    """What has to be known about a compiled stage, without its program."""
+    unloaded = stage._executable._unloaded_executable
+    return Executable(
+        unloaded.name,
+        b"",
+        sorted(unloaded.kept_var_idx),
+        bool(unloaded.committed),
+        [*unloaded.input_shardings],
+        [*unloaded.output_shardings],
+        [(tuple(aval.shape), aval.dtype, bool(aval.weak_type)) for aval in unloaded.output_avals],
+        [device.id for device in unloaded.device_list],
+    )
+
+
+def binary_of(stage: Any) -> bytes:
+    """The program of a compiled stage, as the client of its device writes it.
+
+    Raises:
+        RuntimeError: the client cannot write programs; also ``NotImplementedError``, ``ValueError``.
+    """
+    unloaded = stage._executable._unloaded_executable
+    return bytes(unloaded.backend.serialize_executable(unloaded.xla_executable))
+
+
+def deserialized(executable: Executable, avals: Sequence[Any], backend: str | None) -> Any:
+    """JAX's executable of stored bytes; nothing is traced or compiled.
+
+    Args:
+        avals: of all arguments.
+        backend: the platform; ``None`` for the default one.
+    """
+    from jax._src.interpreters import pxla
+    from jaxlib import xla_client
+
+    client = jax.devices(backend)[0].client
+    by_id = {device.id: device for device in client.devices()}
+    devices = xla_client.DeviceList(tuple(by_id[number] for number in executable.devices))
+    outs = [
+        _core.ShapedArray(shape, dtype, weak_type=weak, sharding=None) for shape, dtype, weak in executable.out_avals
+    ]
+    return pxla.UnloadedMeshExecutable(
+        xla_executable=client.deserialize_executable(executable.binary, executable_devices=devices),
+        device_list=devices,
+        backend=client,
+        input_avals=[avals[i] for i in executable.kept],
+        input_shardings=executable.in_shardings,
+        output_avals=outs,
+        output_shardings=executable.out_shardings,
+        committed=executable.committed,
+        name=executable.name,
+        unordered_effects=[],
+        ordered_effects=[],
+        keepalive=[],
+        host_callbacks=[],
+        kept_var_idx=set(executable.kept),
+        mut=None,
+        xla_in_layouts=[None] * len(executable.kept),
+        dispatch_in_layouts=[None] * len(executable.kept),
+        xla_out_layouts=[None] * len(outs),
+        all_args_info=None,
+        pgle_profiler=None,
+    ).load()
+
+
+def executable_of(stage: Any, like: Executable | None = None) -> Any:
+    """JAX's executable in a compiled stage; its results lie as those of another executable do."""
+    if like is None:
+        return stage._executable
+    unloaded = stage._executable._unloaded_executable
+    return dataclasses.replace(unloaded, committed=like.committed, output_shardings=like.out_shardings).load()
+
+
+def run_executable(executable: Any, arguments: Sequence[Any], out_tree: Any) -> tuple[Any, Any]:
+    """Run an executable. Returns its results as a pytree, and what makes later calls fast."""
+    from jax._src import pjit
+
+    flat = executable.unsafe_call(*arguments)
+    fast = pjit._get_fastpath_data(executable, out_tree, arguments, flat, set(), [], None, [])
+    return jax.tree_util.tree_unflatten(out_tree, flat), fast
+
+
+def dispatcher(function: Any, missed: Any) -> Any:
+    """A function with the fast dispatch of ``jax.jit``, and another way to find the program for new arguments.
+
+    Args:
+        function: what runs under ``jax.disable_jit``.
+        missed: called with the arguments when they differ from those of all earlier calls. Returns the results, what
+            makes later calls fast (or ``None``), and ``False``.
+    """
+    from jax._src.interpreters import pxla
+    from jax._src.tree_util import dispatch_registry
+    from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue] - a compiled module
+
+    made = _jax.pjit(
+        getattr(function, "__name__", "program"), function, missed, [], [], pxla.JitGlobalCppCacheKeys(),
+        dispatch_registry, pxla.cc_shard_arg,
+    )  # fmt: skip
+    made._fun = function  # what JAX runs once more after a NaN, under ``jax.debug_nans``
+    return made
+
+
+def treedef_from(node: Any, children: Sequence[Any]) -> Any:
+    """A treedef of what ``node_data()`` and ``children()`` gave."""
+    return jax.tree_util.PyTreeDef.from_node_data_and_children(jax.tree_util.default_registry, node, [*children])

@@ -89,7 +89,12 @@ def _export(options: argparse.Namespace) -> int:
     from .core.objects.module import Module
     from .export.saving import save
 
-    model = _made(options.factory)
+    model = made(
+        options.factory,
+        what="the model's factory",
+        default="make_model",
+        do="plait export my_model:make FOLDER --input 'x:float32[batch,8]'",
+    )
     if not isinstance(model, Module):
         raise ArgumentError(
             "the factory did not return a model",
@@ -134,19 +139,28 @@ def _types(text: str | None) -> Any:
     return tuple(found)
 
 
-def _made(text: str) -> Any:
-    """The result of the user's function."""
+def made(text: str, *, what: str, default: str, do: str) -> Any:
+    """The result of a function of the user's, given as ``MODULE:FUNCTION``.
+
+    Args:
+        what: what the function is, for the error.
+        default: the name of the function where only the module is given.
+        do: a command that works.
+
+    Raises:
+        ArgumentError: there is no such module or function.
+    """
     module, _, function = text.partition(":")
     sys.path.insert(0, os.getcwd())
     try:
-        factory = getattr(importlib.import_module(module), function or "make_model")
+        factory = getattr(importlib.import_module(module), function or default)
     except (ImportError, AttributeError, ValueError) as error:  # ValueError: empty module name
         raise ArgumentError(
-            "the model's factory cannot be found",
+            f"{what} cannot be found",
             at=text,
             found=str(error),
             expected="MODULE:FUNCTION, a function without arguments in an importable module",
-            do="plait export my_model:make FOLDER --input 'x:float32[batch,8]'",
+            do=do,
         ) from error
     else:
         return factory()  # its errors are the user's, with their tracebacks

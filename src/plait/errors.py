@@ -34,6 +34,7 @@ the builtin exception that a user would catch::
     ├── ExportError                  (RuntimeError)   an export that cannot be written, loaded or validated
     ├── MissingDependencyError       (ImportError)    an optional package that is not installed
     ├── AlreadyImportedError         (ImportError)    ``flax.nnx`` was imported before ``plait.as_flax``
+    ├── ProgramCacheError            (RuntimeError)   a folder of stored programs that is not safe, or a stale program
     ├── RetraceError                 (RuntimeError)   a jitted function was traced more often than allowed
     ├── InternalError                (RuntimeError)   a bug in plait
     ├── DispatchError                (AssertionError) the fast path disagreed with a fresh walk (checking mode)
@@ -45,8 +46,8 @@ the builtin exception that a user would catch::
 Warnings: ``CapturedModelWarning``, for a model that a jitted function captures, ``LostUpdateWarning``, for a lost
 change, ``LostSharingWarning``, for a shared part that JAX copies, ``ReplacedVariableWarning``, for an array that
 replaces a variable, ``SingleValueWarning``, for statistics of one value, ``NothingSelectedWarning``, for a filter or
-tag that matches nothing, ``UnevenLayoutWarning``, for a dimension that a mesh cannot divide, and ``LoggerWarning``, for
-a logger that failed.
+tag that matches nothing, ``UnevenLayoutWarning``, for a dimension that a mesh cannot divide, ``LoggerWarning``, for a
+logger that failed, and ``ProgramCacheWarning``, for a program that is not stored, or refused.
 """
 
 from __future__ import annotations
@@ -86,6 +87,8 @@ __all__ = [
     "PartitioningUnspecifiedError",
     "PlaitError",
     "ProcessError",
+    "ProgramCacheError",
+    "ProgramCacheWarning",
     "RegistryError",
     "ReplacedVariableWarning",
     "RetraceError",
@@ -274,6 +277,10 @@ class DispatchError(PlaitError, AssertionError):
     """The checking mode found a cached walk that differs from a fresh one. This is a bug in plait."""
 
 
+class ProgramCacheError(PlaitError, RuntimeError):
+    """A folder of stored programs that others can write to, or, with ``PLAIT_CHECK_CACHE=1``, a stale program."""
+
+
 class PartitioningUnspecifiedError(PlaitError, ValueError):
     """An axis was added to or removed from metadata without its name."""
 
@@ -316,6 +323,10 @@ class NothingSelectedWarning(UserWarning):
 
 class LoggerWarning(UserWarning):
     """A logger of a training run raised an error, and is disabled. Training continues."""
+
+
+class ProgramCacheWarning(UserWarning):
+    """A compiled program cannot be stored, or a stored one was refused. The function works; it is compiled anew."""
 
 
 class UnevenLayoutWarning(UserWarning):

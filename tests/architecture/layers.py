@@ -32,7 +32,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "names", "prefixes", "aliasing", "policy", "gather", "arguments", "outcome", "enter", "functions", "captures",
         "guards", "leave", "loop_rules", "body", "write_back", "call", "donating",
     ),
-    "transforms/jit": ("shardings", "compiled", "dispatch", "stages", "shapes", "function"),
+    "transforms/stored": ("descriptions", "environment", "folder", "forms", "reads"),
+    "transforms/jit": ("shardings", "compiled", "stored", "dispatch", "stages", "shapes", "function"),
     "transforms": (
         "axis_names", "selections", "autodiff", "output_gradients", "tangent_trees", "tangents", "jacobians",
         "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "branches", "sharded", "remat",
@@ -96,11 +97,11 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "demo": ("images", "figures", "exports", "runs", "table", "digits", "corpus", "compression", "byte_gpt", "gpt"),
     "migrate": ("known", "uses", "rewrite", "files"),
-    "program": ("launch", "as_flax", "cli_export", "cli_explore", "cli"),
+    "program": ("launch", "as_flax", "cli_export", "cli_explore", "cli_compile", "cli"),
 }  # fmt: skip
 
 CORE = frozenset({"row 0", "core/objects", "core/graph", "core/functional", "core/tools"})
-TRANSFORMS = frozenset({"transforms/call", "transforms/jit", "transforms"})
+TRANSFORMS = frozenset({"transforms/call", "transforms/stored", "transforms/jit", "transforms"})
 EXPORT = frozenset({"export/program", "export/tensorflow", "export/formats", "export/proof", "export/orbax"})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
@@ -111,7 +112,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "core/tools": CORE - {"core/tools"},
     "core": frozenset(),
     "transforms/call": CORE,
-    "transforms/jit": CORE | {"transforms/call"},
+    "transforms/stored": CORE | {"transforms/call"},
+    "transforms/jit": CORE | {"transforms/call", "transforms/stored"},
     "transforms": CORE | {"transforms/call", "transforms/jit"},
     "partitioning": CORE,
     "compat": CORE | TRANSFORMS | {"partitioning"},

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core.objects.module import Pytree
-from ..core.objects.settings import Restoring, setting
+from ..core.objects.settings import Restoring, setting, settings_in_force
 from ..core.objects.visit import Place, visit
 from ..errors import GraphError
 from ..paths import describe_path
@@ -33,6 +33,7 @@ class _Modes(threading.local):
 
 
 _modes = _Modes()
+settings_in_force["modes"] = lambda: (_modes.graph, _modes.graph_updates)
 
 
 class _Touched:

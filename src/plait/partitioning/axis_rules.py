@@ -13,7 +13,7 @@ from typing import Any
 
 from jax.sharding import PartitionSpec
 
-from ..core.objects.settings import Restoring, setting
+from ..core.objects.settings import Restoring, setting, settings_in_force
 from ..errors import ArgumentError
 
 Rules = Sequence[tuple[str, Any]]
@@ -24,6 +24,7 @@ class _Rules(threading.local):
 
 
 _current = _Rules()
+settings_in_force["logical axis rules"] = lambda: _current.rules
 
 
 class RulesFallback(enum.Enum):

@@ -217,10 +217,10 @@ def _same_roots(others: tuple[Any, ...], roots: tuple[Any, ...]) -> bool:
 def _forget(first: weakref.ref[Any], key: tuple[int, ...]) -> Callable[[Any], None]:
     """Drop a walk of several roots when one of the others dies."""
 
-    def callback(_: Any) -> None:
+    def callback(_: Any, drop: Any = drop_walk) -> None:  # at the end of the interpreter, globals are gone
         owner = first()
         if owner is not None:
-            drop_walk(owner._walks, key)
+            drop(owner._walks, key)
 
     return callback
 

@@ -18,6 +18,11 @@ class _Defaults(threading.local):
 
 defaults = _Defaults()
 
+# What of plait's settings of this thread a trace may depend on: what they are called → what they are now.
+settings_in_force: dict[str, Callable[[], Any]] = {
+    "variable defaults": lambda: (defaults.hijax, defaults.ref, defaults.eager_sharding)
+}
+
 
 class Restoring:
     """A setting that is already in effect; as a context manager or decorator it restores the previous one on exit."""

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from ...deprecations import deprecated
 from ...errors import ArgumentError, ShapeError
 from ...words import describe_type, with_article
-from .settings import Restoring, setting
+from .settings import Restoring, setting, settings_in_force
 from .trace_guard import check_trace
 from .variable_kinds import Perturbation
 from .variable_names import variable_type_from_name
@@ -33,6 +33,7 @@ class _Keeping(threading.local):
 
 
 _keeping = _Keeping()
+settings_in_force["sown values kept"] = lambda: _keeping.wanted
 
 
 def keeping_sown() -> Restoring:

@@ -139,7 +139,10 @@ class Compiled:
         donated: positions of the values whose buffers it takes over; ``None`` where nothing is donated.
     """
 
-    __slots__ = ("donated", "f", "first", "is_quick", "jitted", "layout", "returned", "shardings")
+    __slots__ = (
+        "count", "donated", "donation", "f", "first", "history", "is_quick", "jitted", "layout", "options", "returned",
+        "shardings", "structure", "updates",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -159,18 +162,33 @@ class Compiled:
         self.layout = layout
         self.shardings = shardings
         self.donated: tuple[int, ...] | None = None
-        structure = gathered.structure
+        self.donation, self.options, self.history, self.updates = donation, options, history, updates
+        self.structure, self.count = gathered.structure, len(gathered.values())
+        self.jitted: Any = self.make(gathered)
+
+    def make(self, gathered: Gathered) -> Any:
+        """What is called with the values, for a first call with these arguments."""
+        if self.donation is not None:
+            self.donated = self.find_donated(gathered)
+        return self.make_jitted()
+
+    def find_donated(self, gathered: Gathered) -> tuple[int, ...]:
+        """The positions of the values that may be given away. The function is traced for it."""
+        assert self.donation is not None
+        written = _written_positions(self.f, gathered, self.updates)
+        return tuple(position for position in written if _may_donate(gathered, position, self.donation))
+
+    def make_jitted(self) -> Any:
+        """JAX's function of what ``arguments`` gives."""
+        f, history, updates, shardings, layout = self.f, self.history, self.updates, self.shardings, self.layout
+        structure, count, options = self.structure, self.count, self.options
         graphdefs = [graphdef for graphdef in structure.graphdefs if graphdef is not None]
-        count = len(gathered.values())
-        returned: frozenset[int] = frozenset()
-        if donation is not None:
-            written = _written_positions(f, gathered, updates)
-            self.donated = tuple(p for p in written if _may_donate(gathered, p, donation))
-            returned = frozenset(self.donated)
+        returned = frozenset(self.donated or ())
+        if self.donation is not None:
             options = {
                 **options,
                 "keep_unused": True,
-                **_donated_arguments(donation, self.donated, count, structure, layout),
+                **_donated_arguments(self.donation, self.donated or (), count, structure, layout),
             }
         if shardings is not None:
             plain_shardings = shardings.plain
@@ -192,7 +210,16 @@ class Compiled:
             return self._returned(outputs, outcome, values, outcome.returned_arguments(structure))
 
         pure.__name__ = pure.__qualname__ = getattr(f, "__name__", type(f).__name__)
-        self.jitted: Any = jax.jit(pure, **options)
+        return jax.jit(pure, **options)
+
+    @property
+    def traceable(self) -> Any:
+        """JAX's jitted function, which has its stages."""
+        return self.jitted
+
+    def clear(self) -> None:
+        """Forget what was compiled."""
+        self.jitted.clear_cache()
 
     def arguments(
         self, gathered: Gathered, args: Sequence[Any], kwargs: dict[str, Any]
@@ -215,7 +242,7 @@ class Compiled:
         if arguments is None:
             if self.first is None:
                 self.first = outcome
-            return Other(outcome, outputs, None)
+            return Other(outcome, outputs)
         assert outcome.output is not None
         plain = [at(outputs, where) for where in outcome.plain]
         values = [at(outputs, where) for _, where in outcome.written]
@@ -238,7 +265,7 @@ class Compiled:
             self.first, self.returned, self.is_quick = flat, arguments, True
         if self.first == flat:
             return [*values, output] if values else output
-        return Other(flat, (values, output), output)
+        return Other(flat, (values, output))
 
     def outcome_of(self, returned: Any) -> tuple[Outcome, Any, Any]:
         """What a call returned, taken apart: its outcome, the ports, and a plain output."""
@@ -260,17 +287,21 @@ class Compiled:
 class Other:
     """What a compiled function returns for other outcomes than a plain first one."""
 
-    __slots__ = ("outcome", "outputs", "plain")
+    __slots__ = ("outcome", "outputs")
 
-    def __init__(self, outcome: Outcome, outputs: Any, plain: Any) -> None:
+    def __init__(self, outcome: Outcome, outputs: Any) -> None:
         self.outcome = outcome
         self.outputs = outputs
-        self.plain = plain
+
+    @property
+    def plain(self) -> Any:
+        """The output, where it is plain."""
+        return self.outputs[1] if self.outcome.output is None else None
 
 
 jax.tree_util.register_pytree_node(
     Other,
-    lambda other: ((other.outputs, other.plain), other.outcome),
+    lambda other: ((other.outputs,), other.outcome),
     lambda outcome, children: Other(outcome, *children),
 )
 

@@ -99,6 +99,8 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
     device: Any = None,
     backend: str | None = None,
     inline: bool = False,
+    cache: str | os.PathLike[str] | None = None,
+    cache_limit: int | None = None,
     crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.jit`` for functions of modules, variables and pytrees of them.
@@ -120,6 +122,11 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
         donate: a filter: which written variables, of any argument, the call may take over; ``True`` for all of them.
             After a donating call that fails while running, the donated buffers are gone.
         keep_unused, device, backend, inline: as in ``jax.jit``.
+        cache: a folder in which compiled programs are stored, and found again by later processes with the same code,
+            arguments, settings and versions: they neither trace nor compile. Whoever can write there can run code in
+            these processes, so it has to be your own (``docs/warm-start.md``).
+        cache_limit: how many bytes the programs in that folder may have together; the default is 10 GiB. Those that
+            were not used for the longest time are removed.
 
     Returns:
         A function with the signature of ``fun``. If ``fun`` raises, no argument is changed. Its ``trace(...)`` and
@@ -154,6 +161,8 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
         "device": device,
         "backend": backend,
         "inline": inline,
+        "cache": cache,
+        "cache_limit": cache_limit,
         "crossing": crossing,
     }
     if fun is None:
@@ -169,7 +178,12 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
     if any(donated) or donate not in (None, False):
         donation = Donation(*donated, None if donate is None else to_predicate(donate))
     statics = _argument_positions(fun, static_argnums, static_argnames)
-    return JittedFunction(fun, statics, options, donation, shardings, crossing).entrance()
+    programs = None
+    if cache is not None:
+        from .stored import Programs  # which no other function needs
+
+        programs = Programs(cache, cache_limit)
+    return JittedFunction(fun, statics, options, donation, shardings, crossing, programs).entrance()
 
 
 def _argument_positions(fun: Any, argnums: Any, argnames: Any) -> tuple[frozenset[int], frozenset[str]]:
@@ -212,6 +226,7 @@ class JittedFunction:
     The jitted function itself is a small generated function, the entrance (``dispatch.py``), which holds this.
 
     Attributes:
+        programs: where they are stored (``stored.py``); ``None`` for a function whose programs end with the process.
         compiled: by the structure of the objects, and how they are passed.
         history: the signatures of all traces.
         tokens, codes: for each layout of a call: what its runs are kept under, and the entrance's code.
@@ -225,7 +240,9 @@ class JittedFunction:
         donation: Donation | None,
         shardings: Shardings | None,
         crossing: Crossing,
+        programs: Any = None,
     ) -> None:
+        self.programs = programs
         self.f, self.options, self.donation, self.shardings, self.crossing = f, options, donation, shardings, crossing
         self.static_numbers, self.static_names = statics
         self.parameters = Parameters(f)
@@ -248,7 +265,13 @@ class JittedFunction:
 
     def __reduce__(self) -> Any:  # what it has compiled stays behind
         given = (self.static_numbers, self.static_names), self.options, self.donation, self.shardings, self.crossing
-        return JittedFunction, (self.f, *given)
+        return JittedFunction, (self.f, *given, self.programs)
+
+    def described_by(self) -> tuple[Any, ...]:
+        """What another function that calls this one depends on."""
+        crossing = self.crossing.updates, self.crossing.is_usual
+        statics = self.static_numbers, self.static_names
+        return self.f, statics, self.options, self.donation, self.shardings, crossing
 
     def general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The general way of a call."""
@@ -318,7 +341,8 @@ class JittedFunction:
             if not self.compiled:
                 warn_about_captures(self.f, "jit")
             shardings = None if self.shardings is None else self.shardings.of_call(gathered, args, kwargs)
-            made = Compiled(self.f, gathered, self.options, self.history, self.donation, updates, layout, shardings)
+            given = self.f, gathered, self.options, self.history, self.donation, updates, layout, shardings
+            made = Compiled(*given) if self.programs is None else self.programs.compiled(given, args, kwargs)
             compiled = self.compiled.setdefault(key, made)
         return compiled
 
@@ -363,7 +387,32 @@ class JittedFunction:
         gathered = self.gathered(args, kwargs)
         compiled = self.find(args, kwargs, gathered)
         positional, named = compiled.arguments(gathered, args, kwargs)
-        return getattr(compiled.jitted, kind)(*positional, **named), compiled, gathered.structure, self.prepare
+        return getattr(compiled.traceable, kind)(*positional, **named), compiled, gathered.structure, self.prepare
+
+    def store(self, *args: Any, **kwargs: Any) -> dict[str, int]:
+        """Compile and store the program of a call without running it; arrays may be ``jax.ShapeDtypeStruct``.
+
+        Returns:
+            How many programs were loaded, stored and not stored for it.
+
+        Raises:
+            ArgumentError: the function was made without ``cache=``.
+        """
+        if self.programs is None:
+            raise ArgumentError(
+                "this function does not store its programs",
+                at=getattr(self.f, "__qualname__", type(self.f).__name__),
+                found="plait.jit without cache=",
+                expected="a folder for the programs",
+                do="plait.jit(function, cache='programs')",
+            )
+        before = dict(self.programs.counts)
+        args, kwargs = self.prepare(args, kwargs)
+        gathered = self.gathered(args, kwargs)
+        compiled = self.find(args, kwargs, gathered)
+        plain, named = (gathered.plain, {}) if compiled.layout is None else compiled.layout.split(args, kwargs)
+        compiled.program([*gathered.values(), *plain], named)  # type: ignore[attr-defined]
+        return {name: count - before[name] for name, count in self.programs.counts.items()}
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """``plait.eval_shape`` of the function."""
@@ -373,7 +422,7 @@ class JittedFunction:
     def clear_cache(self) -> None:
         """Forget what was compiled."""
         for compiled in self.compiled.values():
-            compiled.jitted.clear_cache()
+            compiled.clear()
         jitted = self.itself and self.itself()
         if jitted is not None:
             jitted.__code__ = self.first_code

@@ -1,0 +1,519 @@
+"""Compiled functions whose programs outlive the process: ``jit(f, cache=folder)``.
+
+A program is found by a key: the function, the structure of the arguments, shape, dtype and sharding of each array, the
+options of ``jit``, versions, devices and settings (``stored/environment.py``). Under one key there may be several
+programs, each with the globals that its trace read, which are compared one by one (``stored/reads.py``). If one is as
+it was, its executable is loaded, and what the call does to its objects is read with it (``stored/forms.py``): nothing
+is traced and nothing compiled. Otherwise the function is traced under a recording, compiled, and stored.
+
+The fast way is the same as without a folder: JAX's own dispatch, which asks here only for arguments that differ from
+those of all earlier calls. (rules W1 to W9)
+
+Who fills the cache in memory: ``Stored.missed``. What empties it: the death of the jitted function, and
+``clear_cache()``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ..._compat import (
+    ArrayImpl,
+    Executable,
+    KeyArray,
+    aval_of,
+    binary_of,
+    compiled_by_xla,
+    described_executable,
+    deserialized,
+    dispatcher,
+    executable_of,
+    run_executable,
+    top_level_trace,
+    trace_state,
+    traced_afresh,
+    treedef_from,
+    why_not_serializable,
+)
+from ...core.tools.method_observers import is_observing
+from ...errors import ProgramCacheError, ProgramCacheWarning
+from ...notices import warn
+from ...words import first_few
+from ..call.gather import Gathered
+from ..call.outcome import Outcome
+from ..stored.descriptions import Describer, Unrecordable, digest
+from ..stored.environment import environment
+from ..stored.folder import DEFAULT_LIMIT, Folder
+from ..stored.forms import Forms, NoForm, read_dtype, read_sharding, write_dtype, write_sharding
+from ..stored.reads import Recording, package_token, token_of
+from .compiled import Compiled, Other
+
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError)  # what reading a file raises that plait did not write
+_ARRAYS = frozenset({ArrayImpl, KeyArray, np.ndarray, bool, int, float, complex, jax.ShapeDtypeStruct})
+
+
+class Programs:
+    """Where one jitted function stores its programs.
+
+    Attributes:
+        folder: the folder.
+        counts: how many programs were loaded, stored, and not stored.
+        reasons: why some were not stored, as far as it was said.
+        is_fallback_said: whether it was said that executables cannot be stored here.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], limit: int | None) -> None:
+        self.folder = Folder(path, DEFAULT_LIMIT if limit is None else limit)
+        self.counts = {"loaded": 0, "stored": 0, "not stored": 0}
+        self.reasons: list[str] = []
+        self.is_fallback_said = False
+
+    def __reduce__(self) -> Any:
+        return Programs, (str(self.folder.path), self.folder.limit)
+
+    def say_fallback(self, error: Exception) -> None:
+        """Say, once, that processes have to compile what they find here.
+
+        Warns:
+            ProgramCacheWarning: says why, and how to avoid it.
+        """
+        if not self.is_fallback_said:
+            self.is_fallback_said = True
+            warn(
+                ProgramCacheWarning,
+                "executables of this device cannot be stored, so programs are stored in StableHLO",
+                at=str(self.folder.path),
+                found=str(error).partition("\n")[0],
+                expected="a device whose compiler can write its programs",
+                do="let JAX keep what it compiles: set JAX_COMPILATION_CACHE_DIR. Later processes do not trace, but "
+                "compile, or find it there",
+            )
+
+    def compiled(self, given: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored:
+        """The compiled function for one structure of the arguments, with what ``Compiled`` is given."""
+        return Stored(self, args, kwargs, *given)
+
+    def refuse(self, f: Any, reasons: Sequence[str]) -> None:
+        """Say, once, why a program cannot be stored.
+
+        Warns:
+            ProgramCacheWarning: names what cannot be recorded.
+        """
+        self.counts["not stored"] += 1
+        new = [reason for reason in dict.fromkeys(reasons) if reason not in self.reasons]
+        if new:
+            self.reasons += new
+            warn(
+                ProgramCacheWarning,
+                f"the program of {getattr(f, '__name__', f)!r} cannot be stored, so each process compiles it anew",
+                at=str(self.folder.path),
+                found=first_few(new, 4),
+                expected="functions and values that another process can compare with its own",
+                do="pass what changes as an argument; numbers, strings, arrays, functions and plain objects are fine",
+            )
+
+
+class Program(NamedTuple):
+    """A program that this process has loaded or compiled."""
+
+    executable: Any
+    out_tree: Any
+
+
+class Found(NamedTuple):
+    """What the folder has under a key: the file, its header, and the program; and what was described for it."""
+
+    file: Path
+    header: dict[str, Any]
+    binary: bytes
+
+
+class Request:
+    """One call whose program is wanted: its arguments, and their description.
+
+    Attributes:
+        leaves, tree: the arguments, flat.
+        memory_key: tells calls of this process apart.
+        key: tells programs in the folder apart; ``None`` where something could not be described.
+        reason: what that was.
+    """
+
+    def __init__(self, stored: Stored, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self.args, self.kwargs = args, kwargs
+        self.leaves, self.tree = jax.tree_util.tree_flatten((tuple(args), kwargs))
+        self.describer = Describer()
+        self.recording = Recording(self.describer)
+        self.key: str | None = None
+        self.reason = ""
+        self.inputs = [_signature(leaf, self.describer) for leaf in self.leaves]
+        try:
+            parts = {
+                **environment(stored.options.get("backend"), self.describer),
+                "arguments": digest("arguments", self.inputs),
+                "tree": self.describer.treedef(self.tree, "the arguments"),
+                **stored.description(self.describer),
+            }
+            text = digest("program", (f"{name}={value}" for name, value in sorted(parts.items())))
+            self.key = text.partition(":")[2]
+        except Unrecordable as error:
+            self.reason = str(error)
+        self.memory_key = (self.key or self.reason, *self.inputs, self.tree)
+
+
+def _signature(leaf: Any, describer: Describer) -> str:
+    """Shape, dtype, weak type and place of an argument."""
+    aval = aval_of(leaf)
+    sharding = getattr(leaf, "sharding", None)
+    if sharding is None or not getattr(leaf, "committed", True):
+        where = "anywhere"
+    else:
+        where = describer.sharding(sharding, "an argument")
+        if isinstance(leaf, ArrayImpl) and not leaf.is_deleted():
+            where += str(leaf.format.layout)
+    return f"{aval.str_short(short_dtypes=False)}{' weak' if aval.weak_type else ''} {where}"
+
+
+class Stored(Compiled):
+    """A compiled function whose programs are stored.
+
+    Attributes:
+        programs: where.
+        known: what this process has loaded or compiled.
+        left: what the latest trace did: its outcome, the arguments that it returns, and the structure of the ports.
+    """
+
+    __slots__ = ("_inner", "_pending", "known", "left", "programs")
+
+    def __init__(self, programs: Programs, args: tuple[Any, ...], kwargs: dict[str, Any], *given: Any) -> None:
+        self.programs = programs
+        self.known: dict[Any, Program] = {}
+        self.left: tuple[Outcome, dict[int, int] | None, Any] | None = None
+        self._inner: Any = None
+        self._pending: Any = (args, kwargs)
+        super().__init__(*given)
+
+    def make(self, gathered: Gathered) -> Any:
+        """JAX's dispatch, which asks ``missed``. What is donated is known from the folder, or from a trace."""
+        args, kwargs = self._pending
+        self._pending = None
+        if self.donation is not None:
+            positional, named = self.arguments(gathered, args, kwargs)
+            if self._is_usual(jax.tree_util.tree_leaves((positional, named))):
+                request = Request(self, positional, named)
+                found = self.find(request)
+                if found is not None:
+                    self.donated = tuple(found.header["donated"])
+                else:
+                    with request.recording, traced_afresh():
+                        self.donated = self.find_donated(gathered)
+                self._pending = request, found
+            else:
+                self.donated = self.find_donated(gathered)
+
+        def whole(*args: Any, **kwargs: Any) -> Any:
+            return self.traceable(*args, **kwargs)
+
+        whole.__name__ = getattr(self.f, "__name__", type(self.f).__name__)
+        return dispatcher(whole, self.missed)
+
+    @property
+    def traceable(self) -> Any:
+        """JAX's jitted function, which traces and compiles for this process alone."""
+        if self._inner is None:
+            self._inner = self.make_jitted()
+        return self._inner
+
+    def clear(self) -> None:
+        self.jitted._clear_cache()
+        self.known.clear()
+        if self._inner is not None:
+            self._inner.clear_cache()
+
+    def description(self, describer: Describer) -> dict[str, str]:
+        """The function, its options, and the structure of its arguments.
+
+        Raises:
+            Unrecordable: one of them cannot be compared with that of another process.
+        """
+        donation = self.donation and (self.donation.numbers, self.donation.names, self.donation.predicate)
+        shardings = self.shardings and (
+            self.shardings.values,
+            self.shardings.plain,
+            self.shardings.arguments,
+            self.shardings.prefixes,
+            self.shardings.outs.leaves,
+            self.shardings.outs.treedef,
+        )
+        structure = [describer.treedef(self.structure.treedef, "the arguments")]
+        labels = iter(self.structure.labels(self.f)[0])
+        structure += [describer.graphdef(g, next(labels)) for g in self.structure.roots]
+        name = f"the function {getattr(self.f, '__qualname__', self.f)!r}"
+        return {
+            "function": describer.token(self.f, name),
+            "options": describer.token(self.options, "the options of jit"),
+            "donation": describer.token(donation, "donate"),
+            "shardings": describer.token(shardings, "in_shardings and out_shardings"),
+            "layout": repr(self.layout),
+            "updates": repr(self.updates),
+            "structure": digest("structure", structure),
+        }
+
+    # A call -----------------------------------------------------------------------------------------------------------
+
+    def missed(self, *args: Any, **kwargs: Any) -> Any:
+        """A call that JAX's dispatch has no program for."""
+        if not self._is_usual(jax.tree_util.tree_leaves((args, kwargs))):
+            return self.traceable(*args, **kwargs), None, False
+        request, program = self.program(args, kwargs)
+        returned, fast = run_executable(program.executable, request.leaves, program.out_tree)
+        return returned, fast, False
+
+    def _is_usual(self, leaves: Sequence[Any]) -> bool:
+        """Whether a call runs a program as it is: not inside another trace, and with nobody watching."""
+        config: Any = jax.config
+        return (
+            all(type(leaf) in _ARRAYS or isinstance(leaf, np.generic) for leaf in leaves)
+            and trace_state.value is top_level_trace
+            and not is_observing()
+            and not (config.jax_debug_nans or config.jax_debug_infs or config.jax_disable_jit)
+        )
+
+    def program(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Request, Program]:
+        """The program for a call: known, loaded, or compiled and stored."""
+        pending, self._pending = self._pending, None
+        request = Request(self, args, kwargs) if pending is None else pending[0]
+        if pending is not None and not _same(request, args, kwargs):
+            pending, request = None, Request(self, args, kwargs)
+        program = self.known.get(request.memory_key)
+        if program is None:
+            found = self.find(request) if pending is None else pending[1]
+            program = (found and self.load(found, request)) or self.compile(request)
+            self.known[request.memory_key] = program
+        return request, program
+
+    def find(self, request: Request) -> Found | None:
+        """The stored program for a call, if everything that it depends on is as it was."""
+        if request.key is None:
+            return None
+        for file, header, binary in self.programs.folder.read(request.key):
+            is_same = self.donated is None or [*self.donated] == header.get("donated")
+            if is_same and self._stands(header):
+                return Found(file, header, binary)
+        return None
+
+    def _stands(self, header: dict[str, Any]) -> bool:
+        describer = Describer()
+        try:
+            return all(package_token(module) == token for module, token in header["packages"].items()) and all(
+                token_of((module, name), describer) == token for module, name, token in header["reads"]
+            )
+        except (Unrecordable, ImportError, *_MALFORMED):
+            return False
+
+    # Loading ----------------------------------------------------------------------------------------------------------
+
+    def load(self, found: Found, request: Request) -> Program | None:
+        """The program of a file; ``None`` where it does not fit what this process has done before."""
+        header = found.header
+        forms = self.forms(request)
+        try:
+            outcome = forms.from_outcome(header["outcome"])
+            ports = forms.from_tree(header["ports"])
+            backend = self.options.get("backend")
+            executable = _read_executable(header["executable"], found.binary, backend)
+            if header["donated leaves"] is not None:
+                loaded = compiled_export(executable, request.leaves, header["donated leaves"])
+            else:
+                loaded = deserialized(executable, [aval_of(leaf) for leaf in request.leaves], backend)
+        except (NoForm, RuntimeError, *_MALFORMED) as error:
+            warn(
+                ProgramCacheWarning,
+                "a stored program could not be loaded, and is made anew",
+                at=str(found.file),
+                found=f"{type(error).__name__}: {error}",
+                expected="a program for these devices, and names that are imported here",
+                do="remove the file if this goes on",
+            )
+            return None
+        if os.environ.get("PLAIT_CHECK_CACHE", "0") not in ("", "0"):
+            self.check(found, request)
+        self.programs.folder.used(found.file)
+        self.programs.counts["loaded"] += 1
+        returned = header["returned"]
+        arguments = None if returned is None else dict(returned)
+        return Program(loaded, self._tree(outcome, arguments, ports))
+
+    def _tree(self, outcome: Outcome, arguments: dict[int, int] | None, ports: Any) -> Any:
+        """The structure of what the program returns, as a trace here would have left it."""
+        if self.first is None:
+            self.first = outcome
+            if arguments is not None:
+                self.returned, self.is_quick = arguments, True
+        if arguments is None or self.first != outcome:
+            return treedef_from((Other, outcome), [ports])
+        values, output = ports.children()
+        return treedef_from((list, None), [*values.children(), output]) if outcome.written else output
+
+    def forms(self, request: Request) -> Forms:
+        """What writes down and reads what calls with these arguments did."""
+        return Forms([self.structure])
+
+    def check(self, found: Found, request: Request) -> None:
+        """Trace again, and compare (``PLAIT_CHECK_CACHE=1``).
+
+        Raises:
+            ProgramCacheError: the stored program is another one.
+        """
+        with traced_afresh():
+            lowered = self.traceable.trace(*request.args, **request.kwargs).lower()
+        if _sum(lowered) != found.header["stablehlo"]:
+            raise ProgramCacheError(
+                f"the stored program of {found.header['function']!r} is not what a trace gives now",
+                at=str(found.file),
+                found="another program in StableHLO",
+                expected="the same one: plait recorded too little of what the program depends on",
+                do="remove the file, and report this with the function; until then, leave out cache=",
+            )
+
+    # Compiling --------------------------------------------------------------------------------------------------------
+
+    def compile(self, request: Request) -> Program:
+        """Trace under a recording, compile, and store."""
+        with request.recording, traced_afresh():
+            traced = self.traceable.trace(*request.args, **request.kwargs)
+        lowered = traced.lower()
+        with compiled_by_xla():
+            stage = lowered.compile()
+        reasons = [*self._reasons(request, stage)]
+        if not reasons:
+            try:
+                self._store(request, stage, lowered)
+            except (NoForm, RuntimeError, NotImplementedError, OSError) as error:
+                if isinstance(error, ProgramCacheError):
+                    raise
+                reasons = [str(error)]
+        if reasons:
+            self.programs.refuse(self.f, reasons)
+        return Program(executable_of(stage), stage.out_tree)
+
+    def _reasons(self, request: Request, stage: Any) -> Iterator[str]:
+        """Why a program cannot be stored."""
+        if request.key is None:
+            yield request.reason
+            return
+        request.recording.finish()
+        yield from request.recording.reasons
+        reason = why_not_serializable(stage)
+        if reason is not None:
+            yield reason
+
+    def _store(self, request: Request, stage: Any, lowered: Any) -> None:
+        donated_leaves: list[int] | None = None
+        try:
+            binary = binary_of(stage)
+        except (RuntimeError, NotImplementedError, ValueError) as error:  # the client cannot write programs
+            binary, donated_leaves = exported(self.traceable, stage, request.leaves, request.tree)
+            self.programs.say_fallback(error)
+        assert self.left is not None
+        outcome, arguments, ports = self.left
+        forms = self.forms(request)
+        recording = request.recording
+        reads = sorted([*read, token] for read, token in recording.reads.items())
+        packages = {module: package_token(module) for module in sorted(recording.packages)}
+        header = {
+            "key": request.key,
+            "variant": hashlib.sha256(json.dumps([reads, packages]).encode()).hexdigest()[:16],
+            "function": f"{getattr(self.f, '__module__', '')}:{getattr(self.f, '__qualname__', self.f)}",
+            "stablehlo": _sum(lowered),
+            "reads": reads,
+            "packages": packages,
+            "donated": None if self.donated is None else [*self.donated],
+            "outcome": forms.outcome(outcome),
+            "returned": None if arguments is None else [*arguments.items()],
+            "ports": forms.tree(ports),
+            "executable": _written_executable(described_executable(stage)),
+            "donated leaves": donated_leaves,
+        }
+        self.programs.folder.write(header, binary)
+        self.programs.counts["stored"] += 1
+
+    def _returned(
+        self, outputs: Sequence[list[Any]], outcome: Outcome, inputs: Sequence[Any], arguments: dict[int, int] | None
+    ) -> Any:
+        returned = super()._returned(outputs, outcome, inputs, arguments)
+        flat, ports, _ = self.outcome_of(returned)
+        self.left = flat, arguments, jax.tree_util.tree_structure(ports)
+        return returned
+
+
+def _written_executable(executable: Executable) -> dict[str, Any]:
+    """What has to be known of an executable, as JSON."""
+    return {
+        "name": executable.name,
+        "kept": executable.kept,
+        "committed": executable.committed,
+        "in_shardings": [*map(write_sharding, executable.in_shardings)],
+        "out_shardings": [*map(write_sharding, executable.out_shardings)],
+        "out_avals": [[[*shape], write_dtype(dtype), weak] for shape, dtype, weak in executable.out_avals],
+        "devices": executable.devices,
+    }
+
+
+def _read_executable(form: dict[str, Any], binary: bytes, backend: str | None) -> Executable:
+    """The inverse of ``_written_executable``."""
+    return Executable(
+        name=form["name"],
+        binary=binary,
+        kept=form["kept"],
+        committed=form["committed"],
+        in_shardings=[read_sharding(each, backend) for each in form["in_shardings"]],
+        out_shardings=[read_sharding(each, backend) for each in form["out_shardings"]],
+        out_avals=[(tuple(shape), read_dtype(dtype), weak) for shape, dtype, weak in form["out_avals"]],
+        devices=form["devices"],
+    )
+
+
+def exported(jitted: Any, stage: Any, leaves: Sequence[Any], tree: Any) -> tuple[bytes, list[int]]:
+    """A program in StableHLO, for devices whose executables cannot be stored; and which arguments it donates."""
+    from jax import export
+
+    donated = [i for i, info in enumerate(jax.tree_util.tree_leaves(stage.args_info)) if info.donated]
+
+    def flat(*leaves: Any) -> list[Any]:
+        args, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
+        return jax.tree_util.tree_leaves(jitted(*args, **kwargs))
+
+    with traced_afresh():
+        made = export.export(jax.jit(flat, donate_argnums=donated, keep_unused=True))(*leaves)
+    return bytes(made.serialize()), donated
+
+
+def compiled_export(executable: Executable, leaves: Sequence[Any], donated: Sequence[int]) -> Any:
+    """An executable of a program in StableHLO. It is compiled here, or found in JAX's own cache on disk."""
+    from jax import export
+
+    program = export.deserialize(bytearray(executable.binary))
+    jitted = jax.jit(program.call, donate_argnums=donated, keep_unused=True)
+    return executable_of(jitted.lower(*leaves).compile(), executable)
+
+
+def _same(request: Request, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    leaves, tree = jax.tree_util.tree_flatten((tuple(args), kwargs))
+    return (
+        tree == request.tree
+        and len(leaves) == len(request.leaves)
+        and all(leaf is other for leaf, other in zip(leaves, request.leaves, strict=True))
+    )
+
+
+def _sum(lowered: Any) -> str:
+    """The sum of a program in StableHLO."""
+    return hashlib.sha256(lowered.as_text().encode()).hexdigest()

@@ -1,0 +1,452 @@
+"""Descriptions: a short text for a Python value, the same in every process in which the value means the same program.
+
+A stored program is used again only where everything that it depends on has the description that it had when it was
+traced. A description goes by content: numbers by their bits, arrays by their bytes, functions by code, defaults and
+what they close over, classes by their attributes and bases, other objects by class and attributes. What lies in JAX,
+NumPy or Python's own library has a name instead, because their versions are part of every key; so have the functions
+and classes of installed packages, whose code is compared module by module (``packages.py``).
+
+What has no such description raises ``Unrecordable``: a lock, an open file, a model that is captured. (rule W3)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import logging
+import operator
+import pathlib
+import re
+import sys
+import sysconfig
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..._compat import ArrayImpl, Tracer, parts_of_jit
+from ...core.graph.graphdef import GraphDef, LeafDef, NodeDef, StaticAttribute, VariableDef, iter_places, path_of
+from ...core.objects.named import Sentinel, name_of
+from ...core.objects.nodes import Static
+from ...core.objects.statics import HashableMapping
+from ...paths import format_path
+from ...words import describe_type
+from ..call.prefixes import is_graph_leaf
+
+
+class Unrecordable(Exception):
+    """Something that a program depends on has no description that another process could compare."""
+
+
+# Where code comes from ------------------------------------------------------------------------------------------------
+
+_BY_VERSION = frozenset({"jax", "jaxlib", "numpy", "ml_dtypes", "builtins", *sys.stdlib_module_names})
+_OWN = __name__.partition(".")[0]
+_INSTALLED = tuple(
+    {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib") if sysconfig.get_path(name)}
+)
+
+
+class Origin(enum.Enum):
+    """Who wrote a module: its version says what is in it, or its code is compared, or what it reads, too."""
+
+    VERSION = enum.auto()
+    PACKAGE = enum.auto()
+    USER = enum.auto()
+
+
+@functools.lru_cache(maxsize=4096)
+def origin_of(module: str | None) -> Origin:
+    """Who wrote a module of this name."""
+    if module is None:
+        return Origin.USER
+    top = module.partition(".")[0]
+    if top in _BY_VERSION or top.startswith("namedtuple_"):
+        return Origin.VERSION
+    if top == _OWN:
+        return Origin.PACKAGE
+    file = getattr(sys.modules.get(top), "__file__", None) or ""
+    return Origin.PACKAGE if file.startswith(_INSTALLED) else Origin.USER
+
+
+# Modules whose functions answer differently each time, and builtins that lead to anything.
+IMPURE = frozenset({"random", "_random", "time", "secrets", "uuid", "numpy.random", "socket", "subprocess"})
+_IMPURE_BUILTINS = (open, input, eval, exec, globals, compile, __import__, breakpoint)
+
+# Code -----------------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=8192)
+def code_token(code: CodeType) -> str:
+    """What a code object does, without the lines and the file that it comes from."""
+    constants = [_constant(value) if type(value) in _NOT_BY_REPR else value for value in code.co_consts]
+    shape = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+    names = code.co_qualname, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+    sum = hashlib.sha256(repr((shape, names, constants)).encode("utf-8", "surrogatepass"))
+    sum.update(code.co_code)
+    sum.update(code.co_exceptiontable)
+    return sum.hexdigest()[:40]
+
+
+_NOT_BY_REPR = frozenset({CodeType, frozenset, tuple})
+
+
+def _constant(value: Any) -> Any:
+    if type(value) is CodeType:
+        return code_token(value)
+    if type(value) is frozenset:  # its order is another in each process
+        return ["frozenset", *sorted(map(repr, map(_constant, value)))]
+    return ("tuple", *map(_constant, value)) if type(value) is tuple else value
+
+
+def inner_codes(code: CodeType) -> Iterator[CodeType]:
+    """A code object, and those that are defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from inner_codes(constant)
+
+
+def digest(kind: str, parts: Iterable[str]) -> str:
+    """One short text for several."""
+    sum = hashlib.sha256(kind.encode())
+    for part in parts:
+        raw = part.encode("utf-8", "surrogatepass")
+        sum.update(b"%d:" % len(raw))
+        sum.update(raw)
+    return f"{kind}:{sum.hexdigest()[:40]}"
+
+
+# Values ---------------------------------------------------------------------------------------------------------------
+
+_SIMPLE = (type(None), bool, int, str, bytes, type(...), type(NotImplemented), range, slice)
+_NO_CONTENT = frozenset({
+    "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__", "__annotate__",
+    "__annotate_func__", "__annotations_cache__", "__abstractmethods__", "_abc_impl", "__parameters__",
+    "__firstlineno__", "__static_attributes__", "__dataclass_params__", "__orig_bases__", "__type_params__",
+})  # fmt: skip
+_DESCRIPTORS = (
+    types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+)  # fmt: skip
+_CONTAINERS = (dict, list, tuple, str, int, float, bytes, set, frozenset)
+
+
+class Describer:
+    """Describes values, and keeps account of the code that it has met.
+
+    Attributes:
+        codes: all code that a description covers.
+        kept: functions whose results somebody keeps, so that their code may be needed and not be entered.
+    """
+
+    def __init__(self) -> None:
+        self.codes: set[CodeType] = set()
+        self.kept: list[FunctionType] = []
+        self._done: dict[int, tuple[Any, str]] = {}
+        self._open: list[int] = []
+
+    def token(self, value: Any, place: str) -> str:
+        """The description of a value.
+
+        Args:
+            place: where it stands, in the user's words, for the error.
+
+        Raises:
+            Unrecordable: it has none.
+        """
+        if type(value) in _SIMPLE:
+            return f"{type(value).__name__}:{value!r}"
+        if type(value) is float:
+            return f"float:{value.hex()}"
+        if id(value) in self._done:
+            return self._done[id(value)][1]
+        if id(value) in self._open:
+            return f"above:{len(self._open) - self._open.index(id(value))}"
+        self._open.append(id(value))
+        try:
+            token = self._described(value, place)
+        except RecursionError:
+            raise Unrecordable(f"{place}: too many objects within each other") from None
+        finally:
+            self._open.pop()
+        self._done[id(value)] = (value, token)
+        return token
+
+    def all(self, kind: str, values: Iterable[Any], place: str) -> str:
+        """One description for several values."""
+        return digest(kind, [self.token(value, place) for value in values])
+
+    def _described(self, value: Any, place: str) -> str:
+        kind = type(value)
+        make = _MAKERS.get(kind)
+        if make is not None:
+            return make(self, value, place)
+        if isinstance(value, GraphDef):
+            return self.graphdef(value, place)
+        if is_graph_leaf(value):
+            raise Unrecordable(f"{place}: a {kind.__name__} that is no argument")
+        if isinstance(value, type):
+            return self._class(value, place)
+        if isinstance(value, Tracer):
+            raise Unrecordable(f"{place}: a traced array")
+        if isinstance(value, jax.Array):
+            return self._array(value, place)
+        if isinstance(value, np.dtype):
+            return f"dtype:{value!r}"
+        if isinstance(value, np.generic):
+            return digest("scalar", [str(value.dtype), value.tobytes().hex()])
+        if isinstance(value, enum.Enum):
+            return digest("enum", [self.token(kind, place), value.name])
+        if isinstance(value, jax.sharding.PartitionSpec):
+            return digest("spec", [repr(value), *map(repr, value)])
+        if isinstance(value, jax.sharding.Mesh):
+            return digest("mesh", [repr(value), *(device_token(device) for device in value.devices.flat)])
+        if isinstance(value, jax.sharding.AbstractMesh):
+            return digest("mesh", [repr(value)])
+        if isinstance(value, jax.sharding.Sharding):
+            return self.sharding(value, place)
+        if isinstance(value, jax.Device):
+            return device_token(value)
+        if isinstance(value, Sentinel):
+            return f"sentinel:{value.__module__}:{value.name}"
+        if isinstance(value, logging.Logger):
+            return f"logger:{value.name}"
+        if isinstance(value, pathlib.PurePath):
+            return f"path:{value}"
+        if isinstance(value, _DESCRIPTORS):
+            return f"descriptor:{value.__objclass__.__module__}:{value.__qualname__}"
+        if kind.__module__ in ("typing", "types") and not isinstance(value, (types.SimpleNamespace, types.CellType)):
+            return f"typing:{value!r}"
+        if getattr(value, "__module__", None) is not None and origin_of(value.__module__) is not Origin.USER:
+            name = name_of(value)
+            if name is not None:
+                return f"named:{name}"
+        parts = parts_of_jit(value)
+        if parts is not None:
+            return digest("jit", [self.token(parts[0], place), self.token(parts[1], place)])
+        return self._object(value, place)
+
+    # Functions and classes
+
+    def function(self, f: FunctionType, place: str) -> str:
+        """The description of a function; what it reads while it runs is not part of it (``reads.py``)."""
+        if origin_of(f.__module__) is not Origin.USER:
+            name = name_of(f)
+            if name is not None:
+                return f"named:{name}"
+        if "jitted_fn" in f.__dict__:  # a jitted function: what it runs, and how it was asked to
+            return self.token(f.__dict__["jitted_fn"], place)
+        place = f"{place}, function {f.__qualname__!r}" if f.__qualname__ not in place else place
+        self.codes.update(inner_codes(f.__code__))
+        cells = [self.cell(cell, f"{place}, its variable {name!r}") for name, cell in cells_of(f)]
+        defaults = self.all("defaults", f.__defaults__ or (), f"{place}, a default")
+        keywords = self.all("defaults", sorted((f.__kwdefaults__ or {}).items()), f"{place}, a default")
+        rest = self.all("dict", f.__dict__.items(), f"{place}, an attribute")
+        return digest("function", [str(f.__module__), code_token(f.__code__), *cells, defaults, keywords, rest])
+
+    def cell(self, cell: Any, place: str) -> str:
+        """The description of what a variable of an enclosing function holds."""
+        try:
+            return self.token(cell.cell_contents, place)
+        except ValueError:  # it has no value yet
+            return "empty"
+
+    def _class(self, cls: type, place: str) -> str:
+        if origin_of(cls.__module__) is not Origin.USER:
+            return f"class:{cls.__module__}:{cls.__qualname__}"
+        place = f"the class {cls.__qualname__}"
+        bases = [self.token(base, place) for base in (type(cls), *cls.__bases__)]
+        content = [
+            f"{name}={self.token(value, f'{place}, its attribute {name!r}')}"
+            for name, value in vars(cls).items()
+            if name not in _NO_CONTENT
+        ]
+        return digest("class", [cls.__module__, cls.__qualname__, *bases, *content])
+
+    # Objects
+
+    def _object(self, value: Any, place: str) -> str:
+        """An object by its class and attributes, if these are all there is to it."""
+        kind = type(value)
+        described = getattr(kind, "described_by", None) if kind.__module__.startswith(f"{_OWN}.") else None
+        if described is not None:
+            return digest("object", [self.token(kind, place), self.token(described(value), place)])
+        content: list[str] = []
+        for base in kind.__mro__:
+            if base in _CONTAINERS:
+                content.append(self.token(base(value), place))  # type: ignore[call-arg]
+            elif not base.__flags__ & (1 << 9) and base is not object:  # not written in Python
+                raise Unrecordable(f"{place}: {describe_type(value)}")
+        slots = [
+            name
+            for base in kind.__mro__
+            for name, member in vars(base).items()
+            if isinstance(member, types.MemberDescriptorType)
+        ]
+        if not hasattr(value, "__dict__") and not slots and not content and "__slots__" not in vars(kind):
+            raise Unrecordable(f"{place}: {describe_type(value)}")
+        attributes = {**{name: getattr(value, name) for name in slots if hasattr(value, name)}}
+        attributes.update(getattr(value, "__dict__", {}))
+        content += [f"{name}={self.token(item, f'{place}.{name}')}" for name, item in attributes.items()]
+        return digest("object", [self.token(kind, place), *content])
+
+    def _array(self, value: Any, place: str) -> str:
+        if value.is_deleted() or not value.is_fully_addressable:
+            raise Unrecordable(f"{place}: an array that this process does not hold")
+        with jax.ensure_compile_time_eval():
+            raw = jax.random.key_data(value) if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key) else value
+            sum = hashlib.sha256(np.ascontiguousarray(raw).tobytes()).hexdigest()
+        return digest("array", [str(value.dtype), repr(value.shape), repr(value.weak_type), sum])
+
+    def sharding(self, value: Any, place: str) -> str:
+        """The description of a sharding: its devices, and how it divides an array."""
+        devices = [device_token(device) for device in getattr(value, "_device_assignment", None) or ()]
+        return digest("sharding", [type(value).__name__, repr(value), repr(value.memory_kind), *devices])
+
+    # Structures
+
+    def graphdef(self, root: GraphDef, place: str) -> str:
+        """The description of a structure: classes, static attributes by value, metadata, sharing."""
+        parts: list[str] = []
+        for link, part in iter_places(root):
+            where = f"{place}{('.' + format_path(path_of(link)))}" if link is not None else place
+            parts.append(self.token(link[1], where) if link is not None else "root")
+            if type(part) is StaticAttribute:
+                parts.append(self.token(part.value, where))
+                continue
+            parts.append(f"{type(part).__name__}:{part.index}")
+            if isinstance(part, LeafDef):
+                continue
+            parts.append(self.token(part.type, where))
+            if isinstance(part, (NodeDef, VariableDef)):
+                parts.append(self.token(part.metadata, where))
+                parts.append(self.token(part.index_mapping, where))
+            if isinstance(part, NodeDef):
+                parts.append(str(len(part.attributes)))
+        return digest("graphdef", parts)
+
+    def treedef(self, treedef: Any, place: str) -> str:
+        """The description of the structure of a pytree."""
+        node = treedef.node_data()
+        if node is None:
+            return "leaf"
+        parts = [self.token(node[0], place), self.token(node[1], place)]
+        return digest("tree", [*parts, *(self.treedef(child, place) for child in treedef.children())])
+
+
+def device_token(device: Any) -> str:
+    """Which device it is."""
+    return f"device:{device.platform}:{device.device_kind}:{device.id}:{device.process_index}"
+
+
+def cells_of(f: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The variables of enclosing functions that a function uses."""
+    return zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)
+
+
+def _dict(self: Describer, value: Any, place: str) -> str:
+    items = [(self.token(key, place), self.token(item, f"{place}[{key!r}]")) for key, item in value.items()]
+    return digest(type(value).__name__, [text for item in items for text in item])
+
+
+def _set(self: Describer, value: Any, place: str) -> str:
+    return digest(type(value).__name__, sorted(self.token(item, place) for item in value))
+
+
+def _sequence(self: Describer, value: Any, place: str) -> str:
+    return self.all(type(value).__name__, value, place)
+
+
+def _ndarray(self: Describer, value: np.ndarray, place: str) -> str:
+    if value.dtype.hasobject:
+        return digest("objects", [repr(value.shape), *(self.token(item, place) for item in value.flat)])
+    sum = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+    return digest("ndarray", [repr(value.dtype.descr), str(value.dtype), repr(value.shape), sum])
+
+
+def _module(self: Describer, value: Any, place: str) -> str:
+    if origin_of(value.__name__) is Origin.USER:
+        raise Unrecordable(f"{place}: the module {value.__name__!r} itself, of which any part may be used")
+    return f"module:{value.__name__}"
+
+
+def _builtin(self: Describer, value: Any, place: str) -> str:
+    owner = getattr(value, "__self__", None)
+    if owner is None or isinstance(owner, types.ModuleType):
+        if value.__module__ in IMPURE or value in _IMPURE_BUILTINS:
+            raise Unrecordable(f"{place}: {value.__module__}.{value.__qualname__}, which answers differently each time")
+        return f"builtin:{value.__module__}:{value.__qualname__}"
+    return digest("builtin", [value.__qualname__, self.token(owner, place)])
+
+
+def _cached(self: Describer, value: Any, place: str) -> str:
+    if origin_of(value.__module__) is not Origin.USER and (name := name_of(value)) is not None:
+        return f"named:{name}"
+    if isinstance(value.__wrapped__, FunctionType):
+        self.kept.append(value.__wrapped__)
+    return digest("cached", [self.token(value.__wrapped__, place)])
+
+
+def _field(self: Describer, value: Any, place: str) -> str:
+    names = ("name", "default", "default_factory", "init", "repr", "hash", "compare", "kw_only", "metadata")
+    return digest("field", [self.token(getattr(value, name), place) for name in names])
+
+
+def _by(*names: str) -> Callable[[Describer, Any, str], str]:
+    """A description by some attributes."""
+
+    def make(self: Describer, value: Any, place: str) -> str:
+        return digest(type(value).__name__, [self.token(getattr(value, name), place) for name in names])
+
+    return make
+
+
+def _reduced(self: Describer, value: Any, place: str) -> str:
+    return digest(type(value).__name__, [self.token(part, place) for part in value.__reduce__()[1]])
+
+
+_MAKERS: dict[Any, Callable[[Describer, Any, str], str]] = {
+    dict: _dict,
+    types.MappingProxyType: _dict,
+    HashableMapping: lambda self, value, place: digest(
+        "mapping", sorted(f"{self.token(k, place)}={self.token(v, f'{place}, {k}')}" for k, v in value.items())
+    ),
+    list: _sequence,
+    tuple: _sequence,
+    set: _set,
+    frozenset: _set,
+    complex: lambda self, value, place: f"complex:{value.real.hex()},{value.imag.hex()}",
+    bytearray: lambda self, value, place: f"bytearray:{bytes(value)!r}",
+    np.ndarray: _ndarray,
+    ArrayImpl: Describer._array,
+    types.ModuleType: _module,
+    FunctionType: Describer.function,
+    types.BuiltinFunctionType: _builtin,
+    types.MethodWrapperType: _builtin,
+    types.MethodType: _by("__self__", "__func__"),
+    types.CodeType: lambda self, value, place: code_token(value),
+    types.CellType: Describer.cell,
+    types.SimpleNamespace: lambda self, value, place: digest("namespace", [_dict(self, vars(value), place)]),
+    functools.partial: _by("func", "args", "keywords"),
+    functools.cached_property: _by("func"),
+    functools.partialmethod: _by("func", "args", "keywords"),
+    property: _by("fget", "fset", "fdel"),
+    classmethod: _by("__func__"),
+    staticmethod: _by("__func__"),
+    type(functools.lru_cache(lambda: 0)): _cached,
+    re.Pattern: _by("pattern", "flags"),
+    operator.itemgetter: _reduced,
+    operator.attrgetter: _reduced,
+    operator.methodcaller: _reduced,
+    typing.TypeVar: lambda self, value, place: f"typing:{value!r}",
+    dataclasses.Field: _field,
+    Static: _by("value"),
+    type(jax.tree_util.tree_structure(0)): Describer.treedef,
+}

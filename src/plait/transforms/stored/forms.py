@@ -1,0 +1,320 @@
+"""Trees, structures and outcomes as JSON, and back.
+
+What a call did is a static value (``Outcome``), which a later process needs without a trace. It is written down by
+kinds: numbers, strings, containers, classes and functions by name. A static value that already stands in the
+arguments, such as the optimizer's transformation or an activation, is written as its number among theirs: the later
+process takes its own. Nothing is pickled, and nothing is imported. (rule W6)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from ..._compat import impl_of_keys, key_dtype, treedef_from
+from ...core.graph import graphdef as graphs
+from ...core.graph.graphdef import GraphDef, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef, iter_places
+from ...core.objects.named import find_named, name_of
+from ...core.objects.nodes import Static
+from ...core.objects.statics import HashableMapping
+from ...words import describe_type
+from ..call.gather import Structure
+from ..call.outcome import Address, Outcome
+
+
+class NoForm(Exception):
+    """A value that cannot be written down, or a written one that leads to nothing here."""
+
+
+class Forms:
+    """Writes values down, and reads them, beside the arguments of one call.
+
+    Args:
+        structures: of the arguments, whose static values need not be written.
+    """
+
+    def __init__(self, structures: Sequence[Structure]) -> None:
+        self.known = [value for structure in structures for value in _statics(structure)]
+        self.numbers = {id(value): number for number, value in reversed([*enumerate(self.known)])}
+
+    def write(self, value: Any) -> Any:
+        """A value as JSON.
+
+        Raises:
+            NoForm: it cannot be written down.
+        """
+        kind = type(value)
+        if value is None or kind in (bool, int, str):
+            return value
+        if id(value) in self.numbers:
+            return ["argument", self.numbers[id(value)]]
+        if kind in _WRITERS:
+            return [kind.__name__, _WRITERS[kind](self, value)]
+        if isinstance(value, GraphDef):
+            return ["graphdef", self._part(value)]
+        if isinstance(value, np.dtype):
+            return ["dtype", value.name]
+        name = name_of(value) if isinstance(value, type) or callable(value) else None
+        if name is not None:
+            return ["named", name]
+        if isinstance(value, jax.sharding.Sharding):
+            return ["sharding", write_sharding(value)]
+        raise NoForm(f"{describe_type(value)} in what the function returns, or in the new structure of an argument")
+
+    def read(self, form: Any) -> Any:
+        """The inverse of ``write``.
+
+        Raises:
+            NoForm: a name leads to nothing here.
+        """
+        if not isinstance(form, list):
+            return form
+        kind, content = form
+        if kind == "argument":
+            return self.known[content]
+        return _READERS[kind](self, content)
+
+    # Graphdefs
+
+    def _part(self, part: Any) -> Any:
+        if isinstance(part, NodeDef):
+            entries = [
+                [self.write(entry.key), ["static", self.write(entry.value)]]
+                if type(entry) is StaticAttribute
+                else [self.write(entry.key), [_ENTRIES[type(entry)], self._part(entry.value)]]
+                for entry in part.attributes
+            ]
+            rest = self.write(part.metadata), self.write(part.index_mapping)
+            return ["node", self.write(part.type), part.index, entries, *rest]
+        if isinstance(part, VariableDef):
+            return ["variable", *map(self.write, (part.type, part.index, part.metadata, part.index_mapping))]
+        if isinstance(part, NodeRef):
+            return ["reference", self.write(part.type), part.index]
+        return ["leaf", part.index]
+
+    def _from_part(self, form: Any) -> Any:
+        kind, *content = form
+        if kind == "leaf":
+            return graphs.leaf_def(*content)
+        if kind == "reference":
+            return graphs.node_ref(self.read(content[0]), content[1])
+        if kind == "variable":
+            type, index, metadata, mapping = map(self.read, content)
+            return graphs.with_index_mapping(graphs.variable_def(type, index, metadata), mapping)
+        type, index, entries, metadata, mapping = content
+        made = tuple(
+            _MAKERS[how](self.read(key), self.read(value) if how == "static" else self._from_part(value))
+            for key, (how, value) in entries
+        )
+        plain = graphs.node_def(self.read(type), index, made, self.read(metadata))
+        return graphs.with_index_mapping(plain, self.read(mapping))
+
+    # Trees
+
+    def tree(self, treedef: Any) -> Any:
+        """The structure of a pytree as JSON."""
+        node = treedef.node_data()
+        if node is None:
+            return "*"
+        return [self.write(node[0]), self.write(node[1]), *map(self.tree, treedef.children())]
+
+    def from_tree(self, form: Any) -> Any:
+        """The inverse of ``tree``."""
+        if form == "*":
+            return treedef_from(None, ())
+        kind, content, *children = form
+        return treedef_from((self.read(kind), self.read(content)), [*map(self.from_tree, children)])
+
+    # Outcomes
+
+    def structure(self, structure: Structure) -> Any:
+        """The structure of objects in a pytree as JSON."""
+        return [self.tree(structure.treedef), [None if g is None else self._part(g) for g in structure.graphdefs]]
+
+    def from_structure(self, form: Any) -> Structure:
+        """The inverse of ``structure``."""
+        tree, graphdefs = form
+        return Structure(
+            self.from_tree(tree), tuple(None if each is None else self._from_part(each) for each in graphdefs)
+        )
+
+    def outcome(self, outcome: Outcome) -> dict[str, Any]:
+        """An outcome as JSON."""
+        return {
+            "written": [[position, *where] for position, where in outcome.written],
+            "unwritten": [[position, *where] for position, where in outcome.unwritten],
+            "arguments": None if outcome.arguments is None else [*map(self._part, outcome.arguments)],
+            "argument_sources": [[*where] for where in outcome.argument_sources],
+            "output": None if outcome.output is None else self.structure(outcome.output),
+            "output_sources": [[*where] for where in outcome.output_sources],
+            "plain": [[*where] for where in outcome.plain],
+            "moved": self.write(outcome.moved),
+            "attributes": sorted(outcome.attributes),
+        }
+
+    def from_outcome(self, form: dict[str, Any]) -> Outcome:
+        """The inverse of ``outcome``."""
+        arguments, output = form["arguments"], form["output"]
+        return Outcome(
+            written=tuple((position, Address(*where)) for position, *where in form["written"]),
+            unwritten=tuple((position, Address(*where)) for position, *where in form["unwritten"]),
+            arguments=None if arguments is None else tuple(map(self._from_part, arguments)),
+            argument_sources=tuple(Address(*where) for where in form["argument_sources"]),
+            output=None if output is None else self.from_structure(output),
+            output_sources=tuple(Address(*where) for where in form["output_sources"]),
+            plain=tuple(Address(*where) for where in form["plain"]),
+            moved=self.read(form["moved"]),
+            attributes=frozenset(form["attributes"]),
+        )
+
+
+def _statics(structure: Structure) -> Iterator[Any]:
+    """Every static value of a structure, in an order that equal structures share."""
+    for root in structure.roots:
+        for _, part in iter_places(root):
+            if type(part) is StaticAttribute:
+                yield part.value
+            elif not isinstance(part, LeafDef):
+                yield part.type
+                if isinstance(part, VariableDef):
+                    yield part.metadata
+                    yield from part.metadata.values()
+                elif isinstance(part, NodeDef):
+                    yield part.metadata
+    yield from _in_tree(structure.treedef)
+
+
+def _in_tree(treedef: Any) -> Iterator[Any]:
+    node = treedef.node_data()
+    if node is not None:
+        yield from node
+        for child in treedef.children():
+            yield from _in_tree(child)
+
+
+def _written_mapping(forms: Forms, value: Any) -> Any:
+    return [[forms.write(key), forms.write(item)] for key, item in value.items()]
+
+
+def _read_mapping(forms: Forms, content: Any) -> dict[Any, Any]:
+    return {forms.read(key): forms.read(item) for key, item in content}
+
+
+def _written_items(forms: Forms, value: Any) -> Any:
+    return [forms.write(item) for item in value]
+
+
+def _read_name(_: Forms, name: str) -> Any:
+    found = find_named(name)
+    if found is None:
+        raise NoForm(f"{name} is not imported here")
+    return found
+
+
+_ENTRIES = {graphs.SubGraphAttribute: "node", graphs.LeafAttribute: "leaf"}
+_MAKERS: dict[str, Callable[[Any, Any], Any]] = {
+    "node": graphs.sub_graph_attribute,
+    "leaf": graphs.leaf_attribute,
+    "static": graphs.static_attribute,
+}
+
+_WRITERS: dict[type, Callable[[Forms, Any], Any]] = {
+    float: lambda forms, value: value.hex(),
+    complex: lambda forms, value: [value.real.hex(), value.imag.hex()],
+    bytes: lambda forms, value: value.hex(),
+    type(...): lambda forms, value: None,
+    tuple: _written_items,
+    list: _written_items,
+    dict: _written_mapping,
+    HashableMapping: _written_mapping,
+    frozenset: lambda forms, value: _written_items(forms, sorted(value, key=repr)),
+    Static: lambda forms, value: forms.write(value.value),
+    Structure: Forms.structure,
+    Outcome: Forms.outcome,
+    PartitionSpec: lambda forms, value: write_spec(value),
+}
+_READERS: dict[str, Callable[[Forms, Any], Any]] = {
+    "float": lambda forms, content: float.fromhex(content),
+    "complex": lambda forms, content: complex(*map(float.fromhex, content)),
+    "bytes": lambda forms, content: bytes.fromhex(content),
+    "ellipsis": lambda forms, content: ...,
+    "tuple": lambda forms, content: tuple(map(forms.read, content)),
+    "list": lambda forms, content: [*map(forms.read, content)],
+    "dict": _read_mapping,
+    "HashableMapping": lambda forms, content: HashableMapping(_read_mapping(forms, content)),
+    "frozenset": lambda forms, content: frozenset(map(forms.read, content)),
+    "Static": lambda forms, content: Static(forms.read(content)),
+    "Structure": Forms.from_structure,
+    "Outcome": Forms.from_outcome,
+    "PartitionSpec": lambda forms, content: read_spec(content),
+    "graphdef": Forms._from_part,
+    "dtype": lambda forms, content: jax.numpy.dtype(content),
+    "named": _read_name,
+    "sharding": lambda forms, content: read_sharding(content),
+}
+
+
+# Shardings and dtypes -------------------------------------------------------------------------------------------------
+
+
+def write_spec(spec: Any) -> Any:
+    """A partition spec as JSON."""
+    if spec != PartitionSpec(*spec):
+        raise NoForm(f"the partition spec {spec!r}")
+    if any(entry is PartitionSpec.UNCONSTRAINED for entry in spec):
+        raise NoForm(f"the partition spec {spec!r}")
+    return [[*entry] if isinstance(entry, tuple) else entry for entry in spec]
+
+
+def read_spec(form: Any) -> Any:
+    """The inverse of ``write_spec``."""
+    return PartitionSpec(*(tuple(entry) if isinstance(entry, list) else entry for entry in form))
+
+
+def write_sharding(sharding: Any) -> Any:
+    """A sharding of an executable as JSON.
+
+    Raises:
+        NoForm: it is of a kind that has no form.
+    """
+    if isinstance(sharding, SingleDeviceSharding):
+        (device,) = sharding.device_set
+        return {"device": device.id, "memory": sharding.memory_kind}
+    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
+        mesh = sharding.mesh
+        return {
+            "axes": [*mesh.axis_names],
+            "types": [kind.name for kind in mesh.axis_types],
+            "shape": [*mesh.devices.shape],
+            "devices": [device.id for device in mesh.devices.flat],
+            "spec": write_spec(sharding.spec),
+            "memory": sharding.memory_kind,
+        }
+    raise NoForm(f"{sharding!r}, of a kind that has no form in a file")
+
+
+def read_sharding(form: Any, backend: str | None = None) -> Any:
+    """The inverse of ``write_sharding``."""
+    by_id = {device.id: device for device in jax.devices(backend)}
+    try:
+        if "device" in form:
+            return SingleDeviceSharding(by_id[form["device"]], memory_kind=form["memory"])
+        devices = np.array([by_id[number] for number in form["devices"]], dtype=object).reshape(form["shape"])
+    except KeyError as error:
+        raise NoForm(f"there is no device {error} here") from None
+    mesh = Mesh(devices, tuple(form["axes"]), axis_types=tuple(AxisType[name] for name in form["types"]))
+    return NamedSharding(mesh, read_spec(form["spec"]), memory_kind=form["memory"])
+
+
+def write_dtype(dtype: Any) -> str:
+    """The dtype of an array, or of random keys."""
+    return f"key:{impl_of_keys(dtype)}" if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key) else dtype.name
+
+
+def read_dtype(name: str) -> Any:
+    """The inverse of ``write_dtype``."""
+    return key_dtype(name[4:]) if name.startswith("key:") else jax.numpy.dtype(name)

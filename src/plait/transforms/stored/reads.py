@@ -1,0 +1,297 @@
+"""What a trace depended on: the code that it entered, and the globals that this code reads.
+
+While a function is traced, Python reports each function that is entered (``sys.setprofile``). For code of the user's,
+the names that its bytecode loads from outside are looked up at once, and described: ``RATE``, ``helpers.scale``,
+``layers.Block``. For code of an installed package, plait included, all code of its module is. Afterwards the record is
+checked: everything entered has to be covered by a description, and every global has to be what it was.
+
+A later process looks up the same names, and compares. Nothing is entered for that. (rules W3, W4)
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import gc
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+from ...core.objects.named import Sentinel
+from .descriptions import IMPURE, Describer, Origin, Unrecordable, code_token, digest, inner_codes, origin_of
+
+_ABSENT: Any = Sentinel(__name__, "_ABSENT", "<absent>")
+_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+
+
+class Names(NamedTuple):
+    """What code takes from outside.
+
+    Attributes:
+        chains: a global, and the attributes that are taken of it one after the other: ``("np", "random", "rand")``.
+        imports: what the code imports itself: level and name.
+        assigned: globals that it assigns.
+    """
+
+    chains: tuple[tuple[str, ...], ...]
+    imports: tuple[tuple[int, str], ...]
+    assigned: tuple[str, ...]
+
+
+@functools.lru_cache(maxsize=8192)
+def names_in(code: CodeType) -> Names:
+    """What a code object takes from outside, without the functions that are defined in it."""
+    chains: dict[tuple[str, ...], None] = {}
+    imports: dict[tuple[int, str], None] = {}
+    assigned: dict[str, None] = {}
+    chain: tuple[str, ...] = ()
+    before: list[Any] = []
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_ATTR", "LOAD_METHOD") and chain:
+            chain = (*chain, step.argval)
+            continue
+        if chain:
+            chains[chain] = None
+            chain = ()
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
+            chain = (step.argval,)
+        elif step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            assigned[step.argval] = None
+        elif step.opname == "IMPORT_NAME":
+            levels = [value for value in before[-2:] if isinstance(value, int)]
+            imports[levels[0] if levels else 0, step.argval] = None
+        before.append(step.argval)
+    return Names(tuple(chains), tuple(imports), tuple(assigned))
+
+
+Read = tuple[str, str]
+
+
+class Recording:
+    """What a trace depends on, as far as it is not among the arguments.
+
+    A context manager, which may be entered several times; ``finish`` ends it.
+
+    Attributes:
+        reads: module and name → the description of what stood there.
+        packages: the modules of installed packages whose code was entered.
+        reasons: why the program cannot be stored.
+    """
+
+    def __init__(self, describer: Describer) -> None:
+        self.describer = describer
+        self.reads: dict[Read, str] = {}
+        self.packages: set[str] = set()
+        self.reasons: list[str] = []
+        self._seen: dict[int, CodeType] = {}  # by identity: to compare code costs more
+        self._entered: list[tuple[CodeType, dict[str, Any]]] = []
+        self._before: list[Any] = []
+
+    def __enter__(self) -> Recording:
+        self._before.append(sys.getprofile())
+        sys.setprofile(self._event)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        before = self._before.pop()
+        sys.setprofile(None)
+        if hasattr(before, "enable"):  # a profiler in C, which Python cannot set
+            before.enable()
+        else:
+            sys.setprofile(before)
+
+    def _event(self, frame: Any, event: str, argument: Any) -> None:
+        before = self._before[0] if self._before else None
+        if callable(before):  # a profiler that was at work before goes on
+            before(frame, event, argument)
+        if event == "call" and id(frame.f_code) not in self._seen:
+            try:
+                module = frame.f_globals.get("__name__")
+                if origin_of(module) is not Origin.VERSION and _only_listens(frame):
+                    return
+                self._seen[id(frame.f_code)] = frame.f_code
+                self._enter(frame.f_code, frame.f_globals)
+            except Exception as error:  # whatever a user's class raises when it is looked at
+                self.reasons.append(str(error) if type(error) is Unrecordable else f"{_shown(frame.f_code)}: {error}")
+
+    def _enter(self, code: CodeType, scope: dict[str, Any]) -> None:
+        module = scope.get("__name__")
+        if code.co_filename.startswith("<frozen") or (module is None and code.co_filename.startswith(_HERE)):
+            return
+        origin = origin_of(module)
+        if origin is Origin.PACKAGE:
+            self.packages.add(str(module))
+        elif origin is Origin.USER:
+            self._entered.append((code, scope))
+            self.read(code, scope)
+
+    def read(self, code: CodeType, scope: dict[str, Any]) -> None:
+        """Record what code of the user's reads."""
+        names = names_in(code)
+        for name in names.assigned:
+            self.reasons.append(f"{_shown(code)} assigns the global {name!r}")
+        module = scope.get("__name__")
+        if names.chains and getattr(sys.modules.get(str(module)), "__dict__", None) is not scope:
+            raise Unrecordable(f"{_shown(code)} belongs to no imported module")
+        for chain in names.chains:
+            try:
+                for read in resolved(str(module), chain):
+                    if read not in self.reads:
+                        self.reads[read] = self._token(read)
+            except Unrecordable as error:
+                self.reasons.append(str(error))
+
+    def _token(self, read: Read) -> str:
+        token = token_of(read, self.describer)
+        while self.describer.kept:  # functions whose results are kept: what they read counts, though not entered
+            function = self.describer.kept.pop()
+            for code in inner_codes(function.__code__):
+                self.read(code, function.__globals__)
+        return token
+
+    def finish(self) -> None:
+        """Check what was recorded, once the trace is over."""
+        for code, scope in self._entered:
+            try:
+                for read in self._imported(code, scope):
+                    self.reads[read] = self._token(read)
+            except Unrecordable as error:
+                self.reasons.append(str(error))
+        fresh = Describer()
+        for read, token in self.reads.items():
+            try:
+                now = token_of(read, fresh)
+            except Unrecordable as error:
+                now = str(error)
+            if now != token:
+                self.reasons.append(f"the global {read[1]!r} of {read[0]} changed while the function was traced")
+        covered = {code_token(code) for code in self.describer.codes}
+        for code, _ in self._entered:
+            if code_token(code) not in covered and code.co_name not in ("<module>",):
+                self.reasons.append(f"{_shown(code)} was called, and no argument or global that is read leads to it")
+
+    def _imported(self, code: CodeType, scope: dict[str, Any]) -> Iterator[Read]:
+        """What code takes from the user's modules that it imports itself."""
+        for level, name in names_in(code).imports:
+            module = importlib.util.resolve_name("." * level + name, scope.get("__package__")) if level else name
+            parts = module.split(".")
+            for i in range(1, len(parts) + 1):
+                found = sys.modules.get(".".join(parts[:i]))
+                if found is None or origin_of(found.__name__) is not Origin.USER:
+                    continue
+                for attribute in {*code.co_names} & {*vars(found)}:
+                    yield from resolved(found.__name__, (attribute,), whole=False)
+
+
+def _only_listens(frame: Any) -> bool:
+    """Whether code runs beside the trace: a listener of JAX's events, a handler of log records, a finalizer."""
+    callbacks = (getattr(callback, "__code__", None) for callback in gc.callbacks)
+    if frame.f_code.co_name == "__del__" or any(code is frame.f_code for code in callbacks):
+        return True
+    while (frame := frame.f_back) is not None:
+        if frame.f_globals.get("__name__") in ("jax._src.monitoring", "logging"):
+            return True
+    return False
+
+
+def resolved(module: str, chain: tuple[str, ...], *, whole: bool = True) -> Iterator[Read]:
+    """The names that an access takes, each in its module: ``helpers.scale`` is ``helpers`` here, and ``scale`` there.
+
+    Args:
+        whole: whether a module of the user's may not be the end of it, because the code could take any part of it.
+    """
+    for i, name in enumerate(chain):
+        if module in IMPURE or (module == "os" and name in ("environ", "getenv", "urandom", "environb")):
+            raise Unrecordable(f"{module}.{name} answers differently each time")
+        yield module, name
+        value = value_of((module, name))
+        if not isinstance(value, ModuleType):
+            return
+        if whole and i + 1 == len(chain) and origin_of(value.__name__) is Origin.USER:
+            raise Unrecordable(f"the module {value.__name__!r} itself is used, and so any part of it may be")
+        module = value.__name__
+
+
+def value_of(read: Read) -> Any:
+    """What stands under a name of a module now; builtins are found in each module."""
+    module = sys.modules.get(read[0])
+    if module is None and origin_of(read[0]) is Origin.USER:
+        module = importlib.import_module(read[0])
+    scope = vars(module) if module is not None else {}
+    if read[1] in scope:
+        return scope[read[1]]
+    if origin_of(read[0]) is not Origin.USER:
+        return getattr(module, read[1], _ABSENT)  # some modules find their names lazily
+    builtins: Any = scope.get("__builtins__", {})
+    return (builtins if isinstance(builtins, dict) else vars(builtins)).get(read[1], _ABSENT)
+
+
+def token_of(read: Read, describer: Describer) -> str:
+    """The description of what stands under a name of a module now."""
+    value = value_of(read)
+    if isinstance(value, ModuleType):
+        return f"module:{value.__name__}"
+    try:
+        return describer.token(value, f"the global {read[1]!r} of {read[0]}")
+    except Unrecordable:
+        if origin_of(read[0]) is Origin.VERSION and _is_its_own(value):
+            return f"opaque:{read[0]}:{read[1]}"  # JAX's settings are compared one by one
+        raise
+
+
+def _is_its_own(value: Any) -> bool:
+    return origin_of(type(value).__module__) is Origin.VERSION and not isinstance(value, FunctionType)
+
+
+def package_token(module: str) -> str:
+    """The code of an installed module, as it is in memory."""
+    try:
+        found = importlib.import_module(module)  # a trace may have been the first to need it
+    except ImportError:
+        return "absent"
+    tokens = [str(getattr(sys.modules.get(module.partition(".")[0]), "__version__", ""))]
+    for name, value in [*vars(found).items()]:
+        if isinstance(value, (FunctionType, type)) and value.__module__ != module:  # imported, or put there by others
+            tokens.append(f"{name}={value.__module__}:{value.__qualname__}")
+        else:
+            tokens += [f"{name}={code_token(function.__code__)}" for function in _functions(value, module)]
+    return digest("package", tokens)
+
+
+def _functions(value: Any, module: str) -> Iterator[FunctionType]:
+    """The functions that are reached from a value of a module: itself, what it wraps, the methods of a class."""
+    stack, seen = [value], set()
+    while stack:
+        each = stack.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, FunctionType):
+            yield each
+            stack.extend(cell for cell in map(_content, each.__closure__ or ()) if isinstance(cell, FunctionType))
+        elif isinstance(each, type):
+            if each.__module__ == module:
+                stack.extend(vars(each).values())
+        elif isinstance(each, property):
+            stack += [each.fget, each.fset, each.fdel]
+        elif isinstance(each, (staticmethod, classmethod)):
+            stack.append(each.__func__)
+        elif isinstance(each, functools.cached_property):
+            stack.append(each.func)
+        elif callable(each) and not isinstance(each, ModuleType):
+            stack.append(getattr(each, "__wrapped__", None))
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _shown(code: CodeType) -> str:
+    return f"{code.co_qualname} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
