@@ -24,7 +24,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "graph_state", "split", "merge", "update", "pop", "traversal", "update_context", "proxy_caller",
     ),
     "core/tools": (
-        "config", "views", "path_patterns", "method_observers", "layer_scopes", "capture", "nonfinite", "parts",
+        "config", "views", "path_patterns", "method_observers", "layer_scopes", "stacking", "stack_records", "capture", "nonfinite", "parts",
         "surgery",
     ),
     "core": (),
@@ -35,7 +35,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "transforms/jit": ("shardings", "compiled", "dispatch", "stages", "shapes", "function"),
     "transforms": (
         "axis_names", "selections", "autodiff", "output_gradients", "tangent_trees", "tangents", "jacobians",
-        "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "branches", "sharded", "remat",
+        "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "layer_scan", "branches", "sharded", "remat",
         "rng_splits", "lax_map",
     ),
     "partitioning": (
@@ -50,7 +50,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "nn": (
         "masks", "promotion", "checks", "initializers", "activations",
         "prelu", "linear", "conv", "embedding", "norm", "reparametrisation", "dropout", "rotary", "dot_product",
-        "kv_cache", "attention", "cells", "recurrent", "pooling", "lora", "sequential",
+        "kv_cache", "attention", "cells", "recurrent", "pooling", "lora", "sequential", "per_layer",
+        "recomputed_parts", "stack",
     ),
     "checkpoint": (
         "layout", "keep", "leaf_descriptions", "reading", "together", "positions", "orbax", "stored", "plain",

@@ -163,6 +163,14 @@ def _next(count: jax.Array) -> jax.Array:
     return count + jnp.uint32(1)
 
 
+# A count of NumPy stays concrete while JAX traces: a stack counts the draws of a block so.
+_CONCRETE = (np.ndarray, np.generic)
+
+
+def _after(count: Any) -> Any:
+    return count + np.uint32(1) if isinstance(count, _CONCRETE) else _next(count)
+
+
 class RngStream(_Samplers):
     """One stream of random keys.
 
@@ -197,6 +205,9 @@ class RngStream(_Samplers):
             TraceContextError: the stream belongs to another trace.
         """
         key, value = self._current()
+        if isinstance(value, _CONCRETE):
+            self.count.set_value(_after(value))
+            return jax.random.fold_in(key, value)
         key, value = _draw(key, value)
         self.count.set_value(value)
         return key
@@ -245,7 +256,7 @@ class RngStream(_Samplers):
 
 def skip_key(stream: RngStream) -> None:
     """Advance the counter of a stream as a draw does, without deriving the key; errors are those of a draw."""
-    stream.count.set_value(_next(stream._current()[1]))
+    stream.count.set_value(_after(stream._current()[1]))
 
 
 def _warn_fork_split() -> None:

@@ -13,7 +13,8 @@ import re
 from typing import Any
 
 from ...errors import ArgumentError
-from ...paths import Path
+from ...paths import Path, has_layers
+from ..objects.filters import asked
 
 _PART = r"\.?([^.\[\]]+)|\[([^\[\]]+)\]"
 _WHOLE = re.compile(rf"(?:{_PART})*")
@@ -44,6 +45,9 @@ class PathPattern:
             )
 
     def __call__(self, path: Path, value: Any) -> bool:
+        return asked(self._matches, path, value, self) if has_layers(path) else self._matches(path, value)
+
+    def _matches(self, path: Path, value: Any) -> bool:
         return _matches(_parts(self.text), path)
 
     def __repr__(self) -> str:
