@@ -58,6 +58,7 @@ _NAMES = {
     "nn.per_layer": "PerLayer",
     "nn.sequential": "Sequential",
     "nn.stack": "Stack",
+    "nn.stack_conversion": "as_list as_stack",
     "partitioning.activations": "with_sharding_constraint",
     "partitioning.axis_rules": "logical_axis_rules",
     "partitioning.specs": "get_named_sharding get_partition_spec",

@@ -51,11 +51,11 @@ FILES: dict[str, tuple[str, ...]] = {
         "masks", "promotion", "checks", "initializers", "activations",
         "prelu", "linear", "conv", "embedding", "norm", "reparametrisation", "dropout", "rotary", "dot_product",
         "kv_cache", "attention", "cells", "recurrent", "pooling", "lora", "sequential", "per_layer",
-        "recomputed_parts", "stack",
+        "recomputed_parts", "stack", "stack_conversion",
     ),
     "checkpoint": (
-        "layout", "keep", "leaf_descriptions", "reading", "together", "positions", "orbax", "stored", "plain",
-        "checkpoints", "safetensors", "orbax_trees",
+        "layout", "keep", "leaf_descriptions", "reading", "stacked_leaves", "together", "positions", "orbax", "stored",
+        "plain", "checkpoints", "safetensors", "orbax_trees",
     ),
     "bridge/variables": ("collection_types", "nnx_meta", "boxed_variables", "collections"),
     "bridge/wrappers": (

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_flatten, tree_unflatten
 
 from ..core.graph.axes import PARTITION_NAME
 from ..core.graph.flatten import Walk
 from ..core.objects.containers import List
+from ..core.objects.filters import Not
 from ..core.objects.module import Module
 from ..core.objects.named import Sentinel
 from ..core.objects.nodes import Static
@@ -30,7 +30,6 @@ from ..core.objects.rngs import Rngs
 from ..core.objects.variable_kinds import Param
 from ..core.tools.stack_records import with_records
 from ..core.tools.stacking import check_equal, layer_copy, layer_view, place_new, stacked
-from ..core.objects.filters import Not
 from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import layers_key
 from ..transforms.batching import vmap
@@ -146,9 +145,7 @@ class Stack(Module):
                 for name, stream in streams.items()
             }
             step = {name: np.uint32(sum(each[name] for each in draws)) for name in streams}
-            counts = {
-                name: start[name] + np.arange(len(layers), dtype=np.uint32) * step[name] for name in streams
-            }
+            counts = {name: start[name] + np.arange(len(layers), dtype=np.uint32) * step[name] for name in streams}
             make = functools.partial(_made, makers[layers[0] % self.period], streams)
             names = {PARTITION_NAME: self.axis}
             block = vmap(make, axis_size=len(layers), transform_metadata=names)(counts)
@@ -328,7 +325,9 @@ def _iteration(x: Any, blocks: dict[str, Any], each: list[Any], shared: list[Any
         args, kwargs = tree_unflatten(period.treedef, leaves)
         block = blocks[key]
         with recomputed_parts(block, dict(period.parts)):
-            x, out = (block(x, *args, **kwargs), None) if period.f is None else period.f.value(block, x, *args, **kwargs)
+            x, out = (
+                (block(x, *args, **kwargs), None) if period.f is None else period.f.value(block, x, *args, **kwargs)
+            )
         outputs.append(out)
     return x, outputs
 
@@ -386,7 +385,9 @@ def _call_maker(make: Callable[..., Any], rngs: Rngs | None) -> Any:
 def _period_of(blocks: Sequence[Any]) -> int:
     """The smallest period of blocks."""
     graphdefs = [Walk().add(block) for block in blocks]
-    shapes = [jax.tree.map(lambda leaf: (np.shape(leaf), getattr(leaf, "dtype", None)), _raws(block)) for block in blocks]
+    shapes = [
+        jax.tree.map(lambda leaf: (np.shape(leaf), getattr(leaf, "dtype", None)), _raws(block)) for block in blocks
+    ]
     found = next(
         period
         for period in range(1, len(blocks) + 1)

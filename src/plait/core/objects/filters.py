@@ -177,7 +177,9 @@ class PathIn:
         object.__setattr__(self, "paths", frozenset(tuple(path) for path in paths))
 
     def __call__(self, path: Path, value: Any) -> bool:
-        return path in self.paths or (has_layers(path) and asked(lambda path, value: path in self.paths, path, value, self))
+        return path in self.paths or (
+            has_layers(path) and asked(lambda path, value: path in self.paths, path, value, self)
+        )
 
     def __repr__(self) -> str:
         return f"PathIn({', '.join(sorted(map(repr, self.paths)))})"
