@@ -138,7 +138,7 @@ _LAYERS = re.compile(r"(\d+):(\d+)(?::(\d+))?")
 
 
 def iter_layer_paths(path: Path) -> Iterator[tuple[Path, tuple[int, ...]]]:
-    """The path of each layer that a path with keys of stacked layers stands for, and its place in the stacked arrays."""
+    """Each layer that a path with keys of stacked layers stands for: its own path, and its place in the arrays."""
     places = [place for place, key in enumerate(path) if layers_of(key) is not None]
     for index in itertools.product(*(range(len(layers_of(path[place]) or ())) for place in places)):
         layer = list(path)

@@ -24,8 +24,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "graph_state", "split", "merge", "update", "pop", "traversal", "update_context", "proxy_caller",
     ),
     "core/tools": (
-        "config", "views", "path_patterns", "method_observers", "layer_scopes", "stacking", "stack_records", "capture", "nonfinite", "parts",
-        "surgery",
+        "config", "views", "path_patterns", "method_observers", "layer_scopes", "stacking", "stack_records",
+        "capture", "nonfinite", "parts",        "surgery",
     ),
     "core": (),
     "transforms/call": (
@@ -35,8 +35,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "transforms/jit": ("shardings", "compiled", "dispatch", "stages", "shapes", "function"),
     "transforms": (
         "axis_names", "selections", "autodiff", "output_gradients", "tangent_trees", "tangents", "jacobians",
-        "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "layer_scan", "branches", "sharded", "remat",
-        "rng_splits", "lax_map",
+        "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "layer_scan", "branches", "sharded",
+        "remat",        "rng_splits", "lax_map",
     ),
     "partitioning": (
         "axis_rules", "mesh", "specs", "shardings", "creation", "activations", "recipes", "rule_checks",

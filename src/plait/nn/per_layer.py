@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -79,8 +80,7 @@ class PerLayer:
         for key, tree in self._groups.items():
             layers = layers_of(key) or range(0)
             if layer in layers:
-                place = layers.index(layer)
-                return jax.tree.map(lambda array: array[place], tree)
+                return jax.tree.map(operator.itemgetter(layers.index(layer)), tree)
         raise IndexError(f"layer {layer} of {len(self)}")
 
     def stack(self) -> Any:
@@ -104,7 +104,7 @@ class PerLayer:
             stored = layers_of(key) or range(0)
             if layers[0] in stored and layers[-1] in stored and layers.step % stored.step == 0:
                 part = slice(stored.index(layers[0]), stored.index(layers[-1]) + 1, layers.step // stored.step)
-                return jax.tree.map(lambda array, part=part: array[part], tree)
+                return jax.tree.map(operator.itemgetter(part), tree)
         values = [self[i] for i in layers]
         forms = [_form(value) for value in values]
         if any(form != forms[0] for form in forms):

@@ -385,9 +385,7 @@ def _call_maker(make: Callable[..., Any], rngs: Rngs | None) -> Any:
 def _period_of(blocks: Sequence[Any]) -> int:
     """The smallest period of blocks."""
     graphdefs = [Walk().add(block) for block in blocks]
-    shapes = [
-        jax.tree.map(lambda leaf: (np.shape(leaf), getattr(leaf, "dtype", None)), _raws(block)) for block in blocks
-    ]
+    shapes = [jax.tree.map(_shape, _raws(block)) for block in blocks]
     found = next(
         period
         for period in range(1, len(blocks) + 1)
@@ -400,6 +398,10 @@ def _period_of(blocks: Sequence[Any]) -> int:
         check_equal(graphdefs[0], graphdefs[1], "blocks[0]", "blocks[1]")
         stacked(blocks, None, "blocks[{}]".format)  # names what differs
     return found
+
+
+def _shape(leaf: Any) -> Any:
+    return np.shape(leaf), getattr(leaf, "dtype", type(leaf))
 
 
 def _raws(block: Any) -> list[Any]:

@@ -177,9 +177,10 @@ class PathIn:
         object.__setattr__(self, "paths", frozenset(tuple(path) for path in paths))
 
     def __call__(self, path: Path, value: Any) -> bool:
-        return path in self.paths or (
-            has_layers(path) and asked(lambda path, value: path in self.paths, path, value, self)
-        )
+        return self._matches(path, value) or (has_layers(path) and asked(self._matches, path, value, self))
+
+    def _matches(self, path: Path, value: Any) -> bool:
+        return path in self.paths
 
     def __repr__(self) -> str:
         return f"PathIn({', '.join(sorted(map(repr, self.paths)))})"

@@ -88,13 +88,12 @@ def _inner(sharding: Any) -> Any:
 def _with_layer(array: Any, index: int, part: Any) -> Any:
     if isinstance(array, jax.ShapeDtypeStruct):
         raise _all_alike("a value for one layer of a shape without values", "give the whole model values first")
-    expected = jax.typeof(array).str_short() if isinstance(array, jax.core.Tracer) else f"{array.dtype}{array.shape}"
     is_number = isinstance(part, SCALARS) or getattr(part, "weak_type", False)
-    if np.shape(part) != array.shape[1:] or (not is_number and part.dtype != array.dtype):
+    if np.shape(part) != array.shape[1:] or (not is_number and getattr(part, "dtype", None) != array.dtype):
         raise ShapeError(
             "one layer of a stack was given a value of another shape or dtype",
             found=f"{getattr(part, 'dtype', type(part).__name__)}{np.shape(part)}",
-            expected=f"a slice of {expected}, since the layers of a stack are stored as one array",
+            expected=f"{array.dtype}{array.shape[1:]}, since the layers of a stack are stored as one array",
             do="cast it, or work on a model with a list: plait.as_list(model)",
         )
     if isinstance(array, np.ndarray):
