@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -81,6 +81,8 @@ class Stack(Module):
         >>> plait.state(blocks)["0:24"]["linear"]["bias"].value[2:5, 0].tolist()
         [0.0, 1.0, 0.0]
     """
+
+    _has_layers: ClassVar[bool] = True  # ``update`` takes entries of one layer, and writes them into its view
 
     depth: int
     period: int

@@ -8,6 +8,7 @@ from ..core.functional.merge import clone
 from ..core.objects.containers import List
 from ..core.objects.filters import to_predicate
 from ..core.objects.module import Module
+from ..core.objects.visit import iter_graph_nodes
 from ..core.tools.path_patterns import PathPattern
 from ..core.tools.views import recursive_map
 from ..errors import ArgumentError, SharingError
@@ -17,6 +18,11 @@ from ..words import first_few
 from .stack import Stack
 
 N = TypeVar("N")
+
+
+def has_stacks(model: Any) -> bool:
+    """Whether there is a ``Stack`` in a model."""
+    return any(isinstance(node, Stack) for _, node in iter_graph_nodes(model))
 
 
 def as_list(model: N, /) -> N:

@@ -29,7 +29,7 @@ from ..objects.variables import Variable
 from ..objects.visit import iter_graph_nodes
 from .method_observers import observed_methods
 from .path_patterns import PathPattern
-from .stack_records import sown_values, stacked_presets
+from .stack_records import at_stacked_paths, sown_values
 
 
 def capture(
@@ -181,7 +181,7 @@ def _preset_values(init: Any, modules: list[tuple[Path, Module]]) -> dict[Path, 
     flat = init if isinstance(init, FlatState) else to_flat_state(State({}) if init is None else init)
     paths = {path for path, _ in modules}
     preset: dict[Path, dict[str, Variable[Any]]] = {}
-    for path, leaf in stacked_presets(dict(flat), [*paths]).items():
+    for path, leaf in at_stacked_paths(dict(flat), [*paths]).items():
         if path[:-1] not in paths:
             raise GraphError(
                 "init has a value for a place that is no module",

@@ -7,7 +7,7 @@ has a record of its own, which the stack's record holds under ``layers``. (rule 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -47,10 +47,10 @@ def _slice(value: Any, index: tuple[int, ...]) -> Any:
     return jax.tree.map(lambda array: array[index], value)
 
 
-def stacked_presets(flat: Mapping[Path, Any], modules: Iterator[Path] | list[Path]) -> dict[Path, Any]:
-    """Values at paths of layers, put together at the paths of the stacked blocks among the modules.
+def at_stacked_paths(flat: Mapping[Path, Any], modules: Iterable[Path]) -> dict[Path, Any]:
+    """Leaves at paths of layers, put together at the paths of the stacked blocks among the modules.
 
-    Values at other paths, and of layers of which one is missing, stay where they are.
+    Leaves at other paths, and of layers of which one is missing, stay where they are.
     """
     found = dict(flat)
     names: dict[Path, list[Any]] = {}
