@@ -472,3 +472,36 @@ def test_mistakes_are_named(make: Any, error: Any, match: str) -> None:
 def test_no_block_at_this_index() -> None:
     with pytest.raises(IndexError, match="3 blocks has no block 3"):
         pair(3)[1].blocks[3]
+
+
+# Surgery --------------------------------------------------------------------------------------------------------------
+
+
+def test_surgery_is_that_of_the_list() -> None:
+    """Parts are given layer by layer, with the paths of the list."""
+    changed = []
+    for model in pair(5, 2):
+        model.eval()
+        paths = []
+
+        def halved(path: Any, value: Any, paths: Any = paths) -> Any:
+            paths.append(path)
+            return value / (2 + path[1])
+
+        plait.select(model, "blocks[*].linear.kernel").map(halved)
+        plait.select(model, "blocks[*].dropout.rate").set(0.1)
+        plait.add_lora(plait.select(model, "blocks[*].linear"), 2, rngs=plait.Rngs(9))
+        plait.select(model, "blocks[*].linear", plait.LoRA).replace(lambda path, layer: plait.Sequential(layer))
+        changed.append((model, sorted(paths)))
+    (looped, their_paths), (stacked, our_paths) = changed
+    assert our_paths == their_paths == [("blocks", i, "linear", "kernel") for i in range(5)]
+    assert type(stacked.blocks[1].linear.layers[0]).__name__ == "LoRA"
+    assert {block.dropout.rate for block in stacked.blocks} == {0.1}
+    np.testing.assert_allclose(stacked(X), looped(X), rtol=1e-5, atol=1e-6)
+
+
+def test_layers_that_are_given_different_settings_are_named() -> None:
+    _, model = pair(3)
+    with pytest.raises(ArgumentError, match=re.escape("blocks[0].dropout.rate and blocks[1].dropout.rate")):
+        plait.select(model, "blocks[*].dropout.rate").map(lambda path, rate: rate + path[1])
+    assert model.blocks[0].dropout.rate == 0.3

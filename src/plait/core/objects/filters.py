@@ -47,7 +47,7 @@ def to_predicate(filter: FilterLiteral, /) -> Predicate:
         return OfType(filter)
     if isinstance(filter, (list, tuple)):
         return Any_(*filter)
-    if isinstance(filter, _BY_PATH):
+    if isinstance(filter, _BY_PATH) or getattr(filter, "asks_of_layers", False):
         return cast("Predicate", filter)
     if callable(filter):
         return OfLayers(cast("Predicate", filter))

@@ -10,7 +10,7 @@ import dataclasses
 import fnmatch
 import functools
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 from ...errors import ArgumentError
 from ...paths import Path, has_layers
@@ -34,6 +34,7 @@ class PathPattern:
     """
 
     text: str
+    asks_of_layers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not _WHOLE.fullmatch(self.text) or self.text.startswith("."):

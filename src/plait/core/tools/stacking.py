@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ..._compat import is_mutable_array
 from ...errors import ArgumentError, GraphError, ShapeError, SharingError
-from ...paths import describe_path
+from ...paths import Path, describe_path, has_layers, layers_of
 from ...words import describe_type
 from ..functional.merge import clone
 from ..graph.axes import PARTITION_NAME, drop_axis, has_axis_metadata, put_axis
@@ -25,9 +25,11 @@ from ..graph.flatten import Walk, path_of
 from ..graph.graphdef import GraphDef
 from ..graph.unflatten import Builder
 from ..objects.cells import PLAIN_METADATA, SCALARS, Cell
+from ..objects.nodes import Kind, kind_of
 from ..objects.pytree import NodeInfo, Pytree, own_info
+from ..objects.statics import same_static
 from ..objects.variables import Variable, eager_sharding_hooks, make_variable, variable_around
-from ..objects.visit import iter_graph_nodes, iter_variables
+from ..objects.visit import children_of, iter_graph_nodes, iter_variables
 
 
 class SliceCell(Cell):
@@ -268,3 +270,54 @@ def place_new(block: Any) -> None:
         if cell.metadata["eager_sharding"] and cell.metadata.get("out_sharding"):
             for place in eager_sharding_hooks:
                 cell.raw = place(variable, cell.raw)
+
+
+def over_layers(function: Callable[[Path, Any], Any], model: Any, path: Path, value: Any) -> Any:
+    """``function(path, value)``, asked for each layer if the value stands in a stack; what it returns is stacked again.
+
+    Args:
+        model: where the path begins.
+        value: a part of a model, or the value of a variable.
+
+    Raises:
+        ArgumentError: what it returns for the layers differs in structure.
+        SharingError: it returns one variable for two layers.
+    """
+    if not has_layers(path):
+        return function(path, value)
+    axes, node = [], model
+    for key in path:
+        if layers_of(key) is not None:
+            axes.append(getattr(node, "axis", None))
+        node = dict(children_of(node)).get(key) if kind_of(node) in (Kind.GRAPH, Kind.PYTREE) else None
+    return _over(function, path, value, axes)
+
+
+def _over(function: Callable[[Path, Any], Any], path: Path, value: Any, axes: Sequence[str | None]) -> Any:
+    place = next((place for place, key in enumerate(path) if layers_of(key) is not None), None)
+    if place is None:
+        return function(path, value)
+    found, names = [], []
+    for index, layer in enumerate(layers_of(path[place]) or ()):
+        own = (*path[:place], layer, *path[place + 1 :])
+        found.append(_over(function, own, _one_layer(value, index, axes[0]), axes[1:]))
+        names.append(describe_path(own))
+    if kind_of(found[0]) is Kind.STATIC:
+        odd = next((number for number, each in enumerate(found) if not same_static(each, found[0])), None)
+        if odd is not None:
+            raise ArgumentError(
+                "layers of a stack were given different settings",
+                at=f"{names[0]} and {names[odd]}",
+                found=f"{found[0]!r:.60} and {found[odd]!r:.60}",
+                expected="one value for all layers of the stack",
+                do="work on a model with a list: plait.as_list(model)",
+            )
+        return found[0]
+    return stacked(found, axes[0], names.__getitem__)
+
+
+def _one_layer(value: Any, index: int, axis: str | None) -> Any:
+    kind = kind_of(value)
+    if kind is Kind.STATIC or value is None:
+        return value
+    return layer_of(value, index) if kind is Kind.ARRAY else layer_copy(value, index, axis)
