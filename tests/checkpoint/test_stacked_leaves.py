@@ -1,4 +1,4 @@
-"""Checkpoints of lists in models with stacks, and the reverse. (rule S11)"""
+"""Checkpoints of lists in models with stacks, and the reverse. (rule ST11)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stacks are read and written as the lists that other libraries have. (rule S13)"""
+"""Stacks are read and written as the lists that other libraries have. (rule ST13)"""
 
 from __future__ import annotations
 

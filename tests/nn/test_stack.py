@@ -1,4 +1,4 @@
-"""``Stack`` against the loop over the list, and as a list. (rules S1 to S10)"""
+"""``Stack`` against the loop over the list, and as a list. (rules ST1 to ST10)"""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ DRAWN = {"depth": st.integers(1, 7), "period": st.integers(1, 3), "options": OPT
 @settings(max_examples=3, deadline=None)
 @given(**DRAWN)
 def test_a_stack_is_the_loop_over_its_list(depth: int, period: int, options: Any, way: str) -> None:
-    """S5: outputs, gradients, dropout masks, statistics and counts, for any depth, period and remainder."""
+    """ST5: outputs, gradients, dropout masks, statistics and counts, for any depth, period and remainder."""
     check_equal_to_the_loop(depth, period, options, way)
 
 
@@ -79,7 +79,7 @@ def test_a_stack_is_the_loop_over_its_list(depth: int, period: int, options: Any
 @settings(max_examples=12, deadline=None)
 @given(**DRAWN)
 def test_more_stacks_are_the_loop_over_their_list(depth: int, period: int, options: Any, way: str) -> None:
-    """S5."""
+    """ST5."""
     check_equal_to_the_loop(depth, period, options, way)
 
 
@@ -125,7 +125,7 @@ def test_it_is_the_loop_under_every_transform(transform: str) -> None:
 @settings(max_examples=2, deadline=None)
 @given(depth=st.integers(1, 6), period=st.integers(1, 3), views=st.booleans())
 def test_sown_values_are_those_of_the_list(depth: int, period: int, views: bool) -> None:
-    """S8: by the loop of the stack, and by a Python loop over its views."""
+    """ST8: by the loop of the stack, and by a Python loop over its views."""
     looped, stacked = pair(depth, period)
 
     @plait.jit
@@ -166,7 +166,7 @@ def test_captured_gradients_go_back_into_a_stack() -> None:
 @settings(max_examples=2, deadline=None)
 @given(depth=st.integers(1, 7), period=st.integers(1, 3))
 def test_made_by_a_factory_it_has_the_keys_of_the_list(depth: int, period: int) -> None:
-    """S2: values, keys and counts, and the streams go on where the list leaves them."""
+    """ST2: values, keys and counts, and the streams go on where the list leaves them."""
     theirs, ours = plait.Rngs(3, dropout=4), plait.Rngs(3, dropout=4)
     looped = [KINDS[i % period](rngs=theirs) for i in range(depth)]
     makers = [lambda rngs, kind=kind: kind(rngs=rngs) for kind in KINDS[:period]]
@@ -177,7 +177,7 @@ def test_made_by_a_factory_it_has_the_keys_of_the_list(depth: int, period: int) 
 
 
 def test_arguments_and_outputs_of_each_layer() -> None:
-    """S7: caches go in and come out, of different shapes for different positions of the period."""
+    """ST7: caches go in and come out, of different shapes for different positions of the period."""
     blocks, lengths = blocks_of(7, 3), [2, 3, 5, 2, 3, 5, 2]
     caches = [jnp.full((length,), i, jnp.float32) for i, length in enumerate(lengths)]
 
@@ -222,7 +222,7 @@ def test_shared_streams_go_on_from_block_to_block() -> None:
 
 
 def test_views_read_and_write_the_stack() -> None:
-    """S3: by index, iteration and slice, by ``update``, ``select``, and what a jitted function writes."""
+    """ST3: by index, iteration and slice, by ``update``, ``select``, and what a jitted function writes."""
     _, model = pair(5, 2)
     stack = model.blocks
     assert [type(block) for block in stack] == [Block, Wider, Block, Wider, Block]
@@ -284,7 +284,7 @@ def test_a_layer_cannot_differ_from_the_others(change: Any, error: Any, match: s
 
 
 def test_paths_say_which_layers_they_stand_for() -> None:
-    """S4: filters are asked about the path of each layer, and have to give one answer."""
+    """ST4: filters are asked about the path of each layer, and have to give one answer."""
     _, model = pair(5, 2)
     paths = plait.to_flat_state(plait.state(model, plait.PathContains("kernel"))).paths
     groups = ["0:4:2", "1:4:2", "4:5"]
@@ -305,7 +305,7 @@ def test_paths_say_which_layers_they_stand_for() -> None:
 
 
 def test_training_writes_whole_arrays() -> None:
-    """S9: the optimizer updates the stacked arrays, and the compiled step reuses their buffers."""
+    """ST9: the optimizer updates the stacked arrays, and the compiled step reuses their buffers."""
     looped, stacked = pair(3)
     losses = []
     for model in (looped, stacked):
@@ -366,7 +366,7 @@ def test_it_is_traced_once_however_deep() -> None:
 @settings(max_examples=3, deadline=None)
 @given(depth=st.integers(2, 7), period=st.integers(1, 3))
 def test_lists_become_stacks_and_back_bit_for_bit(depth: int, period: int) -> None:
-    """S10."""
+    """ST10."""
     looped = Net(plait.List(blocks_of(depth, period)))
     stacked = plait.as_stack(looped, "blocks", period=min(period, depth))
     assert (type(stacked.blocks), type(looped.blocks)) == (plait.Stack, plait.List)

@@ -1,4 +1,4 @@
-"""The stacked axis has a name and a spec of its own; the recipes hold. (rule S12)"""
+"""The stacked axis has a name and a spec of its own; the recipes hold. (rule ST12)"""
 
 from __future__ import annotations
 

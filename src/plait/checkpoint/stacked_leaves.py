@@ -3,7 +3,7 @@
 A stack is stored as it is held: one array for all layers of a group, under the key that selects them from the list,
 ``blocks[0:24].kernel``. A list is stored layer by layer, ``blocks[3].kernel``. So every name says which layers its
 array holds, and a leaf that is not stored under its own name is put together from those that hold its layers.
-(rule S11)
+(rule ST11)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Values with one entry for each layer of a stack: its inputs and outputs beside what it carries. (rule S7)"""
+"""Values with one entry for each layer of a stack: its inputs and outputs beside what it carries. (rule ST7)"""
 
 from __future__ import annotations
 

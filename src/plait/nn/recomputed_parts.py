@@ -1,4 +1,4 @@
-"""Parts of a block that are recomputed in the backward pass, chosen by path. (rule S6)
+"""Parts of a block that are recomputed in the backward pass, chosen by path. (rule ST6)
 
 While the block runs, a chosen part is an object of a class below its own whose call is recomputed. The objects are the
 private ones of a trace, so that no one else sees it.

@@ -1,4 +1,4 @@
-"""Models with lists of blocks as models with stacks, and back. (rule S10)"""
+"""Models with lists of blocks as models with stacks, and back. (rule ST10)"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A scan over stacked layers, recomputed in the backward pass as asked.
 
 The layers are slices of the ports with an axis. With ``every=k`` the scan runs over chunks of ``k`` layers, and a chunk
-is what is recomputed, so that only the value between two chunks is kept. (rule S6)
+is what is recomputed, so that only the value between two chunks is kept. (rule ST6)
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ callable, a list or tuple (any of them), or one of the classes here. With severa
 matches. Filter objects compare by content, so they can be static values of a graph.
 
 A variable of a ``Stack`` holds many layers. A filter is asked about the path of each of them, ``blocks.3.kernel``, and
-has to give one answer for all. (rule S4)
+has to give one answer for all. (rule ST4)
 """
 
 from __future__ import annotations

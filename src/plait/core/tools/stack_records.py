@@ -1,7 +1,7 @@
 """What the layers of a stack sow: stacked while they run, and one value for each layer in what ``capture`` returns.
 
 A block that runs in the loop of a stack sows into the record of the stacked block, and scan stacks its values. A view
-has a record of its own, which the stack's record holds under ``layers``. (rule S8)
+has a record of its own, which the stack's record holds under ``layers``. (rule ST8)
 """
 
 from __future__ import annotations
