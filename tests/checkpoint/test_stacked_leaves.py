@@ -34,7 +34,7 @@ def whole(model: Any) -> dict[str, Any]:
     return {"model": model, "optimizer": plait.Optimizer(model, optax.sgd(1e-2, momentum=0.9), wrt=plait.Param)}
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(depth=st.integers(1, 5), period=st.integers(1, 2), back=st.booleans(), number=st.integers(0, 10**9))
 def test_a_checkpoint_opens_in_the_other_form(tmp_path: Path, depth: int, period: int, back: bool, number: int) -> None:
     """The model and its optimizer, keys and statistics among them, bit for bit."""

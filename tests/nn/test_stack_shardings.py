@@ -52,8 +52,11 @@ def test_names_have_one_entry_more_in_the_stack_than_in_a_layer(axis: Any, by: s
     assert kernel.out_sharding == (axis, "embed", "mlp")
 
 
-@pytest.mark.parametrize("by", ["factory", "list"])
-@pytest.mark.parametrize("shape", [{"fsdp": 2}, {"model": 2}, {"fsdp": 2, "model": 2}], ids=str)
+@pytest.mark.parametrize(
+    ("by", "shape"),
+    [("factory", {"fsdp": 2, "model": 2}), ("list", {"model": 2}), ("list", {"fsdp": 2})],
+    ids=["both by factory", "tensor by list", "fsdp by list"],
+)
 def test_the_recipes_hold(shape: dict[str, int], by: str) -> None:
     expected = made("layers", by)(X)
     mesh = jax.make_mesh(

@@ -1,7 +1,8 @@
 """Blocks of one structure as one block whose arrays have an axis of layers in front, and its layers as views.
 
 A view is a block of its own around variables whose cells are slices: they read from the stacked array and write into
-it. Values are all that a view can change, since the layers of a stack have their structure in common. (rules ST1 to ST3)
+it. Values are all that a view can change, since the layers of a stack have their structure in common.
+(rules ST1 to ST3)
 """
 
 from __future__ import annotations
