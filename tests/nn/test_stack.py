@@ -123,6 +123,7 @@ def test_it_is_exported_as_the_loop_is(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, looped(X), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_it_is_the_loop_under_every_transform(transform: str) -> None:
     looped, stacked = pair(5, 2, remat=True)
@@ -386,6 +387,7 @@ def test_lists_become_stacks_and_back_bit_for_bit(depth: int, period: int) -> No
     assert_same(again, looped)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "copied",
     [plait.clone, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), lambda m: plait.merge(*plait.split(m))],

@@ -52,6 +52,7 @@ def test_names_have_one_entry_more_in_the_stack_than_in_a_layer(axis: Any, by: s
     assert kernel.out_sharding == (axis, "embed", "mlp")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("by", "shape"),
     [("factory", {"fsdp": 2, "model": 2}), ("list", {"model": 2}), ("list", {"fsdp": 2})],
