@@ -164,7 +164,7 @@ def _next(count: jax.Array) -> jax.Array:
 
 
 # A count of NumPy stays concrete while JAX traces: a stack counts the draws of a block so.
-_CONCRETE = (np.ndarray, np.generic)
+_CONCRETE: Any = (np.ndarray, np.generic)
 
 
 def _after(count: Any) -> Any:
