@@ -163,12 +163,13 @@ def _next(count: jax.Array) -> jax.Array:
     return count + jnp.uint32(1)
 
 
-# A count of NumPy stays concrete while JAX traces: a stack counts the draws of a block so.
-_CONCRETE: Any = (np.ndarray, np.generic)
+def _is_concrete(count: Any) -> bool:
+    """Whether a count is of NumPy: it stays concrete while JAX traces, and a stack counts the draws of a block so."""
+    return isinstance(count, (np.ndarray, np.generic))
 
 
 def _after(count: Any) -> Any:
-    return count + np.uint32(1) if isinstance(count, _CONCRETE) else _next(count)
+    return count + np.uint32(1) if _is_concrete(count) else _next(count)
 
 
 class RngStream(_Samplers):
@@ -205,7 +206,7 @@ class RngStream(_Samplers):
             TraceContextError: the stream belongs to another trace.
         """
         key, value = self._current()
-        if isinstance(value, _CONCRETE):
+        if _is_concrete(value):
             self.count.set_value(_after(value))
             return jax.random.fold_in(key, value)
         key, value = _draw(key, value)
