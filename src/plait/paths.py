@@ -2,12 +2,18 @@
 
 A path is a tuple of keys (attribute names and indices) from a root. Keys sort by kind first, integers before strings,
 then by value; errors print a path the way a user would write the access: ``encoder.layers[3].kernel``.
+
+A key such as ``"0:24"`` or ``"1:24:6"`` stands for a range of layers whose arrays are stacked into one; it is written
+as the slice that selects them from the list of layers: ``blocks[0:24].kernel``.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
+import itertools
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from .errors import GraphError
@@ -58,6 +64,8 @@ def format_path(path: Path) -> str:
     for key in path:
         if isinstance(key, str) and key.isidentifier():
             text += f".{key}" if text else key
+        elif layers_of(key) is not None:
+            text += f"[{key}]"
         else:
             text += f"[{key!r}]"
     return text
@@ -88,6 +96,8 @@ _NAME = re.compile(r"\.?(\w+)")
 def _bracketed(text: str, place: int) -> tuple[Any, int]:
     """The key in brackets at a position, and the position after it."""
     end = text.find("]", place)
+    if text.startswith("[", place) and layers_of(text[place + 1 : end]) is not None:
+        return text[place + 1 : end], end + 1
     while text.startswith("[", place) and end >= 0:
         try:
             return ast.literal_eval(text[place + 1 : end]), end + 1
@@ -105,3 +115,38 @@ def _bracketed(text: str, place: int) -> tuple[Any, int]:
 def describe_path(path: Path) -> str:
     """Format a path for error messages, which also name the root."""
     return format_path(path) or "the root"
+
+
+def layers_key(layers: range) -> str:
+    """The key of these layers, stacked: ``range(1, 24, 6)`` becomes ``"1:24:6"``."""
+    return f"{layers.start}:{layers.stop}" + (f":{layers.step}" if layers.step != 1 else "")
+
+
+def layers_of(key: Any) -> range | None:
+    """The layers that a key stands for; ``None`` for any other key."""
+    return _layers_of(key) if type(key) is str and ":" in key else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _layers_of(key: str) -> range | None:
+    found = _LAYERS.fullmatch(key)
+    layers = range(*(int(bound) for bound in found.groups() if bound)) if found and found[3] != "0" else None
+    return layers if layers else None
+
+
+_LAYERS = re.compile(r"(\d+):(\d+)(?::(\d+))?")
+
+
+def iter_layer_paths(path: Path) -> Iterator[tuple[Path, tuple[int, ...]]]:
+    """Each layer that a path with keys of stacked layers stands for: its own path, and its place in the arrays."""
+    places = [place for place, key in enumerate(path) if layers_of(key) is not None]
+    for index in itertools.product(*(range(len(layers_of(path[place]) or ())) for place in places)):
+        layer = list(path)
+        for place, number in zip(places, index, strict=True):
+            layer[place] = (layers_of(path[place]) or range(0))[number]
+        yield tuple(layer), index
+
+
+def has_layers(path: Path) -> bool:
+    """Whether a path has a key of stacked layers."""
+    return any(type(key) is str and ":" in key and layers_of(key) is not None for key in path)

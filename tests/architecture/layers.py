@@ -24,8 +24,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "graph_state", "split", "merge", "update", "pop", "traversal", "update_context", "proxy_caller",
     ),
     "core/tools": (
-        "config", "views", "path_patterns", "method_observers", "layer_scopes", "capture", "nonfinite", "parts",
-        "surgery",
+        "config", "views", "path_patterns", "method_observers", "layer_scopes", "stacking", "stack_records",
+        "capture", "nonfinite", "parts",        "surgery",
     ),
     "core": (),
     "transforms/call": (
@@ -36,8 +36,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "transforms/jit": ("shardings", "compiled", "stored", "dispatch", "stages", "shapes", "function"),
     "transforms": (
         "axis_names", "selections", "autodiff", "output_gradients", "tangent_trees", "tangents", "jacobians",
-        "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "branches", "sharded", "remat",
-        "rng_splits", "lax_map",
+        "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "layer_scan", "branches", "sharded",
+        "remat",        "rng_splits", "lax_map",
     ),
     "partitioning": (
         "axis_rules", "mesh", "specs", "shardings", "creation", "activations", "recipes", "rule_checks",
@@ -51,11 +51,12 @@ FILES: dict[str, tuple[str, ...]] = {
     "nn": (
         "masks", "promotion", "checks", "initializers", "activations",
         "prelu", "linear", "conv", "embedding", "norm", "reparametrisation", "dropout", "rotary", "dot_product",
-        "kv_cache", "attention", "cells", "recurrent", "pooling", "lora", "sequential",
+        "kv_cache", "attention", "cells", "recurrent", "pooling", "lora", "sequential", "per_layer",
+        "recomputed_parts", "stack", "stack_conversion",
     ),
     "checkpoint": (
-        "layout", "keep", "leaf_descriptions", "reading", "together", "positions", "orbax", "stored", "plain",
-        "checkpoints", "safetensors", "orbax_trees",
+        "layout", "keep", "leaf_descriptions", "reading", "stacked_leaves", "together", "positions", "orbax", "stored",
+        "plain", "checkpoints", "safetensors", "orbax_trees",
     ),
     "bridge/variables": ("collection_types", "nnx_meta", "boxed_variables", "collections"),
     "bridge/wrappers": (

@@ -248,4 +248,4 @@ LAYERS = [
 ]
 
 # Public classes of nn that are no layers.
-NO_LAYERS = {"RNNCellBase"}  # the base of cells
+NO_LAYERS = {"RNNCellBase", "PerLayer", "Stack"}  # the base of cells, and a list of the user's blocks

@@ -30,6 +30,7 @@ from .leaf_descriptions import (
 )
 from .positions import encoded, read_positions, separated, write_positions
 from .reading import read_values
+from .stacked_leaves import left_over, shape_of_stored, sources
 from .together import on_first, wait_for_all
 
 
@@ -214,18 +215,29 @@ def read_into(source: Path, node: Any, *, partial: bool, cast: bool, is_whole: b
     node, iterators = separated(node)
     values, state_of = named_leaves(node)
     stored_as = stored_names(node, values, manifest.leaves)
+    layers = sources((name for name in values if name not in stored_as), manifest.leaves)
     leaves = {name: manifest.leaves[stored] for name, stored in stored_as.items()}
+    leaves |= {name: source.description(manifest.leaves) for name, source in layers.items()}
     if not partial:
-        used = set(stored_as.values())
+        used = {*stored_as.values(), *(stored for source in layers.values() for stored, _ in source.layers)}
         leaves |= {name: leaf for name, leaf in manifest.leaves.items() if name not in used}
+        leaves |= left_over(layers.values(), manifest.leaves)
     own = {name: describe(value, name) for name, value in values.items()}
     check_same_leaves(leaves, own, at=str(source), cast=cast)  # before any array is read
     if not is_whole:
         check_whole_once(source)
     positions = read_positions(source, iterators, partial=partial)
-    likes = {stored_as[name]: value for name, value in values.items()}
-    found = read_values(source, {stored_as[name]: leaf for name, leaf in leaves.items()}, likes)
-    restored = {name: found[stored_as[name]] for name in leaves}
+    likes = {
+        stored: shape_of_stored(values[name], source, stored, manifest.leaves[stored])
+        for name, source in layers.items()
+        for stored in dict(source.layers)
+    }
+    likes |= {stored: values[name] for name, stored in stored_as.items()}
+    found = read_values(source, {stored: manifest.leaves[stored] for stored in likes}, likes)
+    restored = {
+        name: layers[name].put_together(found, values[name]) if name in layers else found[stored_as[name]]
+        for name in leaves
+    }
     update(node, state_of(restored))
     for name, position in positions.items():
         iterators[name].set_state(position)

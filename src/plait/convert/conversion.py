@@ -20,7 +20,10 @@ from ..core.functional.split import variables
 from ..core.functional.update import update as update_graph
 from ..core.objects.rngs import RngCount, RngKey, Rngs, RngState
 from ..core.objects.state import State, from_flat_state, to_flat_state
+from ..core.objects.visit import iter_graph_nodes
+from ..core.tools.stack_records import at_stacked_paths
 from ..errors import ConversionError
+from ..nn.stack_conversion import as_list, has_stacks
 from ..paths import Path, describe_path
 from ..typing import DTypeLike
 from . import (
@@ -114,7 +117,9 @@ def convert_checkpoint(
         arrays = with_collections(arrays)
     rename = NameMap(names)
     found, dropped = _renamed(arrays, rename)
-    looked_for, ignored = counterparts(layout, model, found.keys() | {name.removesuffix(_BOXED) for name in found})
+    # A stack is read as the list that other libraries have.
+    listed = as_list(model) if has_stacks(model) else model
+    looked_for, ignored = counterparts(layout, listed, found.keys() | {name.removesuffix(_BOXED) for name in found})
     if layout == "linen":
         _take_out_of_boxes(found, looked_for)
     matching = Matching(arrays, found, None if dtype is None else jnp.dtype(dtype))
@@ -132,11 +137,24 @@ def convert_checkpoint(
     )
     if report.mismatched or (strict and not report.is_complete):
         raise _error(report)
-    state = from_flat_state(matching.leaves)
+    leaves = matching.leaves if listed is model else _stacked(matching.leaves, model)
+    state = from_flat_state(leaves)
     if update:
-        streams = _streams(model, matching.leaves, rngs, strict=strict)
-        update_graph(model, from_flat_state({**matching.leaves, **streams}))
+        streams = _streams(model, leaves, rngs, strict=strict)
+        update_graph(model, from_flat_state({**leaves, **streams}))
     return Conversion(state, report)
+
+
+def _stacked(leaves: Mapping[Path, Any], model: Any) -> dict[Path, Any]:
+    """The leaves of a model with lists, at the paths of the same model with stacks."""
+    own = dict(to_flat_state(variables(model)))
+    found = {}
+    for path, leaf in at_stacked_paths(leaves, [path for path, _ in iter_graph_nodes(model)]).items():
+        if path in own and path not in leaves:
+            value, sharding = leaf.get_raw_value(), getattr(own[path].get_raw_value(), "sharding", None)
+            leaf = own[path].copy(value if sharding is None else jax.device_put(value, sharding))
+        found[path] = leaf
+    return found
 
 
 def _streams(model: Any, leaves: Mapping[Path, Any], rngs: Rngs | None, *, strict: bool) -> dict[Path, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError
+from ..nn.stack_conversion import as_list, has_stacks
 from ..paths import Path, describe_path
 from ..words import describe_type
 from . import torch_layouts as torch_layouts  # registers its layouts
@@ -32,7 +33,8 @@ def to_torch(model: Any, *, names: Names = None) -> dict[str, np.ndarray]:
     Raises:
         ArgumentError: two variables get the same name, or one does not hold an array with values.
         ArgumentTypeError: ``model`` is a state or a variable.
-        DoesNotFit: a variable has extra axes, as in a stack made by ``vmap``; a ``ValueError``.
+        DoesNotFit: a variable has extra axes, as in modules stacked by ``vmap``; a ``ValueError``. A ``Stack`` is
+            written layer by layer, as a list is.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -40,6 +42,7 @@ def to_torch(model: Any, *, names: Names = None) -> dict[str, np.ndarray]:
         {'fc.weight': (3, 2), 'fc.bias': (3,)}
     """
     check_model(model, "to_torch")
+    model = as_list(model) if has_stacks(model) else model
     rename = NameMap(names)
     found: dict[str, np.ndarray] = {}
     there, _ = counterparts("torch", model)

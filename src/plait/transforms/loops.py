@@ -118,10 +118,7 @@ def scan_ports(
     scanned = {port: axis for port, axis in enumerate(call.ports) if isinstance(axis, int)}
     stacked = {port: _moved(list(inputs[port]), axis, 0) for port, axis in scanned.items()}
     carry = call.ports.index(Carry) if Carry in call.ports else None
-    shared = {port: list(values) for port, values in enumerate(inputs) if port not in scanned and port != carry}
-    leaves, treedef = jax.tree_util.tree_flatten(shared)
-    arrays = [leaf for leaf in leaves if isinstance(leaf, _ARRAYS)]
-    constants = tuple(None if isinstance(leaf, _ARRAYS) else (type(leaf), leaf) for leaf in leaves)
+    treedef, arrays, constants = shared_ports(inputs, [*scanned, carry])
     iteration = call.kept(("scan", treedef, constants), lambda body: _Iteration(body, treedef, constants))
     initial = [] if carry is None else list(inputs[carry])
     # Left to the arrays where there are any, the length may be symbolic.
@@ -134,6 +131,23 @@ def scan_ports(
     if carry is not None:
         outputs[carry] = last
     return outputs, outcome
+
+
+def shared_ports(
+    inputs: Sequence[Sequence[Any]], others: Sequence[int | None]
+) -> tuple[Any, list[Any], tuple[Any, ...]]:
+    """What all iterations share, taken apart: the treedef of its ports, its arrays, and its other leaves.
+
+    Args:
+        others: the ports that are carried or scanned.
+
+    Returns:
+        The last are ``(type, leaf)``, with ``None`` in the place of an array.
+    """
+    shared = {port: list(values) for port, values in enumerate(inputs) if port not in others}
+    leaves, treedef = jax.tree_util.tree_flatten(shared)
+    arrays = [leaf for leaf in leaves if isinstance(leaf, _ARRAYS)]
+    return treedef, arrays, tuple(None if isinstance(leaf, _ARRAYS) else (type(leaf), leaf) for leaf in leaves)
 
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)

@@ -115,6 +115,8 @@ def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
         for key in sorted_keys(mapping) if List in type(owner).__mro__ else mapping:
             value = mapping[key]
             current = children.get(key, _ABSENT)
+            if current is _ABSENT and type(key) is int and getattr(owner, "_has_layers", False):
+                current = owner[key]
             kind = known.get(type(current)) or kind_of(current)
             if kind is _VARIABLE:
                 cell = cell_of(current)

@@ -3,6 +3,9 @@
 A filter literal is turned into a predicate ``(path, value) -> bool``: a type, a tag, ``...``, a bool, ``None``, a
 callable, a list or tuple (any of them), or one of the classes here. With several filters a leaf goes to the first that
 matches. Filter objects compare by content, so they can be static values of a graph.
+
+A variable of a ``Stack`` holds many layers. A filter is asked about the path of each of them, ``blocks.3.kernel``, and
+has to give one answer for all. (rule ST4)
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from ...errors import FilterError, FilterTypeError
-from ...paths import Path
+from ...paths import Path, describe_path, has_layers, iter_layer_paths
 from ...typing import FilterLiteral
 
 Predicate = Callable[[Path, Any], bool]
@@ -44,8 +47,10 @@ def to_predicate(filter: FilterLiteral, /) -> Predicate:
         return OfType(filter)
     if isinstance(filter, (list, tuple)):
         return Any_(*filter)
-    if callable(filter):
+    if isinstance(filter, _BY_PATH) or getattr(filter, "asks_of_layers", False):
         return cast("Predicate", filter)
+    if callable(filter):
+        return OfLayers(cast("Predicate", filter))
     raise FilterTypeError(
         "this object cannot be used as a filter",
         found=f"{filter!r} of type {type(filter).__name__}",
@@ -146,6 +151,9 @@ class PathContains:
     exact: bool = True
 
     def __call__(self, path: Path, value: Any) -> bool:
+        return asked(self._matches, path, value, self) if has_layers(path) else self._matches(path, value)
+
+    def _matches(self, path: Path, value: Any) -> bool:
         if self.exact:
             return self.key in path
         return any(str(self.key) in str(part) for part in path)
@@ -169,6 +177,9 @@ class PathIn:
         object.__setattr__(self, "paths", frozenset(tuple(path) for path in paths))
 
     def __call__(self, path: Path, value: Any) -> bool:
+        return self._matches(path, value) or (has_layers(path) and asked(self._matches, path, value, self))
+
+    def _matches(self, path: Path, value: Any) -> bool:
         return path in self.paths
 
     def __repr__(self) -> str:
@@ -184,6 +195,12 @@ class _Combination:
     def __init__(self, *filters: FilterLiteral) -> None:
         object.__setattr__(self, "predicates", tuple(map(to_predicate, filters)))
 
+    def __call__(self, path: Path, value: Any) -> bool:
+        return asked(self._matches, path, value, self) if has_layers(path) else self._matches(path, value)
+
+    def _matches(self, path: Path, value: Any) -> bool:
+        raise NotImplementedError
+
     def __repr__(self) -> str:
         return f"{type(self).__name__.rstrip('_')}({', '.join(map(repr, self.predicates))})"
 
@@ -196,7 +213,7 @@ class Any_(_Combination):
         True
     """
 
-    def __call__(self, path: Path, value: Any) -> bool:
+    def _matches(self, path: Path, value: Any) -> bool:
         return any(predicate(path, value) for predicate in self.predicates)
 
 
@@ -208,7 +225,7 @@ class All(_Combination):
         True
     """
 
-    def __call__(self, path: Path, value: Any) -> bool:
+    def _matches(self, path: Path, value: Any) -> bool:
         return all(predicate(path, value) for predicate in self.predicates)
 
 
@@ -223,10 +240,51 @@ class Not(_Combination):
     def __init__(self, filter: FilterLiteral, /) -> None:
         super().__init__(filter)
 
-    def __call__(self, path: Path, value: Any) -> bool:
+    def _matches(self, path: Path, value: Any) -> bool:
         return not self.predicates[0](path, value)
 
 
+@dataclasses.dataclass(frozen=True)
+class OfLayers:
+    """A user's predicate, asked about the path of each layer of a stack.
+
+    Attributes:
+        predicate: ``(path, value) -> bool``.
+    """
+
+    predicate: Predicate
+
+    def __call__(self, path: Path, value: Any) -> bool:
+        return asked(self.predicate, path, value, self.predicate) if has_layers(path) else self.predicate(path, value)
+
+    def __repr__(self) -> str:
+        return repr(self.predicate)
+
+
+def asked(predicate: Predicate, path: Path, value: Any, filter: Any) -> bool:
+    """What a predicate says of a variable of stacked layers: the same for each of them.
+
+    Args:
+        filter: what to call it.
+
+    Raises:
+        FilterError: it says different things; names one layer of each kind.
+    """
+    answers: dict[bool, Path] = {}
+    for layer, _ in iter_layer_paths(path):
+        answers.setdefault(bool(predicate(layer, value)), layer)
+    if len(answers) == 1:
+        return next(iter(answers))
+    raise FilterError(
+        "a filter tells layers of a stack from each other, and their arrays are stored as one",
+        at=describe_path(path),
+        found=f"{filter!r:.80} matches {describe_path(answers[True])}, and not {describe_path(answers[False])}",
+        expected="one answer for all layers of the stack",
+        do="select within one layer, model.blocks[3]; or work on a model with a list: plait.as_list(model)",
+    )
+
+
+_BY_PATH = (Everything, Nothing, OfType, WithTag, PathContains, PathIn, _Combination, OfLayers)
 Any_.__name__ = "Any"  # pickle finds the class by its __qualname__
 
 

@@ -163,6 +163,15 @@ def _next(count: jax.Array) -> jax.Array:
     return count + jnp.uint32(1)
 
 
+def _is_concrete(count: Any) -> bool:
+    """Whether a count is of NumPy: it stays concrete while JAX traces, and a stack counts the draws of a block so."""
+    return isinstance(count, (np.ndarray, np.generic))
+
+
+def _after(count: Any) -> Any:
+    return count + np.uint32(1) if _is_concrete(count) else _next(count)
+
+
 class RngStream(_Samplers):
     """One stream of random keys.
 
@@ -197,6 +206,9 @@ class RngStream(_Samplers):
             TraceContextError: the stream belongs to another trace.
         """
         key, value = self._current()
+        if _is_concrete(value):
+            self.count.set_value(_after(value))
+            return jax.random.fold_in(key, value)
         key, value = _draw(key, value)
         self.count.set_value(value)
         return key
@@ -245,7 +257,7 @@ class RngStream(_Samplers):
 
 def skip_key(stream: RngStream) -> None:
     """Advance the counter of a stream as a draw does, without deriving the key; errors are those of a draw."""
-    stream.count.set_value(_next(stream._current()[1]))
+    stream.count.set_value(_after(stream._current()[1]))
 
 
 def _warn_fork_split() -> None:

@@ -114,6 +114,13 @@ def make_variable(cls: type[Any], raw: Any, metadata: dict[str, Any], trace: Any
     return variable
 
 
+def variable_around(cls: type[Any], cell: Cell) -> Any:
+    """A variable around this very cell."""
+    variable = _new(cls)
+    _set_cell(variable, cell)
+    return variable
+
+
 def make_variables(kinds: Iterable[type[Any]], raws: Iterable[Any], metadata: Iterable[dict[str, Any]]) -> list[Any]:
     """What ``make_variable`` makes in the current trace, for many at once; each gets metadata of its own."""
     trace, plain = trace_state.value, PLAIN_METADATA

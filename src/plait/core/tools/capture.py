@@ -29,6 +29,7 @@ from ..objects.variables import Variable
 from ..objects.visit import iter_graph_nodes
 from .method_observers import observed_methods
 from .path_patterns import PathPattern
+from .stack_records import at_stacked_paths, sown_values
 
 
 def capture(
@@ -180,7 +181,7 @@ def _preset_values(init: Any, modules: list[tuple[Path, Module]]) -> dict[Path, 
     flat = init if isinstance(init, FlatState) else to_flat_state(State({}) if init is None else init)
     paths = {path for path, _ in modules}
     preset: dict[Path, dict[str, Variable[Any]]] = {}
-    for path, leaf in flat:
+    for path, leaf in at_stacked_paths(dict(flat), [*paths]).items():
         if path[:-1] not in paths:
             raise GraphError(
                 "init has a value for a place that is no module",
@@ -200,7 +201,7 @@ def _gathered(root: Any, modules: list[tuple[Path, Module]]) -> Iterable[tuple[P
     for path, module in (*iter_graph_nodes(root), *modules):
         if isinstance(module, Module) and RECORD in module.__dict__:
             found.setdefault(id(module), (path, module.__dict__[RECORD]))
-    return [((*path, name), each) for path, record in found.values() for name, each in record["values"].items()]
+    return [entry for path, record in found.values() for entry in sown_values(path, record)]
 
 
 # Recording the outputs of methods -------------------------------------------------------------------------------------

@@ -10,10 +10,11 @@ import dataclasses
 import fnmatch
 import functools
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 from ...errors import ArgumentError
-from ...paths import Path
+from ...paths import Path, has_layers
+from ..objects.filters import asked
 
 _PART = r"\.?([^.\[\]]+)|\[([^\[\]]+)\]"
 _WHOLE = re.compile(rf"(?:{_PART})*")
@@ -33,6 +34,7 @@ class PathPattern:
     """
 
     text: str
+    asks_of_layers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not _WHOLE.fullmatch(self.text) or self.text.startswith("."):
@@ -44,6 +46,9 @@ class PathPattern:
             )
 
     def __call__(self, path: Path, value: Any) -> bool:
+        return asked(self._matches, path, value, self) if has_layers(path) else self._matches(path, value)
+
+    def _matches(self, path: Path, value: Any) -> bool:
         return _matches(_parts(self.text), path)
 
     def __repr__(self) -> str:

@@ -30,6 +30,7 @@ from ..objects.variables import Variable
 from ..objects.visit import children_of, iter_variables, visit
 from .parts import Part, parts_of
 from .path_patterns import PathPattern
+from .stacking import over_layers
 
 
 def trainable(path: Path, value: Any) -> bool:
@@ -121,7 +122,8 @@ class Selection:
     def replace(self, function: Callable[[Path, Any], Any], /) -> Selection:
         """Put another object in the place of each part; the way to wrap, exchange or remove.
 
-        A part that is held in several places is given once, and its replacement goes to all of them.
+        A part that is held in several places is given once, and its replacement goes to all of them. A part of the
+        blocks of a ``Stack`` is given once for each layer, as a copy, and the replacements are stacked.
 
         Args:
             function: ``(path, part) -> replacement``. All are computed before the first is put in its place.
@@ -148,7 +150,7 @@ class Selection:
                     expected="parts below the root",
                     do="assign your own variable, or add a path pattern such as '*.**' to the selection",
                 )
-        new = [function(part.paths[0], part.value) for part in self._parts]
+        new = [over_layers(function, self._model, part.paths[0], part.value) for part in self._parts]
         return Selection(self._model, [part.put(value) for part, value in zip(self._parts, new, strict=True)])
 
     def set(self, value: Any, /) -> Selection:
@@ -189,7 +191,7 @@ class Selection:
                 )
 
         old = [part.get_value() if isinstance(part, Variable) else part for _, part in self]
-        new = [function(path, value) for path, value in zip(self.paths, old, strict=True)]
+        new = [over_layers(function, self._model, path, value) for path, value in zip(self.paths, old, strict=True)]
         pairs = [*zip(self._parts, new, strict=True)]
         # What may be refused comes first; a variable stays where it is.
         parts = [part if isinstance(part.value, Variable) else part.put(value) for part, value in pairs]

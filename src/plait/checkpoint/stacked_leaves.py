@@ -1,0 +1,118 @@
+"""Checkpoints of a list in a model with a stack, and the reverse: which stored arrays make up each leaf of the objects.
+
+A stack is stored as it is held: one array for all layers of a group, under the key that selects them from the list,
+``blocks[0:24].kernel``. A list is stored layer by layer, ``blocks[3].kernel``. So every name says which layers its
+array holds, and a leaf that is not stored under its own name is put together from those that hold its layers.
+(rule ST11)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ..errors import GraphError
+from ..paths import format_path, has_layers, iter_layer_paths, parse_path
+from .leaf_descriptions import Description
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where the layers of one leaf are stored.
+
+    Attributes:
+        layers: (stored name, place in that array) of each layer of the leaf, in the order of its own array.
+        shape: of the leaf's axes that count layers; ``()`` for a leaf of one layer.
+    """
+
+    layers: tuple[tuple[str, tuple[int, ...]], ...]
+    shape: tuple[int, ...]
+
+    def description(self, stored: Mapping[str, Description]) -> Description:
+        """What is stored, as a description of the leaf; that of the first part which does not fit the others."""
+        parts = [_without_layers(stored[name], len(place)) for name, place in self.layers]
+        odd = next((part for part in parts if part != parts[0]), parts[0])
+        return {**odd, "shape": [*self.shape, *odd["shape"]]} if "shape" in odd else odd
+
+    def put_together(self, arrays: Mapping[str, Any], like: Any) -> Any:
+        """The value of the leaf, in its stored form, with the sharding of the value that it replaces."""
+        parts = [arrays[name][place] if place else arrays[name] for name, place in self.layers]
+        if not self.shape:
+            return parts[0]
+        stack = np.stack if all(isinstance(part, np.ndarray) for part in parts) else jnp.stack
+        array = stack(parts)
+        array = array.reshape(*self.shape, *array.shape[1:])
+        sharding = getattr(like, "sharding", None)
+        is_laid_out = isinstance(sharding, NamedSharding) and array.shape == like.shape  # not so for data of keys
+        return jax.device_put(array, sharding) if is_laid_out else array
+
+
+def _without_layers(description: Description, axes: int) -> dict[str, Any]:
+    found = dict(description)
+    if axes:
+        found["shape"] = list(found["shape"][axes:])
+    return found
+
+
+def sources(own: Iterable[str], stored: Mapping[str, Description]) -> dict[str, Source]:
+    """The source of each of these leaves of a graph whose layers are all stored, under other names than their own."""
+    missing = [name for name in own if name not in stored]
+    places: dict[Any, tuple[str, tuple[int, ...]]] = {}
+    if missing:
+        for name in stored:
+            for layer, place in _layers(name):
+                places[layer] = (name, place)
+    found = {}
+    for name in missing:
+        layers = _layers(name)
+        if all(layer in places for layer, _ in layers):
+            shape = tuple(size + 1 for size in layers[-1][1])
+            found[name] = Source(tuple(places[layer] for layer, _ in layers), shape)
+    return found
+
+
+def left_over(found: Iterable[Source], stored: Mapping[str, Description]) -> dict[str, Description]:
+    """The layers that no leaf takes from stored arrays of which others are taken, by their own names."""
+    taken: dict[str, set[Any]] = {}
+    for source in found:
+        for name, place in source.layers:
+            taken.setdefault(name, set()).add(place)
+    return {
+        format_path(layer): _without_layers(stored[name], len(place))
+        for name, places in taken.items()
+        for layer, place in _layers(name)
+        if place not in places
+    }
+
+
+def _layers(name: str) -> list[tuple[Any, tuple[int, ...]]]:
+    """The path of each layer that a name stands for, and its place in the array."""
+    try:
+        path = parse_path(name)
+    except GraphError:  # a key that is not a literal, such as an enum member
+        return [(name, ())]
+    return [*iter_layer_paths(path)] if has_layers(path) else [(path, ())]
+
+
+def shape_of_stored(like: Any, source: Source, name: str, stored: Description) -> Any:
+    """What a stored array is read as: its own shape, on the devices on which the leaf is, and of its dtype.
+
+    Args:
+        like: the value of the leaf.
+    """
+    if not hasattr(like, "shape"):
+        return like
+    axes = len(next(place for each, place in source.layers if each == name))
+    if isinstance(like, (np.ndarray, np.generic)):
+        return np.broadcast_to(np.zeros((), like.dtype), stored["shape"])
+    sharding = getattr(like, "sharding", None)
+    if isinstance(sharding, NamedSharding):
+        own = (*sharding.spec, *[None] * (len(like.shape) - len(sharding.spec)))
+        sharding = NamedSharding(sharding.mesh, PartitionSpec(*[None] * axes, *own[len(source.shape) :]))
+    return jax.ShapeDtypeStruct(tuple(stored["shape"]), like.dtype, sharding=sharding)

@@ -1,0 +1,324 @@
+"""Blocks of one structure as one block whose arrays have an axis of layers in front, and its layers as views.
+
+A view is a block of its own around variables whose cells are slices: they read from the stacked array and write into
+it. Values are all that a view can change, since the layers of a stack have their structure in common.
+(rules ST1 to ST3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ..._compat import is_mutable_array
+from ...errors import ArgumentError, GraphError, ShapeError, SharingError
+from ...paths import Path, describe_path, has_layers, layers_of
+from ...words import describe_type
+from ..functional.merge import clone
+from ..graph.axes import PARTITION_NAME, drop_axis, has_axis_metadata, put_axis
+from ..graph.diff import diff
+from ..graph.flatten import Walk, path_of
+from ..graph.graphdef import GraphDef
+from ..graph.unflatten import Builder
+from ..objects.cells import PLAIN_METADATA, SCALARS, Cell
+from ..objects.nodes import Kind, kind_of
+from ..objects.pytree import NodeInfo, Pytree, own_info
+from ..objects.statics import same_static
+from ..objects.variables import Variable, eager_sharding_hooks, make_variable, variable_around
+from ..objects.visit import children_of, iter_graph_nodes, iter_variables
+
+
+class SliceCell(Cell):
+    """The cell of a variable of a view: one layer of the cell of the stacked variable.
+
+    Attributes:
+        whole: the cell of the stacked variable.
+        index: which layer.
+    """
+
+    __slots__ = ("_metadata", "index", "whole")
+
+    def __init__(self, whole: Cell, index: int, metadata: dict[str, Any]) -> None:
+        self.version = 0
+        self.whole, self.index, self._metadata = whole, index, metadata
+
+    @property
+    def raw(self) -> Any:
+        return jax.tree.map(lambda array: layer_of(array, self.index), self.whole.raw)
+
+    @raw.setter
+    def raw(self, value: Any) -> None:
+        raw = self.whole.raw
+        arrays, treedef = jax.tree.flatten(raw)
+        parts, own = jax.tree.flatten(value)
+        if own != treedef:
+            raise _other_value(value, raw)
+        new = [_with_layer(array, self.index, part) for array, part in zip(arrays, parts, strict=True)]
+        self.whole.raw = jax.tree.unflatten(treedef, new)
+
+    @property
+    def trace(self) -> Any:
+        return self.whole.trace
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return self._metadata
+
+    @metadata.setter
+    def metadata(self, metadata: Any) -> None:
+        raise _all_alike("other metadata of a variable", "model.blocks.set_metadata, or plait.select(model, ...)")
+
+
+def layer_of(array: Any, index: int) -> Any:
+    """One layer of a stacked array, or of the shape of one."""
+    if isinstance(array, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(array.shape[1:], array.dtype, sharding=_inner(array.sharding))
+    return array[index]
+
+
+def _inner(sharding: Any) -> Any:
+    """The sharding of one layer, from that of the stacked array."""
+    if not isinstance(sharding, NamedSharding):
+        return sharding
+    return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
+
+
+def _with_layer(array: Any, index: int, part: Any) -> Any:
+    if isinstance(array, jax.ShapeDtypeStruct):
+        raise _all_alike("a value for one layer of a shape without values", "give the whole model values first")
+    is_number = isinstance(part, SCALARS) or getattr(part, "weak_type", False)
+    if np.shape(part) != array.shape[1:] or (not is_number and getattr(part, "dtype", None) != array.dtype):
+        raise ShapeError(
+            "one layer of a stack was given a value of another shape or dtype",
+            found=f"{getattr(part, 'dtype', type(part).__name__)}{np.shape(part)}",
+            expected=f"{array.dtype}{array.shape[1:]}, since the layers of a stack are stored as one array",
+            do="cast it, or work on a model with a list: plait.as_list(model)",
+        )
+    if isinstance(array, np.ndarray):
+        array = array.copy()
+        array[index] = part
+        return array
+    return array.at[index].set(part)
+
+
+def _other_value(value: Any, whole: Any) -> ShapeError:
+    return ShapeError(
+        "one layer of a stack was given a value of another kind",
+        found=describe_type(value),
+        expected=f"a value like those of the other layers: {describe_type(whole)}",
+        do="work on a model with a list: plait.as_list(model)",
+    )
+
+
+def _all_alike(found: str, do: str) -> GraphError:
+    return GraphError(
+        "one layer of a stack cannot differ from the others in structure",
+        found=f"{found} of one layer",
+        expected="new values only",
+        do=f"change all layers: {do}; or work on a model with a list: plait.as_list(model)",
+    )
+
+
+class ViewInfo(NodeInfo):
+    """The info of a node of a view, whose structure is that of all layers."""
+
+    __slots__ = ()
+
+    @property
+    def version(self) -> int:
+        return 1
+
+    @version.setter
+    def version(self, version: int) -> None:
+        raise _all_alike("another attribute", "model.eval(), plait.view(model, ...), plait.select(model, ...)")
+
+
+def layer_view(stacked: Any, index: int, axis: str | None) -> Any:
+    """A view of one layer of a stacked block.
+
+    Args:
+        axis: the name of the stacked axis.
+    """
+    walk = Walk()
+    graphdef = walk.add(stacked)
+
+    def slices(definitions: Sequence[Any], leaves: Sequence[Any]) -> Sequence[Any]:
+        return [_slice(variable, index, axis) for variable in leaves]
+
+    leaves = [leaf if isinstance(leaf, Variable) else layer_of(leaf, index) for leaf in walk.leaves]
+    view = Builder(make_variables=slices).build(graphdef, leaves)
+    for _, node in iter_graph_nodes(view):
+        if isinstance(node, Pytree):
+            info, marks = ViewInfo(), own_info(node).marks
+            info.trace, info.marks = node._info.trace, marks
+            object.__setattr__(node, "_info", info)
+    return view
+
+
+def _slice(variable: Variable[Any], index: int, axis: str | None) -> Variable[Any]:
+    cell = variable._cell
+    metadata = cell.metadata
+    names = {PARTITION_NAME: axis}
+    if metadata is not PLAIN_METADATA and has_axis_metadata(variable, names):
+        inner = make_variable(type(variable), cell.raw, dict(metadata), cell.trace)
+        drop_axis(inner, 0, names)
+        metadata = inner._cell.metadata
+    return variable_around(type(variable), SliceCell(cell, index, metadata))
+
+
+def layer_copy(stacked: Any, index: int, axis: str | None) -> Any:
+    """One layer of a stacked block as a block of its own."""
+    return clone(layer_view(stacked, index, axis))
+
+
+def stacked(blocks: Sequence[Any], axis: str | None, names: Callable[[int], str] = "blocks[{}]".format) -> Any:
+    """One block around the arrays of all of these, stacked along a new first axis.
+
+    Args:
+        axis: the name of the axis.
+        names: what a user calls a block, by its number.
+
+    Raises:
+        ArgumentError: the blocks differ; names the path.
+        SharingError: two of them share a variable.
+    """
+    walks = [Walk() for _ in blocks]
+    graphdefs = [walk.add(block) for walk, block in zip(walks, blocks, strict=True)]
+    owners: dict[int, str] = {}
+    for number, walk in enumerate(walks):
+        check_equal(graphdefs[0], graphdefs[number], names(0), names(number))
+        for leaf, link in zip(walk.leaves, walk.links, strict=True):
+            at = f"{names(number)}.{describe_path(path_of(link))}"
+            if isinstance(leaf, Variable) and owners.setdefault(id(leaf), at) != at:
+                raise SharingError(
+                    "blocks of a stack cannot share variables",
+                    at=f"{owners[id(leaf)]} and {at} (the same {type(leaf).__name__})",
+                    found="one variable in two blocks",
+                    expected="variables of its own for each block",
+                    do="give the shared layer to the blocks as an argument of their call",
+                )
+    leaves = []
+    for position, (first, link) in enumerate(zip(walks[0].leaves, walks[0].links, strict=True)):
+        parts = [walk.leaves[position] for walk in walks]
+        values = [part._cell.raw if isinstance(part, Variable) else part for part in parts]
+        at = describe_path(path_of(link))
+        array = _stack_trees(values, lambda number, at=at: f"{names(number)}.{at}")
+        leaves.append(first.copy(array) if isinstance(first, Variable) else array)
+    block = Builder().build(graphdefs[0], leaves)
+    named = {PARTITION_NAME: axis}
+    for _, variable in iter_variables(block):
+        if has_axis_metadata(variable, named):
+            put_axis(variable, 0, named)
+    place_new(block)
+    return block
+
+
+def check_equal(first: GraphDef, other: GraphDef, name: str, other_name: str) -> None:
+    """Refuse blocks of different structure.
+
+    Raises:
+        ArgumentError: names the first differences.
+    """
+    if first != other:
+        raise ArgumentError(
+            "the blocks of a stack differ",
+            at=f"{name} and {other_name}",
+            found=str(diff(first, other)).replace("\n", "; ")[:400] or "another structure",
+            expected="blocks of one class with equal static attributes, or equal ones at a distance of period=...",
+            do="make them equal, pass period=..., or keep the list",
+        )
+
+
+def _stack_trees(values: list[Any], at: Callable[[int], str]) -> Any:
+    treedef = jax.tree.structure(values[0])
+    for number, value in enumerate(values):
+        has_ref = any(map(is_mutable_array, jax.tree.leaves(value)))
+        if has_ref or jax.tree.structure(value) != treedef or _described(value) != _described(values[0]):
+            raise ArgumentError(
+                "the blocks of a stack differ",
+                at=f"{at(0)} and {at(number)}",
+                found=f"{_described(values[0])} and {_described(value)}",
+                expected="arrays of one shape and dtype, and no references",
+                do="make them equal, or keep the list",
+            )
+    return jax.tree.map(lambda *leaves: _stack(leaves), *values)
+
+
+def _described(value: Any) -> str:
+    leaves = jax.tree.leaves(value)
+    return ", ".join(f"{getattr(leaf, 'dtype', type(leaf).__name__)}{np.shape(leaf)}" for leaf in leaves)
+
+
+def _stack(leaves: Sequence[Any]) -> Any:
+    first = leaves[0]
+    if isinstance(first, jax.ShapeDtypeStruct):
+        sharding = first.sharding
+        if isinstance(sharding, NamedSharding):
+            sharding = NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec))
+        return jax.ShapeDtypeStruct((len(leaves), *first.shape), first.dtype, sharding=sharding)
+    return np.stack(leaves) if isinstance(first, (np.ndarray, np.generic)) else jnp.stack(leaves)
+
+
+def place_new(block: Any) -> None:
+    """Lay out the variables of a new stacked block as their names say."""
+    for _, variable in iter_variables(block):
+        cell = variable._cell
+        if cell.metadata["eager_sharding"] and cell.metadata.get("out_sharding"):
+            for place in eager_sharding_hooks:
+                cell.raw = place(variable, cell.raw)
+
+
+def over_layers(function: Callable[[Path, Any], Any], model: Any, path: Path, value: Any) -> Any:
+    """``function(path, value)``, asked for each layer if the value stands in a stack; what it returns is stacked again.
+
+    Args:
+        model: where the path begins.
+        value: a part of a model, or the value of a variable.
+
+    Raises:
+        ArgumentError: what it returns for the layers differs in structure.
+        SharingError: it returns one variable for two layers.
+    """
+    if not has_layers(path):
+        return function(path, value)
+    axes, node = [], model
+    for key in path:
+        if layers_of(key) is not None:
+            axes.append(getattr(node, "axis", None))
+        node = dict(children_of(node)).get(key) if kind_of(node) in (Kind.GRAPH, Kind.PYTREE) else None
+    return _over(function, path, value, axes)
+
+
+def _over(function: Callable[[Path, Any], Any], path: Path, value: Any, axes: Sequence[str | None]) -> Any:
+    place = next((place for place, key in enumerate(path) if layers_of(key) is not None), None)
+    if place is None:
+        return function(path, value)
+    found, names = [], []
+    for index, layer in enumerate(layers_of(path[place]) or ()):
+        own = (*path[:place], layer, *path[place + 1 :])
+        found.append(_over(function, own, _one_layer(value, index, axes[0]), axes[1:]))
+        names.append(describe_path(own))
+    if kind_of(found[0]) is Kind.STATIC:
+        odd = next((number for number, each in enumerate(found) if not same_static(each, found[0])), None)
+        if odd is not None:
+            raise ArgumentError(
+                "layers of a stack were given different settings",
+                at=f"{names[0]} and {names[odd]}",
+                found=f"{found[0]!r:.60} and {found[odd]!r:.60}",
+                expected="one value for all layers of the stack",
+                do="work on a model with a list: plait.as_list(model)",
+            )
+        return found[0]
+    return stacked(found, axes[0], names.__getitem__)
+
+
+def _one_layer(value: Any, index: int, axis: str | None) -> Any:
+    kind = kind_of(value)
+    if kind is Kind.STATIC or value is None:
+        return value
+    return layer_of(value, index) if kind is Kind.ARRAY else layer_copy(value, index, axis)

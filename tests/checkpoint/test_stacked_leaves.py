@@ -1,0 +1,93 @@
+"""Checkpoints of lists in models with stacks, and the reverse. (rule ST11)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import HealthCheck, given, settings
+from jax.sharding import NamedSharding, PartitionSpec
+
+import plait
+from plait import checkpoint
+from plait.errors import CheckpointError
+
+from ..compare import assert_same
+from ..nn.stacks import Net, blocks_of
+
+
+def listed(depth: int, period: int, seed: int) -> Net:
+    return Net(plait.List(blocks_of(depth, period, seed)))
+
+
+def stacked(depth: int, period: int, seed: int) -> Net:
+    return Net(plait.Stack(blocks_of(depth, period, seed), period=min(period, depth)))
+
+
+def whole(model: Any) -> dict[str, Any]:
+    return {"model": model, "optimizer": plait.Optimizer(model, optax.sgd(1e-2, momentum=0.9), wrt=plait.Param)}
+
+
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(depth=st.integers(1, 5), period=st.integers(1, 2), back=st.booleans(), number=st.integers(0, 10**9))
+def test_a_checkpoint_opens_in_the_other_form(tmp_path: Path, depth: int, period: int, back: bool, number: int) -> None:
+    """The model and its optimizer, keys and statistics among them, bit for bit."""
+    forms = (stacked, listed) if back else (listed, stacked)
+    saved, other = (form(depth, period, seed) for seed, form in enumerate(forms))
+    path = checkpoint.save(tmp_path / str(number), whole(saved), overwrite=True)
+    checkpoint.restore(path, whole(other))
+    found, expected = (plait.to_flat_state(plait.state(plait.as_list(model))) for model in (other, saved))
+    assert found.paths == expected.paths
+    for one, another in zip(found.leaves, expected.leaves, strict=True):
+        assert_same(one.get_raw_value(), another.get_raw_value())
+
+
+def test_the_names_say_which_layers_an_array_holds(tmp_path: Path) -> None:
+    path = checkpoint.save(tmp_path / "saved", stacked(5, 2, 0))
+    names = [name for name in checkpoint.read_manifest(path).leaves if name.endswith("linear.kernel")]
+    assert names == [f"blocks[{key}].linear.kernel" for key in ("0:4:2", "1:4:2", "4:5")]
+    kernel = checkpoint.load_state(path)["blocks"]["0:4:2"]["linear"]["kernel"]
+    assert kernel.shape == (2, 4, 4)
+
+
+def test_another_period_is_no_hindrance(tmp_path: Path) -> None:
+    path = checkpoint.save(tmp_path / "saved", stacked(5, 1, 0))
+    other = Net(plait.Stack(blocks_of(5, seed=1), period=2))
+    checkpoint.restore(path, other)
+    np.testing.assert_array_equal(other.blocks[3].linear.kernel[...], blocks_of(5)[3].linear.kernel[...])
+
+
+@pytest.mark.parametrize("depth", [3, 5], ids=["fewer", "more"])
+def test_another_depth_is_refused_by_the_layers_that_differ(tmp_path: Path, depth: int) -> None:
+    path = checkpoint.save(tmp_path / "saved", stacked(4, 1, 0))
+    model = listed(depth, 1, 1)
+    before = plait.clone(model)
+    with pytest.raises(CheckpointError, match=rf"blocks\[{min(depth, 4)}\].linear.kernel"):
+        checkpoint.restore(path, model)
+    assert plait.state(model) == plait.state(before)
+
+
+def test_layers_are_laid_out_as_the_stack_is(tmp_path: Path) -> None:
+    mesh = jax.make_mesh((2,), ("model",), devices=jax.devices()[:2])
+    path = checkpoint.save(tmp_path / "saved", listed(3, 1, 0))
+    other = stacked(3, 1, 1)
+    kernel = plait.variables(other)["blocks"]["0:3"]["linear"]["kernel"]
+    sharding = NamedSharding(mesh, PartitionSpec(None, None, "model"))
+    kernel.set_raw_value(jax.device_put(kernel.get_raw_value(), sharding))
+    checkpoint.restore(path, other)
+    assert kernel.get_raw_value().sharding.is_equivalent_to(sharding, 3)
+    np.testing.assert_array_equal(kernel[1], blocks_of(3)[1].linear.kernel[...])
+
+
+def test_a_damaged_value_is_named(tmp_path: Path) -> None:
+    model = listed(3, 1, 0)
+    model.blocks[1].linear.bias.set_raw_value(jnp.zeros(7))
+    path = checkpoint.save(tmp_path / "saved", model)
+    with pytest.raises(CheckpointError, match=r"blocks\[0:3\].linear.bias"):
+        checkpoint.restore(path, stacked(3, 1, 1))

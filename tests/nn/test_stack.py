@@ -1,0 +1,521 @@
+"""``Stack`` against the loop over the list, and as a list. (rules ST1 to ST10)"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+
+import plait
+from plait.errors import ArgumentError, ArgumentTypeError, FilterError, GraphError, ShapeError, SharingError
+
+from .stacks import FEATURES, KINDS, Block, Net, Wider, blocks_of, pair
+
+X = jnp.linspace(-1.0, 2.0, 6 * FEATURES).reshape(6, FEATURES) ** 3
+
+
+def leaves(model: Any) -> dict[Any, Any]:
+    """The values of a model whose stacks are made lists, by path."""
+    found = {}
+    for path, leaf in plait.to_flat_state(plait.state(plait.as_list(model))):
+        value = leaf.get_raw_value()
+        is_key = jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+        found[path] = np.asarray(jax.random.key_data(value) if is_key else value)
+    return found
+
+
+def assert_same(first: Any, second: Any, rtol: float = 0.0) -> None:
+    ours, theirs = leaves(first), leaves(second)
+    assert ours.keys() == theirs.keys()
+    for path, value in ours.items():
+        assert value.dtype == theirs[path].dtype, path
+        np.testing.assert_allclose(value, theirs[path], rtol=rtol, atol=rtol, err_msg=str(path))
+
+
+def loss(model: Any, x: Any) -> Any:
+    return (model(x) ** 2).mean()
+
+
+def per_layer(grads: Any, stack: plait.Stack) -> Any:
+    """Gradients of a stack, as those of a list."""
+    model = plait.clone(stack)
+    plait.update(model, grads)
+    return plait.state(model.to_list(), plait.Param)
+
+
+OPTIONS = st.sampled_from(
+    [
+        {},
+        {"remat": True},
+        {"remat": jax.checkpoint_policies.dots_saveable},
+        {"remat": True, "remat_every": 2},
+        {"remat": {"linear": True, "norm": False}},
+        {"unroll": 2},
+    ]
+)
+WAYS = {"eager": lambda f: f, "jit": plait.jit}
+
+
+DRAWN = {"depth": st.integers(1, 7), "period": st.integers(1, 3), "options": OPTIONS, "way": st.sampled_from([*WAYS])}
+
+
+@settings(max_examples=2, deadline=None)
+@given(**DRAWN)
+def test_a_stack_is_the_loop_over_its_list(depth: int, period: int, options: Any, way: str) -> None:
+    """ST5: outputs, gradients, dropout masks, statistics and counts, for any depth, period and remainder."""
+    check_equal_to_the_loop(depth, period, options, way)
+
+
+@pytest.mark.slow
+@settings(max_examples=12, deadline=None)
+@given(**DRAWN)
+def test_more_stacks_are_the_loop_over_their_list(depth: int, period: int, options: Any, way: str) -> None:
+    """ST5."""
+    check_equal_to_the_loop(depth, period, options, way)
+
+
+def check_equal_to_the_loop(depth: int, period: int, options: Any, way: str) -> None:
+    looped, stacked = pair(depth, period, **options)
+    found = [WAYS[way](plait.value_and_grad(loss))(model, X) for model in (looped, stacked)]
+    (theirs, their_grads), (ours, our_grads) = found
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    assert_same(stacked, looped, rtol=1e-5)  # counts of dropout among them, which are exact
+    ours_listed = plait.to_flat_state(per_layer(our_grads["blocks"], stacked.blocks))
+    theirs_listed = plait.to_flat_state(their_grads["blocks"])
+    assert ours_listed.paths == theirs_listed.paths
+    for path, a, b in zip(ours_listed.paths, ours_listed.leaves, theirs_listed.leaves, strict=True):
+        scale = float(jnp.abs(b.value).max()) or 1.0
+        np.testing.assert_allclose(a.value, b.value, rtol=1e-5, atol=2e-5 * scale, err_msg=str(path))
+
+
+def forward(model: Any, x: Any) -> Any:
+    return model(x)
+
+
+TRANSFORMS = {
+    "vmap": lambda m, x: plait.vmap(forward, in_axes=(None, 0))(m, jnp.stack([x, x + 1])),
+    "grad": lambda m, x: plait.grad(loss, argnums=1)(m, x),
+    "remat": lambda m, x: plait.jit(plait.grad(plait.remat(loss), argnums=1))(m, x),
+    "eval_shape": lambda m, x: jnp.ones(plait.eval_shape(forward, m, x).shape),
+    "jax.jit": lambda m, x: jax.jit(forward)(m, x),
+    "scan": lambda m, x: plait.scan(lambda x, m: m(x), in_axes=(plait.Carry, None), out_axes=plait.Carry, length=2)(
+        x, m
+    ),
+}
+
+
+def test_it_is_exported_as_the_loop_is(tmp_path: Path) -> None:
+    looped, stacked = pair(5, 2)
+    stacked.eval()
+    looped.eval()
+    plait.export.save(stacked, tmp_path / "saved", inputs=("batch", FEATURES))
+    found = plait.export.load(tmp_path / "saved" / "stablehlo")(X)
+    np.testing.assert_allclose(found, looped(X), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_it_is_the_loop_under_every_transform(transform: str) -> None:
+    looped, stacked = pair(5, 2, remat=True)
+    for model in (looped, stacked):
+        model.eval()
+    theirs, ours = (TRANSFORMS[transform](model, X) for model in (looped, stacked))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=1, deadline=None)
+@given(depth=st.integers(2, 4), period=st.integers(1, 2), views=st.booleans())
+def test_sown_values_are_those_of_the_list(depth: int, period: int, views: bool) -> None:
+    """ST8: by the loop of the stack, and by a Python loop over its views."""
+    looped, stacked = pair(depth, period)
+
+    @plait.jit
+    def forward(model: Any, x: Any) -> Any:
+        if not views:
+            return model(x)
+        for block in model.blocks:
+            x = block(x)
+        return x
+
+    call = plait.capture(forward, plait.Intermediate, method_outputs=plait.Intermediate, only="**.linear")
+    (y, theirs), (z, ours) = call(looped, X), call(stacked, X)
+    np.testing.assert_allclose(z, y, rtol=1e-5)
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_captured_gradients_go_back_into_a_stack() -> None:
+    looped, stacked = pair(4)
+    for model in (looped, stacked):
+        model.eval()
+    found = []
+    for model in (looped, stacked):
+        call = plait.capture(model, plait.Perturbation, method_outputs=plait.Perturbation, only="blocks[*].linear")
+        _, probes = call(X)
+
+        def perturbed(probes: Any, model: Any) -> Any:
+            run = plait.capture(model, init=probes, method_outputs=plait.Perturbation, only="blocks[*].linear")
+            return (run(X) ** 2).sum()
+
+        found.append(plait.grad(perturbed)(probes, model))
+    for a, b in zip(jax.tree.leaves(found[0]), jax.tree.leaves(found[1]), strict=True):
+        assert float(jnp.abs(a).max()) > 0
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@settings(max_examples=2, deadline=None)
+@given(depth=st.integers(1, 7), period=st.integers(1, 3))
+def test_made_by_a_factory_it_has_the_keys_of_the_list(depth: int, period: int) -> None:
+    """ST2: values, keys and counts, and the streams go on where the list leaves them."""
+    theirs, ours = plait.Rngs(3, dropout=4), plait.Rngs(3, dropout=4)
+    looped = [KINDS[i % period](rngs=theirs) for i in range(depth)]
+    makers = [lambda rngs, kind=kind: kind(rngs=rngs) for kind in KINDS[:period]]
+    stack = plait.Stack(makers, depth, rngs=ours)
+    assert_same(Net(stack), Net(plait.List(looped)), rtol=1e-6)
+    for name, stream in theirs.items():
+        assert int(stream.count.get_value()) == int(ours[name].count.get_value())
+
+
+def test_arguments_and_outputs_of_each_layer() -> None:
+    """ST7: caches go in and come out, of different shapes for different positions of the period."""
+    blocks, lengths = blocks_of(7, 3), [2, 3, 5, 2, 3, 5, 2]
+    caches = [jnp.full((length,), i, jnp.float32) for i, length in enumerate(lengths)]
+
+    def step(block: Any, x: Any, cache: Any, *, scale: Any) -> Any:
+        x = block(x, scale) + cache.sum()
+        return x, (cache + 1, {"norm": (x**2).sum()})
+
+    x, expected = X, []
+    for block, cache in zip(blocks, caches, strict=True):
+        x, out = step(block, x, cache, scale=0.5)
+        expected.append(out)
+    stack = plait.Stack(blocks_of(7, 3))
+    y, found = plait.jit(lambda stack, x: stack.scan(step, x, plait.PerLayer(caches), scale=0.5))(stack, X)
+    np.testing.assert_allclose(y, x, rtol=1e-5)
+    for (cache, norm), (their_cache, their_norm) in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(cache, their_cache)
+        np.testing.assert_allclose(norm["norm"], their_norm["norm"], rtol=1e-5)
+    with pytest.raises(ArgumentError, match="layers 0 and 1"):
+        found.stack()
+    again, _ = stack.scan(lambda block, x, out: (x + out[1]["norm"], None), X, found)
+    assert again.shape == X.shape
+
+
+def test_shared_streams_go_on_from_block_to_block() -> None:
+    class Masked(plait.Module):
+        def __init__(self, rngs: Any) -> None:
+            self.scale, self.dropout = plait.Param(jnp.ones(FEATURES)), plait.Dropout(0.5)
+
+        def __call__(self, x: Any, rngs: Any) -> Any:
+            return self.dropout(x * self.scale.value[None], rngs=rngs) + x
+
+    theirs, ours = plait.Rngs(5), plait.Rngs(5)
+    x = X
+    for block in [Masked(plait.Rngs(0)) for _ in range(4)]:
+        x = block(x, rngs=theirs)
+    y = plait.Stack(Masked, 4, rngs=plait.Rngs(0))(X, rngs=ours)
+    np.testing.assert_array_equal(x, y)
+    assert int(ours["default"].count.value) == int(theirs["default"].count.value) == 4
+
+
+# A list ---------------------------------------------------------------------------------------------------------------
+
+
+def test_views_read_and_write_the_stack() -> None:
+    """ST3: by index, iteration and slice, by ``update``, ``select``, and what a jitted function writes."""
+    _, model = pair(5, 2)
+    stack = model.blocks
+    assert [type(block) for block in stack] == [Block, Wider, Block, Wider, Block]
+    assert (len(stack), type(stack[-1])) == (5, Block)
+    assert [b.linear.kernel.shape for b in stack[1:3]] == [(4, 4)] * 2
+    before = stack.to_list()
+    stack[2].linear.bias[...] = jnp.arange(4.0)
+    stack[3].linear.kernel[1] = 7.0
+    plait.update(stack[4], plait.state(before[0], plait.Param))
+    plait.select(stack[0], "norm.scale").set(3.0)
+    stack[1] = before[3]
+    after = stack.to_list()
+    assert after[2].linear.bias[...].tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert after[3].linear.kernel[1].tolist() == [7.0] * 4
+    np.testing.assert_array_equal(after[4].linear.kernel[...], before[0].linear.kernel[...])
+    assert after[0].norm.scale[...].tolist() == [3.0] * 4
+    np.testing.assert_array_equal(after[1].out.kernel[...], before[3].out.kernel[...])
+    np.testing.assert_array_equal(after[2].linear.kernel[...], before[2].linear.kernel[...])
+
+    plait.jit(lambda block, x: block(x))(stack[2], X)
+    counts = [int(block.dropout.rngs.count.value) for block in stack]
+    assert counts == [0, 0, 1, 0, 0]
+
+    @plait.jit
+    def inside(model: Any) -> None:
+        for number, block in enumerate(model.blocks):
+            block.linear.bias[...] = jnp.full(4, number, jnp.float32)
+
+    inside(model)
+    assert [float(block.linear.bias[0]) for block in stack] == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_gradients_of_one_layer() -> None:
+    looped, stacked = pair(3)
+    theirs, ours = (plait.grad(loss)(model.blocks[1], X) for model in (looped, stacked))
+    for a, b in zip(jax.tree.leaves(theirs), jax.tree.leaves(ours), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        (lambda b: setattr(b, "extra", 1), GraphError, "another attribute"),
+        (lambda b: setattr(b.dropout, "rate", 0.9), GraphError, "another attribute"),
+        (lambda b: b.linear.kernel.set_metadata(note=1), GraphError, "other metadata"),
+        (lambda b: b.linear.kernel.set_value(jnp.ones((2, 2))), ShapeError, r"float32\(2, 2\)"),
+        (lambda b: b.linear.kernel.set_value(jnp.ones((4, 4), jnp.bfloat16)), ShapeError, "bfloat16"),
+    ],
+    ids=["attribute", "setting", "metadata", "shape", "dtype"],
+)
+def test_a_layer_cannot_differ_from_the_others(change: Any, error: Any, match: str) -> None:
+    _, model = pair(3)
+    before = leaves(model)
+    with pytest.raises(error, match=match):
+        change(model.blocks[1])
+    after = leaves(model)
+    assert all(np.array_equal(before[path], after[path]) for path in before)
+    assert (model.blocks[1].dropout.rate, hasattr(model.blocks[1], "extra")) == (0.3, False)
+
+
+def test_paths_say_which_layers_they_stand_for() -> None:
+    """ST4: filters are asked about the path of each layer, and have to give one answer."""
+    _, model = pair(5, 2)
+    paths = plait.to_flat_state(plait.state(model, plait.PathContains("kernel"))).paths
+    groups = ["0:4:2", "1:4:2", "4:5"]
+    assert [path[1] for path in paths if path[2] == "linear"] == groups
+    assert [path[1] for path in paths if path[2] == "out"] == ["1:4:2"]
+
+    def odd(path: Any, value: Any) -> bool:
+        return path[0] == "blocks" and path[1] % 2 == 1
+
+    assert {path[1] for path in plait.to_flat_state(plait.state(model, odd)).paths} == {"1:4:2"}
+    assert {path[1] for path in plait.select(model, "blocks[1::2].linear.kernel").paths} == {"1:4:2"}
+    both = plait.Any(plait.PathContains(0), plait.PathContains(2))
+    assert {path[1] for path in plait.to_flat_state(plait.state(model, plait.All(both))).paths} == {"0:4:2"}
+    with pytest.raises(FilterError, match=re.escape("PathContains(0) matches blocks[0]")) as raised:
+        plait.state(model, plait.PathContains(0))
+    assert "blocks[0:4:2]" in str(raised.value)
+    assert plait.state(plait.as_list(model), plait.PathContains(0))  # the advice
+
+
+def test_training_writes_whole_arrays() -> None:
+    """ST9: the optimizer updates the stacked arrays, and the compiled step reuses their buffers."""
+    looped, stacked = pair(3)
+    losses = []
+    for model in (looped, stacked):
+        optimizer = plait.Optimizer(model, optax.sgd(1e-2, momentum=0.9), wrt=plait.Param)
+
+        @plait.jit(donate_argnums=(0, 1))
+        def step(model: Any, optimizer: Any, x: Any) -> Any:
+            value, grads = plait.value_and_grad(loss)(model, x)
+            optimizer.update(model, grads)
+            return value
+
+        losses.append([float(step(model, optimizer, X)) for _ in range(3)])
+        if model is stacked:
+            compiled = step.lower(model, optimizer, X).compile()
+            kernel = 3 * FEATURES * FEATURES * 4
+            assert compiled.memory_analysis().alias_size_in_bytes >= 2 * kernel  # parameter and momentum
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+
+
+@pytest.mark.parametrize("remat", [False, True], ids=["kept", "recomputed"])
+def test_the_loop_returns_no_parameter_that_it_reads(remat: bool) -> None:
+    _, model = pair(4, remat=remat)
+    model.eval()
+    jaxpr = jax.make_jaxpr(lambda model, x: model(x))(model, X)
+    [scan] = [eqn for eqn in jaxpr.jaxpr.eqns if eqn.primitive.name == "scan"]
+    assert [var.aval.shape for var in scan.outvars] == [X.shape]
+
+
+def test_the_program_does_not_grow_with_depth() -> None:
+    texts = {}
+    for depth in (4, 16):
+        stack = plait.Stack(Block, depth, rngs=plait.Rngs(0), remat=True)
+        step = plait.jit(plait.value_and_grad(loss))
+        texts[depth] = len(step.lower(stack, X).as_text())
+    assert texts[16] <= 1.01 * texts[4]
+
+
+def test_it_is_traced_once_however_deep() -> None:
+    traced = []
+
+    class Counting(plait.Module):
+        def __init__(self, rngs: Any) -> None:
+            self.linear = plait.Linear(FEATURES, FEATURES, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            traced.append(1)
+            return self.linear(x)
+
+    stack = plait.Stack(Counting, 9, rngs=plait.Rngs(0))
+    for _ in range(3):
+        stack(X)
+    assert len(traced) <= 2
+
+
+# Copies and conversion ------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=3, deadline=None)
+@given(depth=st.integers(2, 7), period=st.integers(1, 3))
+def test_lists_become_stacks_and_back_bit_for_bit(depth: int, period: int) -> None:
+    """ST10."""
+    looped = Net(plait.List(blocks_of(depth, period)))
+    stacked = plait.as_stack(looped, "blocks", period=min(period, depth))
+    assert (type(stacked.blocks), type(looped.blocks)) == (plait.Stack, plait.List)
+    again = plait.as_list(stacked)
+    assert plait.graphdef(again) == plait.graphdef(looped)
+    assert_same(again, looped)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "copied",
+    [plait.clone, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), lambda m: plait.merge(*plait.split(m))],
+    ids=["clone", "deepcopy", "pickle", "merge"],
+)
+def test_copies_are_stacks(copied: Any) -> None:
+    _, model = pair(5, 2, remat=True)
+    other = copied(model)
+    np.testing.assert_array_equal(other(X), model(X))
+    assert type(other.blocks[3]) is Wider
+
+
+def test_modes_are_those_of_all_layers() -> None:
+    looped, stacked = pair(3)
+    for model in (looped, stacked):
+        model.eval()
+    np.testing.assert_allclose(stacked(X), looped(X), rtol=1e-6)
+    assert [block.dropout.deterministic for block in stacked.blocks] == [True] * 3
+
+
+def test_abstract_models_have_stacks() -> None:
+    shapes = plait.eval_shape(lambda: plait.as_stack(pair(3)[0]))
+    assert shapes.blocks[1].linear.kernel.get_raw_value().shape == (FEATURES, FEATURES)
+    assert plait.eval_shape(forward, shapes, X).shape == X.shape
+
+
+@pytest.mark.slow
+def test_a_stack_in_a_stack() -> None:
+    class Outer(plait.Module):
+        def __init__(self, rngs: Any) -> None:
+            self.inner = plait.Stack(Block, 2, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            return self.inner(x)
+
+    theirs, ours = plait.Rngs(1), plait.Rngs(1)
+    looped, stack = [Outer(theirs) for _ in range(3)], plait.Stack(Outer, 3, rngs=ours)
+    x = X
+    for block in looped:
+        x = block(x)
+    np.testing.assert_allclose(stack(X), x, rtol=1e-5)
+    assert stack[2].inner[1].linear.kernel.shape == (FEATURES, FEATURES)
+    np.testing.assert_allclose(stack[2].inner[1].linear.kernel[...], looped[2].inner[1].linear.kernel[...], rtol=1e-6)
+
+
+# Errors ---------------------------------------------------------------------------------------------------------------
+
+
+def shared() -> list[Any]:
+    blocks = blocks_of(2)
+    blocks[1].linear = blocks[0].linear
+    return blocks
+
+
+def unlike() -> list[Any]:
+    blocks = blocks_of(3)
+    blocks[2].dropout.rate = 0.9
+    return blocks
+
+
+class Growing(plait.Module):
+    def __init__(self, rngs: Any) -> None:
+        self.scale = plait.Param(jnp.ones(()))
+
+    def __call__(self, x: Any) -> Any:
+        return jnp.concatenate([x, x])
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (lambda: plait.Stack(shared()), SharingError, r"blocks\[0\].linear.bias and blocks\[1\].linear.bias"),
+        (lambda: plait.Stack(unlike()), ArgumentError, "differ"),
+        (lambda: plait.Stack(unlike(), period=1), ArgumentError, r"dropout.rate: 0.3 -> 0.9"),
+        (lambda: plait.Stack([]), ArgumentTypeError, "no block"),
+        (lambda: plait.Stack(Block), ArgumentError, "no number"),
+        (lambda: plait.Stack(blocks_of(2), period=3), ArgumentError, "period=3"),
+        (lambda: plait.Stack(blocks_of(2), remat=3), ArgumentTypeError, "remat="),  # type: ignore[arg-type]
+        (lambda: plait.Stack(blocks_of(2), remat_every=2), ArgumentError, "remat_every=2"),
+        (lambda: plait.Stack(blocks_of(2), remat={"nothing": True})(X), ArgumentError, "'nothing'"),
+        (lambda: plait.Stack(blocks_of(2))(X, plait.PerLayer([1.0])), ArgumentError, "1 entries"),
+        (lambda: plait.Stack(Growing, 2, rngs=plait.Rngs(0))(X), ArgumentTypeError, "what is carried changed"),
+        (lambda: plait.as_stack(plait.Linear(2, 2, rngs=plait.Rngs(0))), ArgumentError, "no list"),
+        (lambda: plait.as_stack(Net(plait.List(shared())), "blocks"), SharingError, "share"),
+    ],
+    ids=[
+        "shared", "unlike", "unlike by period", "empty", "no number", "period", "remat", "every", "parts", "entries",
+        "shapes", "no list", "shared list",
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(make: Any, error: Any, match: str) -> None:
+    with pytest.raises(error, match=match):
+        make()
+
+
+def test_no_block_at_this_index() -> None:
+    with pytest.raises(IndexError, match="3 blocks has no block 3"):
+        pair(3)[1].blocks[3]
+
+
+# Surgery --------------------------------------------------------------------------------------------------------------
+
+
+def test_surgery_is_that_of_the_list() -> None:
+    """Parts are given layer by layer, with the paths of the list."""
+    changed = []
+    for model in pair(5, 2):
+        model.eval()
+        paths = []
+
+        def halved(path: Any, value: Any, paths: Any = paths) -> Any:
+            paths.append(path)
+            return value / (2 + path[1])
+
+        plait.select(model, "blocks[*].linear.kernel").map(halved)
+        plait.select(model, "blocks[*].dropout.rate").set(0.1)
+        plait.add_lora(plait.select(model, "blocks[*].linear"), 2, rngs=plait.Rngs(9))
+        plait.select(model, "blocks[*].linear", plait.LoRA).replace(lambda path, layer: plait.Sequential(layer))
+        changed.append((model, sorted(paths)))
+    (looped, their_paths), (stacked, our_paths) = changed
+    assert our_paths == their_paths == [("blocks", i, "linear", "kernel") for i in range(5)]
+    assert type(stacked.blocks[1].linear.layers[0]).__name__ == "LoRA"
+    assert {block.dropout.rate for block in stacked.blocks} == {0.1}
+    np.testing.assert_allclose(stacked(X), looped(X), rtol=1e-5, atol=1e-6)
+
+
+def test_layers_that_are_given_different_settings_are_named() -> None:
+    _, model = pair(3)
+    with pytest.raises(ArgumentError, match=re.escape("blocks[0].dropout.rate and blocks[1].dropout.rate")):
+        plait.select(model, "blocks[*].dropout.rate").map(lambda path, rate: rate + path[1])
+    assert model.blocks[0].dropout.rate == 0.3
