@@ -24,7 +24,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "graph_state", "split", "merge", "update", "pop", "traversal", "update_context", "proxy_caller",
     ),
     "core/tools": (
-        "config", "views", "path_patterns", "method_observers", "layer_scopes", "capture", "nonfinite", "parts",
+        "config", "views", "path_patterns", "method_observers", "module_names", "layer_scopes", "capture", "nonfinite", "parts",
         "surgery",
     ),
     "core": (),

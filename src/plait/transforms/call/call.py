@@ -21,6 +21,7 @@ which JAX transform stands in the middle:
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import FunctionType
@@ -32,6 +33,7 @@ from ...core.graph.locate import crossings, remember_cause
 from ...core.objects.named import Sentinel
 from ...core.objects.statics import HashableMapping
 from ...core.tools.method_observers import is_observing
+from ...core.tools.module_names import is_naming, scope_of_arguments
 from ...errors import ArgumentTypeError, StaticValueError
 from .aliasing import Treatment, check_aliasing
 from .arguments import positional
@@ -187,7 +189,8 @@ class Call:
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return (stepwise or function)(*inputs)
         try:
-            return function(*inputs)
+            with scope_of_arguments(self.gathered.roots) if is_naming() else contextlib.nullcontext():
+                return function(*inputs)
         except FloatingPointError:
             try:
                 with jax.disable_jit():
