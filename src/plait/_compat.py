@@ -124,6 +124,11 @@ def is_mutable_array(value: Any) -> bool:
 
 
 try:
+    from jaxlib import _hlo
+except ImportError:  # versions of jaxlib that keep it elsewhere
+    from jax._src.lib import xla_client as _hlo  # type: ignore[no-redef]
+
+try:
     from jax._src.core import Ref as _Ref
     from jax._src.state.types import AbstractRef as _AbstractRef
 except ImportError:  # JAX versions without references
@@ -183,3 +188,33 @@ def jax_settings() -> dict[str, Any]:
     found = {name: getattr(jax.config, name, None) for name in jax.config.values}
     mesh = jax.sharding.get_abstract_mesh()
     return {**found, "the mesh in force": None if mesh is None or mesh.empty else str(mesh)}
+
+
+def program_text(stage: Any) -> str:
+    """A lowered or compiled program in XLA's text form, with the names of operations."""
+    if not isinstance(stage, jax.stages.Lowered):
+        return stage.as_text()
+    options = _hlo.HloPrintOptions()
+    options.print_metadata = True
+    return stage.compiler_ir("hlo").get_hlo_module().to_string(options)
+
+
+def program_costs(text: str) -> dict[str, float]:
+    """XLA's cost analysis of a program in its text form, on the default device.
+
+    Raises:
+        ValueError: XLA does not take the text.
+    """
+    from jax._src.lib import _jax
+
+    try:
+        return _jax.hlo_module_cost_analysis(jax.devices()[0].client, _hlo.hlo_module_from_text(text))
+    except jax.errors.JaxRuntimeError as error:
+        raise ValueError(str(error)) from error
+
+
+def buffers_of(compiled: Any) -> tuple[bytes, bytes] | None:
+    """XLA's buffer assignment of a compiled program and the program itself, as protocol buffers, if it says."""
+    buffers = getattr(compiled.memory_analysis(), "serialized_buffer_assignment_proto", b"")
+    modules = compiled.runtime_executable().hlo_modules() if buffers else []
+    return (buffers, modules[0].as_serialized_hlo_module_proto()) if len(modules) == 1 else None

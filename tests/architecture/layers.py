@@ -86,7 +86,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "saving", "config", "constants", "data_processors", "dtensor_utils", "export_manager", "jax_module",
         "obm_configs", "typing", "utils", "validate",
     ),
-    "inspect": ("display", "sharding", "retrace"),
+    "inspect": ("display", "tables", "sharding", "retrace", "hlo", "buffers", "cost", "tabulate"),
     "explorer": (
         "statistics", "outline", "calls", "costs", "graphs", "stored", "description", "page",
     ),
