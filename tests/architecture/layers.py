@@ -15,7 +15,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "cells", "operators", "lost_writes", "metadata_methods", "variables", "variable_kinds",
         "variable_names", "nodes",
         "node_predicates", "visit", "same_leaf", "nesting", "state", "state_functions", "pure_dicts", "attributes",
-        "sowing", "jax_flattening", "pytree", "modes", "module", "containers", "rngs",
+        "sowing", "jax_flattening", "module_repr", "pytree", "modes", "module", "containers", "rngs",
     ),
     "core/graph": (
         "graphdef", "diff", "flatten", "identities", "axes", "plan", "state_leaves", "unflatten", "walks", "locate",
@@ -24,7 +24,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "graph_state", "split", "merge", "update", "pop", "traversal", "update_context", "proxy_caller",
     ),
     "core/tools": (
-        "config", "views", "path_patterns", "method_observers", "module_names", "layer_scopes", "capture", "nonfinite", "parts",
+        "config", "views", "path_patterns", "method_observers", "labelled_calls", "module_names", "layer_scopes", "capture", "nonfinite", "parts",
         "surgery",
     ),
     "core": (),

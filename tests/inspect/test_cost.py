@@ -45,7 +45,7 @@ def arguments():
 
 @pytest.mark.parametrize("compile", [False, True])
 def test_the_sums_are_those_of_xla(compile, users_promotion):
-    """D10."""
+    """D11."""
     args = arguments()
     report = nnx.cost(step, *args, compile=compile)
     stage = step.lower(*args).compile() if compile else step.lower(*args)

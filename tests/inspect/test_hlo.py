@@ -72,7 +72,7 @@ def by_xla(stage):
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_the_sums_are_those_of_xla(operation):
-    """D10: of the program as written and as compiled, of values and of gradients."""
+    """D11: of the program as written and as compiled, of values and of gradients."""
     f = scoped("a", OPERATIONS[operation])
     stages = [jax.jit(f).lower(X)]
     if operation != "while_loop":
@@ -86,7 +86,7 @@ def test_the_sums_are_those_of_xla(operation):
 @settings(max_examples=10)
 @given(st.lists(st.tuples(st.sampled_from(sorted(OPERATIONS)), st.sampled_from(["a", "a/b", "c", "else"])), max_size=4))
 def test_the_sums_of_any_program_are_those_of_xla(steps):
-    """D10."""
+    """D11."""
 
     def f(x):
         for operation, scope in steps:

@@ -112,7 +112,7 @@ def test_equal_blocks_are_folded_and_shared_modules_shown_once():
 
 
 def test_a_module_costs_what_all_below_it_cost_and_the_model_what_xla_says():
-    """D7, D10."""
+    """D7, D11."""
     model = make(plait)
     rows = {row.path: row for row in table_rows(model, (X,), {}, "__call__", True, True)}
     expected = plait.jit(lambda model, x: model(x)).lower(model, X).cost_analysis()

@@ -11,6 +11,7 @@ from ..lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .cost import CostReport as CostReport, ModuleCost as ModuleCost
+    from .display import long_repr as long_repr
     from .retrace import explain_retraces as explain_retraces
     from .sharding import ShardingReport as ShardingReport, sharding_report as sharding_report
     from .tabulate import TableRow as TableRow
@@ -21,9 +22,10 @@ _PLACES = {
     "ShardingReport": "sharding",
     "TableRow": "tabulate",
     "explain_retraces": "retrace",
+    "long_repr": "display",
     "sharding_report": "sharding",
 }
 
-__all__ = ["CostReport", "ModuleCost", "ShardingReport", "TableRow", "explain_retraces", "sharding_report"]
+__all__ = ["CostReport", "ModuleCost", "ShardingReport", "TableRow", "explain_retraces", "long_repr", "sharding_report"]
 
 __getattr__, __dir__ = lazy_names(__name__, _PLACES)

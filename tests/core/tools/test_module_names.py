@@ -74,7 +74,7 @@ THROUGH = {
 
 @pytest.mark.parametrize("through", THROUGH)
 def test_each_module_is_named_under_every_transform(through):
-    """U37: also where JAX traces one function for several modules."""
+    """D12: also where JAX traces one function for several modules."""
     found = places_of(lambda model, x: nnx.value_and_grad(loss)(model, x), Net(THROUGH[through]), jnp.ones((2, 4)))
     assert found >= {("first",), *PARTS}
     assert found <= {(), ("first",), *PARTS}
@@ -103,7 +103,7 @@ def test_a_module_that_belongs_to_another_one_is_named_from_there():
 
 
 def test_the_program_is_the_same_but_for_its_names(monkeypatch):
-    """U37: nothing that decides what runs, or what a cache is asked for, has names in it."""
+    """D12: nothing that decides what runs, or what a cache is asked for, has names in it."""
     model, x = Net(THROUGH["remat"]), jnp.ones((2, 4))
 
     def lowered():
@@ -171,7 +171,7 @@ PATHS = st.lists(KEYS, max_size=4).map(tuple)
 
 @given(st.lists(PATHS, min_size=1, max_size=5))
 def test_a_way_of_scopes_leads_to_the_last_module(paths):
-    """U37: scopes that are joined, as JAX joins them, give the path of the module that the last one was opened for."""
+    """D12: scopes that are joined, as JAX joins them, give the path of the module that the last one was opened for."""
     known = Modules(tuple(map(name_of_key, path)) for path in paths)
     scopes = [scope_between(here, there) for here, there in zip([(), *paths], paths, strict=False) if here != there]
     name = "/".join(["jit(f)", *scopes, "dot_general"])

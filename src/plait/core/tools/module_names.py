@@ -15,15 +15,20 @@ import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
-from ...paths import Path
+from ...paths import Path, format_path
+from ...words import with_article
 from ..objects.module import Module
 from ..objects.nodes import Kind
 from ..objects.visit import children_if_any, visit
+from .labelled_calls import labelled, wants_labels
 from .method_observers import observed_methods
+
+
+R = TypeVar("R")
 
 
 class _Frame:
@@ -43,6 +48,7 @@ class _Frame:
 
 class _Naming(threading.local):
     frame: _Frame | None = None
+    counts: dict[str, int] | None = None  # of iterations, while a loop is run step by step
 
 
 _naming = _Naming()
@@ -105,6 +111,28 @@ def _modules_in(root: Any, met: set[int]) -> Iterator[tuple[Path, Module]]:
 
 
 @contextlib.contextmanager
+def iterations_counted() -> Iterator[None]:
+    """Inside the block a loop runs step by step, and ``iteration`` counts."""
+    before, _naming.counts = _naming.counts, {}
+    try:
+        yield
+    finally:
+        _naming.counts = before
+
+
+def iteration(loop: str, call: Callable[[], R]) -> R:
+    """Run one iteration of a loop, with its number as a label where that is wanted."""
+    counts = _naming.counts
+    if counts is None or not wants_labels():
+        return call()
+    number = counts[loop] = counts.get(loop, -1) + 1
+    return labelled(f"{ITERATION} {number} of {loop}", call)
+
+
+ITERATION = "iteration"
+
+
+@contextlib.contextmanager
 def scope_of_arguments(roots: Sequence[Any]) -> Iterator[None]:
     """A transform that is given one module runs in the scope of that module."""
     frame = _naming.frame
@@ -132,9 +160,12 @@ def _moved(frame: _Frame, path: Path) -> Iterator[None]:
 def _in_scope(module: Any, name: str, call: Callable[[], Any]) -> Any:
     frame = _naming.frame
     path = None if frame is None else frame.paths.get(id(module))
-    if frame is None or path is None or path == frame.current:
+    if frame is None or path is None or (path == frame.current and path):
         return call()
     with _moved(frame, path):
+        if wants_labels():
+            place, kind = format_path((*frame.base, *path)), with_article(type(module).__name__)
+            return labelled(f"{place} ({kind}), in {name}" if place else f"{kind}, in {name}", call)
         return call()
 
 

@@ -27,7 +27,7 @@ from ...core.graph.flatten import path_of
 from ...core.objects.named import Sentinel
 from ...core.objects.nodes import Static
 from ...core.objects.variables import Variable
-from ...core.tools.module_names import is_naming, modules_named
+from ...core.tools.module_names import is_naming, iteration, modules_named
 from ...errors import ArgumentError, AxisNameMismatchError
 from .aliasing import Treatment, check_aliasing
 from .captures import watch_captured_containers
@@ -92,7 +92,10 @@ class Body:
         """
         entered = self.enter(inputs)
         dropped = self._drop_axes(entered)
-        out = self.call(entered) if run is None else run(entered)
+        if self.loop is None:
+            out = self.call(entered) if run is None else run(entered)
+        else:
+            out = iteration(self.name, lambda: self.call(entered) if run is None else run(entered))
         if self.check_output is not None:
             self.check_output(out)
         left = self._leave(entered, out, dropped)
