@@ -41,12 +41,17 @@ from .shardings import CallShardings
 
 @dataclasses.dataclass(frozen=True)
 class TraceSignature:
-    """What a trace depended on: the structure of the arguments, and shape and dtype of each array in them."""
+    """What a trace depended on: the structure of the arguments, and shape and dtype of each array in them.
+
+    Attributes:
+        is_cleared: whether ``clear_cache()`` of the jitted function has dropped what was compiled.
+    """
 
     structure: Structure
     values: tuple[str, ...]
     plain: tuple[str, ...]
     settings: dict[str, Any] = dataclasses.field(default_factory=jax_settings, compare=False)
+    is_cleared: bool = dataclasses.field(default=False, compare=False)
 
 
 # Called at each trace with the function, the signature of the trace, and those of its earlier traces.

@@ -20,6 +20,7 @@ no module, see ``walks.py``.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -383,7 +384,7 @@ class JittedFunction:
         self.compiled.clear()
         self.tokens.clear()  # which drops the runs of all models
         self.codes.clear()
-        self.history.clear()
+        self.history[:] = [dataclasses.replace(each, is_cleared=True) for each in self.history]  # to explain a retrace
 
 
 def finish(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any) -> Any:
