@@ -87,7 +87,10 @@ def explain(function: Callable[..., Any], signature: TraceSignature, earlier: li
     """One message: what differs from the nearest of the earlier traces."""
     if not earlier:
         return f"{_name(function)}: traced for the first time"
-    candidates = [list(_differences(function, old, signature)) for old in reversed(earlier)]  # the latest wins a tie
+    candidates = [  # the latest wins a tie
+        [*_differences(function, old, signature)] or [*_containers(function, old, signature)]
+        for old in reversed(earlier)
+    ]
     nearest = min(candidates, key=len)
     if not nearest:
         same = next(old for old, lines in zip(reversed(earlier), candidates, strict=True) if not lines)
@@ -117,8 +120,6 @@ def _differences(function: Callable[..., Any], old: TraceSignature, new: TraceSi
                     yield f"{format_path((name, *path))}: {shapes[path]} -> {others[path]}"
         elif first != second:
             yield f"arg {name}: {_shown(first)} -> {_shown(second)}"
-    if before.keys() == after.keys():
-        yield from _containers(function, old, new)
     for name, value in new.settings.items():
         if old.settings.get(name) != value:
             yield f"{name}: {_setting(old.settings.get(name))} -> {_setting(value)}"
