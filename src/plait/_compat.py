@@ -17,6 +17,7 @@ import jax
 from jax._src import core as _core
 from jax._src.array import ArrayImpl as ArrayImpl
 from jax._src.clusters import ClusterEnv as _ClusterEnv
+from jax._src.lib import _jax as _jaxlib
 
 if hasattr(_core, "trace_state"):
     trace_state = _core.trace_state
@@ -123,10 +124,11 @@ def is_mutable_array(value: Any) -> bool:
     return isinstance(value, _Ref)
 
 
+_hlo: Any
 try:
-    from jaxlib import _hlo
+    _hlo = importlib.import_module("jaxlib._hlo")
 except ImportError:  # versions of jaxlib that keep it elsewhere
-    from jax._src.lib import xla_client as _hlo  # type: ignore[no-redef]
+    _hlo = importlib.import_module("jaxlib.xla_client")
 
 try:
     from jax._src.core import Ref as _Ref
@@ -196,7 +198,8 @@ def program_text(stage: Any) -> str:
         return stage.as_text()
     options = _hlo.HloPrintOptions()
     options.print_metadata = True
-    return stage.compiler_ir("hlo").get_hlo_module().to_string(options)
+    program: Any = stage.compiler_ir("hlo")
+    return program.get_hlo_module().to_string(options)
 
 
 def program_costs(text: str) -> dict[str, float]:
@@ -205,10 +208,8 @@ def program_costs(text: str) -> dict[str, float]:
     Raises:
         ValueError: XLA does not take the text.
     """
-    from jax._src.lib import _jax
-
     try:
-        return _jax.hlo_module_cost_analysis(jax.devices()[0].client, _hlo.hlo_module_from_text(text))
+        return _jaxlib.hlo_module_cost_analysis(jax.devices()[0].client, _hlo.hlo_module_from_text(text))
     except jax.errors.JaxRuntimeError as error:
         raise ValueError(str(error)) from error
 

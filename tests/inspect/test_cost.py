@@ -70,10 +70,7 @@ def test_memory_is_that_of_xla(users_promotion):
     assert report.temp_bytes == sizes.temp_size_in_bytes == sum(row.temp_bytes for row in report.modules)
     assert report.alias_bytes == sizes.alias_size_in_bytes > 0  # donated
     assert report.peak_bytes == (
-        sizes.argument_size_in_bytes
-        + sizes.output_size_in_bytes
-        + sizes.temp_size_in_bytes
-        - sizes.alias_size_in_bytes
+        sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes - sizes.alias_size_in_bytes
     )
     assert nnx.cost(step, *args, compile=False).peak_bytes is None
 

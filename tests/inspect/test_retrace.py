@@ -162,7 +162,10 @@ def test_a_number_of_python_has_a_weak_type(before, after, line):
 
 @pytest.mark.parametrize(
     ("before", "after", "line"),
-    [([1.0], (1.0,), r"arg x: \[\*\] -> \(\*,\)"), ({"a": (1.0,)}, {"a": [1.0]}, r"arg x: \{'a': \(\*,\)\} -> \{'a': \[\*\]\}")],
+    [
+        ([1.0], (1.0,), r"arg x: \[\*\] -> \(\*,\)"),
+        ({"a": (1.0,)}, {"a": [1.0]}, r"arg x: \{'a': \(\*,\)\} -> \{'a': \[\*\]\}"),
+    ],
 )
 def test_another_container_of_the_same_values_is_named(before, after, line):
     f, messages = plait.jit(lambda x: jax.tree.leaves(x)[0]), []

@@ -74,7 +74,8 @@ def test_folding_loses_nothing(layers):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (7, "7"), (999, "999"), (999.6, "1 K"), (1234, "1.23 K"), (5e9, "5 G"), (2e22, "2e+04 E")]
+    ("value", "text"),
+    [(0, "0"), (7, "7"), (999, "999"), (999.6, "1 K"), (1234, "1.23 K"), (5e9, "5 G"), (2e22, "2e+04 E")],
 )
 def test_numbers_in_words(value, text):
     assert in_words(value) == text

@@ -41,7 +41,7 @@ _NOT_TEMPORARY = {3, 5, 7, 12}
 
 
 def _largest_values(size: int, places: list[tuple[int, int, int]]) -> dict[int, int]:
-    """Owner → bytes, where each byte belongs to the largest of the values ``(size, offset, owner)`` that are put there."""
+    """Owner → bytes, where each byte belongs to the largest of the values ``(size, offset, owner)`` put there."""
     found: collections.Counter[int] = collections.Counter()
     free = [(0, size)]
     for length, offset, owner in sorted(places, reverse=True):

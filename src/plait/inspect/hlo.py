@@ -310,7 +310,7 @@ class CostsByModule:
             for where, figures in spread.items():
                 executed = figures.executed_flops * times
                 if each.opcode == "fusion":  # inside of it nothing goes to memory
-                    figures = figures._replace(bytes=0.0, written=0.0)  # noqa: PLW2901
+                    figures = figures._replace(bytes=0.0, written=0.0)
                 _add(found, {where: figures._replace(executed_flops=executed)})
         parts = _total(found)
         rest = total.plus(parts, -1.0)._replace(executed_flops=total.flops - parts.flops)

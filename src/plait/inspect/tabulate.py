@@ -148,7 +148,7 @@ def table_rows(
     obj: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any], method: str, costs: bool, backward: bool
 ) -> list[TableRow]:
     """A row for each module, in the order of the graph, but for lists and dicts that are not called."""
-    places = module_places([obj], lambda: [])
+    places = module_places([obj], list)
     rows = {path: TableRow(path, type(module), id(module)) for path, module in places}
     for same in find_duplicates(obj):
         for first in filter(rows.__contains__, same[:1]):

@@ -2,7 +2,6 @@
 
 import re
 
-import jax
 import jax.numpy as jnp
 import pytest
 from hypothesis import given, strategies as st
@@ -46,7 +45,7 @@ def names_of(f, *args):
 
 def places_of(f, *args):
     """The modules that operations of the compiled program belong to."""
-    known = Modules(tuple(map(name_of_key, path)) for path, _ in module_places(args[:1], lambda: []))
+    known = Modules(tuple(map(name_of_key, path)) for path, _ in module_places(args[:1], list))
     names = names_of(f, *args)
     return {known.place(name, f"{name.split('/')[0]}/", ()) for name in names}
 

@@ -202,7 +202,9 @@ def test_a_module_inside_of_a_transform_is_named(inside, around):
     model = Deep(nnx.Rngs(0), INSIDE[inside])
     before = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(model)))
     with (
-        pytest.raises(NonFiniteError, match=r"at +last\[1\]\.inner \(a Bad\), in __call__(, iteration 0 of \w+)*\n +found .*log"),
+        pytest.raises(
+            NonFiniteError, match=r"at +last\[1\]\.inner \(a Bad\), in __call__(, iteration 0 of \w+)*\n +found .*log"
+        ),
         nnx.debug_nans(),
     ):
         AROUND[around](model, jnp.ones((2, 3)))

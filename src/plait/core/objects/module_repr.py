@@ -1,7 +1,7 @@
 """A short text for modules: what differs from the defaults of their constructors, equal neighbours once, one screen.
 
-First the objects become a tree of texts, then the tree is laid out. If it is longer than a screen, what is deep in it is
-left out, layer by layer. (rule G66; the long form is ``plait.inspect.long_repr``)
+First the objects become a tree of texts, then the tree is laid out. If it is longer than a screen, what is deep in it
+is left out, layer by layer. (rule G66; the long form is ``plait.inspect.long_repr``)
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Shown:
 
 
 class _Printing(threading.local):
-    """Of this thread: the objects that the outermost ``repr`` has met, if one runs; whether the long form is asked for."""
+    """Of this thread: the objects that the outermost ``repr`` has met, if one runs, and whether it is the long form."""
 
     met: dict[int, Any] | None = None
     is_long = False
@@ -228,7 +228,7 @@ _NO_DEFAULT: Any = object()
 _DERIVED: Any = object()
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _defaults(cls: type) -> dict[str, Any]:
     """The parameters of a constructor. JAX keeps each class of modules for ever, and so may this."""
     try:
@@ -292,7 +292,9 @@ def _lines(value: Shown, before: str, indent: int, depth: int) -> list[str]:
     opening, closing = value.ends
     fields = _folded(value.fields)
     if depth == 0:
-        plain = [f"{label}{value.separator if label else ''}{each.line}" for _, label, each in fields if not each.fields]
+        plain = [
+            f"{label}{value.separator if label else ''}{each.line}" for _, label, each in fields if not each.fields
+        ]
         rest = len(fields) - len(plain)
         line = f"{before}{value.text}{opening}{', '.join([*plain, f'... {rest} more'] if rest else plain)}{closing}"
         if len(line) + indent > WIDTH:

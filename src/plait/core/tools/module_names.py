@@ -1,8 +1,8 @@
 """Names of modules in compiled programs: ``jit(step)/blocks/0/attention/query/dot_general``.
 
-While ``jit`` traces, the methods of the modules among its arguments run in JAX's named scopes. A scope says the way from
-the module around it: ``attention/query``, and ``../norm`` for a module that is no part of the one that calls it. JAX
-joins such names however transforms are nested, so a block that is traced once and called at many places has its own
+While ``jit`` traces, the methods of the modules among its arguments run in JAX's named scopes. A scope says the way
+from the module around it: ``attention/query``, and ``../norm`` for a module that is no part of the one that calls it.
+JAX joins such names however transforms are nested, so a block that is traced once and called at many places has its own
 name at each. A compiled program carries the names as metadata; a step pays nothing, and no cache has them in its key.
 
 Each function that a transform traces has a frame: the private modules that it was given, with their paths in its
@@ -26,7 +26,6 @@ from ..objects.nodes import Kind
 from ..objects.visit import children_if_any, visit
 from .labelled_calls import labelled, wants_labels
 from .method_observers import observed_methods
-
 
 R = TypeVar("R")
 
