@@ -75,11 +75,8 @@ def folded(rows: Sequence[Row]) -> list[Row]:
         sums = []
         for number, row in enumerate(rows[start : start + length]):
             copies = [rows[start + copy * length + number].numbers for copy in range(count)]
-            sums.append(
-                row._replace(
-                    path=label + row.path.removeprefix(own), numbers=tuple(map(sum, zip(*copies, strict=False)))
-                )
-            )
+            numbers = tuple(map(sum, zip(*copies, strict=True)))
+            sums.append(row._replace(path=label + row.path.removeprefix(own), numbers=numbers))
         result.append(sums[0]._replace(kind=f"{count} × {sums[0].kind}"))
         result += folded(sums[1:])
         start += count * length

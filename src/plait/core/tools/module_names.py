@@ -47,7 +47,7 @@ class _Frame:
 
 class _Naming(threading.local):
     frame: _Frame | None = None
-    counts: dict[str, int] | None = None  # of iterations, while a loop is run step by step
+    counts: dict[int, int] | None = None  # of iterations, while a loop is run step by step
 
 
 _naming = _Naming()
@@ -119,12 +119,12 @@ def iterations_counted() -> Iterator[None]:
         _naming.counts = before
 
 
-def iteration(loop: str, call: Callable[[], R]) -> R:
-    """Run one iteration of a loop, with its number as a label where that is wanted."""
+def iteration(loop: str, f: Any, call: Callable[[], R]) -> R:
+    """Run one iteration of a loop of ``f``, with its number as a label where that is wanted."""
     counts = _naming.counts
     if counts is None or not wants_labels():
         return call()
-    number = counts[loop] = counts.get(loop, -1) + 1
+    number = counts[id(f)] = counts.get(id(f), -1) + 1  # a condition is counted apart from the body
     return labelled(f"{ITERATION} {number} of {loop}", call)
 
 

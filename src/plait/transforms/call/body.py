@@ -95,7 +95,7 @@ class Body:
         if self.loop is None:
             out = self.call(entered) if run is None else run(entered)
         else:
-            out = iteration(self.name, lambda: self.call(entered) if run is None else run(entered))
+            out = iteration(self.name, self.f(), lambda: self.call(entered) if run is None else run(entered))
         if self.check_output is not None:
             self.check_output(out)
         left = self._leave(entered, out, dropped)
