@@ -20,7 +20,7 @@ from ..core.objects.module import Module
 from ..core.objects.nodes import Kind
 from ..core.objects.variables import Variable
 from ..core.objects.visit import Place, children_if_any, visit
-from ..core.tools.method_observers import observed_methods
+from ..core.tools.method_observers import arguments_of, observed_methods
 from ..core.tools.module_names import module_places, path_in_program
 from ..errors import ArgumentError
 from ..partitioning.specs import variable_spec
@@ -219,15 +219,11 @@ def _recorder(rows: dict[Path, TableRow], method: str) -> Callable[[Any, str, Ca
     return observe
 
 
-def _arguments(call: Any) -> Iterable[str]:
-    """What an observed method was given; observers are wrapped around the call as partial applications."""
-    while call.args and callable(call.args[-1]) and hasattr(call.args[-1], "func") and hasattr(call, "func"):
-        inner = call.args[-1]
-        if len(call.args) != 3 or not isinstance(call.args[1], str):
-            break
-        call = inner
-    yield from map(describe_value, call.args)
-    yield from (f"{name}: {describe_value(value)}" for name, value in call.keywords.items() if value is not None)
+def _arguments(call: Callable[[], Any]) -> Iterable[str]:
+    """What an observed method was given, as text."""
+    args, kwargs = arguments_of(call)
+    yield from map(describe_value, args)
+    yield from (f"{name}: {describe_value(value)}" for name, value in kwargs.items() if value is not None)
 
 
 def _shape(value: Any) -> Any:
