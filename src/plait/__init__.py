@@ -257,8 +257,10 @@ if TYPE_CHECKING:
     from . import export as export
     from .explorer.page import explore as explore
     from . import inspect as inspect
+    from .inspect.cost import cost as cost
     from .inspect.display import display as display
     from .inspect.retrace import explain_retraces as explain_retraces
+    from .inspect.tabulate import tabulate as tabulate
     from . import training as training
     from .training.ema import EMA as EMA
     from .training.learning_rates import learning_rate as learning_rate

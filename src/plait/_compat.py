@@ -21,6 +21,7 @@ import jax
 from jax._src import core as _core
 from jax._src.array import ArrayImpl as ArrayImpl
 from jax._src.clusters import ClusterEnv as _ClusterEnv
+from jax._src.lib import _jax as _jaxlib
 
 if hasattr(_core, "trace_state"):
     trace_state = _core.trace_state
@@ -126,6 +127,12 @@ def is_mutable_array(value: Any) -> bool:
         return isinstance(value.aval, _AbstractRef)
     return isinstance(value, _Ref)
 
+
+_hlo: Any
+try:
+    _hlo = importlib.import_module("jaxlib._hlo")
+except ImportError:  # versions of jaxlib that keep it elsewhere
+    _hlo = importlib.import_module("jaxlib.xla_client")
 
 try:
     from jax._src.core import Ref as _Ref
@@ -422,3 +429,35 @@ def dispatcher(function: Any, missed: Any) -> Any:
 def treedef_from(node: Any, children: Sequence[Any]) -> Any:
     """A treedef of what ``node_data()`` and ``children()`` gave."""
     return jax.tree_util.PyTreeDef.from_node_data_and_children(jax.tree_util.default_registry, node, [*children])
+
+
+# What XLA says of a program -------------------------------------------------------------------------------------------
+
+
+def program_text(stage: Any) -> str:
+    """A lowered or compiled program in XLA's text form, with the names of operations."""
+    if not isinstance(stage, jax.stages.Lowered):
+        return stage.as_text()
+    options = _hlo.HloPrintOptions()
+    options.print_metadata = True
+    program: Any = stage.compiler_ir("hlo")
+    return program.get_hlo_module().to_string(options)
+
+
+def program_costs(text: str) -> dict[str, float]:
+    """XLA's cost analysis of a program in its text form, on the default device.
+
+    Raises:
+        ValueError: XLA does not take the text.
+    """
+    try:
+        return _jaxlib.hlo_module_cost_analysis(jax.devices()[0].client, _hlo.hlo_module_from_text(text))
+    except jax.errors.JaxRuntimeError as error:
+        raise ValueError(str(error)) from error
+
+
+def buffers_of(compiled: Any) -> tuple[bytes, bytes] | None:
+    """XLA's buffer assignment of a compiled program and the program itself, as protocol buffers, if it says."""
+    buffers = getattr(compiled.memory_analysis(), "serialized_buffer_assignment_proto", b"")
+    modules = compiled.runtime_executable().hlo_modules() if buffers else []
+    return (buffers, modules[0].as_serialized_hlo_module_proto()) if len(modules) == 1 else None

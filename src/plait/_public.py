@@ -118,8 +118,10 @@ MODULES = {**_MODULES, **_MODULES_FOR_FLAX}
 # Names whose module loads on first use, because it imports a slow library, or is not needed to define and run a model.
 _LAZY_NAMES: dict[str, str] = {
     "explorer.page": "explore",
+    "inspect.cost": "cost",
     "inspect.display": "display",
     "inspect.retrace": "explain_retraces",
+    "inspect.tabulate": "tabulate",
     "training.ema": "EMA",
     "training.learning_rates": "learning_rate",
     "training.loss_scaling": "DynamicLossScale",

@@ -15,7 +15,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "cells", "operators", "lost_writes", "metadata_methods", "variables", "variable_kinds",
         "variable_names", "nodes",
         "node_predicates", "visit", "same_leaf", "nesting", "state", "state_functions", "pure_dicts", "attributes",
-        "sowing", "jax_flattening", "pytree", "modes", "module", "containers", "rngs",
+        "sowing", "jax_flattening", "module_repr", "pytree", "modes", "module", "containers", "rngs",
     ),
     "core/graph": (
         "graphdef", "diff", "flatten", "identities", "axes", "plan", "state_leaves", "unflatten", "walks", "locate",
@@ -24,8 +24,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "graph_state", "split", "merge", "update", "pop", "traversal", "update_context", "proxy_caller",
     ),
     "core/tools": (
-        "config", "views", "path_patterns", "method_observers", "layer_scopes", "stacking", "stack_records",
-        "capture", "nonfinite", "parts",        "surgery",
+        "config", "views", "path_patterns", "method_observers", "labelled_calls", "module_names", "layer_scopes",
+        "stacking", "stack_records", "capture", "nonfinite", "parts", "surgery",
     ),
     "core": (),
     "transforms/call": (
@@ -88,7 +88,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "saving", "config", "constants", "data_processors", "dtensor_utils", "export_manager", "jax_module",
         "obm_configs", "typing", "utils", "validate",
     ),
-    "inspect": ("display", "sharding", "retrace"),
+    "inspect": ("display", "tables", "sharding", "retrace", "hlo", "buffers", "cost", "tabulate"),
     "explorer": (
         "statistics", "outline", "calls", "costs", "graphs", "stored", "description", "page",
     ),

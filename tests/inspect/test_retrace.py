@@ -144,6 +144,50 @@ def test_a_weak_type_is_named():
     assert found == ["  arg x: float32[] -> float32[] of weak type"]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        (1, 1.0, "arg x: int32[] of weak type -> float32[] of weak type"),
+        (1.0, jnp.float32(1), "arg x: float32[] of weak type -> float32[]"),
+        ([1.0], [jnp.float32(1)], "arg x[0]: float32[] of weak type -> float32[]"),
+    ],
+)
+def test_a_number_of_python_has_a_weak_type(before, after, line):
+    f, messages = plait.jit(lambda x: jax.tree.map(lambda leaf: leaf * 2, x)), []
+    f(before)
+    with plait.explain_retraces(messages.append):
+        f(after)
+    assert messages == [f"<lambda>: traced again\n  {line}"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        ([1.0], (1.0,), r"arg x: \[\*\] -> \(\*,\)"),
+        ({"a": (1.0,)}, {"a": [1.0]}, r"arg x: \{'a': \(\*,\)\} -> \{'a': \[\*\]\}"),
+    ],
+)
+def test_another_container_of_the_same_values_is_named(before, after, line):
+    f, messages = plait.jit(lambda x: jax.tree.leaves(x)[0]), []
+    f(before)
+    with plait.explain_retraces(messages.append):
+        f(after)
+    assert re.fullmatch(rf"<lambda>: traced again\n  {line}", messages[0])
+
+
+def test_the_functions_own_clear_cache_is_named():
+    """P9: and it keeps no function from being told what differs."""
+    step, messages = make_step(), []
+    step(Net(), jnp.ones(3))
+    step.clear_cache()
+    with plait.explain_retraces(messages.append):
+        step(Net(), jnp.ones(3))
+        step.clear_cache()
+        step(Net(), jnp.ones(4))
+    assert re.search(r"step: traced again\n  nothing in the arguments.*step\.clear_cache\(\)", messages[0])
+    assert messages[1] == "step: traced again\n  arg x: float32[3] -> float32[4]"
+
+
 SETTINGS = {
     "a setting": (lambda: jax.default_matmul_precision("float32"), "jax_default_matmul_precision: None -> 'float32'"),
     "another": (lambda: jax.numpy_dtype_promotion("standard"), "jax_numpy_dtype_promotion: 'strict' -> 'standard'"),

@@ -1,4 +1,4 @@
-"""Looking inside: why a function was traced again, and how a model is sharded.
+"""Looking inside: why a function was traced again, how a model is sharded, what it costs.
 
 Importing this package loads nothing else.
 """
@@ -10,11 +10,22 @@ from typing import TYPE_CHECKING
 from ..lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from .cost import CostReport as CostReport, ModuleCost as ModuleCost
+    from .display import long_repr as long_repr
     from .retrace import explain_retraces as explain_retraces
     from .sharding import ShardingReport as ShardingReport, sharding_report as sharding_report
+    from .tabulate import TableRow as TableRow
 
-_PLACES = {"ShardingReport": "sharding", "explain_retraces": "retrace", "sharding_report": "sharding"}
+_PLACES = {
+    "CostReport": "cost",
+    "ModuleCost": "cost",
+    "ShardingReport": "sharding",
+    "TableRow": "tabulate",
+    "explain_retraces": "retrace",
+    "long_repr": "display",
+    "sharding_report": "sharding",
+}
 
-__all__ = ["ShardingReport", "explain_retraces", "sharding_report"]
+__all__ = ["CostReport", "ModuleCost", "ShardingReport", "TableRow", "explain_retraces", "long_repr", "sharding_report"]
 
 __getattr__, __dir__ = lazy_names(__name__, _PLACES)

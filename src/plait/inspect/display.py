@@ -1,4 +1,4 @@
-"""Show objects in a notebook, or print them."""
+"""Show objects in a notebook, print them, or write out all of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import builtins
 import contextlib
 from types import ModuleType
 from typing import Any
+
+from ..core.objects.module_repr import long_form
 
 
 def display(*objects: Any) -> None:
@@ -27,6 +29,19 @@ def display(*objects: Any) -> None:
             print(each)
         else:
             treescope.display(each)
+
+
+def long_repr(obj: Any, /) -> str:
+    """All public attributes of a model, with those that are as the constructor makes them, and nothing folded.
+
+    ``repr`` leaves these out. For a model of many blocks the text is long.
+
+    Example:
+        >>> print(plait.inspect.long_repr(plait.Sequential(jnp.tanh)))
+        Sequential(layers=List(<function tanh>))
+    """
+    with long_form():
+        return repr(obj)
 
 
 def _treescope() -> ModuleType | None:

@@ -87,10 +87,15 @@ def explain(function: Callable[..., Any], signature: TraceSignature, earlier: li
     """One message: what differs from the nearest of the earlier traces."""
     if not earlier:
         return f"{_name(function)}: traced for the first time"
-    candidates = [list(_differences(function, old, signature)) for old in reversed(earlier)]  # the latest wins a tie
+    candidates = [  # the latest wins a tie
+        [*_differences(function, old, signature)] or [*_containers(function, old, signature)]
+        for old in reversed(earlier)
+    ]
     nearest = min(candidates, key=len)
     if not nearest:
-        nearest = ["nothing in the arguments or in JAX's settings: a cache was cleared, as by jax.clear_caches()"]
+        same = next(old for old, lines in zip(reversed(earlier), candidates, strict=True) if not lines)
+        cause = f"{_name(function)}.clear_cache()" if same.is_cleared else "jax.clear_caches()"
+        nearest = [f"nothing in the arguments or in JAX's settings: a cache was cleared, as by {cause}"]
     return "\n  ".join([f"{_name(function)}: traced again", *nearest])
 
 
@@ -118,6 +123,33 @@ def _differences(function: Callable[..., Any], old: TraceSignature, new: TraceSi
     for name, value in new.settings.items():
         if old.settings.get(name) != value:
             yield f"{name}: {_setting(old.settings.get(name))} -> {_setting(value)}"
+
+
+def _containers(function: Callable[..., Any], old: TraceSignature, new: TraceSignature) -> Iterator[str]:
+    """Arguments that hold the same in other containers, such as a tuple in place of a list."""
+    if old.structure.treedef == new.structure.treedef:
+        return
+    names = parameter_names(function)
+    trees = [
+        jax.tree_util.tree_unflatten(each.structure.treedef, [_HIDDEN] * len(each.structure.graphdefs))
+        for each in (old, new)
+    ]
+    (args, kwargs), (others, named) = trees
+    pairs = [*enumerate(zip(args, others, strict=False)), *((name, (kwargs[name], named.get(name))) for name in kwargs)]
+    for key, (first, second) in pairs:
+        if jax.tree_util.tree_structure(first) != jax.tree_util.tree_structure(second):
+            name = names[key] if isinstance(key, int) and key < len(names) else key
+            yield f"arg {name}: {first!r:.60} -> {second!r:.60}"
+
+
+class _Hidden:
+    """Stands where a value stood."""
+
+    def __repr__(self) -> str:
+        return "*"
+
+
+_HIDDEN = _Hidden()
 
 
 def _setting(value: Any) -> str:

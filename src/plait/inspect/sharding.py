@@ -19,6 +19,7 @@ from ..core.objects.state import State
 from ..core.objects.variables import Variable
 from ..partitioning.mesh import axes_of, fitted_spec, get_global_mesh
 from ..partitioning.specs import describe_leaf, variable_spec
+from .tables import in_bytes
 
 # From how many bytes on a whole copy on each device of a mesh is worth a remark.
 LARGE = 1 << 20
@@ -227,16 +228,6 @@ def item_size(dtype: Any) -> int:
     if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
         return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), dtype)).size * 4
     return np.dtype(dtype).itemsize
-
-
-def in_bytes(count: int) -> str:
-    """A number of bytes for people: ``1.5 MiB``."""
-    amount, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024:
-            break
-        amount, unit = amount / 1024, larger
-    return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"
 
 
 def _plain(names: Any) -> str:

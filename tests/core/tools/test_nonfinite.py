@@ -1,6 +1,7 @@
 """NaN and infinities are found, named by module, and kept out of the model."""
 
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import optax
 import pytest
 
 import plait as nnx
+from plait.core.tools.labelled_calls import labelled, labels_of
 from plait.errors import NonFiniteError
 from tests.sampling import slow_but
 
@@ -200,7 +202,9 @@ def test_a_module_inside_of_a_transform_is_named(inside, around):
     model = Deep(nnx.Rngs(0), INSIDE[inside])
     before = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(model)))
     with (
-        pytest.raises(NonFiniteError, match=r"at +last\[1\]\.inner \(a Bad\), in __call__\n +found .*log"),
+        pytest.raises(
+            NonFiniteError, match=r"at +last\[1\]\.inner \(a Bad\), in __call__(, iteration 0 of \w+)*\n +found .*log"
+        ),
         nnx.debug_nans(),
     ):
         AROUND[around](model, jnp.ones((2, 3)))
@@ -224,3 +228,75 @@ def test_a_module_whose_derivative_makes_a_nan_is_named(inside, around):
     model.last[1].inner = Root()
     with pytest.raises(NonFiniteError, match=r"at +last\[1\]\.inner \(a Root\), in __call__, or its"), nnx.debug_nans():
         AROUND[around](model, jnp.ones((2, 3)))
+
+
+class Log(nnx.Module):
+    """Infinite where ``x`` is minus the scale, not a number below."""
+
+    def __init__(self, scale):
+        self.scale = nnx.Param(jnp.asarray(scale))
+
+    def __call__(self, x):
+        return jnp.log(jnp.abs(x) + self.scale)
+
+
+class Layers(nnx.Module):
+    """Equal layers, in a list or stacked."""
+
+    def __init__(self, kind, scales, through):
+        self.stacked = nnx.vmap(kind)(jnp.asarray(scales))
+        self.blocks = [kind(scale) for scale in scales]
+        self.through = through
+
+    def __call__(self, x):
+        for block in self.blocks:
+            x = self.through(block, x)
+        return x
+
+    def scanned(self, x):
+        step = nnx.scan(lambda x, block: self.through(block, x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+        return step(x, self.stacked)
+
+
+class Scaled(nnx.Module):
+    """The derivative of its root is infinite where ``x`` is zero."""
+
+    def __init__(self, scale):
+        self.scale = nnx.Param(jnp.asarray(scale))
+
+    def __call__(self, x):
+        return jnp.sqrt(x) * self.scale + 1.0
+
+
+THROUGH = {"a call": lambda block, x: block(x), "remat": nnx.remat(lambda block, x: block(x))}
+LAYER_CASES = {
+    # kind, scales, the layer that fails
+    "value": (Log, [1.0, 2.0, -9.0, 1.0], 2),
+    "derivative": (Scaled, [1.0, -1.0, 1.0, 1.0], 2),
+}
+
+
+@pytest.mark.parametrize("case", LAYER_CASES)
+@pytest.mark.parametrize("through", THROUGH)
+@pytest.mark.parametrize("around", [nnx.value_and_grad, lambda f: nnx.jit(nnx.value_and_grad(f))], ids=["grad", "jit"])
+def test_of_equal_layers_the_one_that_makes_a_nan_is_named(around, through, case):
+    """P10: by its index in a list, and by the iteration of a scan."""
+    kind, scales, layer = LAYER_CASES[case]
+    model = Layers(kind, scales, THROUGH[through])
+    rest = rf"\(a {kind.__name__}\), in __call__(, or its derivative)?"
+    with pytest.raises(NonFiniteError) as error, nnx.debug_nans():
+        around(lambda model, x: (0.0 * model(x)).sum())(model, jnp.ones(3))
+    assert re.fullmatch(rf"blocks\[{layer}\] {rest}", error.value.parts["at"])
+    with pytest.raises(NonFiniteError) as error, nnx.debug_nans():
+        around(lambda model, x: (0.0 * model.scanned(x)).sum())(model, jnp.ones(3))
+    assert re.fullmatch(rf"stacked {rest}, iteration {layer} of scan", error.value.parts["at"])
+
+
+def test_labels_are_those_of_the_calls_that_lead_to_an_error():
+    def fail():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as error:
+        labelled("outer", lambda: labelled("in [2], (a Log)", fail))
+    assert labels_of(error.tb) == ["outer", "in [2], (a Log)"]
+    assert labelled("alone", lambda: 3) == 3

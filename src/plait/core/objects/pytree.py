@@ -43,6 +43,7 @@ from .attributes import (
 from .cells import ARRAYS, run_through
 from .clock import Stamp, mark_changed
 from .jax_flattening import check_no_cycle, watched
+from .module_repr import gives_short_form, is_long_form, module_repr
 from .named import from_named, to_named
 from .nodes import (
     DataElem,
@@ -331,8 +332,11 @@ class Pytree:
         node.__setstate__(copy.deepcopy(to_named(self.__getstate__()), memo))
         return node
 
+    @gives_short_form
     def __repr__(self) -> str:
-        return repr_fields(type(self).__name__, self._repr_fields(), comment=_variables_comment(self), owner=self)
+        if is_long_form():
+            return repr_fields(type(self).__name__, self._repr_fields(), comment=_variables_comment(self), owner=self)
+        return module_repr(self, _variables_comment)
 
     def _repr_fields(self) -> Iterator[tuple[str, Any]]:
         for name, value in self.__dict__.items():

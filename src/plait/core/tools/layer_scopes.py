@@ -1,7 +1,7 @@
 """Operations that carry the path of their layer, through JAX's named scopes.
 
-Only exports and their explanations ask for this; a step does not pay for it. The names stay in the exported program,
-where profilers and converters show them.
+Only exports and their explanations ask for this; the names in other programs are relative, and have no mark
+(``module_names.py``). The names stay in the exported program, where profilers and converters show them.
 """
 
 from __future__ import annotations

@@ -25,6 +25,8 @@ from ..graph.locate import causes, modules_of_traceback, objects_of_traceback, p
 from ..objects.state import to_flat_state
 from ..objects.variables import Variable
 from ..objects.visit import iter_graph_nodes
+from .labelled_calls import labels_of
+from .module_names import ITERATION, names_in_program
 
 
 def find_nonfinite(node: Any, filter: FilterLiteral = ...) -> dict[str, int]:
@@ -87,6 +89,7 @@ def debug_nans(*, infs: bool = False) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(jax.debug_nans(True))
+        stack.enter_context(names_in_program())
         if infs:
             stack.enter_context(jax.debug_infs(True))
         try:
@@ -104,12 +107,15 @@ def _described(error: FloatingPointError) -> NonFiniteError:
     place = place_of(error.__traceback__) or "outside of the methods of modules"
     roots = [(running[-1].path or (), running[-1].module)] if running else objects_of_traceback(error.__traceback__)
     below = next(filter(None, (_below(roots, cause) for cause in causes(error))), None)
+    labels = max((labels_of(each.__traceback__) for each in (error, *causes(error))), key=len)
     if below:
         nodes, method = below
         names = sorted({format_path(path) for path, _ in nodes} - {""})
+        names = [name for name in names if any(label.startswith(f"{name} (") for label in labels)][-1:] or names
         kind = with_article(type(nodes[0][1]).__name__)
         place = (f"{' or '.join(names)} ({kind})" if names else kind) + f", in {method}"
         place += "" if running else ", or its derivative"
+    place += "".join(f", {label}" for label in labels if label.startswith(ITERATION))
     if held:
         before = first_few(held, 4)
         model = type(running[0].module).__name__
@@ -123,7 +129,8 @@ def _described(error: FloatingPointError) -> NonFiniteError:
 def _below(roots: list[tuple[Path, Any]], cause: BaseException) -> tuple[list[tuple[Path, Any]], str] | None:
     """The modules in some whose methods JAX saw when it traced what failed, such as a derivative: the innermost.
 
-    JAX keeps which code ran, and not on which objects: several modules of one class stand for each other.
+    JAX keeps which code ran, and not on which objects: several modules of one class stand for each other, unless the
+    labels of a traceback tell which of them ran (``labelled_calls.py``).
 
     Args:
         roots: with their paths.

@@ -14,6 +14,7 @@ An ``Outcome`` says where each is. (rules X2, X3, U24 to U28)
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,6 +27,7 @@ from ...core.graph.flatten import path_of
 from ...core.objects.named import Sentinel
 from ...core.objects.nodes import Static
 from ...core.objects.variables import Variable
+from ...core.tools.module_names import is_naming, iteration, modules_named
 from ...errors import ArgumentError, AxisNameMismatchError
 from .aliasing import Treatment, check_aliasing
 from .captures import watch_captured_containers
@@ -90,7 +92,10 @@ class Body:
         """
         entered = self.enter(inputs)
         dropped = self._drop_axes(entered)
-        out = self.call(entered) if run is None else run(entered)
+        if self.loop is None:
+            out = self.call(entered) if run is None else run(entered)
+        else:
+            out = iteration(self.name, self.f(), lambda: self.call(entered) if run is None else run(entered))
         if self.check_output is not None:
             self.check_output(out)
         left = self._leave(entered, out, dropped)
@@ -115,7 +120,8 @@ class Body:
     def call(self, entered: Entered) -> Any:
         """Call the user's function with the private objects."""
         args, kwargs = entered.tree
-        return guarded(self.f(), *map(reveal, args), **{key: reveal(value) for key, value in kwargs.items()})
+        with modules_named(entered.roots, lambda: self.labels()[0]) if is_naming() else contextlib.nullcontext():
+            return guarded(self.f(), *map(reveal, args), **{key: reveal(value) for key, value in kwargs.items()})
 
     def output_of(self, inputs: Sequence[Sequence[Any]]) -> Parts:
         """What the function returns, taken apart; what it does to its arguments is forgotten."""

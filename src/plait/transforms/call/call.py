@@ -21,6 +21,7 @@ which JAX transform stands in the middle:
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import FunctionType
@@ -32,6 +33,7 @@ from ...core.graph.locate import crossings, remember_cause
 from ...core.objects.named import Sentinel
 from ...core.objects.statics import HashableMapping
 from ...core.tools.method_observers import is_observing
+from ...core.tools.module_names import is_naming, iterations_counted, scope_of_arguments
 from ...errors import ArgumentTypeError, StaticValueError
 from .aliasing import Treatment, check_aliasing
 from .arguments import positional
@@ -184,14 +186,19 @@ class Call:
         Args:
             stepwise: what to run under ``jax.disable_jit``, where that alone does not make steps of ``function``.
         """
+        with scope_of_arguments(self.gathered.roots) if is_naming() else contextlib.nullcontext():
+            return self._run(function, inputs, stepwise or function)
+
+    def _run(self, function: Callable[..., Any], inputs: tuple[Any, ...], stepwise: Callable[..., Any]) -> Any:
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-            return (stepwise or function)(*inputs)
+            with iterations_counted():
+                return stepwise(*inputs)
         try:
             return function(*inputs)
         except FloatingPointError:
             try:
-                with jax.disable_jit():
-                    (stepwise or function)(*inputs)
+                with jax.disable_jit(), iterations_counted():
+                    stepwise(*inputs)
             except FloatingPointError as error:
                 remember_cause(error)
                 raise

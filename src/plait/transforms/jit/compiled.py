@@ -28,6 +28,7 @@ import jax
 from ..._compat import jax_settings
 from ...core.objects.filters import Predicate
 from ...core.objects.variables import make_variable
+from ...core.tools.module_names import names_in_program
 from ...errors import ArgumentError
 from ..call.body import Body
 from ..call.call import ALL, Strong
@@ -40,12 +41,17 @@ from .shardings import CallShardings
 
 @dataclasses.dataclass(frozen=True)
 class TraceSignature:
-    """What a trace depended on: the structure of the arguments, and shape and dtype of each array in them."""
+    """What a trace depended on: the structure of the arguments, and shape and dtype of each array in them.
+
+    Attributes:
+        is_cleared: whether ``clear_cache()`` of the jitted function has dropped what was compiled.
+    """
 
     structure: Structure
     values: tuple[str, ...]
     plain: tuple[str, ...]
     settings: dict[str, Any] = dataclasses.field(default_factory=jax_settings, compare=False)
+    is_cleared: bool = dataclasses.field(default=False, compare=False)
 
 
 # Called at each trace with the function, the signature of the trace, and those of its earlier traces.
@@ -318,11 +324,13 @@ def _run(
     """Run the function inside: one port for all, or one for each sharding."""
     options = {"structural": updates, "donated": donated, "returns_inputs": True}
     if shardings is not None:
-        return shardings.run_inside(f, structure, values, plain, options)
+        with names_in_program():
+            return shardings.run_inside(f, structure, values, plain, options)
     outs = Prefix("jit", "the output", jax.tree_util.tree_structure(0), (ALL,))
     ports = (0,) * len(values), (0,) * len(plain)
     body = Body("jit", Strong(f), structure, (ALL,), *ports, (ALL,) * len(structure.roots), outs, **options)
-    return body(([*values, *plain],))
+    with names_in_program():
+        return body(([*values, *plain],))
 
 
 def check_separate_buffers(f: Any, given: list[Any], values: list[Any], gathered: Gathered) -> None:

@@ -19,6 +19,8 @@ no module, see ``walks.py``.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -35,6 +37,7 @@ from ..._compat import Tracer
 from ...core.graph.walks import CachedWalk, drop_runs
 from ...core.objects.cells import gone, is_gone
 from ...core.objects.filters import to_predicate
+from ...core.tools.module_names import is_naming, scope_of_arguments
 from ...errors import ArgumentError, DispatchError, TraceContextError
 from ...paths import describe_path
 from ...typing import FilterLiteral
@@ -282,7 +285,8 @@ class JittedFunction:
         try:
             compiled = self.find(args, kwargs, gathered)
             positional, named = compiled.arguments(gathered, args, kwargs)
-            returned = compiled.jitted(*positional, **named)
+            with scope_of_arguments(gathered.roots) if is_naming() else contextlib.nullcontext():
+                returned = compiled.jitted(*positional, **named)
         except (ValueError, RuntimeError) as error:
             explain_deleted(self.f, gathered)
             if self.shardings is not None:
@@ -429,7 +433,7 @@ class JittedFunction:
         self.compiled.clear()
         self.tokens.clear()  # which drops the runs of all models
         self.codes.clear()
-        self.history.clear()
+        self.history[:] = [dataclasses.replace(each, is_cleared=True) for each in self.history]  # to explain a retrace
 
 
 def finish(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any) -> Any:

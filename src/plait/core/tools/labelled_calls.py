@@ -1,0 +1,43 @@
+"""Calls that leave a text in every traceback through them.
+
+A traceback that JAX keeps of an operation has the names of the functions that ran, and no objects. So the function that
+makes a labelled call has the label for its name. Only ``debug_nans`` asks for labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType, FunctionType, TracebackType
+from typing import Any, TypeVar
+
+import jax
+
+R = TypeVar("R")
+
+_FILE = "<a labelled call of plait>"
+
+
+def wants_labels() -> bool:
+    """Whether JAX checks for NaN or infinities now."""
+    config: Any = jax.config
+    return config.jax_debug_nans or config.jax_debug_infs
+
+
+def labelled(label: str, call: Callable[[], R]) -> R:
+    """What the call returns."""
+    code: CodeType = _through.__code__.replace(co_name=label, co_qualname=label, co_filename=_FILE)
+    return FunctionType(code, {})(call)
+
+
+def _through(call: Callable[[], R]) -> R:
+    return call()
+
+
+def labels_of(traceback: TracebackType | None) -> list[str]:
+    """The labels in a traceback, outermost first."""
+    found = []
+    while traceback is not None:
+        code, traceback = traceback.tb_frame.f_code, traceback.tb_next
+        if code.co_filename == _FILE:
+            found.append(code.co_name)
+    return found

@@ -1,0 +1,186 @@
+"""Names of modules in compiled programs: ``jit(step)/blocks/0/attention/query/dot_general``.
+
+While ``jit`` traces, the methods of the modules among its arguments run in JAX's named scopes. A scope says the way
+from the module around it: ``attention/query``, and ``../norm`` for a module that is no part of the one that calls it.
+JAX joins such names however transforms are nested, so a block that is traced once and called at many places has its own
+name at each. A compiled program carries the names as metadata; a step pays nothing, and no cache has them in its key.
+
+Each function that a transform traces has a frame: the private modules that it was given, with their paths in its
+arguments. The transform itself runs in the scope of the module that it was given, outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import jax
+
+from ...paths import Path, format_path
+from ...words import with_article
+from ..objects.module import Module
+from ..objects.nodes import Kind
+from ..objects.visit import children_if_any, visit
+from .labelled_calls import labelled, wants_labels
+from .method_observers import observed_methods
+
+R = TypeVar("R")
+
+
+class _Frame:
+    """The modules that one traced function knows.
+
+    Attributes:
+        base: where its root stands in the whole program.
+        paths: of its modules, by their ids; they live as long as the frame.
+        current: of the module whose method is running.
+    """
+
+    __slots__ = ("base", "current", "paths")
+
+    def __init__(self, base: Path, paths: dict[int, Path]) -> None:
+        self.base, self.paths, self.current = base, paths, ()
+
+
+class _Naming(threading.local):
+    frame: _Frame | None = None
+    counts: dict[int, int] | None = None  # of iterations, while a loop is run step by step
+
+
+_naming = _Naming()
+
+
+def is_naming() -> bool:
+    """Whether this thread traces a program whose modules are named."""
+    return _naming.frame is not None
+
+
+@contextlib.contextmanager
+def names_in_program() -> Iterator[None]:
+    """Inside the block a program is traced, and modules that transforms are given get names."""
+    before = _naming.frame
+    _naming.frame = _Frame(() if before is None else (*before.base, *before.current), {})
+    try:
+        yield
+    finally:
+        _naming.frame = before
+
+
+@contextlib.contextmanager
+def modules_named(roots: Sequence[Any], labels: Callable[[], Sequence[str]]) -> Iterator[None]:
+    """Methods of the modules in ``roots``, the arguments of a traced function, run in scopes of their paths."""
+    before = _naming.frame
+    places = module_places(roots, labels)
+    if before is None or not places:
+        yield
+        return
+    _naming.frame = _Frame((*before.base, *before.current), {id(module): path for path, module in places})
+    try:
+        with observed_methods([module for _, module in places], _in_scope, records=False):
+            yield
+    finally:
+        _naming.frame = before
+
+
+def module_places(roots: Sequence[Any], labels: Callable[[], Sequence[str]]) -> list[tuple[Path, Module]]:
+    """The modules in some objects, once each, with the paths that their names are made of.
+
+    The path begins in the object, if only one of them holds modules, and with what the object is called if several do.
+    """
+    met: set[int] = set()
+    found = [list(_modules_in(root, met)) for root in roots]
+    holders = [number for number, modules in enumerate(found) if modules]
+    if len(holders) < 2:
+        return [pair for modules in found for pair in modules]
+    names = labels()
+    return [((names[number], *path), module) for number in holders for path, module in found[number]]
+
+
+def _modules_in(root: Any, met: set[int]) -> Iterator[tuple[Path, Module]]:
+    for place in visit(root, children=children_if_any):
+        if place.kind is Kind.GRAPH:
+            if id(place.value) in met:
+                place.enter = False
+            elif isinstance(place.value, Module):
+                yield place.path, place.value
+            met.add(id(place.value))
+
+
+@contextlib.contextmanager
+def iterations_counted() -> Iterator[None]:
+    """Inside the block a loop runs step by step, and ``iteration`` counts."""
+    before, _naming.counts = _naming.counts, {}
+    try:
+        yield
+    finally:
+        _naming.counts = before
+
+
+def iteration(loop: str, f: Any, call: Callable[[], R]) -> R:
+    """Run one iteration of a loop of ``f``, with its number as a label where that is wanted."""
+    counts = _naming.counts
+    if counts is None or not wants_labels():
+        return call()
+    number = counts[id(f)] = counts.get(id(f), -1) + 1  # a condition is counted apart from the body
+    return labelled(f"{ITERATION} {number} of {loop}", call)
+
+
+ITERATION = "iteration"
+
+
+@contextlib.contextmanager
+def scope_of_arguments(roots: Sequence[Any]) -> Iterator[None]:
+    """A transform that is given one module runs in the scope of that module."""
+    frame = _naming.frame
+    paths = [] if frame is None else [frame.paths[id(root)] for root in roots if id(root) in frame.paths]
+    if frame is None or len(paths) != 1:
+        yield
+        return
+    with _moved(frame, paths[0]):
+        yield
+
+
+@contextlib.contextmanager
+def _moved(frame: _Frame, path: Path) -> Iterator[None]:
+    before, frame.current = frame.current, path
+    try:
+        if path == before:
+            yield
+        else:
+            with jax.named_scope(scope_between(before, path)):
+                yield
+    finally:
+        frame.current = before
+
+
+def _in_scope(module: Any, name: str, call: Callable[[], Any]) -> Any:
+    frame = _naming.frame
+    path = None if frame is None else frame.paths.get(id(module))
+    if frame is None or path is None or (path == frame.current and path):
+        return call()
+    with _moved(frame, path):
+        if wants_labels():
+            place, kind = format_path((*frame.base, *path)), with_article(type(module).__name__)
+            return labelled(f"{place} ({kind}), in {name}" if place else f"{kind}, in {name}", call)
+        return call()
+
+
+def path_in_program(module: Any) -> Path | None:
+    """Where a module stands in the program that is being traced; ``None`` if it is none of its arguments."""
+    frame = _naming.frame
+    path = None if frame is None else frame.paths.get(id(module))
+    return None if frame is None or path is None else (*frame.base, *path)
+
+
+def scope_between(here: Path, there: Path) -> str:
+    """The way from one path to another: ``attention/query``, ``../norm``."""
+    shared = next((i for i, (a, b) in enumerate(zip(here, there, strict=False)) if a != b), min(len(here), len(there)))
+    return "/".join([*[".."] * (len(here) - shared), *map(name_of_key, there[shared:])])
+
+
+def name_of_key(key: Any) -> str:
+    """A key of a path as one part of a name."""
+    return re.sub(r"[^\w.\-\[\]]", "_", str(key))

@@ -1,0 +1,336 @@
+"""What each instruction of an XLA program costs, by the module that it comes from.
+
+XLA's cost analysis gives figures for a whole program. An instruction's own are found by handing XLA a program of that
+one instruction; equal instructions are asked about once. What a loop, a branch, a call or a fusion costs is spread over
+the instructions in it, and what is left stays with itself, so that the figures of all places add up to XLA's own.
+
+Modules are found in the names of instructions (``core/tools/module_names.py``), which give the way to a module relative
+to the one around it. An instruction without a name belongs where its first user does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+Names = tuple[str, ...]
+"""The keys of a path, as names of instructions give them."""
+
+
+class Figures(NamedTuple):
+    """What XLA says that something costs.
+
+    Attributes:
+        flops: floating-point operations; of a loop those of one iteration, as XLA counts.
+        transcendentals: exponentials, logarithms and their like.
+        bytes: read and written.
+        written: the bytes that are written.
+        executed_flops: the same as ``flops``, with the body of a loop counted as often as it runs, if that is known.
+    """
+
+    flops: float = 0.0
+    transcendentals: float = 0.0
+    bytes: float = 0.0
+    written: float = 0.0
+    executed_flops: float = 0.0
+
+    def plus(self, other: Figures, times: float = 1.0) -> Figures:
+        """The sum, entry by entry."""
+        return Figures(*(a + times * b for a, b in zip(self, other, strict=True)))
+
+
+Spread = dict[Names, Figures]
+"""What each place costs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of a program in XLA's text form."""
+
+    name: str
+    shape: str
+    opcode: str
+    operands: str
+    attributes: str
+    op_name: str
+    is_root: bool
+
+    def text(self, operands: str) -> str:
+        """The line, without its name and metadata."""
+        return f"{self.shape} {self.opcode}({operands}){self.attributes}"
+
+    def operand_names(self) -> list[str]:
+        """The names of the instructions that it uses."""
+        return _NAME.findall(self.operands)
+
+
+_NAME = re.compile(r"%([\w.\-]+)")
+_LINE = re.compile(r"\s+(ROOT )?%([\w.\-]+) = ")
+_OPCODE = re.compile(r" ?([\w\-]+)\(")
+_HEAD = re.compile(r"(ENTRY )?%([\w.\-]+)[ .].*\{\s*$")
+_METADATA = re.compile(r", metadata=\{((?:[^{}\"]|\"(?:[^\"\\]|\\.)*\")*)\}")
+_OP_NAME = re.compile(r"op_name=\"((?:[^\"\\;]|\\.)*)")
+_LEFT_OUT = re.compile(
+    r", (?:sharding|control-predecessors|frontend_attributes|origin|original_value|statistics)="
+    r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
+)
+_TRIPS = re.compile(r"\"known_trip_count\":\{\"n\":\"(\d+)\"\}")
+_FREE = ("parameter", "constant")
+
+
+class Program:
+    """A program in XLA's text form, taken apart.
+
+    Attributes:
+        entry: the computation that runs.
+        computations: by name.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.entry = ""
+        self.computations: dict[str, list[Instruction]] = {}
+        current: list[Instruction] | None = None
+        for line in text.splitlines():
+            if current is None:
+                head = _HEAD.match(line)
+                if head is not None:
+                    current = self.computations.setdefault(head[2], [])
+                    self.entry = head[2] if head[1] else self.entry
+            elif line.startswith("}"):
+                current = None
+            elif (found := _parsed(line)) is not None:
+                current.append(found)
+
+    def called(self, instruction: Instruction) -> list[str]:
+        """The computations that an instruction refers to."""
+        if "%" not in instruction.attributes:
+            return []
+        return [name for name in _NAME.findall(instruction.attributes) if name in self.computations]
+
+    def alone(self, instruction: Instruction, shapes: dict[str, str]) -> str:
+        """A program of this one instruction, on parameters."""
+        operands = [shapes[name] for name in instruction.operand_names()]
+        lines = [f"%p{i} = {shape} parameter({i})" for i, shape in enumerate(operands)]
+        given = ", ".join(f"%p{i}" for i in range(len(operands)))
+        if not operands and instruction.operands:
+            given = instruction.operands  # what is no instruction, such as the axis of an iota
+        whole = [f"ENTRY %alone {{\n{chr(10).join(lines)}\nROOT %r = {instruction.text(given)}\n}}"]
+        wanted, met = self.called(instruction), set[str]()
+        while wanted:
+            name = wanted.pop()
+            if name not in met:
+                met.add(name)
+                whole.append(self._computation(name))
+                wanted += [other for each in self.computations[name] for other in self.called(each)]
+        return "HloModule alone\n\n" + "\n\n".join(reversed(whole)) + "\n"
+
+    def _computation(self, name: str) -> str:
+        lines = [
+            f"{'ROOT ' if each.is_root else ''}%{each.name} = {each.text(each.operands)}"
+            for each in self.computations[name]
+        ]
+        return f"%{name} {{\n{chr(10).join(lines)}\n}}"
+
+    def trips(self, loop: Instruction, around: dict[str, Instruction]) -> int:
+        """How often a loop runs, if it counts to a constant; 1 if that is not known."""
+        found = _TRIPS.search(loop.attributes)
+        if found:
+            return int(found[1])
+        condition = re.search(r"condition=%([\w.\-]+)", loop.attributes)
+        inside = {each.name: each for each in self.computations.get(condition[1] if condition else "", [])}
+        root = next((each for each in inside.values() if each.is_root), None)
+        start = around.get(loop.operand_names()[0]) if loop.operand_names() else None
+        if root is None or root.opcode != "compare" or "direction=LT" not in root.attributes or start is None:
+            return 1
+        counter, end = (inside[name] for name in root.operand_names())
+        place = re.search(r"index=(\d+)", counter.attributes)
+        if start.opcode != "tuple" or counter.opcode != "get-tuple-element" or place is None:
+            return 1
+        first = around[start.operand_names()[int(place[1])]]
+        numbers = [each.operands for each in (first, end) if each.opcode == "constant"]
+        return max(1, int(numbers[1]) - int(numbers[0])) if len(numbers) == 2 else 1
+
+
+def _parsed(line: str) -> Instruction | None:
+    start = _LINE.match(line)
+    if start is None:
+        return None
+    metadata = _METADATA.search(line)
+    op_name = _OP_NAME.search(metadata[1]) if metadata else None
+    line = _LEFT_OUT.sub("", _METADATA.sub("", line))
+    begin = start.end()
+    end = _closed(line, begin) if line[begin] == "(" else line.index(" ", begin)
+    opcode = _OPCODE.match(line, end)
+    if opcode is None:
+        return None
+    close = _closed(line, opcode.end() - 1)
+    operands, attributes = line[opcode.end() : close - 1], line[close:]
+    return Instruction(
+        start[2], line[begin:end], opcode[1], operands, attributes, op_name[1] if op_name else "", bool(start[1])
+    )
+
+
+def _closed(line: str, start: int) -> int:
+    """The place after the parenthesis that closes the one at ``start``."""
+    depth = 0
+    for found in re.finditer(r"[()]", line[start:]):
+        depth += 1 if found[0] == "(" else -1
+        if depth == 0:
+            return start + found.end()
+    return len(line)
+
+
+class Modules:
+    """The places that names of instructions may lead to.
+
+    Args:
+        paths: of the modules, as names; the root is the empty one.
+    """
+
+    def __init__(self, paths: Iterable[Names]) -> None:
+        self.paths = {(), *paths}
+        self._steps = {path[:end] for path in self.paths for end in range(len(path) + 1)}
+        self._known: dict[tuple[str, Names], Names] = {}
+
+    def place(self, op_name: str, program: str, around: Names) -> Names:
+        """The module that an instruction belongs to.
+
+        Args:
+            op_name: as XLA has it.
+            program: what names that begin at the root begin with.
+            around: the place of what calls the computation.
+        """
+        key = op_name, around
+        if key not in self._known:
+            self._known[key] = self._found(op_name, program, around)
+        return self._known[key]
+
+    def _found(self, op_name: str, program: str, around: Names) -> Names:
+        here = around
+        if op_name.startswith(program):
+            op_name, here = op_name[len(program) :], ()
+        steps = _plain(op_name).split("/")[:-1]  # the last one is the operation
+        for step in steps:
+            if step == "..":
+                here = here[:-1]
+            elif (*here, step) in self._steps:
+                here = (*here, step)
+        while here not in self.paths:
+            here = here[:-1]
+        return here
+
+
+# ``transpose(jvp(blocks/0))/jvp(blocks/0)/checkpoint/norm`` says where it is twice.
+_AGAIN = re.compile(r"transpose\(jvp\(([^()]*)\)\)((?:/[^/()]+)*?)/jvp\(\1\)\2(?=/)")
+_INNER = re.compile(r"\bp?jit\([^()]*\)")
+_TRANSFORM = re.compile(r"\b\w+\(([^()]*)\)")
+
+
+def _plain(op_name: str) -> str:
+    """A name without the transforms in it: ``transpose(jvp(blocks/0))/norm/mul`` becomes ``blocks/0/norm/mul``."""
+    op_name = _INNER.sub("", _AGAIN.sub(r"jvp(\1)\2", op_name))
+    while (shorter := _TRANSFORM.sub(r"\1", op_name)) != op_name:
+        op_name = shorter
+    return op_name
+
+
+class CostsByModule:
+    """Spreads what a program costs over the modules that it comes from.
+
+    Args:
+        program: taken apart.
+        modules: that may be named in it.
+        measure: XLA's figures for a program in text form.
+    """
+
+    def __init__(self, program: Program, modules: Modules, measure: Callable[[str], Figures]) -> None:
+        self.program, self.modules, self.measure = program, modules, measure
+        self._figures: dict[str, Figures] = {}
+        self._spreads: dict[tuple[str, Names], Spread] = {}
+        self._prefix = next(
+            (f"{each.op_name.split('/')[0]}/" for each in self._entry() if each.op_name.startswith("jit(")), "/"
+        )
+
+    def _entry(self) -> list[Instruction]:
+        return self.program.computations.get(self.program.entry, [])
+
+    def spread(self) -> Spread:
+        """What each place costs in all."""
+        return self._of_computation(self.program.entry, ())
+
+    def all_places(self) -> dict[str, Names]:
+        """The module of each instruction, by its name; names are unique in a program."""
+        found: dict[str, Names] = {}
+        wanted: list[tuple[str, Names]] = [(self.program.entry, ())]
+        met: set[str] = set()
+        while wanted:
+            name, around = wanted.pop()
+            if name not in met:
+                met.add(name)
+                for each, place in self.places(name, around):
+                    found[each.name] = place
+                    wanted += [(other, place) for other in self.program.called(each)]
+        return found
+
+    def places(self, name: str, around: Names) -> Iterator[tuple[Instruction, Names]]:
+        """The instructions of a computation with the modules that they belong to, the last first."""
+        hints: dict[str, Names] = {}
+        for each in reversed(self.program.computations[name]):
+            place = hints.get(each.name, around)
+            if each.op_name:
+                place = self.modules.place(each.op_name, self._prefix, around)
+            for operand in each.operand_names():
+                hints[operand] = place
+            yield each, place
+
+    def _of_computation(self, name: str, around: Names) -> Spread:
+        if (name, around) not in self._spreads:
+            instructions = {each.name: each for each in self.program.computations[name]}
+            shapes = {each.name: each.shape for each in instructions.values()}
+            found: Spread = {}
+            for each, place in self.places(name, around):
+                if each.opcode not in _FREE:
+                    _add(found, self._of_instruction(each, place, shapes, instructions))
+            self._spreads[name, around] = found
+        return self._spreads[name, around]
+
+    def _of_instruction(
+        self, each: Instruction, place: Names, shapes: dict[str, str], around: dict[str, Instruction]
+    ) -> Spread:
+        total = self._alone(each, shapes)
+        called = self.program.called(each) if each.opcode in ("call", "while", "conditional", "fusion") else []
+        inner: list[Spread] = [self._of_computation(name, place) for name in called]
+        if each.opcode == "conditional":  # XLA takes the branch that costs most
+            inner = [max(inner, key=lambda spread: _total(spread).flops)]
+        times = self.program.trips(each, around) if each.opcode == "while" else 1
+        found: Spread = {}
+        for spread in inner:
+            for where, figures in spread.items():
+                executed = figures.executed_flops * times
+                if each.opcode == "fusion":  # inside of it nothing goes to memory
+                    figures = figures._replace(bytes=0.0, written=0.0)
+                _add(found, {where: figures._replace(executed_flops=executed)})
+        parts = _total(found)
+        rest = total.plus(parts, -1.0)._replace(executed_flops=total.flops - parts.flops)
+        return _add(found, {place: rest}) if any(rest) or not found else found
+
+    def _alone(self, each: Instruction, shapes: dict[str, str]) -> Figures:
+        text = self.program.alone(each, shapes)
+        if text not in self._figures:
+            self._figures[text] = self.measure(text)
+        return self._figures[text]
+
+
+def _add(found: Spread, more: Spread) -> Spread:
+    for place, figures in more.items():
+        found[place] = found.get(place, Figures()).plus(figures)
+    return found
+
+
+def _total(spread: Spread) -> Figures:
+    total = Figures()
+    for figures in spread.values():
+        total = total.plus(figures)
+    return total

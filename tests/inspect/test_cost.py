@@ -1,0 +1,110 @@
+"""What a call costs, by module."""
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+import plait as nnx
+from plait.errors import ArgumentTypeError
+
+
+class Block(nnx.Module):
+    def __init__(self, rngs):
+        self.norm, self.linear = nnx.LayerNorm(8, rngs=rngs), nnx.Linear(8, 8, rngs=rngs)
+
+    def __call__(self, x):
+        return x + nnx.gelu(self.linear(self.norm(x)))
+
+
+class Net(nnx.Module):
+    def __init__(self, rngs):
+        self.embed = nnx.Embed(16, 8, rngs=rngs)
+        self.blocks = [Block(rngs) for _ in range(3)]
+        self.stack = nnx.vmap(lambda key: Block(nnx.Rngs(key)))(jax.random.split(jax.random.key(0), 4))
+
+    def __call__(self, ids):
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = nnx.remat(Block.__call__)(block, x)
+        x = nnx.scan(lambda x, block: block(x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)(x, self.stack)
+        return self.embed.attend(x)
+
+
+@nnx.jit(donate_argnames="model")
+def step(model, optimizer, ids):
+    loss, grads = nnx.value_and_grad(lambda model: (model(ids) ** 2).mean())(model)
+    optimizer.update(model, grads)
+    return loss
+
+
+def arguments():
+    model = Net(nnx.Rngs(0))
+    return model, nnx.Optimizer(model, optax.sgd(0.1, momentum=0.9), wrt=nnx.Param), jnp.ones((2, 3), int)
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_the_sums_are_those_of_xla(compile, users_promotion):
+    """D11."""
+    args = arguments()
+    report = nnx.cost(step, *args, compile=compile)
+    stage = step.lower(*args).compile() if compile else step.lower(*args)
+    expected = stage.cost_analysis()
+    assert report.flops == pytest.approx(expected["flops"], rel=1e-5)
+    assert report.bytes == pytest.approx(expected["bytes accessed"], rel=1e-5)
+    assert report.transcendentals == pytest.approx(expected["transcendentals"], rel=1e-5)
+    assert report.executed_flops > report.flops
+    paths = {row.path: row.kind for row in report.modules}
+    assert paths["blocks[2].linear"] == paths["stack.linear"] == "Linear"
+    assert report.below("blocks[1]").flops == sum(
+        row.flops for row in report.modules if row.path.startswith("blocks[1]")
+    )
+    assert report.below("") == report.below("")
+    assert report.below("").flops == report.flops
+
+
+def test_memory_is_that_of_xla(users_promotion):
+    args = arguments()
+    report = nnx.cost(step, *args)
+    sizes = step.lower(*args).compile().memory_analysis()
+    assert report.temp_bytes == sizes.temp_size_in_bytes == sum(row.temp_bytes for row in report.modules)
+    assert report.alias_bytes == sizes.alias_size_in_bytes > 0  # donated
+    assert report.peak_bytes == (
+        sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes - sizes.alias_size_in_bytes
+    )
+    assert nnx.cost(step, *args, compile=False).peak_bytes is None
+
+
+def test_a_matrix_product_costs_what_the_formula_says():
+    model = nnx.Sequential(nnx.Linear(256, 128, rngs=nnx.Rngs(0)), nnx.Linear(128, 8, rngs=nnx.Rngs(1)))
+    for compile in (False, True):
+        report = nnx.cost(model, jax.ShapeDtypeStruct((32, 256), jnp.float32), compile=compile)
+        assert report.below("layers[0]").flops == 32 * 128 * (2 * 256 + 1)
+        assert report.below("layers[1]").flops == 32 * 8 * (2 * 128 + 1)
+
+
+def test_the_table_folds_equal_blocks_and_explains_its_sums(users_promotion):
+    text = str(nnx.cost(step, *arguments()))
+    assert "blocks[0…2].linear │ Linear" in text
+    assert "3 × Block" in text
+    assert "the body of a loop counts once" in text
+    assert "of donated arguments" in text.replace("\n", " ")
+
+
+def test_nothing_runs_and_nothing_changes(users_promotion):
+    args = arguments()
+    before = nnx.to_pure_dict(nnx.state(args[0]))
+    nnx.cost(step, *args)
+    jax.tree.map(lambda a, b: None if a is b else pytest.fail("changed"), nnx.to_pure_dict(nnx.state(args[0])), before)
+    assert args[1].step.value == 0
+
+
+def test_a_function_without_modules_belongs_to_none():
+    report = nnx.cost(lambda x: x @ x, jnp.ones((4, 4)), compile=False)
+    assert [(row.path, row.kind, row.flops) for row in report.modules] == [("", "", 128.0)]
+    assert nnx.cost(jax.jit(lambda x: x @ x), jnp.ones((4, 4))).flops == 128
+
+
+def test_what_is_no_function_is_refused():
+    with pytest.raises(ArgumentTypeError, match="cost takes a function"):
+        nnx.cost(3)
