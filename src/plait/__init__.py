@@ -253,10 +253,12 @@ from .typing import Initializer as Initializer
 if TYPE_CHECKING:
     from . import bridge as bridge
     from . import checkpoint as checkpoint
+    from . import comparison as comparison
     from . import convert as convert
     from . import export as export
     from . import inspect as inspect
     from .inspect.display import display as display
+    from .comparison.comparison import compare as compare
     from .inspect.retrace import explain_retraces as explain_retraces
     from . import training as training
     from .training.ema import EMA as EMA

@@ -87,6 +87,10 @@ FILES: dict[str, tuple[str, ...]] = {
         "obm_configs", "typing", "utils", "validate",
     ),
     "inspect": ("display", "sharding", "retrace"),
+    "comparison": (
+        "calls", "plait_runs", "flax_runs", "torch_runs", "names", "differences", "departures", "parameters",
+        "formulas", "causes", "comparison",
+    ),
     "training": (
         "optimizer", "learning_rates", "loss_scaling", "train_state", "metric", "classification", "metrics",
         "ema", "progress", "batches", "loggers", "accumulation", "loop",
@@ -136,6 +140,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "export/orbax": frozenset({"row 0"}) | EXPORT - {"export/orbax"},
     "export": EXPORT | {"row 0"},
     "inspect": CORE | TRANSFORMS | {"partitioning"},
+    # It reads a name map as convert does, and measures differences as proofs of exports do.
+    "comparison": CORE | {"convert", "export/proof"},
     "training": CORE | TRANSFORMS | {"partitioning", "checkpoint"},
     "demo": frozenset(FILES) - {"demo", "program"},
     # It looks names up in the modules of plait, and imports none of them by itself.
@@ -153,7 +159,8 @@ OWNERS: dict[str, frozenset[str]] = {
     "orbax": frozenset({"checkpoint"}),
     "tensorstore": frozenset({"checkpoint"}),
     "safetensors": frozenset({"checkpoint", "export/formats"}),
-    "flax": frozenset({"bridge/wrappers", "bridge"}),
+    "flax": frozenset({"bridge/wrappers", "bridge", "comparison"}),
+    "torch": frozenset({"comparison"}),
     "libcst": frozenset({"migrate"}),
     "numpyro": frozenset({"bridge"}),
     "msgpack": frozenset({"convert"}),
