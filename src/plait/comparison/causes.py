@@ -82,7 +82,7 @@ def find_cause(runs: tuple[Run, Run], judge: Judge, found: Found) -> Cause | Non
     is_layer = found.inside is None
     tries: list[Callable[[_Side, _Side], Cause | None]] = [_by_dtype, _by_mask]
     tries += [_by_parameters, _by_layer] if is_layer else []
-    tries += [_by_attention, _by_function, _by_missing_term, _by_factor, _by_order]
+    tries += [_by_attention, _by_function, _by_sum, _by_missing_term, _by_factor, _by_order]
     tries += [] if is_layer else [_by_parameters]
     return next((cause for each in tries if (cause := each(a, b)) is not None), None)
 
@@ -159,7 +159,8 @@ def _explain(formula: Formula, choices: tuple[Choices, Choices], a: _Given, b: _
     for differing, _, x, y in pairs:
         if not differing:
             continue
-        crossed = formula(a.inputs, _with_missing(a.parameters, b.parameters), {**x, **{n: y[n] for n in differing}})
+        chosen = {**x, **{name: y[name] for name in differing}}
+        crossed = _result(formula, a.inputs, {**b.parameters, **a.parameters}, chosen)
         if crossed is not None and fits(crossed, b.expected):
             text = ", ".join(differing)
             mine, other = (", ".join(_shown(each[n]) for n in differing) for each in (x, y))
@@ -171,20 +172,27 @@ def _fitting(formula: Formula, choices: Choices, given: _Given) -> Iterator[tupl
     """The settings that give the expected output, with what is left of the difference, in units of the largest."""
     scale = max(largest_of(given.expected), 1e-30)
     for chosen in formulas.each_choice(choices):
-        result = formula(given.inputs, given.parameters, chosen)
+        result = _result(formula, given.inputs, given.parameters, chosen)
         if result is not None and fits(result, given.expected):
             yield chosen, apart(result, given.expected) / scale
+
+
+def _result(formula: Formula, inputs: Any, parameters: Any, chosen: Chosen) -> np.ndarray | None:
+    try:
+        return formula(inputs, parameters, chosen)
+    except ValueError:  # the arrays of a layer of another kind, whose shapes do not fit the formula
+        return None
 
 
 def _differing(x: Chosen, y: Chosen) -> list[str]:
     return [name for name in x if x[name] != y.get(name)]
 
 
-def _with_missing(mine: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {**others, **mine}
-
-
 def _shown(value: Any) -> str:
+    if isinstance(value, tuple) and value[-1:] == ("gated",):
+        return f"f({value[0]}) * {value[1]}"
+    if isinstance(value, tuple) and all(isinstance(each, str) for each in value):
+        return " + ".join(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -345,6 +353,30 @@ def _by_mask(a: _Side, b: _Side) -> Cause | None:
     return Cause("mask", found[0], found[1], 1.0, 0.0)
 
 
+def _by_sum(a: _Side, b: _Side) -> Cause | None:
+    """Both are sums of known terms, with other factors."""
+    known = {name: (array, b.sources[name]) for name, array in a.sources.items() if array.dtype.kind == "f"}
+    known |= {name: (x, b.parameters[name]) for name, x in a.parameters.items() if name in b.parameters}
+    spread = {name: [_spread(array, a.target.shape) for array in arrays] for name, arrays in known.items()}
+    terms = {name: (x, y) for name, (x, y) in spread.items() if x is not None and y is not None and np.any(x)}
+    if not 1 < len(terms) <= 8:
+        return None
+    names, factors = list(terms), []
+    for side, target in enumerate((a.target, b.target)):
+        matrix = np.stack([terms[name][side].reshape(-1) for name in names], -1)
+        solved = np.linalg.lstsq(matrix, target.reshape(-1).astype(np.float64), rcond=None)[0]
+        if not fits((matrix @ solved).reshape(target.shape), target):
+            return None
+        factors.append(solved)
+    differing = [n for n in range(len(names)) if not math.isclose(*(each[n] for each in factors), abs_tol=1e-3)]
+    if len(differing) != 1:
+        return None
+    at = differing[0]
+    moved = a.target + (factors[1][at] - factors[0][at]) * terms[names[at]][0]
+    shown = ["missing" if abs(each[at]) < 1e-3 else f"times {each[at]:.4g}" for each in factors]
+    return Cause(names[at], *shown, apart(a.target, b.target), apart(moved, b.target)) if fits(moved, b.target) else None
+
+
 def _by_missing_term(a: _Side, b: _Side) -> Cause | None:
     """One of the two adds something that is known."""
     more = a.target.astype(np.float64) - b.target.astype(np.float64)
@@ -480,7 +512,8 @@ def _tested(a: _Side, b: _Side, name: str) -> tuple[float, float | None]:
     for formula, choices in _layer_formulas((a, b), (ours, theirs)):
         chosen = next(_fitting(formula, choices[0], ours), None)
         if chosen is not None:
-            result = formula(ours.inputs, {**ours.parameters, name: theirs.parameters[name]}, chosen[0])
+            swapped = {**ours.parameters, name: theirs.parameters[name]}
+            result = _result(formula, ours.inputs, swapped, chosen[0])
             if result is not None and fits(result, theirs.expected):
                 return before, apart(result, theirs.expected)
     return before, None

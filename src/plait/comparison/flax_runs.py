@@ -35,11 +35,12 @@ def run_flax_nnx(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     """Run a copy of the model."""
     from flax import nnx
 
-    root = nnx.clone(model.__self__ if isinstance(model, MethodType) else model)
+    original = model.__self__ if isinstance(model, MethodType) else model
+    root = nnx.clone(original)
     call = getattr(root, model.__name__) if isinstance(model, MethodType) else root
     places: dict[int, list[Path]] = {}
     modules = {}
-    for path, node in _nnx_modules(nnx, root):
+    for path, node in ((tuple(path), node) for path, node in nnx.iter_modules(root)):
         places.setdefault(id(node), []).append(path)
         modules[id(node)] = node
     recorder = Recorder(functools.partial(_value_of, nnx))
@@ -55,16 +56,14 @@ def run_flax_nnx(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     with observed_methods(modules.values(), observe, except_of=common):
         recorder.around(lambda: call(*args, **kwargs), ((),), "", root, args, kwargs)
 
+    before = {tuple(path): node for path, node in nnx.iter_modules(original)}
+
     def parameters(call: Call) -> Parameters:
-        found = {name: value.get_value() for name, value in vars(call.module).items() if isinstance(value, nnx.Variable)}
+        held = vars(before[call.path]) if call.path in before else {}
+        found = {name: value.get_value() for name, value in held.items() if isinstance(value, nnx.Variable)}
         return {name: array for name, value in found.items() if (array := numpy_of(value)) is not None}
 
     return recorder.run("flax.nnx", parameters)
-
-
-def _nnx_modules(nnx: Any, root: Any) -> list[tuple[Path, Any]]:
-    """The modules by path, and shared ones once more for each further place in lists, dicts and attributes."""
-    return [(tuple(path), node) for path, node in nnx.iter_modules(root)]
 
 
 def _value_of(nnx: Any, leaf: Any) -> np.ndarray | None:

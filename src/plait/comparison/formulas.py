@@ -80,18 +80,30 @@ def convolution(inputs: Arrays, parameters: Arrays, chosen: Chosen) -> np.ndarra
         return None
     axes = "HWD"[:window]
     dims = jax.lax.conv_dimension_numbers(x.shape, kernel.shape, (f"N{axes}C", f"{axes}IO", f"N{axes}C"))
-    padding = chosen["padding"]
+    dilation, padding = _each(chosen["dilation"], window), chosen["padding"]
+    if padding in _WRAPPING:
+        around = [((size - 1) * d // 2, (size - 1) * d // 2) for size, d in zip(kernel.shape, dilation, strict=False)]
+        x, padding = np.pad(x, [(0, 0), *around, (0, 0)], mode=_WRAPPING[padding]), "VALID"
     try:
         result = jax.lax.conv_general_dilated(
             jnp.asarray(x, jnp.float32), jnp.asarray(kernel, jnp.float32), _each(chosen["strides"], window),
-            padding if isinstance(padding, str) else [(p, p) for p in _each(padding, window)],
-            rhs_dilation=_each(chosen["dilation"], window), dimension_numbers=dims, feature_group_count=groups,
-            precision="highest",
+            padding if isinstance(padding, str) else _pads(padding, window), rhs_dilation=dilation,
+            dimension_numbers=dims, feature_group_count=groups, precision="highest",
         )  # fmt: skip
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):  # settings of another layer, such as a padding of no known name
         return None
     result = np.asarray(result, np.float64)
     return result + _wide(parameters["bias"]) if chosen["bias"] == "added" else result
+
+
+_WRAPPING: dict[Any, Any] = {"CIRCULAR": "wrap", "REFLECT": "reflect"}
+
+
+def _pads(padding: Any, window: int) -> list[tuple[int, int]]:
+    """One number for all sides, one for each axis, or two for each."""
+    if isinstance(padding, int):
+        return [(padding, padding)] * window
+    return [(each, each) if isinstance(each, int) else tuple(each) for each in padding]
 
 
 def convolution_choices(parameters: Arrays, modules: Sequence[Any]) -> Choices:
@@ -105,17 +117,18 @@ def convolution_choices(parameters: Arrays, modules: Sequence[Any]) -> Choices:
             ("dilation", ("kernel_dilation", "dilation")),
         ):
             value = next((getattr(module, each) for each in attributes if hasattr(module, each)), None)
-            if isinstance(value, (int, str)) or (isinstance(value, (tuple, list)) and _are_numbers(value)):
-                value = value.upper() if isinstance(value, str) else value
-                settings[name].append(tuple(value) if isinstance(value, list) else value)
+            if isinstance(value, (int, str, tuple, list)):
+                settings[name].append(_hashable(value))
     settings["padding"] += ["SAME", "VALID", tuple((size - 1) // 2 for size in window)]
     unique = {name: tuple(dict.fromkeys(values or [1])) for name, values in settings.items()}
     kernels = ("as it is", "window reversed", "window transposed", "channels exchanged")
     return {**unique, "kernel": kernels, "bias": _bias_choices(parameters)}
 
 
-def _are_numbers(value: Any) -> bool:
-    return all(isinstance(each, int) for each in value)
+def _hashable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.upper()
+    return tuple(map(_hashable, value)) if isinstance(value, (tuple, list)) else value
 
 
 def _each(value: Any, n: int) -> tuple[int, ...]:
@@ -209,28 +222,39 @@ def norm_choices(x: np.ndarray, parameters: Arrays, modules: Sequence[Any]) -> C
 # Functions between layers ---------------------------------------------------------------------------------------------
 
 
-def _from_jax(f: Callable[[Any], Any]) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda x: np.asarray(f(jnp.asarray(x, jnp.float32)), np.float64)
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 0.5 * (1 + np.tanh(0.5 * x))
+
+
+def _softplus(x: np.ndarray) -> np.ndarray:
+    return np.logaddexp(x, 0)
+
+
+def _elu(x: np.ndarray) -> np.ndarray:
+    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
 
 
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "none": lambda x: x,
     "relu": lambda x: np.maximum(x, 0),
-    "exact gelu": _from_jax(lambda x: jax.nn.gelu(x, approximate=False)),
-    "gelu by tanh": _from_jax(lambda x: jax.nn.gelu(x, approximate=True)),
-    "gelu by sigmoid": _from_jax(lambda x: x * jax.nn.sigmoid(1.702 * x)),
-    "silu": _from_jax(jax.nn.silu),
+    "exact gelu": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
+    "gelu by tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "gelu by sigmoid": lambda x: x * _sigmoid(1.702 * x),
+    "silu": lambda x: x * _sigmoid(x),
     "tanh": np.tanh,
-    "sigmoid": _from_jax(jax.nn.sigmoid),
-    "softplus": _from_jax(jax.nn.softplus),
-    "elu": _from_jax(jax.nn.elu),
-    "selu": _from_jax(jax.nn.selu),
+    "sigmoid": _sigmoid,
+    "softplus": _softplus,
+    "elu": _elu,
+    "selu": lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(np.minimum(x, 0))),
     "leaky relu (0.01)": lambda x: np.where(x > 0, x, 0.01 * x),
     "leaky relu (0.2)": lambda x: np.where(x > 0, x, 0.2 * x),
     "relu6": lambda x: np.clip(x, 0, 6),
     "squared relu": lambda x: np.maximum(x, 0) ** 2,
-    "hard swish": _from_jax(jax.nn.hard_swish),
-    "mish": _from_jax(jax.nn.mish),
+    "hard swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    "mish": lambda x: x * np.tanh(_softplus(x)),
 }
 
 
@@ -275,6 +299,10 @@ def attention(inputs: Arrays, parameters: Arrays, chosen: Chosen) -> np.ndarray 
         if head_dim % 2:
             return None
         query, key = (rotated(each, chosen["rotary halves"], chosen["rotary base"]) for each in (query, key))
+    if chosen["query and key"] == "exchanged":
+        if query.shape != key.shape:
+            return None
+        query, key = key, query
     if key.shape[2] != heads:
         if heads % key.shape[2]:
             return None
@@ -321,4 +349,5 @@ def attention_choices(modules: Sequence[Any], query: np.ndarray, *, has_mask: bo
         "rotary base": tuple(dict.fromkeys([*(float(b) for b in bases if isinstance(b, (int, float))), 1e4])),
         "mask": (*(["given"] if has_mask else []), *MASKS),
         "scale": tuple(attention_scales(1, 1)),
+        "query and key": ("as they are", "exchanged"),
     }

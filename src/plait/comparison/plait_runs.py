@@ -89,7 +89,8 @@ def run_plait(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R
     # What the model itself was given is known already; its own call is recorded once.
     inner = [each for each in calls if each[0].path or each[0].method != method]
     whole = Call((), ((),), "", own, root, inputs, statics, recorder.outputs(output), enter, recorder.tick())
-    return Run("plait", tuple(_in_steps(inner, whole)), _parameters)
+    before = dict(iter_graph_nodes(model.__self__ if isinstance(model, MethodType) else model))
+    return Run("plait", tuple(_in_steps(inner, whole)), lambda call: dict(_own_arrays(before.get(call.path))))
 
 
 def _copied(model: Any) -> tuple[Any, Callable[..., Any]]:
@@ -156,12 +157,8 @@ def _at_step(call: Call, sizes: tuple[int, ...], step: int) -> Stacked:
     return dataclasses.replace(call, inputs=inputs, outputs=[array[step] for array in call.outputs]), sizes[1:]
 
 
-def _parameters(call: Call) -> Parameters:
-    return dict(_own_arrays(call.module))
-
-
 def _own_arrays(module: Any) -> Iterator[tuple[str, np.ndarray]]:
-    for key, child in children_by_key(module).items():
+    for key, child in ({} if module is None else children_by_key(module)).items():
         value = child.get_raw_value() if isinstance(child, Variable) else child
         array = numpy_of(value)
         if array is not None:
