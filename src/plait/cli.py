@@ -1,8 +1,9 @@
 """The command ``plait``.
 
-Exit status: 0 for success; 1 if an export's output differs from its model's; 2 for an invalid request (with the reason
-on standard error), or for files that `migrate` could not rewrite; 130 after Ctrl-C. ``plait launch`` returns the status
-of the first process that failed, or 128 plus the number of the signal that ended it.
+Exit status: 0 for success; 1 if an export's output differs from its model's, or if two compared models depart; 2 for an
+invalid request (with the reason on standard error), or for files that `migrate` could not rewrite; 130 after Ctrl-C.
+``plait launch`` returns the status of the first process that failed, or 128 plus the number of the signal that ended
+it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import cli_export
+from . import cli_compare, cli_export
 from .errors import ArgumentError, PlaitError
 
 MAX_SEED = 2**31 - 1
@@ -76,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_gpt(demos.add_parser("gpt", help="a transformer on the source of Python's library", allow_abbrev=False))
     _add_migrate(commands.add_parser("migrate", help="rewrite Flax NNX imports to plait", allow_abbrev=False))
     cli_export.add_commands(commands)
+    cli_compare.add_command(commands)
     _add_run(commands.add_parser("run", help="run a program written for Flax NNX with plait", allow_abbrev=False))
     _add_launch(commands.add_parser("launch", help="start several processes of one run", allow_abbrev=False))
     return parser

@@ -97,7 +97,7 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "demo": ("images", "figures", "exports", "runs", "table", "digits", "corpus", "compression", "byte_gpt", "gpt"),
     "migrate": ("known", "uses", "rewrite", "files"),
-    "program": ("launch", "as_flax", "cli_export", "cli"),
+    "program": ("launch", "as_flax", "cli_export", "cli_compare", "cli"),
 }  # fmt: skip
 
 CORE = frozenset({"row 0", "core/objects", "core/graph", "core/functional", "core/tools"})

@@ -14,7 +14,7 @@ import numpy as np
 import plait
 from plait.paths import format_path
 
-from .architectures import ACTIVATIONS, at, inputs_of, made, set_value
+from tests.comparison.architectures import ACTIVATIONS, at, inputs_of, made, set_value
 
 
 @dataclasses.dataclass(frozen=True)

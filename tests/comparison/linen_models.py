@@ -10,7 +10,7 @@ import plait
 
 nn = pytest.importorskip("flax.linen")
 
-from .architectures import HEADS, LENGTH, WIDTH, WORDS  # noqa: E402
+from tests.comparison.architectures import HEADS, LENGTH, WIDTH, WORDS  # noqa: E402
 
 
 class Attention(nn.Module):

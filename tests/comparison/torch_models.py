@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from .architectures import HEADS, LENGTH, WIDTH, WORDS  # noqa: E402
+from tests.comparison.architectures import HEADS, LENGTH, WIDTH, WORDS  # noqa: E402
 
 
 class Attention(nn.Module):
