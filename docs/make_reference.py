@@ -34,6 +34,7 @@ FOLDERS = {
     "bridge": "Linen interoperation",
     "export": "Export",
     "inspect": "Looking inside",
+    "comparison": "Comparing implementations",
     "training": "Training",
     "compat": "Kept for Flax",
 }

@@ -15,8 +15,9 @@ WIDTH, HEADS, LENGTH, WORDS = 16, 4, 6, 11
 
 def rotary(x, interleaved, base=10_000.0):
     """(batch, length, heads, features)"""
-    angles = jnp.arange(x.shape[1])[:, None] * base ** (-jnp.arange(0, x.shape[-1], 2) / x.shape[-1])
-    cos, sin = jnp.cos(angles)[None, :, None], jnp.sin(angles)[None, :, None]
+    frequencies = base ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1])
+    angles = jnp.asarray(np.arange(x.shape[1])[None, :, None, None] * frequencies, x.dtype)
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
     first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else jnp.split(x, 2, -1)
     turned = (first * cos - second * sin, first * sin + second * cos)
     return jnp.stack(turned, -1).reshape(x.shape) if interleaved else jnp.concatenate(turned, -1)
@@ -54,7 +55,8 @@ def architectures(nnx):
                 q, k = (rotary(each, self.rotary == "interleaved") for each in (q, k))
             logits = jnp.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** self.power
             if self.causal is not None:
-                logits = jnp.where(jnp.tril(jnp.ones((length, length), bool), self.causal), logits, -1e30)
+                mask = np.tri(length, k=self.causal, dtype=bool)[None, None]
+                logits = jnp.where(mask, logits, -1e30)
             y = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(logits), v)
             return self.out(y.reshape(batch, length, width))
 
@@ -103,7 +105,7 @@ def architectures(nnx):
         def __call__(self, tokens):
             x = self.embed(tokens) * self.factor
             if self.has_positions:
-                x = x + self.positions[...]
+                x = x + self.positions[...][None]
             for layer in self.layers:
                 x = layer(x)
             return self.head(self.norm(x))

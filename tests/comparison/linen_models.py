@@ -33,7 +33,7 @@ class Encoder(nn.Module):
     @nn.compact
     def __call__(self, tokens):
         positions = self.param("positions", nn.initializers.zeros, (LENGTH, WIDTH))
-        x = nn.Embed(WORDS, WIDTH, name="embed")(tokens) * math.sqrt(WIDTH) + positions
+        x = nn.Embed(WORDS, WIDTH, name="embed")(tokens) * math.sqrt(WIDTH) + positions[None]
         for n in range(3):
             x = EncoderLayer(name=f"layer_{n}")(x)
         return nn.Dense(WORDS, name="head")(nn.LayerNorm(epsilon=1e-6, name="norm")(x))

@@ -61,6 +61,11 @@ class Planted:
             first, second = second, first
         return plait.compare(first, second, inputs_of(name), **options), first is other
 
+    def shows(self, found):
+        """Whether the results differ by more than 1e-4 of the largest value, whatever ``compare`` makes of it."""
+        whole = found.compared[-1].output
+        return not whole.largest <= 1e-4 * whole.scale
+
     def is_right(self, found, swapped):
         """Whether the module with the fault was named, or the innermost around it that both models have."""
         if found.departure is None:

@@ -173,6 +173,28 @@ def test_a_plait_model_stays_as_it_is(size):
     assert all(dict(vars(cls)) == found for cls, found in methods.items())
 
 
+class Growing(plait.Module):
+    """Relative differences double in each layer."""
+
+    def __init__(self, error=0.0):
+        self.layers = [plait.Linear(4, 4, use_bias=False, rngs=plait.Rngs(0)) for _ in range(8)]
+        for layer in self.layers:
+            layer.kernel[...] = jnp.eye(4)
+        self.layers[1].kernel[...] = jnp.eye(4) * (1 + error)
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x) ** 2
+        return x
+
+
+def test_a_difference_below_the_tolerance_is_found_where_it_jumps_if_it_grows_until_the_end():
+    found = plait.compare(Growing(), Growing(1e-5), X)
+    assert (found.departure.path, found.departure.cause.b) == ("layers[1]", "1.00001")
+    assert found.departure.output.is_agreement
+    assert plait.compare(Growing(), Growing(1e-7), X).agrees
+
+
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 

@@ -21,10 +21,10 @@ QUICK = ("encoder", "decoder")  # the others take seconds to compile
 
 
 def sample():
-    """One place for each operator, of those architectures."""
+    """One place for each operator that is in those architectures, beside plait and torch."""
     first = {}
     for case in planted():
-        if case.fault.architecture in QUICK:
+        if case.fault.architecture in QUICK and case.library in ("plait", "torch"):
             first.setdefault(case.fault.operator.name, case)
     return list(first.values())
 
@@ -39,15 +39,21 @@ def test_a_planted_fault_is_named(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [case for case in planted() if case.fault.architecture not in QUICK][::23], ids=str)
-def test_a_planted_fault_is_named_in_the_other_architectures(case):
-    if case.fault.shows():
-        found, swapped = case.compare()
-        assert case.is_right(found, swapped), found
+@pytest.mark.parametrize("case", [case for case in planted() if case not in sample()][::29], ids=str)
+def test_a_planted_fault_is_named_in_any_architecture_and_library(case):
+    found, swapped = case.compare()
+    assert not case.shows(found) or case.is_right(found, swapped), found
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("case", [case for case in clean() if case.architecture in QUICK][:7], ids=str)
+@pytest.mark.parametrize("case", [case for case in clean() if case.architecture != "tagger"][::5], ids=str)
+@pytest.mark.slow
+def test_a_clean_pair_of_any_kind_says_nothing(case):
+    assert case.compare().agrees
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("case", [case for case in clean() if case.architecture == "decoder" and case.how in ("torch", "permuted")][::3], ids=str)
 def test_a_clean_pair_says_nothing(case):
     assert case.compare().agrees
 

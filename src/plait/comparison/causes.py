@@ -38,7 +38,8 @@ class Cause:
         a, b: the setting of each model.
         before: the largest difference as recorded.
         after: the largest difference that is left when the first is computed with the setting of the second; ``None``
-            for parameters of modules without a formula, which were only compared.
+            for precision, where one output is the other but for roundings of its dtype, and for parameters of modules
+            without a formula, which were only compared.
     """
 
     what: str
@@ -46,6 +47,11 @@ class Cause:
     b: str
     before: float
     after: float | None
+
+    @property
+    def explains(self) -> bool:
+        """Whether the difference goes away, and does not only shrink."""
+        return self.after is None or 4 * self.after < self.before
 
     def __str__(self) -> str:
         text = f"{self.what}: {self.a} in a, {self.b} in b"
@@ -84,7 +90,7 @@ def find_cause(runs: tuple[Run, Run], judge: Judge, found: Found) -> Cause | Non
     tries += [_by_parameters, _by_layer] if is_layer else []
     tries += [_by_attention, _by_function, _by_sum, _by_missing_term, _by_factor, _by_order]
     tries += [] if is_layer else [_by_parameters]
-    return next((cause for each in tries if (cause := each(a, b)) is not None), None)
+    return next((cause for each in tries if (cause := each(a, b)) is not None and cause.explains), None)
 
 
 def _sides(runs: tuple[Run, Run], judge: Judge, found: Found) -> tuple[_Side, _Side] | None:
@@ -164,7 +170,9 @@ def _explain(formula: Formula, choices: tuple[Choices, Choices], a: _Given, b: _
         if crossed is not None and fits(crossed, b.expected):
             text = ", ".join(differing)
             mine, other = (", ".join(_shown(each[n]) for n in differing) for each in (x, y))
-            return Cause(text, mine, other, before, apart(crossed, b.expected))
+            cause = Cause(text, mine, other, before, apart(crossed, b.expected))
+            if cause.explains:
+                return cause
     return None
 
 
@@ -325,8 +333,7 @@ def _by_dtype(a: _Side, b: _Side) -> Cause | None:
         if apart(x, y) <= near:
             wider = np.result_type(np.float32, *(each.dtype for each in (x, y) if not _is_exactly(each, dtype)))
             shown = [jnp.dtype(dtype).name if each else np.dtype(wider).name for each in rounded]
-            once = [each.astype(dtype).astype(np.float64) for each in (x, y)]
-            return Cause("precision", *shown, apart(x, y), apart(*once))
+            return Cause("precision", *shown, apart(x, y), None)
     return None
 
 

@@ -190,7 +190,7 @@ def _run(name: str, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         raise ArgumentError(
             f"{name} cannot be run on these inputs",
             at=f"{name}, {describe_type(model)}",
-            found=f"{type(error).__name__}: {error}".split("\n  File", 1)[0].strip(),
+            found="\n            ".join(f"{type(error).__name__}: {error}".strip().splitlines()[:8]),
             expected="inputs that both models take",
             do="check plait.compare(a, b, *inputs); if b takes others, pass b_inputs=(...) or b_kwargs={...}",
         ) from error

@@ -39,7 +39,11 @@ class Difference:
 
     @property
     def is_agreement(self) -> bool:
-        return bool(self.shapes is None and agree(np.asarray(self.largest), self.tolerance))
+        return self.is_within(1)
+
+    def is_within(self, part: float) -> bool:
+        """Whether it is within a part of the tolerance."""
+        return bool(self.shapes is None and agree(np.asarray(self.largest), part * self.tolerance))
 
     @property
     def excess(self) -> float:
