@@ -73,8 +73,8 @@ def _evaluating(model: Any) -> Any:
 
 
 def _random(options: argparse.Namespace) -> tuple[np.ndarray, ...]:
-    from .export.proof.prove import random_array
     from .export.program.input_spec import has_free_sizes
+    from .export.proof.prove import random_array
 
     if has_free_sizes(options.specs):
         raise ArgumentError(

@@ -22,6 +22,7 @@ SHAPES = {
     "scaling": (7, 3),
     "exports": (5, 2),
     "export_zoo": (3, 2),
+    "compare": (6, 2),
 }
 
 

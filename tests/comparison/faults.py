@@ -13,7 +13,6 @@ import numpy as np
 
 import plait
 from plait.paths import format_path
-
 from tests.comparison.architectures import ACTIVATIONS, at, made, set_value
 
 

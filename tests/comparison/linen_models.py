@@ -69,7 +69,7 @@ def linen_model(name, model, x):
     cls, words = _WORDS[name]
     module = cls()
     shapes = jax.eval_shape(module.init, jax.random.key(0), x)
-    flat = {path: leaf for path, leaf in plait.to_flat_state(plait.state(model))}
+    flat = dict(plait.to_flat_state(plait.state(model)))
     values = {}
     for path, leaf in flat.items():
         path = [words.get(key, key) for key in path if key != "mlp"]

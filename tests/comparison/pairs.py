@@ -1,17 +1,14 @@
 """Pairs of implementations: with a fault that was planted in one of them, and without."""
 
 import dataclasses
-import functools
 import importlib.util
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 import plait
 from plait.paths import format_path, parse_path
-
-from tests.comparison.architectures import NAMES, architectures, at, inputs_of, made, set_value
+from tests.comparison.architectures import NAMES, architectures, inputs_of, made, set_value
 from tests.comparison.faults import Fault, faults_of
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -123,16 +120,15 @@ def _jitted(a, b, name):
         def __call__(self, *args):
             return super().__call__(*args)
 
-    graphdef, state = plait.split(b)
     whole = Jitted(plait.Rngs(0))
-    plait.update(whole, state)
+    plait.update(whole, plait.state(b))
     return a, whole
 
 
 def _permuted(a, b, name):
     """Hidden units in another order: what is inside differs, and the result does not."""
     order = np.random.default_rng(0).permutation
-    for path, module in plait.iter_modules(b):
+    for _, module in plait.iter_modules(b):
         if all(hasattr(module, part) for part in ("up", "down", "activation")):
             units = order(module.down.kernel.shape[0])
             for part in [module.up, *([module.gate] if hasattr(module, "gate") else [])]:
@@ -147,7 +143,7 @@ def _halved(a, b, name):
     """Both in bfloat16, and one of them as one program."""
     a, b = _jitted(a, b, name)
     for model in (a, b):
-        for path, module in plait.iter_modules(model):
+        for _, module in plait.iter_modules(model):
             if hasattr(module, "dtype"):
                 module.dtype = jnp.bfloat16
             for what, value in list(vars(module).items()):

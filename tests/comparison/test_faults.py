@@ -17,6 +17,7 @@ from tests.comparison.faults import OPERATORS, faults_of
 from tests.comparison.pairs import LIBRARIES, clean, planted
 
 ROOT = pathlib.Path(__file__).parents[2]
+QUICK_PAIRS = ("decoder, torch, seed 1", "decoder, permuted, seed 2")
 QUICK = ("encoder", "decoder")  # the others take seconds to compile
 
 
@@ -53,7 +54,7 @@ def test_a_clean_pair_of_any_kind_says_nothing(case):
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("case", [case for case in clean() if case.architecture == "decoder" and case.how in ("torch", "permuted")][::3], ids=str)
+@pytest.mark.parametrize("case", [case for case in clean() if str(case) in QUICK_PAIRS], ids=str)
 def test_a_clean_pair_says_nothing(case):
     assert case.compare().agrees
 

@@ -9,11 +9,10 @@ from plait.comparison.names import family, match
 
 def run(*calls):
     """A run in which each call is (path, class, size); those with paths below it ran inside."""
-    made, clock = [], 0
+    made = []
     ends = {}
-    for path, kind, size in calls:
+    for clock, (path, kind, size) in enumerate(calls, 1):
         parts = tuple(int(part) if part.isdecimal() else part for part in path.split(".") if part)
-        clock += 1
         made.append([parts, kind, size, clock])
         ends[parts] = clock
     order = sorted(made, key=lambda each: (max(end for p, end in ends.items() if p[: len(each[0])] == each[0]),
@@ -48,7 +47,8 @@ OURS = run(
          "layers.0.self_attn.k_proj", "layers.0.mlp", "layers.0.mlp.up_proj", "layers.0.mlp.down_proj", "lm_head"],
         ["wte", "h.0", "h.0.ln_1", "h.0.attn", "h.0.attn.q_proj", "h.0.attn.k_proj", "h.0.mlp", "h.0.mlp.c_fc",
          "h.0.mlp.fc_out", "lm_head"],
-        ["Embedding", "blocks_0", "blocks_0.LayerNorm_1", "blocks_0.MultiHeadAttention", "blocks_0.MultiHeadAttention.q",
+        ["Embedding", "blocks_0", "blocks_0.LayerNorm_1", "blocks_0.MultiHeadAttention",
+         "blocks_0.MultiHeadAttention.q",
          "blocks_0.MultiHeadAttention.k", "blocks_0.FeedForward", "blocks_0.FeedForward.Dense_1",
          "blocks_0.FeedForward.Dense_2", "classifier"],
     ],

@@ -332,8 +332,8 @@ def _by_dtype(a: _Side, b: _Side) -> Cause | None:
         near = relative_tolerance(dtype) * max(largest_of(x), largest_of(y))
         if apart(x, y) <= near:
             wider = np.result_type(np.float32, *(each.dtype for each in (x, y) if not _is_exactly(each, dtype)))
-            shown = [jnp.dtype(dtype).name if each else np.dtype(wider).name for each in rounded]
-            return Cause("precision", *shown, apart(x, y), None)
+            ours, theirs = (jnp.dtype(dtype).name if each else np.dtype(wider).name for each in rounded)
+            return Cause("precision", ours, theirs, apart(x, y), None)
     return None
 
 
@@ -380,8 +380,10 @@ def _by_sum(a: _Side, b: _Side) -> Cause | None:
         return None
     at = differing[0]
     moved = a.target + (factors[1][at] - factors[0][at]) * terms[names[at]][0]
-    shown = ["missing" if abs(each[at]) < 1e-3 else f"times {each[at]:.4g}" for each in factors]
-    return Cause(names[at], *shown, apart(a.target, b.target), apart(moved, b.target)) if fits(moved, b.target) else None
+    ours, theirs = ("missing" if abs(each[at]) < 1e-3 else f"times {each[at]:.4g}" for each in factors)
+    if not fits(moved, b.target):
+        return None
+    return Cause(names[at], ours, theirs, apart(a.target, b.target), apart(moved, b.target))
 
 
 def _by_missing_term(a: _Side, b: _Side) -> Cause | None:
@@ -405,8 +407,8 @@ def _by_missing_term(a: _Side, b: _Side) -> Cause | None:
         if fits(without, b.target):
             what = name.removeprefix("parameter ")
             amount = "" if abs(simple) == 1 else f"{abs(simple):g} times "
-            shown = (f"{amount}added", "missing") if simple > 0 else ("missing", f"{amount}added")
-            return Cause(what, *shown, apart(a.target, b.target), apart(without, b.target))
+            ours, theirs = (f"{amount}added", "missing") if simple > 0 else ("missing", f"{amount}added")
+            return Cause(what, ours, theirs, apart(a.target, b.target), apart(without, b.target))
     row = more.reshape(-1, more.shape[-1]) if more.ndim > 1 else None
     if row is not None and len(row) > 1 and np.any(row):
         mean = row.mean(0)

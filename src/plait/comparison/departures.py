@@ -99,9 +99,7 @@ class Judge:
     def _output(self, pair: Pair) -> Difference:
         a, b = pair
         smallest = max((largest_of(array) for call in pair for array in call.inputs.values()), default=0.0)
-        found = [
-            difference_of(x, y, self.tolerances[a], smallest) for x, y in zip(a.outputs, b.outputs, strict=False)
-        ]
+        found = [difference_of(x, y, self.tolerances[a], smallest) for x, y in zip(a.outputs, b.outputs, strict=False)]
         return max(found, key=lambda each: (each.shapes is not None, each.excess))
 
     def _inputs(self, pair: Pair) -> Difference | None:

@@ -35,9 +35,9 @@ def run_flax_nnx(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     """Run a copy of the model."""
     from flax import nnx
 
-    original = model.__self__ if isinstance(model, MethodType) else model
+    original: Any = model.__self__ if isinstance(model, MethodType) else model
     root = nnx.clone(original)
-    call = getattr(root, model.__name__) if isinstance(model, MethodType) else root
+    call: Any = getattr(root, model.__name__) if isinstance(model, MethodType) else root
     places: dict[int, list[Path]] = {}
     modules = {}
     for path, node in ((tuple(path), node) for path, node in nnx.iter_modules(root)):

@@ -267,8 +267,8 @@ def _by_parts(
     for place, calls in ours.items():
         if place in found:
             continue
-        inside = [found[key] for call in a.calls if calls[0].encloses(call) and (key := (call.path, call.method)) in found]
-        parts = [first[other] for other in dict.fromkeys(inside) if other in first]
+        inside = [(call.path, call.method) for call in a.calls if calls[0].encloses(call)]
+        parts = [first[other] for other in dict.fromkeys(found[key] for key in inside if key in found)]
         if not parts:
             continue
         around = (each for each in b.calls if all(each.encloses(part) for part in parts))

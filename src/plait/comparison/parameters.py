@@ -33,6 +33,9 @@ def parameters_of(library: str, call: Call, own: Parameters) -> dict[str, np.nda
     return found
 
 
+_OVER_CHANNELS = ("conv", "convtranspose", "batchnorm", "groupnorm")
+
+
 def _transposed(weight: np.ndarray, what: str) -> np.ndarray:
     if weight.ndim == 2:
         return weight.T
@@ -43,6 +46,6 @@ def _transposed(weight: np.ndarray, what: str) -> np.ndarray:
 
 def channels_last(library: str, call: Call, array: np.ndarray) -> np.ndarray:
     """An activation of a convolution or of a norm over channels, with channels last."""
-    if library == "torch" and array.ndim >= 3 and family(call.kind) in ("conv", "convtranspose", "batchnorm", "groupnorm"):
+    if library == "torch" and array.ndim >= 3 and family(call.kind) in _OVER_CHANNELS:
         return np.moveaxis(array, 1, -1)
     return array

@@ -25,7 +25,7 @@ from ..core.objects.visit import iter_graph_nodes
 from ..core.tools.capture import recording
 from ..core.tools.method_observers import MethodCall
 from ..paths import Path
-from .calls import Call, Parameters, Recorder, Run, arguments, is_numeric, is_static, leaves_of, numpy_of
+from .calls import Call, Recorder, Run, arguments, is_numeric, is_static, leaves_of, numpy_of
 
 
 class _Seen(Intermediate):
@@ -83,7 +83,8 @@ def run_plait(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R
     for (*prefix, name), variable in values:
         path = tuple(prefix)
         if isinstance(variable, _Seen) and path in modules:
-            calls.append(_call(path, places.get(path, (path,)), modules[path], known[name], variable.get_raw_value()[0]))
+            (values_of_call,) = variable.get_raw_value()
+            calls.append(_call(path, places.get(path, (path,)), modules[path], known[name], values_of_call))
     own = type(root).__name__
     method = "" if root is model or not isinstance(model, MethodType) else model.__name__
     # What the model itself was given is known already; its own call is recorded once.

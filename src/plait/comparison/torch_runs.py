@@ -26,7 +26,7 @@ def run_torch(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R
     """Run a torch module without gradients. Its buffers and torch's random state are put back."""
     import torch
 
-    root = model.__self__ if isinstance(model, MethodType) else model
+    root: Any = model.__self__ if isinstance(model, MethodType) else model
     device = next((tensor.device for tensor in root.parameters()), None)
     args, kwargs = jax.tree.map(lambda leaf: _to_torch(leaf, device), (args, dict(kwargs)))
     recorder = Recorder(_from_torch)

@@ -37,7 +37,7 @@ class MethodCall:
 Observer = Callable[[Any, str, MethodCall], Any]
 """Takes a module, the name of its method and the call; returns what the call is to return."""
 
-NOT_OBSERVED = frozenset({*Module.__mro__, *List.__mro__, *Dict.__mro__, Generic})
+NOT_OBSERVED: frozenset[Any] = frozenset({*Module.__mro__, *List.__mro__, *Dict.__mro__, Generic})
 _ABSENT: Any = object()
 _lock = threading.Lock()
 # Class → (its observers, each with the number of blocks that asked for it; what its own methods were).
@@ -51,7 +51,7 @@ def is_observing() -> bool:
 
 @contextlib.contextmanager
 def observed_methods(
-    modules: Iterable[Any], observer: Observer, *, except_of: frozenset[type] = NOT_OBSERVED
+    modules: Iterable[Any], observer: Observer, *, except_of: frozenset[Any] = NOT_OBSERVED
 ) -> Iterator[None]:
     """Calls of public methods of these modules, and of ``__call__``, go through ``observer`` inside the block.
 
@@ -85,7 +85,7 @@ def observed_methods(
                     _restore_methods(cls, own)
 
 
-def _replace_methods(cls: type, observers: dict[Observer, int], except_of: frozenset[type]) -> dict[str, Any]:
+def _replace_methods(cls: type, observers: dict[Observer, int], except_of: frozenset[Any]) -> dict[str, Any]:
     methods: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         if base not in except_of:
