@@ -25,6 +25,8 @@ def sample():
     """One place for each operator that is in those architectures, beside plait and torch."""
     first = {}
     for case in planted():
+        if case.fault.path[-1:] == ("key",):  # softmax takes the bias of a key away
+            continue
         if case.fault.architecture in QUICK and case.library in ("plait", "torch"):
             first.setdefault(case.fault.operator.name, case)
     return list(first.values())
