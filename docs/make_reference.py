@@ -31,6 +31,7 @@ FOLDERS = {
     "export": "Export",
     "explorer": "Looking in a browser",
     "inspect": "Looking inside",
+    "comparison": "Comparing implementations",
     "training": "Training",
     "compat": "Kept for Flax",
 }

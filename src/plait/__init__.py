@@ -253,12 +253,14 @@ from .typing import Initializer as Initializer
 if TYPE_CHECKING:
     from . import bridge as bridge
     from . import checkpoint as checkpoint
+    from . import comparison as comparison
     from . import convert as convert
     from . import export as export
     from .explorer.page import explore as explore
     from . import inspect as inspect
     from .inspect.cost import cost as cost
     from .inspect.display import display as display
+    from .comparison.comparison import compare as compare
     from .inspect.retrace import explain_retraces as explain_retraces
     from .inspect.tabulate import tabulate as tabulate
     from . import training as training

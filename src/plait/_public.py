@@ -117,6 +117,7 @@ MODULES = {**_MODULES, **_MODULES_FOR_FLAX}
 
 # Names whose module loads on first use, because it imports a slow library, or is not needed to define and run a model.
 _LAZY_NAMES: dict[str, str] = {
+    "comparison.comparison": "compare",
     "explorer.page": "explore",
     "inspect.cost": "cost",
     "inspect.display": "display",
@@ -133,6 +134,7 @@ _LAZY_NAMES: dict[str, str] = {
 LAZY_MODULES: dict[str, str] = {
     "bridge": "bridge",
     "checkpoint": "checkpoint",
+    "comparison": "comparison",
     "convert": "convert",
     "export": "export",
     "inspect": "inspect",

@@ -1,6 +1,7 @@
 """The command ``plait``.
 
-Exit status: 0 for success; 1 if an export's output differs from its model's, or a program cannot be stored; 2 for an
+Exit status: 0 for success; 1 if an export's output differs from its model's, two compared models depart, or a program
+cannot be stored; 2 for an
 invalid request (with the reason on standard error), or for files that `migrate` could not rewrite; 130 after Ctrl-C.
 ``plait launch`` returns the status of the first process that failed, or 128 plus the number of the signal that ended
 it.
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import cli_compile, cli_explore, cli_export
+from . import cli_compare, cli_compile, cli_explore, cli_export
 from .errors import ArgumentError, PlaitError
 
 MAX_SEED = 2**31 - 1
@@ -79,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     cli_export.add_commands(commands)
     cli_explore.add_command(commands)
     cli_compile.add_command(commands)
+    cli_compare.add_command(commands)
     _add_run(commands.add_parser("run", help="run a program written for Flax NNX with plait", allow_abbrev=False))
     _add_launch(commands.add_parser("launch", help="start several processes of one run", allow_abbrev=False))
     return parser

@@ -26,7 +26,7 @@ def add_commands(commands: Any) -> None:
     export.add_argument("factory", metavar="MODULE:FUNCTION", help="function that returns the model, as my_model:make")
     export.add_argument("output", type=Path, metavar="FOLDER", help="the folder to create")
     export.add_argument(
-        "--input", action="append", required=True, dest="inputs", metavar="NAME:DTYPE[SIZES]", type=_input,
+        "--input", action="append", required=True, dest="inputs", metavar="NAME:DTYPE[SIZES]", type=input_spec,
         help="an input, such as x:float32[batch,28,28,1]; named sizes are dynamic; repeat for each input",
     )  # fmt: skip
     export.add_argument(
@@ -59,7 +59,8 @@ def add_commands(commands: Any) -> None:
     validate.set_defaults(run=_validate)
 
 
-def _input(text: str) -> Any:
+def input_spec(text: str) -> Any:
+    """An argparse type for inputs, such as ``x:float32[batch,28,28,1]``."""
     from .export.program.input_spec import InputSpec
 
     head, bracket, sizes = text.partition("[")
@@ -206,7 +207,7 @@ def _validate(options: argparse.Namespace) -> int:
 
     from .export.proof.prove import prove
 
-    inputs = _read(options.inputs) if options.inputs is not None else None
+    inputs = read_arrays(options.inputs) if options.inputs is not None else None
     reports, times = prove(
         options.path, inputs=inputs, signature=options.signature, tolerance=options.tolerance, python=options.python
     )
@@ -227,7 +228,8 @@ def _validate(options: argparse.Namespace) -> int:
     return 0 if all(report.passed for report in reports) else 1
 
 
-def _read(path: Path) -> dict[str, np.ndarray]:
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file, in its order."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}

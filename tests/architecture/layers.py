@@ -92,13 +92,17 @@ FILES: dict[str, tuple[str, ...]] = {
     "explorer": (
         "statistics", "outline", "calls", "costs", "graphs", "stored", "description", "page",
     ),
+    "comparison": (
+        "calls", "plait_runs", "flax_runs", "torch_runs", "names", "differences", "departures", "parameters",
+        "formulas", "causes", "comparison",
+    ),
     "training": (
         "optimizer", "learning_rates", "loss_scaling", "train_state", "metric", "classification", "metrics",
         "ema", "progress", "batches", "loggers", "accumulation", "loop",
     ),
     "demo": ("images", "figures", "exports", "runs", "table", "digits", "corpus", "compression", "byte_gpt", "gpt"),
     "migrate": ("known", "uses", "rewrite", "files"),
-    "program": ("launch", "as_flax", "cli_export", "cli_explore", "cli_compile", "cli"),
+    "program": ("launch", "as_flax", "cli_export", "cli_compare", "cli_explore", "cli_compile", "cli"),
 }  # fmt: skip
 
 CORE = frozenset({"row 0", "core/objects", "core/graph", "core/functional", "core/tools"})
@@ -143,6 +147,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "export": EXPORT | {"row 0"},
     "inspect": CORE | TRANSFORMS | {"partitioning"},
     "explorer": CORE | TRANSFORMS | {"partitioning", "inspect", "checkpoint", "export/formats"},
+    # It reads a name map as convert does, and measures differences as proofs of exports do.
+    "comparison": CORE | {"convert", "export/proof"},
     "training": CORE | TRANSFORMS | {"partitioning", "checkpoint"},
     "demo": frozenset(FILES) - {"demo", "program"},
     # It looks names up in the modules of plait, and imports none of them by itself.
@@ -160,7 +166,8 @@ OWNERS: dict[str, frozenset[str]] = {
     "orbax": frozenset({"checkpoint"}),
     "tensorstore": frozenset({"checkpoint"}),
     "safetensors": frozenset({"checkpoint", "export/formats"}),
-    "flax": frozenset({"bridge/wrappers", "bridge"}),
+    "flax": frozenset({"bridge/wrappers", "bridge", "comparison"}),
+    "torch": frozenset({"comparison"}),
     "libcst": frozenset({"migrate"}),
     "numpyro": frozenset({"bridge"}),
     "msgpack": frozenset({"convert"}),

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from benchmarks.__main__ import NAMES
+
 pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -16,14 +18,22 @@ SHAPES = {
     "graph": (4, 1),
     "transitions": (3, 3),
     "tracing": (5, 1),
-    "memory": (4, 2),
+    "memory": (4, 3),
     "imports": (3, 1),
     "whole_models": (6, 1),
     "scaling": (7, 3),
     "exports": (5, 2),
     "export_zoo": (3, 2),
     "warm": (6, 1),
+    "compare": (6, 2),
+    "build": (5, 2),
+    "stack": (6, 2),
+    "loop": (3, 3),
 }
+
+
+def test_every_benchmark_has_a_row():
+    assert set(SHAPES) == set(NAMES)
 
 
 @pytest.fixture(scope="module")

@@ -123,7 +123,7 @@ def test_a_module_costs_what_all_below_it_cost_and_the_model_what_xla_says():
     block = rows["blocks", 0]
     assert block.flops > sum(rows["blocks", 0, name].flops for name in ("linear", "norm", "dropout"))
     assert rows["head",].flops == 4 * 2 * (2 * 8 + 1)
-    assert rows["head",].vjp_flops >= 2 * 2 * 4 * 8 * 2  # for the kernel and for the input
+    assert (rows["head",].vjp_flops or 0) >= 2 * 2 * 4 * 8 * 2  # for the kernel and for the input
     assert rows[()].vjp_flops == pytest.approx(sum(
         rows[path].vjp_flops for path in rows if len(path) == 2 or path == ("head",)
     ), rel=0.1)  # fmt: skip

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from ..core.objects.state import to_flat_state
 from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
 from ..core.tools.capture import capture
-from ..core.tools.method_observers import arguments_of, observed_methods
+from ..core.tools.method_observers import MethodCall, observed_methods
 from ..errors import ArgumentTypeError
 from ..inspect.sharding import item_size
 from ..paths import Path
@@ -71,9 +71,8 @@ def _run(settings: dict[str, Any], model: Any, inputs: tuple[Any, ...], arrays: 
     return taken, returned
 
 
-def _record_inputs(module: Any, name: str, call: Callable[[], Any]) -> Any:
-    arguments = arguments_of(call)
-    module.sow(_Taken, name + _BEFORE, tuple(_leaves(arguments)))
+def _record_inputs(module: Any, name: str, call: MethodCall) -> Any:
+    module.sow(_Taken, name + _BEFORE, tuple(_leaves((call.args, call.kwargs))))
     return call()
 
 

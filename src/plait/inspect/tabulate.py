@@ -20,7 +20,7 @@ from ..core.objects.module import Module
 from ..core.objects.nodes import Kind
 from ..core.objects.variables import Variable
 from ..core.objects.visit import Place, children_if_any, visit
-from ..core.tools.method_observers import arguments_of, observed_methods
+from ..core.tools.method_observers import MethodCall, observed_methods
 from ..core.tools.module_names import module_places, path_in_program
 from ..errors import ArgumentError
 from ..partitioning.specs import variable_spec
@@ -219,11 +219,10 @@ def _recorder(rows: dict[Path, TableRow], method: str) -> Callable[[Any, str, Ca
     return observe
 
 
-def _arguments(call: Callable[[], Any]) -> Iterable[str]:
+def _arguments(call: MethodCall) -> Iterable[str]:
     """What an observed method was given, as text."""
-    args, kwargs = arguments_of(call)
-    yield from map(describe_value, args)
-    yield from (f"{name}: {describe_value(value)}" for name, value in kwargs.items() if value is not None)
+    yield from map(describe_value, call.args)
+    yield from (f"{name}: {describe_value(value)}" for name, value in call.kwargs.items() if value is not None)
 
 
 def _shape(value: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from types import MethodType
 from typing import Any
@@ -27,7 +28,7 @@ from ..objects.state import FlatState, State, group_leaves, to_flat_state
 from ..objects.variable_kinds import Perturbation
 from ..objects.variables import Variable
 from ..objects.visit import iter_graph_nodes
-from .method_observers import observed_methods
+from .method_observers import Observer, observed_methods
 from .path_patterns import PathPattern
 from .stack_records import at_stacked_paths, sown_values
 
@@ -114,6 +115,32 @@ def _capturing(fn: Any, *, kinds: tuple[Any, ...], init: Any, method_outputs: An
         return result, *(group.to_nested_state() for group in groups)
 
     return wrapper
+
+
+@contextlib.contextmanager
+def recording(
+    root: Any, kind: type[Variable[Any]], observer: Observer
+) -> Iterator[Callable[[], list[tuple[Path, Variable[Any]]]]]:
+    """Inside the block, calls of methods go through ``observer``, and modules keep what it sows as ``kind``.
+
+    Args:
+        root: where to look for modules.
+        kind: the class of what is kept.
+        observer: called with each module, the name of its method, and the call.
+
+    Yields:
+        A function that returns what was kept so far, with its paths. Functions that are compiled already are traced
+        again, so that the observer sees what happens in them.
+    """
+    modules = _modules_of(root, root)
+    run = next(_runs)
+    with _records(modules, (kind,), None, {}), observed_methods([module for _, module in modules], observer):
+        for _, module in modules:
+            module.__dict__[RECORD]["run"] = run  # another static value: another structure
+        yield lambda: list(_gathered(root, modules))
+
+
+_runs = itertools.count()
 
 
 def _root_of(fn: Any, args: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:

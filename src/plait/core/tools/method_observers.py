@@ -19,23 +19,27 @@ from typing import Any, Generic
 from ..objects.containers import Dict, List
 from ..objects.module import Module
 
-Observer = Callable[[Any, str, Callable[[], Any]], Any]
+
+class MethodCall:
+    """A call that is about to run. Calling it runs it, through the other observers if there are any.
+
+    Attributes:
+        args, kwargs: what the method was given, without the module.
+    """
+
+    __slots__ = ("args", "kwargs", "run")
+
+    def __init__(self, run: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.run, self.args, self.kwargs = run, args, kwargs
+
+    def __call__(self) -> Any:
+        return self.run()
+
+
+Observer = Callable[[Any, str, MethodCall], Any]
 """Takes a module, the name of its method and the call; returns what the call is to return."""
 
-
-class _Observed(functools.partial):  # type: ignore[type-arg]
-    """A call that goes through an observer."""
-
-
-def arguments_of(call: Callable[[], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of the call that an observer was given."""
-    inner: Any = call
-    while isinstance(inner, _Observed):
-        inner = inner.args[-1]
-    return inner.args, inner.keywords
-
-
-_NOT_OBSERVED = {*Module.__mro__, *List.__mro__, *Dict.__mro__, Generic}
+NOT_OBSERVED: frozenset[Any] = frozenset({*Module.__mro__, *List.__mro__, *Dict.__mro__, Generic})
 _ABSENT: Any = object()
 _lock = threading.Lock()
 # Class → (its observers, each with the number of blocks that asked for it; what its own methods were).
@@ -51,7 +55,9 @@ def is_observing() -> bool:
 
 
 @contextlib.contextmanager
-def observed_methods(modules: Iterable[Module], observer: Observer, *, records: bool = True) -> Iterator[None]:
+def observed_methods(
+    modules: Iterable[Any], observer: Observer, *, records: bool = True, except_of: frozenset[Any] = NOT_OBSERVED
+) -> Iterator[None]:
     """Calls of public methods of these modules, and of ``__call__``, go through ``observer`` inside the block.
 
     Objects of the same classes that are not among the modules go through it too. An observer that is given twice is
@@ -61,6 +67,7 @@ def observed_methods(modules: Iterable[Module], observer: Observer, *, records: 
         modules: those to watch.
         observer: called with each call.
         records: whether it has to see every call, also those of functions that JAX has traced before.
+        except_of: classes whose methods are not watched: those that belong to every module of a library.
     """
     global _recording
     classes = {type(module) for module in modules}
@@ -69,7 +76,7 @@ def observed_methods(modules: Iterable[Module], observer: Observer, *, records: 
         for cls in classes:
             if cls not in _observed:
                 observers: dict[Observer, int] = {}
-                _observed[cls] = observers, _replace_methods(cls)
+                _observed[cls] = observers, _replace_methods(cls, except_of)
             observers = _observed[cls][0]
             observers[observer] = observers.get(observer, 0) + 1
     try:
@@ -87,10 +94,10 @@ def observed_methods(modules: Iterable[Module], observer: Observer, *, records: 
                     _restore_methods(cls, own)
 
 
-def _replace_methods(cls: type) -> dict[str, Any]:
+def _replace_methods(cls: type, except_of: frozenset[Any]) -> dict[str, Any]:
     methods: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
-        if base not in _NOT_OBSERVED:
+        if base not in except_of:
             methods.update((n, f) for n, f in vars(base).items() if n == "__call__" or not n.startswith("_"))
     own = {}
     kept = _replacements.setdefault(cls, {})
@@ -113,10 +120,10 @@ def _takes_self(method: Any) -> bool:
 def _replacement(cls: type, name: str, method: Any) -> Any:
     @functools.wraps(method)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        call: Callable[[], Any] = functools.partial(method.__get__(self, cls), *args, **kwargs)
+        call = MethodCall(functools.partial(method.__get__(self, cls), *args, **kwargs), args, kwargs)
         if type(self) is cls and cls in _observed:  # a class reached through super() is not the class of the object
             for observer in tuple(_observed[cls][0]):
-                call = _Observed(observer, self, name, call)
+                call = MethodCall(functools.partial(observer, self, name, call), args, kwargs)
         return call()
 
     return wrapper

@@ -34,11 +34,20 @@ def agree(differences: np.ndarray, tolerance: Any) -> np.ndarray:
     return (differences == 0) | (np.isfinite(differences) & (differences <= tolerance))
 
 
+def relative_tolerance(dtype: Any) -> float:
+    """The default tolerance for values of a dtype, relative to the largest of them; 0 for integers and booleans."""
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return 0.0
+    kind = jnp.finfo(dtype)
+    return float(ROUNDINGS.get(kind.bits, 1) * kind.eps)
+
+
+def largest_of(array: np.ndarray, *, initial: float = 0.0) -> float:
+    """The largest finite size of a value, and at least ``initial``."""
+    sizes = np.abs(wide(array))
+    return float(sizes[np.isfinite(sizes)].max(initial=initial))
+
+
 def tolerance_of(output: np.ndarray) -> float:
     """The default tolerance for an expected output."""
-    if not jnp.issubdtype(output.dtype, jnp.inexact):
-        return 0.0
-    sizes = np.abs(wide(output))
-    largest = sizes[np.isfinite(sizes)].max(initial=1.0)
-    kind = jnp.finfo(output.dtype)
-    return float(ROUNDINGS.get(kind.bits, 1) * kind.eps * largest)
+    return relative_tolerance(output.dtype) * largest_of(output, initial=1.0)

@@ -183,7 +183,7 @@ def made_up(loaded: Any, seed: int) -> list[Arrays]:
     draw = np.random.default_rng(seed)
     return [
         {
-            entry["name"]: _random(
+            entry["name"]: random_array(
                 draw, [one if isinstance(one, int) else size for one in entry["shape"]], entry["dtype"]
             )
             for entry in loaded.signature["inputs"]
@@ -193,8 +193,9 @@ def made_up(loaded: Any, seed: int) -> list[Arrays]:
     ]
 
 
-def _random(draw: np.random.Generator, shape: list[int], name: str) -> np.ndarray:
-    dtype = jnp.dtype(name)
+def random_array(draw: np.random.Generator, shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """Normal floats, and 0 and 1 for integers and booleans."""
+    dtype = jnp.dtype(dtype)
     if jnp.issubdtype(dtype, jnp.inexact):
         return draw.normal(size=shape).astype(dtype)
     return draw.integers(0, 2, shape).astype(dtype)

@@ -1,0 +1,167 @@
+"""The calls of one run of a model: which module was given what, and what it returned."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._compat import Tracer
+from ..core.objects.variables import Variable
+from ..paths import Path, format_path
+
+Parameters = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a method of a module.
+
+    Args:
+        path: where the module is; of a shared one the first place.
+        aliases: every place where the module is, the first included.
+        method: the name of the method; empty for the one that a call of the module runs.
+        kind: the name of the module's class.
+        module: the module.
+        inputs: the arrays that it was given, by argument.
+        statics: numbers, strings and ``None`` that it was given, by argument.
+        outputs: the arrays that it returned.
+        enter, exit: when it began and ended, in the order of all beginnings and ends of the run.
+    """
+
+    path: Path
+    aliases: tuple[Path, ...]
+    method: str
+    kind: str
+    module: Any
+    inputs: dict[str, np.ndarray]
+    statics: dict[str, Any]
+    outputs: list[np.ndarray]
+    enter: int
+    exit: int
+
+    @property
+    def place(self) -> str:
+        """The path and the method as text, such as ``embed.attend``; empty for the model itself."""
+        return format_path((*self.path, self.method) if self.method else self.path)
+
+    def encloses(self, other: Call) -> bool:
+        """Whether the other call ran inside this one."""
+        return self.enter < other.enter and other.exit < self.exit
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """A whole run.
+
+    Args:
+        library: ``"plait"``, ``"flax.nnx"``, ``"linen"`` or ``"torch"``.
+        calls: in the order in which they ended; the last is that of the model itself, with an empty path.
+        parameters: the arrays that a call's module holds itself, by name.
+    """
+
+    library: str
+    calls: tuple[Call, ...]
+    parameters: Callable[[Call], Parameters]
+
+    @property
+    def root(self) -> Call:
+        return self.calls[-1]
+
+    def children(self, call: Call) -> list[Call]:
+        """The calls directly inside of a call, in the order in which they ended."""
+        found: list[Call] = []
+        for each in reversed(self.calls):
+            if call.encloses(each) and not (found and found[-1].encloses(each)):
+                found.append(each)
+        return found[::-1]
+
+
+class Recorder:
+    """Numbers beginnings and ends while a model runs, and gathers the calls. ``arrays`` makes NumPy arrays."""
+
+    def __init__(self, arrays: Callable[[Any], np.ndarray | None]) -> None:
+        self.arrays = arrays
+        self.calls: list[Call] = []
+        self._clock = 0
+
+    def tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
+    def inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """The arrays and the static values of some arguments. To be called before the method runs."""
+        arrays, statics = {}, {}
+        for name, leaf in leaves_of(arguments(args, kwargs)):
+            if is_static(leaf):
+                statics[name] = leaf
+            elif (array := self.arrays(leaf)) is not None:
+                arrays[name] = array
+        return arrays, statics
+
+    def outputs(self, value: Any) -> list[np.ndarray]:
+        found = (self.arrays(leaf) for _, leaf in leaves_of(value) if not is_static(leaf))
+        return [array for array in found if array is not None]
+
+    def around(
+        self, run: Callable[[], Any], paths: tuple[Path, ...], method: str, module: Any, args: Any, kwargs: Any
+    ) -> Any:
+        """Run a call and record it; calls that return no arrays of values are left out."""
+        enter = self.tick()
+        arrays, statics = self.inputs(args, kwargs)
+        output = run()
+        outputs = self.outputs(output)
+        kind = type(module).__name__
+        call = Call(paths[0], paths, method, kind, module, arrays, statics, outputs, enter, self.tick())
+        if outputs or not paths[0]:
+            self.calls.append(call)
+        return output
+
+    def run(self, library: str, parameters: Callable[[Call], Parameters]) -> Run:
+        return Run(library, tuple(self.calls), parameters)
+
+
+def arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments by position and by name, in one mapping."""
+    return {**{str(index): value for index, value in enumerate(args)}, **kwargs}
+
+
+def leaves_of(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested sequences, mappings and dataclasses, with dotted names."""
+    if isinstance(value, Variable):
+        yield from leaves_of(value.get_value(), name)
+        return
+    children: Iterable[tuple[Any, Any]]
+    if isinstance(value, Mapping):
+        children = value.items()
+    elif isinstance(value, (tuple, list)):
+        children = enumerate(value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type) and not hasattr(value, "__jax_array__"):
+        children = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    else:
+        yield name, value
+        return
+    for key, child in children:
+        yield from leaves_of(child, f"{name}.{key}" if name else str(key))
+
+
+def is_static(leaf: Any) -> bool:
+    return leaf is None or isinstance(leaf, (bool, int, float, complex, str))
+
+
+def is_numeric(leaf: Any) -> bool:
+    """Whether this is an array of numbers or booleans of JAX or NumPy, traced or not."""
+    if not isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+        return False
+    dtype = leaf.dtype
+    return jnp.issubdtype(dtype, jnp.number) or dtype == np.bool_
+
+
+def numpy_of(leaf: Any) -> np.ndarray | None:
+    """An array of JAX or NumPy as a NumPy array; ``None`` for everything else, traced arrays included."""
+    leaf = leaf.__jax_array__() if hasattr(leaf, "__jax_array__") else leaf
+    return np.asarray(leaf) if is_numeric(leaf) and not isinstance(leaf, Tracer) else None

@@ -1,0 +1,240 @@
+"""Comparing two implementations of one model: run both, and name the first module whose output departs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..convert.name_map import Names
+from ..errors import ArgumentError, ArgumentTypeError
+from ..words import describe_type, first_few
+from .calls import Call, Run
+from .causes import Cause, find_cause
+from .departures import Found, Judge
+from .differences import Difference
+from .flax_runs import is_flax_nnx, is_linen, run_flax_nnx, run_linen
+from .names import Matching, match
+from .plait_runs import is_plait, run_plait
+from .torch_runs import is_torch, run_torch
+
+_LIBRARIES: tuple[tuple[Callable[[Any], bool], Callable[..., Run]], ...] = (
+    (is_plait, run_plait), (is_flax_nnx, run_flax_nnx), (is_linen, run_linen), (is_torch, run_torch),
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Departure:
+    """The first module whose inputs agree and whose output departs.
+
+    Attributes:
+        path, b_path: of the module in each model, with the method if that is not the one that a call runs; empty for
+            the model itself.
+        kind, b_kind: the names of the classes.
+        inputs: the difference of what the modules were given; ``None`` if nothing could be compared.
+        output: the difference of what they returned.
+        inside: where the difference lies, if it arises in the module's own code, between its parts.
+        cause: the cause, if it is one of the usual ones.
+    """
+
+    path: str
+    b_path: str
+    kind: str
+    b_kind: str
+    inputs: Difference | None
+    output: Difference
+    inside: str | None = None
+    cause: Cause | None = None
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.path or 'the model itself'} ({self.kind}) departs from "
+            f"{self.b_path or 'the model itself'} ({self.b_kind})"
+        ]
+        lines += [f"  inputs    {'agree' if self.inputs is None else self.inputs}"]
+        lines += [f"  output    {self.output}" + (f", at {list(self.output.at)}" if self.output.at else "")]
+        if self.inside is not None:
+            lines.append(f"  inside    {self.inside}")
+        lines.append(f"  cause     {self.cause if self.cause is not None else 'none of the usual ones'}")
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """Two modules that correspond, and how far their outputs are apart.
+
+    Attributes:
+        path, b_path: of the module in each model, with the method.
+        output: the largest difference of their outputs, over all calls.
+    """
+
+    path: str
+    b_path: str
+    output: Difference
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What ``plait.compare`` found; ``print`` it.
+
+    Attributes:
+        departure: the first departure; ``None`` if the results of both models agree.
+        compared: every module that was compared, in the order of execution of ``a``.
+        only_a, only_b: paths that ran in one model and have no counterpart in the other.
+    """
+
+    departure: Departure | None
+    compared: tuple[Compared, ...]
+    only_a: tuple[str, ...] = ()
+    only_b: tuple[str, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the results of the two models agree."""
+        return self.departure is None
+
+    def __str__(self) -> str:
+        if self.departure is not None:
+            return f"{self.departure}\n{self._remark()}"
+        whole = self.compared[-1].output
+        return f"the results agree: they differ by {whole}\n{self._remark()}"
+
+    def _remark(self) -> str:
+        texts = [f"{len(self.compared)} modules compared"]
+        for name, places in (("a", self.only_a), ("b", self.only_b)):
+            if places:
+                texts.append(f"only in {name}: {first_few(places, 5)}")
+        return "; ".join(texts)
+
+
+def compare(
+    a: Any,
+    b: Any,
+    *inputs: Any,
+    names: Names = None,
+    kwargs: Mapping[str, Any] | None = None,
+    b_inputs: tuple[Any, ...] | None = None,
+    b_kwargs: Mapping[str, Any] | None = None,
+    tolerance: float | None = None,
+) -> Comparison:
+    """Run two implementations of one model on the same input, and find the first module whose output departs.
+
+    Every call of a module is recorded in both, with its inputs and outputs. Modules are matched by path; the usual
+    names of other libraries are known (``layers.0.self_attn.q_proj`` is ``layers[0].attention.query``), and what is
+    left is matched by kind, size and order inside of its neighbours. The module that is named is the innermost one
+    whose inputs agree and whose output does not. Its cause is looked for among the usual ones (epsilon of a norm, kind
+    of gelu, transposed kernel, missing bias, mask, scale, halves of rotary embeddings, precision), and each is tested:
+    the output is computed again with it.
+
+    The models run as they are: call ``eval()`` on both first. They do not change; plait and NNX models are copied.
+
+    Args:
+        a: a plait model, a ``flax.nnx`` model, a torch module, a bound Linen module or a tuple
+            ``(linen_module, variables)``; or a bound method of the first three.
+        b: another one.
+        *inputs: what both are called with: arrays, or trees of them. torch gets tensors.
+        names: a map from names of ``b`` to names of ``a``, as in ``plait.convert.convert_checkpoint``:
+            ``{"transformer.h.*": "blocks.*", "wrapper": None}``. It comes before the matching by name.
+        kwargs: keyword arguments of both.
+        b_inputs: what ``b`` is called with, if that is not ``inputs``: images with channels first.
+        b_kwargs: keyword arguments of ``b``, if they are not ``kwargs``.
+        tolerance: how far two outputs may be apart, relative to the largest value; by default so many roundings of
+            the dtype in which both models computed.
+
+    Returns:
+        The departure, if there is one, and the difference of every module that was compared.
+
+    Raises:
+        ArgumentError: a model does not take the inputs, or returns no arrays; or no module of one corresponds to one of
+            the other.
+        ArgumentTypeError: ``a`` or ``b`` is no model.
+
+    Example:
+        >>> class Net(plait.Module):
+        ...     def __init__(self, epsilon, rngs):
+        ...         self.linear = plait.Linear(4, 4, rngs=rngs)
+        ...         self.norm = plait.LayerNorm(4, epsilon=epsilon, rngs=rngs)
+        ...     def __call__(self, x):
+        ...         return self.norm(self.linear(x))
+        >>> a, b = Net(1e-6, plait.Rngs(0)), Net(1e-3, plait.Rngs(0))
+        >>> found = plait.compare(a, b, jnp.eye(4))
+        >>> found.departure.path, found.departure.cause.what
+        ('norm', 'epsilon')
+        >>> plait.compare(a, a, jnp.eye(4)).agrees
+        True
+    """
+    kwargs = dict(kwargs or {})
+    b_given = (inputs if b_inputs is None else tuple(b_inputs), kwargs if b_kwargs is None else dict(b_kwargs))
+    runs = _run("a", a, inputs, kwargs), _run("b", b, *b_given)
+    matching = match(*runs, names)
+    is_one_family = "torch" not in (runs[0].library, runs[1].library)
+    judge = Judge(matching.pairs, is_one_family=is_one_family, tolerance=tolerance)
+    found = judge.first()
+    departure = None if found is None else _described(found, find_cause(runs, judge, found), judge)
+    return Comparison(departure, _compared(matching, judge), matching.unmatched_a, matching.unmatched_b)
+
+
+def _run(name: str, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Run:
+    run = next((run for is_one, run in _LIBRARIES if is_one(model)), None)
+    if run is None:
+        raise ArgumentTypeError(
+            "compare takes two models",
+            at=name,
+            found=describe_type(model),
+            expected="a plait or flax.nnx model, a torch module, or (linen_module, variables)",
+            do="pass the model itself, not its class or its state: plait.compare(model, other, x)",
+        )
+    try:
+        recorded = run(model, args, kwargs)
+    except Exception as error:
+        raise ArgumentError(
+            f"{name} cannot be run on these inputs",
+            at=f"{name}, {describe_type(model)}",
+            found="\n            ".join(f"{type(error).__name__}: {error}".strip().splitlines()[:8]),
+            expected="inputs that both models take",
+            do="check plait.compare(a, b, *inputs); if b takes others, pass b_inputs=(...) or b_kwargs={...}",
+        ) from error
+    if not recorded.root.outputs:
+        raise ArgumentError(
+            f"{name} returns no arrays, so there is nothing to compare",
+            at=f"{name}, {describe_type(model)}",
+            found="a result without arrays",
+            expected="an array, or a tuple, list, mapping or dataclass of arrays",
+            do="return the outputs from the model, or pass a bound method that does: plait.compare(model.encode, ...)",
+        )
+    return recorded
+
+
+def _described(found: Found, cause: Cause | None, judge: Judge) -> Departure:
+    a, b = found.pair
+    return Departure(
+        a.place, b.place, a.kind, b.kind, found.inputs, found.output, inside=_inside(found, judge), cause=cause
+    )
+
+
+def _inside(found: Found, judge: Judge) -> str | None:
+    """Between which parts of the module the difference arises."""
+    parts = [pair for pair in judge.pairs if found.pair[0].encloses(pair[0])]
+    if not parts:
+        return None
+    if found.inside is None:
+        return f"in its own code, after its parts, such as {parts[-1][0].place}"
+    ended = found.inside[0]
+    before = [a for a, b in parts if a.exit < ended.enter and judge.output((a, b)).is_agreement]
+    after = f", after {_own_part(before).place}" if before else ""
+    return f"in its own code{after}: what it gives to {ended.place} departs already"
+
+
+def _own_part(calls: list[Call]) -> Call:
+    """The last call, or the one around it."""
+    last = calls[-1]
+    return next((each for each in reversed(calls) if each.encloses(last)), last)
+
+
+def _compared(matching: Matching, judge: Judge) -> tuple[Compared, ...]:
+    worst: dict[tuple[str, str], Difference] = {}
+    for pair in matching.pairs:
+        places, output = (pair[0].place, pair[1].place), judge.output(pair)
+        if places not in worst or worst[places].excess < output.excess:
+            worst[places] = output
+    return tuple(Compared(*places, output) for places, output in worst.items())

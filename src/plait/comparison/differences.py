@@ -1,0 +1,115 @@
+"""How far two arrays are apart, and whether that is rounding.
+
+The measure is that of exports (``export/proof/compare.py``): the largest difference, relative to the largest value, may
+be so many roundings of the dtype. Two libraries may order the axes of one activation differently (channels last or
+first, time or batch first, heads split or joined): the second array is brought into the order of the first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..export.proof.compare import agree, difference, largest_of, relative_tolerance
+
+# Values that are smaller than what went in by this factor count as zero.
+_SMALL = 1e-4
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The difference of two arrays.
+
+    Attributes:
+        largest: the largest difference of two entries; infinite where the shapes do not fit.
+        scale: the largest value.
+        tolerance: how large a difference may be.
+        at: the index of the largest difference, in the first array.
+        shapes: of both arrays, where they do not fit each other.
+    """
+
+    largest: float
+    scale: float
+    tolerance: float
+    at: tuple[int, ...] = ()
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+
+    @property
+    def is_agreement(self) -> bool:
+        return self.is_within(1)
+
+    def is_within(self, part: float) -> bool:
+        """Whether it is within a part of the tolerance."""
+        return bool(self.shapes is None and agree(np.asarray(self.largest), part * self.tolerance))
+
+    @property
+    def excess(self) -> float:
+        """The difference in tolerances."""
+        return 0.0 if self.largest == 0 else self.largest / self.tolerance if self.tolerance else np.inf
+
+    def __str__(self) -> str:
+        if self.shapes is not None:
+            return f"shapes {self.shapes[0]} and {self.shapes[1]}"
+        return f"{self.largest:.3g}, of values up to {self.scale:.3g} (tolerance {self.tolerance:.3g})"
+
+
+def difference_of(a: np.ndarray, b: np.ndarray, tolerance: float, smallest: float = 0.0) -> Difference:
+    """The difference of two arrays.
+
+    Args:
+        a, b: the arrays; the second may have its axes in the order of another library.
+        tolerance: relative to the largest value; not used for integers and booleans.
+        smallest: the largest value that went in.
+    """
+    aligned = align(b, a)
+    if aligned is None:
+        return Difference(np.inf, largest_of(a), 0.0, shapes=(a.shape, b.shape))
+    apart = difference(a, aligned)
+    exact = not (jnp.issubdtype(a.dtype, jnp.inexact) or jnp.issubdtype(b.dtype, jnp.inexact))
+    scale = max(largest_of(a), largest_of(b))
+    allowed = 0.0 if exact else tolerance * max(scale, _SMALL * smallest)
+    place = int(apart.argmax()) if apart.size else 0
+    at = tuple(int(index) for index in np.unravel_index(place, a.shape)) if apart.size else ()
+    return Difference(float(apart.max(initial=0.0)), scale, allowed, at)
+
+
+def align(b: np.ndarray, a: np.ndarray) -> np.ndarray | None:
+    """``b`` with its axes in the order of ``a``: of the orders that fit, the one that is nearest; or ``None``."""
+    best, least = None, np.inf
+    for candidate in _orders(b, a):
+        apart = float(difference(a, candidate).max(initial=0.0))
+        if best is None or apart < least:
+            best, least = candidate, apart
+    return best
+
+
+def _orders(b: np.ndarray, a: np.ndarray) -> Iterator[np.ndarray]:
+    orders = [b]
+    if b.ndim >= 3 and b.ndim == a.ndim:
+        orders += [np.moveaxis(b, 1, -1), np.moveaxis(b, -1, 1), np.swapaxes(b, 0, 1)]
+    fitting = [each for each in orders if each.shape == a.shape]
+    if b.shape == a.shape and np.array_equal(a, b, equal_nan=_has_nan(a)):
+        fitting = [b]
+    yield from fitting
+    if not fitting and b.size == a.size:
+        yield b.reshape(a.shape)
+
+
+def _has_nan(array: np.ndarray) -> bool:
+    return jnp.issubdtype(array.dtype, jnp.inexact)
+
+
+def fits(result: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether a recomputed array is the recorded one, within the roundings of its dtype."""
+    if result.shape != expected.shape:
+        return False
+    tolerance = relative_tolerance(expected.dtype) * max(largest_of(expected), _SMALL)
+    return bool(agree(difference(result, expected), tolerance).all())
+
+
+def apart(result: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference of two arrays of one shape."""
+    return float(difference(result, expected).max(initial=0.0))

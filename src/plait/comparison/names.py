@@ -1,0 +1,294 @@
+"""Which module of one model corresponds to which of another.
+
+Paths are compared as names: those that are equal match, then those that are equal in the usual words (``self_attn`` is
+``attention``, ``q_proj`` is ``query``, ``Dense_0`` is ``dense.0``). What is left inside of two modules that match is
+matched in the order of execution, by the kind and size of what it returns; and a module that contains the counterparts
+of another's parts is its counterpart. A name map comes before all that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+
+import numpy as np
+
+from ..convert.name_map import NameMap, Names
+from ..errors import ArgumentError
+from ..paths import Path
+from ..words import first_few
+from .calls import Call, Run
+
+_WORDS = {
+    "attention": "attn self_attn self_attention selfattention mha multi_head_attention multiheadattention "
+    "multiheaddotproductattention",
+    "query": "q q_proj wq to_q query_proj q_lin",
+    "key": "k k_proj wk to_k key_proj k_lin",
+    "value": "v v_proj wv to_v value_proj v_lin",
+    "qkv": "c_attn in_proj qkv_proj query_key_value wqkv to_qkv",
+    "out": "o o_proj out_proj wo to_out out_lin",
+    "mlp": "ffn feed_forward feedforward ff",
+    "up": "fc1 linear1 dense1 up_proj c_fc w1 wi lin1 fc_1 fc_in linear_1 dense_1",
+    "down": "fc2 linear2 dense2 down_proj w2 lin2 fc_2 fc_out linear_2 dense_2",
+    "gate": "gate_proj w3 wi_gate",
+    "norm1": "ln1 ln_1 norm_1 layer_norm1 layer_norm_1 input_layernorm attention_norm attn_norm pre_attention_norm",
+    "norm2": "ln2 ln_2 norm_2 layer_norm2 layer_norm_2 post_attention_layernorm ffn_norm mlp_norm pre_mlp_norm",
+    "norm": "ln ln_f final_norm final_layernorm final_layer_norm norm_f layernorm layer_norm",
+    "layers": "layer blocks block h",
+    "embed": "embedding embeddings tok_embeddings token_embedding tok_embed token_embed wte embed_tokens "
+    "word_embeddings embedder",
+    "positions": "wpe pos pos_embed pos_embedding position_embedding position_embeddings positional_embedding",
+    "head": "lm_head classifier output_projection unembed logits",
+}
+_USUAL = {word: name for name, words in _WORDS.items() for word in words.split()}
+
+_KINDS = {
+    "linear": r"linear|dense|einsum",
+    "convtranspose": r"conv.*transpose|transposedconv",
+    "conv": r"conv",
+    "batchnorm": r"batch_?norm",
+    "groupnorm": r"group_?norm|instance_?norm",
+    "norm": r"norm",
+    "embed": r"embed",
+    "attention": r"attention|attn|mha",
+    "recurrent": r"rnn|lstm|gru",
+    "dropout": r"dropout",
+}
+
+
+def family(kind: str) -> str:
+    """What a class of this name does, by the usual names; otherwise the name itself."""
+    lower = kind.lower()
+    return next((name for name, pattern in _KINDS.items() if re.search(pattern, lower)), lower)
+
+
+@dataclasses.dataclass(frozen=True)
+class Matching:
+    """Calls of two runs that correspond.
+
+    Attributes:
+        pairs: in the order in which the calls of the first run ended.
+        unmatched_a, unmatched_b: paths without a counterpart.
+    """
+
+    pairs: tuple[tuple[Call, Call], ...]
+    unmatched_a: tuple[str, ...]
+    unmatched_b: tuple[str, ...]
+
+
+Place = tuple[Path, str]  # path and method
+
+
+def match(a: Run, b: Run, names: Names = None) -> Matching:
+    """Match the calls of two runs.
+
+    Args:
+        a, b: the runs.
+        names: a map from names of ``b`` to those of ``a``, both dotted; ``None`` drops a name.
+
+    Raises:
+        ArgumentError: a rule of ``names`` matches nothing or leads nowhere, or no name of one model is in the other.
+    """
+    ours, theirs = _places(a), _places(b)
+    found: dict[Place, Place] = {((), ""): ((), "")}
+    _by_map(ours, theirs, names, found)
+    dropped = {place for place in theirs if _renamed(place, names) is None}
+    theirs = {place: calls for place, calls in theirs.items() if place not in dropped}
+    for spelling in (_dotted, usual_name):
+        _by_name(ours, theirs, spelling, found)
+    _by_order(a, b, ours, theirs, found)
+    _by_parts(a, b, ours, theirs, found)
+    _by_order(a, b, ours, theirs, found)
+    _check_some(ours, theirs, found, dropped)
+    counterpart = {}
+    for place, other in found.items():
+        counterpart.update(zip(ours[place], theirs[other], strict=False))
+    taken = set(found.values())
+    return Matching(
+        tuple((call, counterpart[call]) for call in a.calls if call in counterpart),
+        tuple(calls[0].place for place, calls in ours.items() if place not in found),
+        tuple(calls[0].place for place, calls in theirs.items() if place not in taken),
+    )
+
+
+def _places(run: Run) -> dict[Place, list[Call]]:
+    """The calls of each method of each module, in order."""
+    places: dict[Place, list[Call]] = {}
+    for call in run.calls:
+        places.setdefault((call.path, call.method), []).append(call)
+    return places
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(map(str, path))
+
+
+def usual_name(path: Path) -> str:
+    """The path in the usual words."""
+    words: list[str] = []
+    for part in path:
+        word = _snake(str(part))
+        word = _USUAL.get(word, word)
+        if word not in _WORDS and (numbered := re.fullmatch(r"(.+?)_?(\d+)", word)):
+            words += [_USUAL.get(numbered[1], numbered[1]), numbered[2]]
+        else:
+            words.append(word)
+    while len(words) > 1 and words[0] in ("model", "transformer", "module", "backbone", "net"):
+        del words[0]
+    return ".".join(words)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def _by_map(
+    ours: dict[Place, list[Call]], theirs: dict[Place, list[Call]], names: Names, found: dict[Place, Place]
+) -> None:
+    if names is None:
+        return
+    rename = NameMap(names)
+    by_name = {_dotted((*path, method) if method else path): (path, method) for path, method in ours}
+    by_name |= {_dotted(path): (path, "") for path, method in ours if not method}
+    lost = []
+    for path, method in theirs:
+        name = _dotted((*path, method) if method else path)
+        new = rename(name)
+        if new is None or new == name:
+            continue
+        if new in by_name:
+            found[by_name[new]] = (path, method)
+        else:
+            lost.append(f"{name} -> {new}")
+    if rename.unused or (lost and len(found) == 1):
+        raise ArgumentError(
+            "the name map does not fit the models",
+            at="names",
+            found=first_few([*(f"{rule!r}, which matches nothing in b" for rule in rename.unused), *lost]),
+            expected=f"names of b ({first_few([_dotted(path) for path, _ in theirs if path], 5)}) mapped to those of "
+            f"a ({first_few([_dotted(path) for path, _ in ours if path], 5)})",
+            do="names={'their.name': 'our.name'}, with dots for every part: 'layers.0.attention'",
+        )
+
+
+def _renamed(place: Place, names: Names) -> str | None:
+    name = _dotted((*place[0], place[1]) if place[1] else place[0])
+    return name if names is None or not name else NameMap(names)(name)
+
+
+def _by_name(
+    ours: dict[Place, list[Call]], theirs: dict[Place, list[Call]], spelling: object, found: dict[Place, Place]
+) -> None:
+    """Match equal names; a name that several modules of one model have is no name."""
+    taken = set(found.values())
+    mine = _names(ours, [place for place in ours if place not in found], spelling)
+    others = _names(theirs, [place for place in theirs if place not in taken], spelling)
+    for name, place in mine.items():
+        if place is not None and others.get(name) is not None and place not in found:
+            other = others[name]
+            if other is not None and other not in taken:
+                found[place] = other
+                taken.add(other)
+
+
+def _names(places: dict[Place, list[Call]], left: Iterable[Place], spelling: object) -> dict[str, Place | None]:
+    names: dict[str, Place | None] = {}
+    for place in left:
+        for alias in dict.fromkeys(spelling(path) for path in places[place][0].aliases):  # type: ignore[operator]
+            name = f"{alias}:{place[1]}"
+            names[name] = None if name in names else place
+    return names
+
+
+def _by_order(
+    a: Run, b: Run, ours: dict[Place, list[Call]], theirs: dict[Place, list[Call]], found: dict[Place, Place]
+) -> None:
+    """Match what is left inside of each pair, in the order of execution, by kind and size."""
+    taken = {other: place for place, other in found.items()}
+    mine: dict[Place, list[Place]] = {}
+    others: dict[Place, list[Place]] = {}
+    for place, calls in ours.items():
+        if place not in found:
+            mine.setdefault(_owner(a, calls[0], found), []).append(place)
+    for place, calls in theirs.items():
+        if place not in taken:
+            others.setdefault(_owner(b, calls[0], taken), []).append(place)
+    for owner, places in mine.items():
+        left = others.get(found[owner], [])
+        matched = _aligned([_signature(ours[place][0]) for place in places], [_signature(theirs[p][0]) for p in left])
+        found.update((places[i], left[j]) for i, j in matched)
+
+
+def _owner(run: Run, call: Call, known: Iterable[Place]) -> Place:
+    """The innermost module around a call that has a counterpart."""
+    for other in run.calls:  # in the order in which they ended: the innermost first
+        if other.encloses(call) and (other.path, other.method) in known:
+            return other.path, other.method
+    return (), ""
+
+
+def _signature(call: Call) -> tuple[str, str, int]:
+    return family(call.kind), usual_name(call.path[-1:]), call.outputs[0].size
+
+
+def _aligned(ours: list[tuple[str, str, int]], theirs: list[tuple[str, str, int]]) -> list[tuple[int, int]]:
+    """The pairs of the best alignment of two sequences: as many as possible, those of one name before others."""
+
+    def worth(i: int, j: int) -> int:
+        (kind, name, size), (other_kind, other_name, other_size) = ours[i], theirs[j]
+        same = kind == other_kind or name == other_name
+        return (2 + (name == other_name)) if same and size == other_size else 0
+
+    best = np.zeros((len(ours) + 1, len(theirs) + 1), int)
+    for i in reversed(range(len(ours))):
+        for j in reversed(range(len(theirs))):
+            gain = worth(i, j)
+            best[i, j] = max(best[i + 1, j], best[i, j + 1], gain + best[i + 1, j + 1] if gain else 0)
+    pairs, i, j = [], 0, 0
+    while i < len(ours) and j < len(theirs):
+        gain = worth(i, j)
+        if gain and best[i, j] == gain + best[i + 1, j + 1]:
+            pairs.append((i, j))
+            i, j = i + 1, j + 1
+        elif best[i, j] == best[i + 1, j]:
+            i += 1
+        else:
+            j += 1
+    return pairs
+
+
+def _by_parts(
+    a: Run, b: Run, ours: dict[Place, list[Call]], theirs: dict[Place, list[Call]], found: dict[Place, Place]
+) -> None:
+    """Match modules whose parts have counterparts inside of one module, where the sizes of the outputs agree."""
+    taken = set(found.values())
+    first = {(call.path, call.method): call for call in reversed(b.calls)}
+    for place, calls in ours.items():
+        if place in found:
+            continue
+        inside = [(call.path, call.method) for call in a.calls if calls[0].encloses(call)]
+        parts = [first[other] for other in dict.fromkeys(found[key] for key in inside if key in found)]
+        if not parts:
+            continue
+        around = (each for each in b.calls if all(each.encloses(part) for part in parts))
+        nearest = next(around, None)
+        if nearest is None or (nearest.path, nearest.method) in taken:
+            continue
+        if nearest.outputs[0].size == calls[0].outputs[0].size:
+            found[place] = nearest.path, nearest.method
+            taken.add(found[place])
+
+
+def _check_some(
+    ours: dict[Place, list[Call]], theirs: dict[Place, list[Call]], found: dict[Place, Place], dropped: set[Place]
+) -> None:
+    if len(found) > 1 or len(ours) == 1 or len(theirs) + len(dropped) == 1:
+        return
+    raise ArgumentError(
+        "no module of one model corresponds to one of the other",
+        found=f"a has {first_few([_dotted(path) for path, _ in ours if path], 5)}; "
+        f"b has {first_few([_dotted(path) for path, _ in theirs if path], 5)}",
+        expected="equal names, the usual ones (self_attn for attention), or a map of names",
+        do="plait.compare(a, b, x, names={'transformer.h.*': 'blocks.*'}), with names of b on the left",
+    )

@@ -1,0 +1,166 @@
+"""Runs a plait model and records its calls, those inside of transforms included.
+
+What a call was given and returned is sown, so that it comes out of ``jit``, ``scan`` and ``vmap``; see
+``core/tools/capture.py``. Steps of a ``scan`` come out stacked, and are taken apart again: each is a call of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from types import MethodType
+from typing import Any
+
+import numpy as np
+
+from ..core.functional.merge import clone
+from ..core.functional.traversal import find_duplicates
+from ..core.functional.update import children_by_key
+from ..core.objects.module import Module
+from ..core.objects.sowing import RECORD
+from ..core.objects.variable_kinds import Intermediate
+from ..core.objects.variables import Variable
+from ..core.objects.visit import iter_graph_nodes
+from ..core.tools.capture import recording
+from ..core.tools.method_observers import MethodCall
+from ..paths import Path
+from .calls import Call, Recorder, Run, arguments, is_numeric, is_static, leaves_of, numpy_of
+
+
+class _Seen(Intermediate):
+    """The arrays of one call."""
+
+
+@dataclasses.dataclass
+class _Traced:
+    """What is known of a call when it runs; its arrays may be traced then."""
+
+    method: str
+    names: tuple[str, ...]
+    statics: dict[str, Any]
+    ranks: tuple[int, ...]
+    enter: int
+    exit: int = 0
+
+
+def is_plait(model: Any) -> bool:
+    return isinstance(model.__self__ if isinstance(model, MethodType) else model, Module)
+
+
+def run_plait(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Run:
+    """Run a copy of the model: its variables, modes and random streams stay as they are."""
+    root, call = _copied(model)
+    recorder = Recorder(numpy_of)
+    known: dict[str, _Traced] = {}
+
+    def observe(module: Any, method: str, run: MethodCall) -> Any:
+        if RECORD not in module.__dict__:  # made during the call
+            return run()
+        leaves = list(leaves_of(arguments(run.args, run.kwargs)))
+        inputs = [(name, leaf) for name, leaf in leaves if is_numeric(leaf)]
+        statics = {name: leaf for name, leaf in leaves if is_static(leaf)}
+        traced = _Traced(method, tuple(name for name, _ in inputs), statics, (), recorder.tick())
+        output = run()
+        outputs = [leaf for _, leaf in leaves_of(output) if is_numeric(leaf)]
+        traced.exit = recorder.tick()
+        if outputs:
+            arrays = [leaf for _, leaf in inputs] + outputs
+            traced.ranks = tuple(np.ndim(leaf) for leaf in arrays)
+            name = f"{method}@{traced.enter}"  # names of methods come first: `RNN` looks for initialize_carry
+            known[name] = traced
+            module.sow(_Seen, name, tuple(arrays))
+        return output
+
+    places = {path: tuple(paths) for paths in find_duplicates(root) for path in paths}
+    enter = recorder.tick()
+    inputs, statics = recorder.inputs(args, kwargs)
+    with recording(root, _Seen, observe) as recorded:
+        output = call(*args, **kwargs)
+        values = recorded()
+    modules = {path: node for path, node in iter_graph_nodes(root) if isinstance(node, Module)}
+    calls = []
+    for (*prefix, name), variable in values:
+        path = tuple(prefix)
+        if isinstance(variable, _Seen) and path in modules:
+            (values_of_call,) = variable.get_raw_value()
+            calls.append(_call(path, places.get(path, (path,)), modules[path], known[name], values_of_call))
+    own = type(root).__name__
+    method = "" if root is model or not isinstance(model, MethodType) else model.__name__
+    # What the model itself was given is known already; its own call is recorded once.
+    inner = [each for each in calls if each[0].path or each[0].method != method]
+    whole = Call((), ((),), "", own, root, inputs, statics, recorder.outputs(output), enter, recorder.tick())
+    before = dict(iter_graph_nodes(model.__self__ if isinstance(model, MethodType) else model))
+    return Run("plait", tuple(_in_steps(inner, whole)), lambda call: dict(_own_arrays(before.get(call.path))))
+
+
+def _copied(model: Any) -> tuple[Any, Callable[..., Any]]:
+    if isinstance(model, MethodType):
+        root = clone(model.__self__)
+        return root, lambda *args, **kwargs: getattr(root, model.__name__)(*args, **kwargs)
+    root = clone(model)
+    return root, root
+
+
+def _call(
+    path: Path, aliases: tuple[Path, ...], module: Any, traced: _Traced, values: tuple[Any, ...]
+) -> tuple[Call, tuple[int, ...]]:
+    """The call, and the sizes of the axes that transforms put before those of its arrays."""
+    arrays = [np.asarray(value) for value in values]
+    more = arrays[-1].ndim - traced.ranks[-1]
+    method = "" if traced.method == "__call__" else traced.method
+    inputs = dict(zip(traced.names, arrays, strict=False))
+    outputs = arrays[len(traced.names) :]
+    call = Call(
+        path, aliases, method, type(module).__name__, module, inputs, traced.statics, outputs, traced.enter, traced.exit
+    )
+    return call, arrays[-1].shape[:more]
+
+
+# Steps of loops -------------------------------------------------------------------------------------------------------
+
+Stacked = tuple[Call, tuple[int, ...]]
+
+
+def _in_steps(calls: list[Stacked], whole: Call) -> list[Call]:
+    """All calls in the order in which they ended, each step of a loop as calls of its own."""
+    ended: list[Call] = []
+    clock = itertools.count()
+
+    def emit(inside: list[Stacked], owner: Call) -> None:
+        tops: list[tuple[Stacked, list[Stacked]]] = []
+        for each in sorted(inside, key=lambda each: each[0].enter):
+            if tops and tops[-1][0][0].encloses(each[0]):
+                tops[-1][1].append(each)
+            else:
+                tops.append((each, []))
+        for size, group in itertools.groupby(tops, key=lambda top: top[0][1][:1]):
+            loop = list(group)
+            if not size:
+                for (call, _), below in loop:
+                    finish(call, below)
+                continue
+            steps = range(size[0])
+            for step in reversed(steps) if getattr(owner.module, "reverse", False) is True else steps:
+                emit([_at_step(*each, step) for top, below in loop for each in (top, *below)], owner)
+
+    def finish(call: Call, inside: list[Stacked]) -> None:
+        enter = next(clock)
+        emit(inside, call)
+        ended.append(dataclasses.replace(call, enter=enter, exit=next(clock)))
+
+    finish(whole, calls)
+    return ended
+
+
+def _at_step(call: Call, sizes: tuple[int, ...], step: int) -> Stacked:
+    inputs = {name: array[step] for name, array in call.inputs.items()}
+    return dataclasses.replace(call, inputs=inputs, outputs=[array[step] for array in call.outputs]), sizes[1:]
+
+
+def _own_arrays(module: Any) -> Iterator[tuple[str, np.ndarray]]:
+    for key, child in ({} if module is None else children_by_key(module)).items():
+        value = child.get_raw_value() if isinstance(child, Variable) else child
+        array = numpy_of(value)
+        if array is not None:
+            yield str(key), array

@@ -1,0 +1,106 @@
+"""Runs a torch module and records its calls, with forward hooks that are removed afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from types import MethodType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..paths import Path
+from .calls import Call, Parameters, Recorder, Run, numpy_of
+
+
+def is_torch(model: Any) -> bool:
+    owner = model.__self__ if isinstance(model, MethodType) else model
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(owner, torch.nn.Module)
+
+
+def run_torch(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Run:
+    """Run a torch module without gradients. Its buffers and torch's random state are put back."""
+    import torch
+
+    root: Any = model.__self__ if isinstance(model, MethodType) else model
+    device = next((tensor.device for tensor in root.parameters()), None)
+    args, kwargs = jax.tree.map(lambda leaf: _to_torch(leaf, device), (args, dict(kwargs)))
+    recorder = Recorder(_from_torch)
+    running: list[tuple[int, Any]] = []
+
+    def before(module: Any, args: Any, kwargs: Any) -> None:
+        running.append((recorder.tick(), recorder.inputs(args, kwargs)))
+
+    def after(places: tuple[Path, ...]) -> Any:
+        def hook(module: Any, args: Any, kwargs: Any, output: Any) -> None:
+            enter, (inputs, statics) = running.pop()
+            outputs, kind = recorder.outputs(output), type(module).__name__
+            call = Call(places[0], places, "", kind, module, inputs, statics, outputs, enter, recorder.tick())
+            if outputs:
+                recorder.calls.append(call)
+
+        return hook
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(_restored_buffers(root))
+        for module, places in _modules(root):
+            if places[0]:
+                stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(after(places), with_kwargs=True).remove)
+        recorder.around(lambda: model(*args, **kwargs), ((),), "", root, args, kwargs)
+    return recorder.run("torch", _parameters)
+
+
+def _modules(root: Any) -> list[tuple[Any, tuple[Path, ...]]]:
+    """Each module with all its places."""
+    found: dict[int, tuple[Any, list[Path]]] = {}
+    for name, module in root.named_modules(remove_duplicate=False):
+        path = tuple(int(part) if part.isdecimal() else part for part in name.split(".") if part)
+        found.setdefault(id(module), (module, []))[1].append(path)
+    return [(module, tuple(places)) for module, places in found.values()]
+
+
+@contextlib.contextmanager
+def _restored_buffers(root: Any) -> Iterator[None]:
+    before = [(buffer, buffer.clone()) for buffer in root.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.copy_(value)
+
+
+def _to_torch(leaf: Any, device: Any) -> Any:
+    import torch
+
+    array = numpy_of(leaf)
+    if array is None:
+        return leaf
+    if jnp.issubdtype(array.dtype, jnp.integer):
+        array = array.astype(np.int64)  # indices of torch
+    if array.dtype == jnp.bfloat16:
+        return torch.tensor(array.astype(np.float32), device=device).to(torch.bfloat16)
+    return torch.tensor(np.array(array), device=device)
+
+
+def _from_torch(leaf: Any) -> np.ndarray | None:
+    """A copy: torch may change the tensor in place."""
+    import torch
+
+    if not isinstance(leaf, torch.Tensor) or leaf.is_sparse:
+        return None
+    tensor = leaf.detach().cpu()
+    if tensor.dtype is torch.bfloat16:
+        return tensor.float().numpy().astype(jnp.bfloat16)
+    return np.array(tensor.numpy())
+
+
+def _parameters(call: Call) -> Parameters:
+    named = [*call.module.named_parameters(recurse=False), *call.module.named_buffers(recurse=False)]
+    return {name: array for name, tensor in named if (array := _from_torch(tensor)) is not None}

@@ -1,0 +1,249 @@
+"""``plait.compare``: what it names, what it leaves behind, and its errors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import plait
+from plait.errors import ArgumentError, ArgumentTypeError
+
+X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 4)), jnp.float32)
+
+
+class Part(plait.Module):
+    def __init__(self, rngs):
+        self.linear, self.norm = plait.Linear(4, 4, rngs=rngs), plait.LayerNorm(4, rngs=rngs)
+        self.factor = 1.0
+
+    def __call__(self, x):
+        return self.norm(self.linear(x) * self.factor)
+
+
+class Net(plait.Module):
+    def __init__(self, rngs=None):
+        rngs = rngs or plait.Rngs(0)
+        self.parts = [Part(rngs), Part(rngs)]
+        self.head = plait.Linear(4, 3, rngs=rngs)
+
+    def __call__(self, x):
+        for part in self.parts:
+            x = part(x)
+        return self.head(x)
+
+
+def changed(change, make=Net):
+    model = make()
+    change(model)
+    return model
+
+
+def test_a_layer_that_departs_is_named_with_both_differences():
+    found = plait.compare(Net(), changed(lambda m: setattr(m.parts[1].norm, "epsilon", 1e-2)), X)
+    assert (found.departure.path, found.departure.kind) == ("parts[1].norm", "LayerNorm")
+    assert found.departure.inputs.largest == 0 < found.departure.output.tolerance < found.departure.output.largest
+    cause = found.departure.cause
+    assert (cause.what, cause.a, cause.b) == ("epsilon", "1e-06", "0.01")
+    assert cause.after is not None
+    assert cause.before is not None
+    assert cause.after < 1e-5 < cause.before
+    assert not found.agrees
+    assert [each.path for each in found.compared[:3]] == ["parts[0].linear", "parts[0].norm", "parts[0]"]
+
+
+def test_the_code_between_layers_is_named_by_the_module_that_it_belongs_to():
+    # The norm comes first whose output departs; but what it was given departs already.
+    first, model = Net(), changed(lambda m: setattr(m.parts[1], "factor", 2.0))
+    for each in (first, model):
+        each.parts[1].norm.epsilon = 1.0
+    found = plait.compare(first, model, X).departure
+    assert (found.path, found.cause.b) == ("parts[1]", "times 2")
+    assert found.inside.endswith("after parts[1].linear: what it gives to parts[1].norm departs already")
+
+
+def test_models_that_agree_say_so():
+    found = plait.compare(Net(), Net(), X)
+    assert found.agrees
+    assert str(found).startswith("the results agree: they differ by 0,")
+
+
+def test_what_is_computed_in_another_way_with_the_same_result_is_no_departure():
+    """The scale is folded into the next layer."""
+
+    def fold(model):
+        model.parts[1].norm.scale[...] = 2 * model.parts[1].norm.scale[...]
+        model.head.kernel[...] = model.head.kernel[...] / 2
+
+    found = plait.compare(Net(), changed(fold), X)
+    assert found.agrees
+    assert not next(each for each in found.compared if each.path == "parts[1].norm").output.is_agreement
+
+
+class Recurrent(plait.Module):
+    def __init__(self, *, reverse=False):
+        self.rnn = plait.RNN(plait.SimpleCell(4, 4, rngs=plait.Rngs(0)), reverse=reverse)
+        self.rnn.cell.dense_h.kernel[...] = self.rnn.cell.dense_h.kernel[...] + 0.1
+
+    @plait.jit
+    def __call__(self, x):
+        return self.rnn(x)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_steps_of_a_loop_are_compared_one_by_one(reverse):
+    """From the second step on the carry departs, and all that is made of it."""
+    x, make = jnp.ones((2, 3, 4)), lambda: Recurrent(reverse=reverse)
+    other = changed(lambda m: setattr(m.rnn.cell, "activation_fn", jax.nn.relu), make)
+    for _ in range(2):  # the second time jit has compiled the function already
+        assert plait.compare(make(), other, x).departure.path == "rnn.cell"
+    other = changed(lambda m: m.rnn.cell.dense_h.kernel.set_value(m.rnn.cell.dense_h.kernel[...].T), make)
+    found = plait.compare(make(), other, x).departure
+    assert (found.path, found.cause.what, found.cause.b) == ("rnn.cell.dense_h", "kernel", "transposed")
+
+
+class Sharing(plait.Module):
+    def __init__(self):
+        self.first = self.second = plait.Linear(4, 4, rngs=plait.Rngs(0))
+
+    def __call__(self, x):
+        return self.second(jnp.tanh(self.first(x)))
+
+
+def test_a_shared_layer_is_compared_in_each_of_its_calls():
+    class Apart(plait.Module):
+        __call__ = Sharing.__call__
+
+        def __init__(self):
+            shared = Sharing().first
+            self.first, self.second = shared, plait.clone(shared)
+
+    assert plait.compare(Sharing(), Sharing(), X).agrees
+    found = plait.compare(Sharing(), changed(lambda m: setattr(m.second, "bias", None), Apart), X)
+    assert found.agrees  # the bias is zero
+    assert [(each.path, each.b_path) for each in found.compared][:1] == [("first", "first")]
+
+
+def test_precision_is_that_of_the_narrowest_dtype_of_both():
+    def halve(model):
+        for part in model.parts:
+            part.linear.dtype = jnp.bfloat16
+
+    found = plait.compare(changed(halve), Net(), X)
+    assert (found.departure.path, found.departure.cause.what) == ("parts[0].linear", "precision")
+    assert plait.compare(changed(halve), changed(halve), X).agrees
+    assert plait.compare(changed(halve), Net(), X, tolerance=0.05).agrees
+
+
+def test_a_bound_method_is_compared():
+    class Coder(Net):
+        def encode(self, x):
+            return self.parts[0](x)
+
+    a, b = Coder(), changed(lambda m: setattr(m.parts[0].norm, "epsilon", 1.0), Coder)
+    assert plait.compare(a.encode, b.encode, X).departure.path == "parts[0].norm"
+    assert plait.compare(a.encode, changed(lambda m: setattr(m.head, "bias", None), Coder).encode, X).agrees
+
+
+class Writing(plait.Module):
+    """It writes to its variables and draws random numbers."""
+
+    def __init__(self):
+        rngs = plait.Rngs(0)
+        self.norm, self.dropout = plait.BatchNorm(4, rngs=rngs), plait.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x):
+        if x.shape[-1] != 4:
+            raise RuntimeError("as if by the user")
+        return self.dropout(self.norm(x))
+
+
+@pytest.mark.parametrize("size", [4, 3])
+def test_a_plait_model_stays_as_it_is(size):
+    """Also if it raises."""
+    model = Writing()
+    before, methods = plait.split(model), {cls: dict(vars(cls)) for cls in (Writing, plait.BatchNorm, plait.Dropout)}
+    values = jax.tree.map(np.asarray, jax.tree.leaves(plait.state(model, (plait.BatchStat, plait.RngCount))))
+    if size == 4:
+        assert plait.compare(model, model, X).agrees  # the same random numbers
+    else:
+        with pytest.raises(ArgumentError, match="as if by the user"):
+            plait.compare(model, model, X[:, :3])
+    assert plait.graphdef(model) == before[0]
+    after = jax.tree.leaves(plait.state(model, (plait.BatchStat, plait.RngCount)))
+    for old, new in zip(values, after, strict=True):
+        np.testing.assert_array_equal(old, new)
+    assert all(dict(vars(cls)) == found for cls, found in methods.items())
+
+
+class Growing(plait.Module):
+    """Relative differences double in each layer."""
+
+    def __init__(self, error=0.0):
+        self.layers = [plait.Linear(4, 4, use_bias=False, rngs=plait.Rngs(0)) for _ in range(8)]
+        for layer in self.layers:
+            layer.kernel[...] = jnp.eye(4)
+        self.layers[1].kernel[...] = jnp.eye(4) * (1 + error)
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x) ** 2
+        return x
+
+
+def test_a_difference_below_the_tolerance_is_found_where_it_jumps_if_it_grows_until_the_end():
+    found = plait.compare(Growing(), Growing(1e-5), X)
+    assert (found.departure.path, found.departure.cause.b) == ("layers[1]", "1.00001")
+    assert found.departure.output.is_agreement
+    assert plait.compare(Growing(), Growing(1e-7), X).agrees
+
+
+# Errors ---------------------------------------------------------------------------------------------------------------
+
+
+def test_inputs_that_a_model_does_not_take_are_told_by_its_name():
+    with pytest.raises(ArgumentError, match=r"b cannot be run on these inputs\n +at +b, a Linear\n") as caught:
+        plait.compare(Net(), plait.Linear(5, 3, rngs=plait.Rngs(0)), X)
+    assert caught.value.__cause__ is not None
+    assert "b_inputs=" in caught.value.parts["do"]
+    wider = jnp.pad(X, ((0, 0), (0, 1)))
+    found = plait.compare(Net(), plait.Linear(5, 3, rngs=plait.Rngs(0)), X, b_inputs=(wider,))
+    assert found.departure.path == ""
+
+
+def test_models_without_a_name_in_common_are_told():
+    class Odd(plait.Module):
+        def __init__(self):
+            self.unlike = plait.Linear(4, 7, rngs=plait.Rngs(0))
+
+        def __call__(self, x):
+            return self.unlike(x)[:, :3]
+
+    with pytest.raises(ArgumentError, match=r"no module of one model") as caught:
+        plait.compare(Net(), Odd(), X)
+    assert "b has unlike" in caught.value.parts["found"]
+    assert "names=" in caught.value.parts["do"]
+    assert plait.compare(Net(), Odd(), X, names={"unlike": "head"}).departure is not None
+
+
+@pytest.mark.parametrize(
+    ("names", "match"),
+    [({"nowhere": "head"}, r"'nowhere', which matches nothing in b"), ({"head": "nowhere"}, r"head -> nowhere")],
+)
+def test_a_rule_that_leads_nowhere_is_told(names, match):
+    with pytest.raises(ArgumentError, match=match):
+        plait.compare(Net(), Net(), X, names=names)
+
+
+def test_a_model_without_outputs_is_told():
+    class Silent(plait.Module):
+        def __call__(self, x):
+            return None
+
+    with pytest.raises(ArgumentError, match=r"a returns no arrays"):
+        plait.compare(Silent(), Net(), X)
+
+
+@pytest.mark.parametrize("model", [Net, 3, {"params": {}}], ids=["class", "number", "state"])
+def test_what_is_no_model_is_told(model):
+    with pytest.raises(ArgumentTypeError, match=r"compare takes two models\n +at +b\n"):
+        plait.compare(Net(), model, X)
