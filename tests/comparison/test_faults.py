@@ -15,6 +15,9 @@ import pytest
 from tests.comparison.architectures import NAMES
 from tests.comparison.faults import OPERATORS, faults_of
 from tests.comparison.pairs import LIBRARIES, clean, planted
+from tests.sampling import slow_but
+
+pytestmark = pytest.mark.usefixtures("users_promotion")
 
 ROOT = pathlib.Path(__file__).parents[2]
 QUICK_PAIRS = ("decoder, torch, seed 1", "decoder, permuted, seed 2")
@@ -32,8 +35,11 @@ def sample():
     return list(first.values())
 
 
+SAMPLE = sample()
+
+
 @pytest.mark.oracle
-@pytest.mark.parametrize("case", sample(), ids=str)
+@pytest.mark.parametrize("case", slow_but(SAMPLE[::3], SAMPLE), ids=str)
 def test_a_planted_fault_is_named(case):
     found, swapped = case.compare()
     assert case.is_right(found, swapped), found
@@ -42,7 +48,7 @@ def test_a_planted_fault_is_named(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [case for case in planted() if case not in sample()][::29], ids=str)
+@pytest.mark.parametrize("case", [case for case in planted() if case not in SAMPLE][::29], ids=str)
 def test_a_planted_fault_is_named_in_any_architecture_and_library(case):
     found, swapped = case.compare()
     assert not case.shows(found) or case.is_right(found, swapped), found
@@ -73,6 +79,7 @@ def test_there_are_clean_pairs_of_each_kind():
     assert kinds == {*LIBRARIES, "jit", "permuted", "bfloat16"}
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_nineteen_of_twenty_are_named_and_there_is_no_false_alarm(tmp_path):
