@@ -31,8 +31,18 @@ def test_each_module_has_its_calls_and_equal_ones_are_counted():
 
 
 def test_modules_cost_the_bytes_of_what_they_return():
-    costs = costs_of(calls_of(Twice(), (X,), {}))
-    assert costs == {(): {NAME: 48}, ("inner",): {NAME: 96}, ("norm",): {NAME: 48}}
+    costs = costs_of(Twice(), (X,), {}, calls_of(Twice(), (X,), {}))
+    assert {path: names[NAME] for path, names in costs.items()} == {(): 48, ("inner",): 96, ("norm",): 48}
+
+
+@pytest.mark.parametrize("options", [{}, {"scale": jnp.ones(2), "double": True}], ids=["usual", "doubled"])
+def test_modules_cost_the_operations_of_plait_cost(options):
+    """W7: a loop's body counts as often as it runs."""
+    costs = costs_of(Twice(), (X,), options, {})
+    assert costs["inner",]["FLOPs"] == 2 * (2 * 4 * 3 * 3 + 4 * 3)
+    assert costs.get((), {}).get("FLOPs", 0) == (12 if options else 0)
+    scanned = costs_of(Scanned(), (X,), {}, {})
+    assert scanned["layers",]["FLOPs"] == pytest.approx(5 * (2 * 4 * 3 * 3 + 4 * 3), rel=0.05)  # and the counter
 
 
 def test_keyword_arguments_may_be_arrays_and_settings():

@@ -52,8 +52,7 @@ def calls_of(model: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) ->
             expected="a plait.Module with __call__",
             do="plait.explore(model) without inputs, or pass the module that takes them",
         )
-    arrays = {name: value for name, value in options.items() if _leaves(value)}
-    settings = {name: value for name, value in options.items() if name not in arrays}
+    arrays, settings = settings_of(options)
     taken, returned = eval_shape(functools.partial(_run, settings), model, inputs, arrays)
     found: dict[Path, dict[str, dict[str, list[Any]]]] = {}
     for kind, seen in (("inputs", taken), ("outputs", returned)):
@@ -61,6 +60,12 @@ def calls_of(model: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) ->
             method = found.setdefault(tuple(path), {}).setdefault(name.removesuffix(_BEFORE), {})
             method[kind] = [_leaves(value) for value in values.get_raw_value()]
     return {path: _folded(methods) for path, methods in found.items()}
+
+
+def settings_of(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The keyword arguments of a call that hold arrays, and the others."""
+    arrays = {name: value for name, value in options.items() if _leaves(value)}
+    return arrays, {name: value for name, value in options.items() if name not in arrays}
 
 
 def _run(settings: dict[str, Any], model: Any, inputs: tuple[Any, ...], arrays: dict[str, Any]) -> Any:

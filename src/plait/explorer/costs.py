@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ..paths import Path
+from ..inspect.cost import cost
+from ..paths import Path, parse_path
+from .calls import settings_of
 from .outline import Call
 
 
-def costs_of(calls: Mapping[Path, Sequence[Call]]) -> dict[Path, dict[str, float]]:
-    """The costs of each module by itself, by name; the page adds up those below a module."""
-    return {
-        path: {"Bytes of outputs": float(sum(call.times * call.output_bytes for call in made))}
-        for path, made in calls.items()
-    }
+def costs_of(
+    model: Any, inputs: tuple[Any, ...], options: Mapping[str, Any], calls: Mapping[Path, Sequence[Call]]
+) -> dict[Path, dict[str, float]]:
+    """The costs of each module by itself, by name; the page adds up those below a module.
+
+    Operations are those of the program as it was written; the body of a loop counts as often as it runs.
+    """
+    arrays, settings = settings_of(options)
+
+    def run(model: Any, inputs: tuple[Any, ...], arrays: dict[str, Any]) -> Any:
+        return model(*inputs, **arrays, **settings)
+
+    found: dict[Path, dict[str, float]] = {}
+    for row in cost(run, model, inputs, arrays, compile=False).modules:
+        found.setdefault(parse_path(row.path) if row.path else (), {})["FLOPs"] = row.executed_flops
+    for path, made in calls.items():
+        size = sum(call.times * call.output_bytes for call in made)
+        found.setdefault(path, {})["Bytes of outputs"] = float(size)
+    return found

@@ -89,8 +89,11 @@ def _is_path(value: Any) -> bool:
 
 def _outline(source: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> Outline:
     if not _is_path(source):
-        calls = calls_of(source, inputs, options) if inputs or options else {}
-        return outline_of_graph(source, type(source).__name__, calls, costs_of(calls))
+        if not (inputs or options):
+            return outline_of_graph(source, type(source).__name__, {}, {})
+        calls = calls_of(source, inputs, options)
+        costs = costs_of(source, inputs, options, calls)
+        return outline_of_graph(source, type(source).__name__, calls, costs)
     if inputs or options:
         raise ArgumentError(
             "inputs are for a model, and this is a file",

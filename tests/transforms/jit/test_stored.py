@@ -60,7 +60,9 @@ def test_w3_each_kind_of_edit_is_a_miss(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "count", [pytest.param(40, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.long)], ids=str
+    "count",
+    [pytest.param(40, marks=pytest.mark.slow), pytest.param(200, marks=[pytest.mark.slow, pytest.mark.long])],
+    ids=str,
 )
 def test_w3_no_drawn_edit_gives_a_stale_program(tmp_path, count):
     """One to three edits at a time, of any kind; what comes back is what the program gives without a cache."""
