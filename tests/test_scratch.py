@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from plait import scratch
 from plait.scratch import scratch_folder
 
 WRITER = """
@@ -98,3 +99,19 @@ def test_a_folder_without_a_lock_may_be_somebody_s(tmp_path, name):
     with scratch_folder(tmp_path / "step-1"):
         pass
     assert left(tmp_path) == [name]
+
+
+def test_a_folder_that_another_writer_took_for_abandoned_is_made_anew(tmp_path, monkeypatch):
+    """Between making a folder and locking it, another writer may lock it, to remove it."""
+    flock, calls = scratch.fcntl.flock, []
+
+    def taken_at_first(file, flags):
+        calls.append(file)
+        if len(calls) == 1:
+            raise BlockingIOError
+        flock(file, flags)
+
+    monkeypatch.setattr(scratch.fcntl, "flock", taken_at_first)
+    with scratch_folder(tmp_path / "a") as folder:
+        (folder / "content").write_text("whole")
+        assert len(calls) == 2

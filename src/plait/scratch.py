@@ -35,8 +35,7 @@ def scratch_folder(target: Path) -> Iterator[Path]:
         OSError: it cannot be created.
     """
     remove_abandoned(target.parent, target.name)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_SUFFIX, dir=target.parent))
-    lock = hold(scratch / _LOCK, create=True)
+    scratch, lock = _locked_folder(target)
     if lock is None:  # without a lock, others cannot tell that the folder is in use
         (scratch / _LOCK).unlink(missing_ok=True)
     is_done = False
@@ -48,6 +47,17 @@ def scratch_folder(target: Path) -> Iterator[Path]:
             shutil.rmtree(scratch, ignore_errors=True)
         if lock is not None:
             os.close(lock)
+
+
+def _locked_folder(target: Path) -> tuple[Path, int | None]:
+    """A new folder and its lock.
+
+    Another writer that removes abandoned folders may find it before it is locked, and remove it: then another is made.
+    """
+    while True:
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_SUFFIX, dir=target.parent))
+        with contextlib.suppress(BlockingIOError):
+            return scratch, hold(scratch / _LOCK, create=True)
 
 
 def remove_abandoned(parent: Path, name: str | None = None) -> None:

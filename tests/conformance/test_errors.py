@@ -24,6 +24,9 @@ ELSEWHERE = {
     ("core/objects/lost_writes.py", "__del__"): "warns in a finalizer: tests/core/objects/test_variables.py",
     ("transforms/selections.py", "check_positions"): "raised when wrapped: tests/transforms/test_autodiff.py",
     ("core/objects/filters.py", "_check_not_of_flax"): "needs Flax: tests/test_as_flax.py",
+    ("transforms/jit/stored.py", "say_fallback"): "needs a device without serialization: W10 in tests/transforms",
+    ("transforms/jit/stored.py", "load"): "needs a program of other devices: W7 in tests/transforms",
+    ("transforms/jit/stored.py", "check"): "needs a program that recorded too little: W9 in tests/transforms",
     ("core/objects/pytree.py", "_warn_if_flax_reads"): "needs Flax: tests/test_as_flax.py",
 }
 

@@ -63,6 +63,7 @@ LAYERS = {
         plait.RNN(plait.GRUCell(2, 3, rngs=rngs)), plait.RNN(plait.GRUCell(2, 3, rngs=rngs)), rngs=rngs
     ),
     "Sequential": lambda rngs: plait.Sequential(plait.Linear(2, 3, rngs=rngs), plait.relu),
+    "Stack": lambda rngs: plait.Stack(lambda rngs: plait.Linear(3, 3, rngs=rngs), 4, rngs=rngs),
 }
 
 

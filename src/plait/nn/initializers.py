@@ -6,6 +6,7 @@ They come from ``jax.nn.initializers``; ``zeros_init()`` and ``ones_init()`` are
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -96,13 +97,13 @@ def default_recurrent_init(key: Any, shape: Any, dtype: Any = jnp.float32, **opt
 _orthogonal = orthogonal()
 
 
-def initial(init: Initializer, stream: RngStream, shape: Any, dtype: Any) -> Any:
+def initial(init: Initializer, stream: Callable[[], Any], shape: Any, dtype: Any) -> Any:
     """``init(key, shape, dtype)`` with the next key of a stream.
 
     Zeros and ones need no key, so none is derived for them. It counts all the same: what is drawn afterwards does not
     depend on the initializers before it.
     """
-    if init is zeros or init is ones:
+    if (init is zeros or init is ones) and isinstance(stream, RngStream):  # streams may be anything that gives keys
         skip_key(stream)
         return init(None, shape, dtype)  # type: ignore[arg-type]
     return init(stream(), shape, dtype)

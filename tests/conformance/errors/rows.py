@@ -170,6 +170,8 @@ class Site:
 
 # Python's own protocols: an attribute or a key that is not there, what a subclass defines, an error passed on inside.
 BUILTINS = {"AttributeError", "KeyError", "TypeError", "ValueError", "NotImplementedError", "StopIteration"}
+# They do not leave their package: each becomes the `found` of a warning that has a row.
+INTERNAL = {"Damaged", "NoForm", "Unrecordable"}
 WARNERS = {"warn", "warn_nothing_selected", "deprecated"}
 
 
@@ -192,7 +194,7 @@ def _raises(node: ast.AST) -> bool:
     if not isinstance(node, ast.Raise) or node.exc is None:
         return False
     called = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-    return not (isinstance(called, ast.Name) and called.id in BUILTINS)
+    return not (isinstance(called, ast.Name) and called.id in BUILTINS | INTERNAL)
 
 
 def _warns(node: ast.AST) -> bool:

@@ -230,7 +230,7 @@ def check_equal(first: GraphDef, other: GraphDef, name: str, other_name: str) ->
             at=f"{name} and {other_name}",
             found=str(diff(first, other)).replace("\n", "; ")[:400] or "another structure",
             expected="blocks of one class with equal static attributes, or equal ones at a distance of period=...",
-            do="make them equal, pass period=..., or keep the list",
+            do="make them equal; if they repeat, pass the length of the pattern as the period; or keep the list",
         )
 
 

@@ -1,0 +1,43 @@
+"""Mistakes with programs that outlive the process (``plait.jit(f, cache=folder)``)."""
+
+from plait.errors import ArgumentError, ProgramCacheError, ProgramCacheWarning
+
+from .rows import Row
+
+FOLDER = """
+import os, pathlib, tempfile
+folder = pathlib.Path(tempfile.mkdtemp())
+f = jnp.sin
+"""
+
+ROWS = {
+    "store without a folder": Row(
+        "plait.jit(function).jitted_fn.store(x)",
+        ArgumentError,
+        "plait.jit without cache=",
+        fix="plait.jit(function, cache='programs')",
+        cure="$.jitted_fn.store(x)",
+        setup="function = lambda x: x",
+    ),
+    "a function that cannot be recorded": Row(
+        "plait.jit(lambda x: x * len(os.listdir('.')), cache=folder)(x)",
+        ProgramCacheWarning,
+        "cannot be stored",
+        "number = len(os.listdir('.')); plait.jit(lambda x, number: x * number)(x, number)",
+        setup=FOLDER,
+    ),
+    "a folder that others can change": Row(
+        "plait.jit(f, cache=folder)(x)",
+        ProgramCacheError,
+        "others can write to it",
+        "folder.chmod(0o700); plait.jit(f, cache=folder)(x)",
+        setup=FOLDER + "folder.chmod(0o777)\n",
+    ),
+    "a stored program that was changed": Row(
+        "file.write_bytes(file.read_bytes()[:-1]); plait.jit(f, cache=folder)(x)",
+        ProgramCacheWarning,
+        "does not have its sum",
+        "plait.jit(f, cache=folder)(x)",
+        setup=FOLDER + "plait.jit(f, cache=folder)(x); [file] = folder.iterdir()\n",
+    ),
+}

@@ -1,0 +1,99 @@
+"""Mistakes with stacks of layers, whose layers are stored as one array."""
+
+from plait.errors import ArgumentError, FilterError, GraphError, ShapeError, SharingError
+
+from .rows import Row
+
+STACK = """
+class Block(plait.Module):
+    def __init__(self, *, rngs):
+        self.linear = plait.Linear(2, 2, rngs=rngs)
+        self.drop = plait.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x):
+        return self.drop(self.linear(x))
+
+def make():
+    return plait.Dict(blocks=plait.Stack(lambda rngs: Block(rngs=rngs), 4, rngs=plait.Rngs(0)))
+
+model = make()
+"""
+AS_LIST = "plait.as_list(model)"
+
+ROWS = {
+    "another attribute of one layer": Row(
+        "model.blocks[0].drop.rate = 0.1",
+        GraphError,
+        "another attribute of one layer",
+        cure="model = $; model.blocks[0].drop.rate = 0.1",
+        fix=AS_LIST,
+        setup=STACK,
+    ),
+    "other metadata of one layer": Row(
+        "model.blocks[0].linear.kernel.set_metadata(note=1)",
+        GraphError,
+        "other metadata of a variable of one layer",
+        cure="model = $; model.blocks[0].linear.kernel.set_metadata(note=1)",
+        fix=AS_LIST,
+        setup=STACK,
+    ),
+    "one layer of another shape": Row(
+        "model.blocks[0].linear.bias.value = jnp.zeros(3)",
+        ShapeError,
+        r"float32\(3,\)",
+        cure="model = $; model.blocks[0].linear.bias.value = jnp.zeros(3)",
+        fix=AS_LIST,
+        setup=STACK,
+    ),
+    "one layer of another kind": Row(
+        "model.blocks[0].linear.bias.value = {'a': jnp.zeros(2)}",
+        ShapeError,
+        "of another kind",
+        cure="model = $; model.blocks[0].linear.bias.value = {'a': jnp.zeros(2)}",
+        fix=AS_LIST,
+        setup=STACK,
+    ),
+    "a value for one layer of a shape": Row(
+        "model.blocks[0].linear.bias.value = jnp.zeros(2)",
+        GraphError,
+        "a value for one layer of a shape without values",
+        cure="model = make(); $; model.blocks[0].linear.bias.value = jnp.zeros(2)",
+        fix=AS_LIST,
+        setup=STACK + "model = plait.eval_shape(make)\n",
+    ),
+    "a filter that tells layers apart": Row(
+        "plait.state(model, plait.PathContains(0))",
+        FilterError,
+        (r"matches blocks\[0\]", r"not blocks\[1\]"),
+        cure="plait.state($, plait.PathContains(0))",
+        fix=AS_LIST,
+        setup=STACK,
+    ),
+    "layers with different settings": Row(
+        "plait.select(model, 'blocks[*].drop.rate').map(lambda path, rate: path[1] / 10)",
+        ArgumentError,
+        r"at +blocks\[0\]\.drop\.rate and blocks\[1\]\.drop\.rate",
+        cure="model = $; plait.select(model, 'blocks[*].drop.rate').map(lambda path, rate: path[1] / 10)",
+        fix=AS_LIST,
+        setup=STACK,
+    ),
+    "blocks of a stack that share a variable": Row(
+        "plait.Stack([one, other])",
+        SharingError,
+        r"blocks\[0\]\.linear\.bias and blocks\[1\]\.linear\.bias",
+        "plait.Stack([one, plait.clone(one)])",
+        setup=STACK + "one = Block(rngs=rngs); other = Block(rngs=rngs); other.linear = one.linear\n",
+    ),
+    "blocks of a stack that differ": Row(
+        "plait.Stack([plait.Linear(2, 2, rngs=rngs), plait.Linear(2, 3, rngs=rngs)])",
+        ArgumentError,
+        "out_features",
+        "plait.Stack([plait.Linear(2, 2, rngs=rngs), plait.Linear(2, 2, rngs=rngs)])",
+    ),
+    "blocks of a stack whose arrays differ": Row(
+        "plait.Stack([plait.Dict(a=plait.Param(jnp.ones(2))), plait.Dict(a=plait.Param(jnp.ones(3)))])",
+        ArgumentError,
+        r"float32\(2,\) and float32\(3,\)",
+        "plait.Stack([plait.Dict(a=plait.Param(jnp.ones(2))), plait.Dict(a=plait.Param(jnp.ones(2)))])",
+    ),
+}
