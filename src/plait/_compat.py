@@ -416,9 +416,8 @@ def dispatcher(function: Any, missed: Any) -> Any:
     """
     from jax._src.interpreters import pxla
     from jax._src.tree_util import dispatch_registry
-    from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue] - a compiled module
 
-    made = _jax.pjit(
+    made = _jaxlib.pjit(
         getattr(function, "__name__", "program"), function, missed, [], [], pxla.JitGlobalCppCacheKeys(),
         dispatch_registry, pxla.cc_shard_arg,
     )  # fmt: skip

@@ -23,7 +23,7 @@ def test_each_array_is_in_one_group_and_groups_stay_small(sizes):
     }
     targets = {f"a{number}": makers[kind](size) for number, (size, kind) in enumerate(sizes)}
     with plait_group(50):
-        groups = [*reading._groups(targets.items())]
+        groups = [*reading.groups(targets.items())]
     assert sorted(name for group in groups for name in group) == sorted(targets)
     placed = [name for name, (_, kind) in zip(targets, sizes, strict=True) if kind == "placed"]
     for group in groups:
@@ -53,9 +53,9 @@ def test_a_model_without_values_is_restored_group_by_group(tmp_path, monkeypatch
     model = make()
     path = save(tmp_path / "one", model)
     calls = []
-    groups = reading._groups
+    groups = reading.groups
     monkeypatch.setattr(reading, "GROUP", 100)  # bytes: one kernel, or some biases
-    monkeypatch.setattr(reading, "_groups", lambda targets: calls.extend(found := [*groups(targets)]) or found)
+    monkeypatch.setattr(reading, "groups", lambda targets: calls.extend(found := [*groups(targets)]) or found)
     abstract = plait.eval_shape(make)
     restore(path, abstract)
     assert len(calls) >= 5

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import plait
-from plait.checkpoint import plain
+from plait.checkpoint import plain, reading
 from plait.explorer.outline import LEAF
 from plait.explorer.stored import outline_of_file
 
@@ -86,7 +86,7 @@ def test_the_signatures_of_a_bundle_are_calls_of_its_root(files):
 
 def test_a_checkpoint_is_read_in_groups_each_of_them_once(files):
     with (
-        mock.patch.object(plain, "GROUP", 100),
+        mock.patch.object(reading, "GROUP", 100),
         mock.patch.object(plain, "read_arrays", wraps=plain.read_arrays) as read,
     ):
         found = leaves(outline_of_file(files / "run" / "epoch-1"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from ..typing import FilterLiteral
 from .layout import ARRAYS, Manifest, manifest_of, read_manifest_text
 from .leaf_descriptions import abstract_key_data, is_in_arrays
 from .orbax import check_whole_once
-from .reading import GROUP, read_arrays, read_values
+from .reading import bytes_of, groups, read_arrays, read_values
 from .stored import StoredArray
 
 
@@ -66,7 +65,7 @@ def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, lim
     shapes = {name: _shape(leaf) for name, leaf in manifest.leaves.items()}
     chosen = [name for name in manifest.leaves if predicate(paths[name], shapes[name])]
     in_arrays = [name for name in chosen if is_in_arrays(manifest.leaves[name])]
-    _check_size(source, sum(math.prod(shapes[name].shape) * shapes[name].dtype.itemsize for name in in_arrays), limit)
+    _check_size(source, sum(bytes_of(shapes[name]) for name in in_arrays), limit)
     check_whole_once(source)
     values = read_values(source, {name: manifest.leaves[name] for name in chosen}, shapes)
     if list(map(paths.get, values)) == [()]:
@@ -90,7 +89,7 @@ def stored_arrays(path: str | os.PathLike[str]) -> dict[Any, StoredArray]:
         if is_in_arrays(description):
             shape = _shape(description)
             targets[name] = shape if description["kind"] == "array" else abstract_key_data(shape)
-            _check_size(source, _bytes(targets[name]), None)
+            _check_size(source, bytes_of(targets[name]), None)
     check_whole_once(source)
     groups = _Groups(source / ARRAYS, targets)
     found = {}
@@ -105,12 +104,8 @@ class _Groups:
 
     def __init__(self, source: Path, targets: Mapping[str, Any]) -> None:
         self._source, self._targets = source, targets
-        self._group_of: dict[str, int] = {}
         self._kept: tuple[int, dict[str, Any]] = (-1, {})
-        size = 0
-        for name, target in targets.items():
-            size += _bytes(target)
-            self._group_of[name] = size // GROUP
+        self._group_of = {name: number for number, group in enumerate(groups(targets.items())) for name in group}
 
     def read(self, name: str) -> np.ndarray:
         group = self._group_of[name]
@@ -121,10 +116,6 @@ class _Groups:
             }
             self._kept = (group, dict(read_arrays(self._source, wanted)))
         return np.asarray(self._kept[1][name])
-
-
-def _bytes(array: Any) -> int:
-    return math.prod(array.shape) * np.dtype(array.dtype).itemsize
 
 
 def path_of_name(name: str) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from .layout import ARRAYS
 from .leaf_descriptions import Description, from_array, is_in_arrays, to_target
@@ -41,7 +41,7 @@ def read_arrays(path: Path, targets: Mapping[str, Any]) -> Iterator[tuple[str, A
     import orbax.checkpoint as ocp
 
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(restore_concurrent_gb=UNDER_WAY)) as checkpointer:
-        for group in _groups(targets.items()):
+        for group in groups(targets.items()):
             arguments = ocp.checkpoint_utils.construct_restore_args(group)
             wanted = ocp.args.PyTreeRestore(item=group, restore_args=arguments, partial_restore=True)
             found = checkpointer.restore(path, args=wanted)
@@ -49,7 +49,7 @@ def read_arrays(path: Path, targets: Mapping[str, Any]) -> Iterator[tuple[str, A
                 yield name, found.pop(name)
 
 
-def _groups(targets: Iterable[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
+def groups(targets: Iterable[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
     """All with a sharding together, and the others by their sizes."""
     placed: dict[str, Any] = {}
     group: dict[str, Any] = {}
@@ -58,13 +58,14 @@ def _groups(targets: Iterable[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
         if isinstance(target, jax.ShapeDtypeStruct) and target.sharding is not None:
             placed[name] = target
             continue
-        if group and size + _bytes(target) > GROUP:
+        if group and size + bytes_of(target) > GROUP:
             yield group
             group, size = {}, 0
         group[name] = target
-        size += _bytes(target)
+        size += bytes_of(target)
     yield from filter(None, (group, placed))
 
 
-def _bytes(target: Any) -> int:
-    return target.size * np.dtype(target.dtype).itemsize
+def bytes_of(array: Any) -> int:
+    """The bytes of an array, or of the shape of one."""
+    return math.prod(array.shape) * array.dtype.itemsize

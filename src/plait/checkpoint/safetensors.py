@@ -22,6 +22,7 @@ import numpy as np
 
 from ..errors import ArgumentTypeError, CheckpointError
 from ..whole_writes import written_whole
+from .reading import bytes_of
 from .stored import StoredArray
 
 INDEX = "model.safetensors.index.json"
@@ -206,7 +207,7 @@ def _write(target: Path, shards: list[dict[str, Any]], metadata: dict[str, str] 
                 save_file({name: _on_host(value) for name, value in shard.items()}, str(draft / file), metadata)
                 places.update(dict.fromkeys(shard, file))
             if len(shards) > 1:
-                total = sum(_size(value) for shard in shards for value in shard.values())
+                total = sum(bytes_of(value) for shard in shards for value in shard.values())
                 index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
                 (draft / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
@@ -215,16 +216,12 @@ def _shards(arrays: dict[str, Any], shard_bytes: int) -> list[dict[str, Any]]:
     shards: list[dict[str, Any]] = [{}]
     room = shard_bytes
     for name, value in arrays.items():
-        if shards[-1] and _size(value) > room:
+        if shards[-1] and bytes_of(value) > room:
             shards.append({})
             room = shard_bytes
         shards[-1][name] = value
-        room -= _size(value)
+        room -= bytes_of(value)
     return shards
-
-
-def _size(value: Any) -> int:
-    return int(np.prod(value.shape, dtype=np.int64)) * np.dtype(value.dtype).itemsize
 
 
 def _on_host(value: Any) -> np.ndarray:

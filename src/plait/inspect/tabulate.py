@@ -30,6 +30,7 @@ from ..transforms.call.prefixes import is_graph_leaf
 from ..transforms.jit.function import jit
 from ..words import first_few
 from .cost import CostReport, ModuleCost, report_of
+from .sharding import item_size
 from .tables import Row, folded, in_bytes, in_words, rendered
 
 
@@ -279,19 +280,13 @@ def _sum_sizes(variables: Iterable[Variable[Any]]) -> dict[str, tuple[int, int]]
             if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
                 count = math.prod(leaf.shape)
                 before = found.get(_kind(variable), (0, 0))
-                found[_kind(variable)] = before[0] + count, before[1] + count * _item_size(leaf.dtype)
+                found[_kind(variable)] = before[0] + count, before[1] + count * item_size(leaf.dtype)
     return found
 
 
 def _kind(variable: Variable[Any]) -> str:
     """The name of its class; keys and counts of random streams are one kind."""
     return "RngState" if any(cls.__name__ == "RngState" for cls in type(variable).__mro__) else type(variable).__name__
-
-
-def _item_size(dtype: Any) -> int:
-    if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
-        return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), dtype)).size * 4
-    return np.dtype(dtype).itemsize
 
 
 # Costs ----------------------------------------------------------------------------------------------------------------
