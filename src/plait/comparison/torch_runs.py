@@ -18,14 +18,17 @@ from .calls import Call, Parameters, Recorder, Run, numpy_of
 
 def is_torch(model: Any) -> bool:
     owner = model.__self__ if isinstance(model, MethodType) else model
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(owner, torch.nn.Module)
+    return "torch" in sys.modules and isinstance(owner, _torch().nn.Module)
+
+
+def _torch() -> Any:
+    """Whoever passes a torch module has imported torch: plait does not, here."""
+    return sys.modules["torch"]
 
 
 def run_torch(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Run:
     """Run a torch module without gradients. Its buffers and torch's random state are put back."""
-    import torch
-
+    torch = _torch()
     root: Any = model.__self__ if isinstance(model, MethodType) else model
     device = next((tensor.device for tensor in root.parameters()), None)
     args, kwargs = jax.tree.map(lambda leaf: _to_torch(leaf, device), (args, dict(kwargs)))
@@ -77,8 +80,7 @@ def _restored_buffers(root: Any) -> Iterator[None]:
 
 
 def _to_torch(leaf: Any, device: Any) -> Any:
-    import torch
-
+    torch = _torch()
     array = numpy_of(leaf)
     if array is None:
         return leaf
@@ -91,8 +93,7 @@ def _to_torch(leaf: Any, device: Any) -> Any:
 
 def _from_torch(leaf: Any) -> np.ndarray | None:
     """A copy: torch may change the tensor in place."""
-    import torch
-
+    torch = _torch()
     if not isinstance(leaf, torch.Tensor) or leaf.is_sparse:
         return None
     tensor = leaf.detach().cpu()
