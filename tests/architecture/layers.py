@@ -15,7 +15,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "cells", "operators", "lost_writes", "metadata_methods", "variables", "variable_kinds",
         "variable_names", "nodes",
         "node_predicates", "visit", "same_leaf", "nesting", "state", "state_functions", "pure_dicts", "attributes",
-        "sowing", "jax_flattening", "module_repr", "pytree", "modes", "module", "containers", "rngs",
+        "sowing", "jax_flattening", "module_repr", "hidden_statics",
+        "pytree", "modes", "module", "containers", "rngs",
     ),
     "core/graph": (
         "graphdef", "diff", "flatten", "identities", "axes", "plan", "state_leaves", "unflatten", "walks", "locate",
@@ -33,7 +34,9 @@ FILES: dict[str, tuple[str, ...]] = {
         "guards", "leave", "loop_rules", "body", "write_back", "call", "donating",
     ),
     "transforms/stored": ("descriptions", "environment", "folder", "forms", "reads"),
-    "transforms/jit": ("shardings", "compiled", "stored", "dispatch", "stages", "shapes", "function"),
+    "transforms/jit": (
+        "shardings", "compiled", "executables", "stored", "dispatch", "stages", "shapes", "failures", "function",
+    ),
     "transforms": (
         "axis_names", "selections", "autodiff", "output_gradients", "tangent_trees", "tangents", "jacobians",
         "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "layer_scan", "branches", "sharded",

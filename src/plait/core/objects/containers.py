@@ -13,10 +13,11 @@ from jax.tree_util import SequenceKey
 
 from .attributes import DATA, Mark, data, is_data
 from .clock import mark_changed
+from .hidden_statics import hide_static, show_static
 from .module import Module
 from .named import from_named
 from .nodes import DataElem, check_index
-from .pytree import NodeInfo, Pytree, hide_static, own_info, show_static
+from .pytree import NodeInfo, Pytree, own_info
 from .trace_guard import check_trace
 from .variables import Variable
 

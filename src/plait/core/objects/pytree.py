@@ -42,6 +42,7 @@ from .attributes import (
 )
 from .cells import ARRAYS, run_through
 from .clock import Stamp, mark_changed
+from .hidden_statics import hide_static, show_static
 from .jax_flattening import check_no_cycle, watched
 from .module_repr import gives_short_form, is_long_form, module_repr
 from .named import from_named, to_named
@@ -51,7 +52,6 @@ from .nodes import (
     Static,
     StaticElem,
     kind_of,
-    pytree_impl,
     register_graph_node_type,
 )
 from .repr import render_tree, repr_fields, size_comment
@@ -457,32 +457,6 @@ class _TreeAux(NamedTuple):
     names: tuple[str, ...]
     static: HashableMapping[str, Any]
     marks: tuple[tuple[str, str], ...]
-
-
-def hide_static(value: Any) -> Any:
-    """A container whose elements that are not data became pytrees without leaves."""
-    kind = kind_of(value)
-    if kind is Kind.STATIC:
-        return Static(value)
-    if kind is not Kind.PYTREE or value is None:
-        return value
-    impl = pytree_impl(type(value))
-    children, metadata = impl.flatten(value)
-    return impl.unflatten([(key, hide_static(child)) for key, child in children], metadata)
-
-
-def show_static(value: Any) -> Any:
-    """The inverse of ``hide_static``."""
-    if type(value) is Static:
-        return value.value
-    if value is None or type(value) is object or kind_of(value) is not Kind.PYTREE:
-        return value
-    impl = pytree_impl(type(value))
-    children, metadata = impl.flatten(value)
-    shown = [(key, show_static(child)) for key, child in children]
-    if all(new is old for (_, new), (_, old) in zip(shown, children, strict=True)):
-        return value
-    return impl.unflatten(shown, metadata)
 
 
 def _variables_comment(node: Pytree) -> str:

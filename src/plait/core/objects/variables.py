@@ -3,6 +3,9 @@
 A variable owns one ``Cell``, for life. The cell holds the raw value, the metadata, the trace that the variable belongs
 to and the version of its structure (its metadata). Crossings read and write cells, so nothing that they remember refers
 to a variable or to what its metadata refers to.
+
+This file is long because ``Variable`` is one class, with everything that a box around an array has to answer to. Its
+operators and its metadata methods are in files of their own.
 """
 
 from __future__ import annotations

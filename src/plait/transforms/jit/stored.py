@@ -27,7 +27,6 @@ import numpy as np
 
 from ..._compat import (
     ArrayImpl,
-    Executable,
     KeyArray,
     aval_of,
     binary_of,
@@ -52,9 +51,10 @@ from ..call.outcome import Outcome
 from ..stored.descriptions import Describer, Unrecordable, digest
 from ..stored.environment import environment
 from ..stored.folder import DEFAULT_LIMIT, Folder
-from ..stored.forms import Forms, NoForm, read_dtype, read_sharding, write_dtype, write_sharding
+from ..stored.forms import Forms, NoForm
 from ..stored.reads import Recording, package_token, token_of
 from .compiled import Compiled, Other
+from .executables import compiled_export, exported, read_executable, written_executable
 
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError)  # what reading a file raises that plait did not write
 _ARRAYS = frozenset({ArrayImpl, KeyArray, np.ndarray, bool, int, float, complex, jax.ShapeDtypeStruct})
@@ -328,7 +328,7 @@ class Stored(Compiled):
             outcome = forms.from_outcome(header["outcome"])
             ports = forms.from_tree(header["ports"])
             backend = self.options.get("backend")
-            executable = _read_executable(header["executable"], found.binary, backend)
+            executable = read_executable(header["executable"], found.binary, backend)
             if header["donated leaves"] is not None:
                 loaded = compiled_export(executable, request.leaves, header["donated leaves"])
             else:
@@ -439,7 +439,7 @@ class Stored(Compiled):
             "outcome": forms.outcome(outcome),
             "returned": None if arguments is None else [*arguments.items()],
             "ports": forms.tree(ports),
-            "executable": _written_executable(described_executable(stage)),
+            "executable": written_executable(described_executable(stage)),
             "donated leaves": donated_leaves,
         }
         self.programs.folder.write(header, binary)
@@ -452,57 +452,6 @@ class Stored(Compiled):
         flat, ports, _ = self.outcome_of(returned)
         self.left = flat, arguments, jax.tree_util.tree_structure(ports)
         return returned
-
-
-def _written_executable(executable: Executable) -> dict[str, Any]:
-    """What has to be known of an executable, as JSON."""
-    return {
-        "name": executable.name,
-        "kept": executable.kept,
-        "committed": executable.committed,
-        "in_shardings": [*map(write_sharding, executable.in_shardings)],
-        "out_shardings": [*map(write_sharding, executable.out_shardings)],
-        "out_avals": [[[*shape], write_dtype(dtype), weak] for shape, dtype, weak in executable.out_avals],
-        "devices": executable.devices,
-    }
-
-
-def _read_executable(form: dict[str, Any], binary: bytes, backend: str | None) -> Executable:
-    """The inverse of ``_written_executable``."""
-    return Executable(
-        name=form["name"],
-        binary=binary,
-        kept=form["kept"],
-        committed=form["committed"],
-        in_shardings=[read_sharding(each, backend) for each in form["in_shardings"]],
-        out_shardings=[read_sharding(each, backend) for each in form["out_shardings"]],
-        out_avals=[(tuple(shape), read_dtype(dtype), weak) for shape, dtype, weak in form["out_avals"]],
-        devices=form["devices"],
-    )
-
-
-def exported(jitted: Any, stage: Any, leaves: Sequence[Any], tree: Any) -> tuple[bytes, list[int]]:
-    """A program in StableHLO, for devices whose executables cannot be stored; and which arguments it donates."""
-    from jax import export
-
-    donated = [i for i, info in enumerate(jax.tree_util.tree_leaves(stage.args_info)) if info.donated]
-
-    def flat(*leaves: Any) -> list[Any]:
-        args, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
-        return jax.tree_util.tree_leaves(jitted(*args, **kwargs))
-
-    with traced_afresh():
-        made = export.export(jax.jit(flat, donate_argnums=donated, keep_unused=True))(*leaves)
-    return bytes(made.serialize()), donated
-
-
-def compiled_export(executable: Executable, leaves: Sequence[Any], donated: Sequence[int]) -> Any:
-    """An executable of a program in StableHLO. It is compiled here, or found in JAX's own cache on disk."""
-    from jax import export
-
-    program = export.deserialize(bytearray(executable.binary))
-    jitted = jax.jit(program.call, donate_argnums=donated, keep_unused=True)
-    return executable_of(jitted.lower(*leaves).compile(), executable)
 
 
 def _same(request: Request, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
