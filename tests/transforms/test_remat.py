@@ -166,3 +166,19 @@ def test_mistakes():
     block = Block(plait.Rngs(0))
     with pytest.raises(ArgumentError, match=r"(?s)bound method.*plait\.remat\(Block\.__call__\)\(block, x"):
         plait.remat(block.__call__)
+
+
+def test_names_that_jax_sees_do_not_grow_with_the_model(monkeypatch):
+    """X17: JAX takes the text of what it is given for its name at each trace; the structure is not in it."""
+    seen = []
+    checkpoint = jax.checkpoint
+    monkeypatch.setattr(jax, "checkpoint", lambda f, **options: seen.append(str(f)) or checkpoint(f, **options))
+
+    def doubled(layers, x):
+        return layers[0](x) * 2
+
+    for size in (1, 20):
+        layers = plait.List([plait.Linear(2, 2, rngs=plait.Rngs(0)) for _ in range(size)])
+        plait.remat(doubled)(layers, jnp.ones((1, 2)))
+    assert seen[0] == seen[1]
+    assert "doubled" in seen[0]

@@ -43,7 +43,7 @@ from .prefixes import Carry, Prefix, is_graph_leaf
 OWN: Any = Sentinel(__name__, "OWN", "its own port")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Body:
     """One function, for arguments of one structure. Equal for equal structures, so that JAX's own caches work.
 
@@ -102,6 +102,11 @@ class Body:
         if self.loop is not None:
             self.loop.check(left, self.prefixes, self.labels, self.structural)
         return _Sorting(self, left, out, inputs).done()
+
+    def __repr__(self) -> str:
+        """Short: JAX takes it for the name of the function, at each trace."""
+        f = self.f()
+        return f"{self.name} of {getattr(f, '__qualname__', type(f).__name__)}"
 
     def enter(self, inputs: Sequence[Sequence[Any]]) -> Entered:
         """Private objects around the values that go in."""
