@@ -33,7 +33,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "names", "prefixes", "aliasing", "policy", "gather", "arguments", "outcome", "enter", "functions", "captures",
         "guards", "leave", "loop_rules", "body", "write_back", "call", "donating",
     ),
-    "transforms/stored": ("descriptions", "environment", "folder", "forms", "reads"),
+    "transforms/stored": ("descriptions", "environment", "folder", "forms", "outside", "reads"),
     "transforms/jit": (
         "shardings", "compiled", "executables", "stored", "dispatch", "stages", "shapes", "failures", "function",
     ),

@@ -1,10 +1,16 @@
 """``jit(cache=folder)``: a program that outlives the process is never a stale one. (rules W1 to W9)"""
 
+import importlib
+import logging
 import os
 import random
 import sys
 import threading
 import time
+import warnings
+from datetime import datetime
+from os import getenv
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -271,6 +277,7 @@ def test_w5_shapes_that_do_different_things_each_have_their_program(tmp_path):
 
 KEPT: list = []
 CAPTURED = plait.Param(jnp.ones(()))
+MASK = Path(__file__).with_name("mask.npy")
 LOCK = threading.Lock()
 
 
@@ -302,6 +309,34 @@ def draws_a_number(x):
     return x * np.random.rand()
 
 
+def loads_a_file(x):
+    return x * np.load(MASK)
+
+
+def loads_a_file_with_jax(x):
+    return x * jnp.load(MASK)
+
+
+def reads_numbers(x):
+    return x * float(np.fromfile(MASK, dtype=np.uint8).sum())
+
+
+def reads_a_text(x):
+    return x * len(MASK.read_bytes())
+
+
+def asks_whether_a_file_exists(x):
+    return x * float(MASK.exists())
+
+
+def asks_for_the_date(x):
+    return x * datetime.now().microsecond
+
+
+def asks_for_a_variable(x):
+    return x * float(getenv("NOT_THERE", "2"))
+
+
 def captures_a_variable(x):
     return x * CAPTURED.value
 
@@ -326,6 +361,13 @@ UNRECORDABLE = {
     reads_the_time: "time.time answers differently",
     reads_the_environment: "os.environ answers differently",
     draws_a_number: "numpy.random.rand answers differently",
+    loads_a_file: "io.open answers differently",
+    loads_a_file_with_jax: "jax.numpy.load answers differently",
+    reads_numbers: "numpy.fromfile answers differently",
+    reads_a_text: "io.open answers differently",
+    asks_whether_a_file_exists: "posix.stat answers differently",
+    asks_for_the_date: "datetime.datetime.now answers differently",
+    asks_for_a_variable: "os.getenv answers differently",
     captures_a_variable: "'CAPTURED'.*Param that is no argument",
     uses_a_module: "module .*warm_programs' itself is used",
     runs_text: "builtins.eval",
@@ -335,13 +377,42 @@ UNRECORDABLE = {
 
 @pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
 @pytest.mark.parametrize("f", UNRECORDABLE, ids=lambda f: f.__name__)
-def test_w4_what_cannot_be_recorded_is_not_stored_and_said_once(tmp_path, f):
+def test_w4_what_cannot_be_recorded_is_not_stored_and_said_once(tmp_path, f, monkeypatch):
+    np.save(tmp_path / "mask.npy", np.ones(3, np.float32))
+    monkeypatch.setattr(sys.modules[__name__], "MASK", tmp_path / "mask.npy")
+    tmp_path = tmp_path / "programs"
     stored = plait.jit(f, cache=tmp_path)
     with pytest.warns(ProgramCacheWarning, match=UNRECORDABLE[f]):
         first = stored(jnp.ones(3))
     assert stored(jnp.ones(3)).shape == first.shape
     assert list(tmp_path.glob("*")) == []
     assert counts(stored)["not stored"] == 1
+
+
+def logs(x):
+    logging.getLogger("test").info("traced with shape %s", x.shape)
+    return x
+
+
+def imports(x):
+    importlib.import_module("plait.comparison.formulas")
+    return x
+
+
+def warns(x):
+    warnings.warn("traced", stacklevel=1)
+    return x
+
+
+@pytest.mark.filterwarnings("ignore:traced")
+@pytest.mark.parametrize("f", [logs, warns, imports], ids=lambda f: f.__name__)
+def test_w4_what_only_reports_or_imports_is_stored(tmp_path, f, monkeypatch):
+    """Each of them asks for the time or opens a file, but no value of the program comes from it."""
+    monkeypatch.delitem(sys.modules, "plait.comparison.formulas", raising=False)
+    logging.getLogger("test").setLevel("INFO")
+    stored = plait.jit(f, cache=tmp_path)
+    stored(jnp.ones(3))
+    assert counts(stored)["stored"] == 1
 
 
 def test_w4_a_helper_that_was_traced_before_is_recorded_too(tmp_path):

@@ -4,7 +4,7 @@ A stored program is used again only where everything that it depends on has the 
 traced. A description goes by content: numbers by their bits, arrays by their bytes, functions by code, defaults and
 what they close over, classes by their attributes and bases, other objects by class and attributes. What lies in JAX,
 NumPy or Python's own library has a name instead, because their versions are part of every key; so have the functions
-and classes of installed packages, whose code is compared module by module (``packages.py``).
+and classes of installed packages, whose code is compared module by module (``reads.py``).
 
 What has no such description raises ``Unrecordable``: a lock, an open file, a model that is captured. (rule W3)
 """

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from ...core.objects.named import Sentinel
 from .descriptions import IMPURE, Describer, Origin, Unrecordable, code_token, digest, inner_codes, origin_of
+from .outside import ASKING, ASKING_CODE, asks_for_the_program, name_of_asking
 
 _ABSENT: Any = Sentinel(__name__, "_ABSENT", "<absent>")
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -108,6 +109,12 @@ class Recording:
         before = self._before[0] if self._before else None
         if callable(before):  # a profiler that was at work before goes on
             before(frame, event, argument)
+        if event == "c_call":
+            if argument in ASKING and asks_for_the_program(frame):
+                self._refuse_answer(name_of_asking(argument))
+            return
+        if event == "call" and frame.f_code in ASKING_CODE and asks_for_the_program(frame.f_back):
+            self._refuse_answer(ASKING_CODE[frame.f_code])
         if event == "call" and id(frame.f_code) not in self._seen:
             try:
                 module = frame.f_globals.get("__name__")
@@ -117,6 +124,11 @@ class Recording:
                 self._enter(frame.f_code, frame.f_globals)
             except Exception as error:  # whatever a user's class raises when it is looked at
                 self.reasons.append(str(error) if type(error) is Unrecordable else f"{_shown(frame.f_code)}: {error}")
+
+    def _refuse_answer(self, name: str) -> None:
+        reason = f"{name} answers differently each time"
+        if reason not in self.reasons:
+            self.reasons.append(reason)
 
     def _enter(self, code: CodeType, scope: dict[str, Any]) -> None:
         module = scope.get("__name__")

@@ -1,0 +1,77 @@
+"""What a trace asks the world for: files, the clock, the environment, random numbers.
+
+A program that holds such an answer as a constant would be stale tomorrow. What the user's code names is found in its
+bytecode (``reads.py``). What it reaches through a library, as ``numpy.load`` reaches a file, is found when it happens:
+Python's profiler reports each call of a function written in C. Questions of JAX and plait themselves, of logging and
+of imports do not count, since no value of the program comes from them. (rule W4)
+"""
+
+from __future__ import annotations
+
+import datetime
+import io
+import os
+import random
+import sys
+import time
+from types import BuiltinFunctionType, CodeType
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from .descriptions import Origin, origin_of
+
+_SYSTEM = sys.modules[os.name if os.name in sys.modules else "posix"]  # where os has its functions from
+_HARMLESS = frozenset({"fspath", "_path_normpath", "_path_splitroot", "get_terminal_size", "getpid", "cpu_count"})
+
+
+def _functions_of(module: Any) -> list[BuiltinFunctionType]:
+    return [
+        value
+        for name, value in vars(module).items()
+        if isinstance(value, BuiltinFunctionType) and name not in _HARMLESS
+        if (value.__module__ or module.__name__) == module.__name__  # its own, and not what it imports
+    ]
+
+
+# Functions in C whose answer is not the program's.
+ASKING: frozenset[Any] = frozenset({
+    *_functions_of(_SYSTEM), *_functions_of(time), *_functions_of(random),
+    io.open, np.fromfile,
+    datetime.datetime.now, datetime.datetime.utcnow, datetime.datetime.today, datetime.date.today,
+})  # fmt: skip
+
+# The same in Python.
+ASKING_CODE: dict[CodeType, str] = {
+    os.getenv.__code__: "os.getenv",
+    type(os.environ).__getitem__.__code__: "os.environ",
+    jnp.load.__code__: "jax.numpy.load",
+}
+
+_NO_PROGRAM = frozenset({"logging", "warnings", "linecache", "traceback", "tokenize", "importlib", "_frozen_importlib"})
+_NO_PROGRAM |= {"_frozen_importlib_external"}
+
+
+def asks_for_the_program(frame: Any) -> bool:
+    """Whether code of the user's or of a package asks, directly or through Python's library and NumPy.
+
+    Args:
+        frame: of the function that asks.
+    """
+    found = False
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        top = module.partition(".")[0]
+        if top in _NO_PROGRAM:
+            return False
+        if top in ("jax", "jaxlib") or top == __name__.partition(".")[0]:
+            return found
+        found = found or origin_of(module) is not Origin.VERSION
+        frame = frame.f_back
+    return found
+
+
+def name_of_asking(function: Any) -> str:
+    """What a function is called in an error."""
+    return f"{function.__module__ or function.__self__.__module__}.{function.__qualname__}"
