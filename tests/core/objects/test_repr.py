@@ -77,10 +77,22 @@ class Broken:
         raise RuntimeError("broken")
 
 
-def test_a_repr_that_raises_leaves_nothing_behind():
+class Interrupted:
+    def __repr__(self):
+        raise KeyboardInterrupt
+
+
+def test_a_value_whose_repr_raises_is_named():
+    """G66: an object can always be printed."""
     root = Node()
-    root.children = [Broken()]
-    with pytest.raises(RuntimeError, match="broken"):
+    root.children = [Broken(), 1]
+    assert repr(root) == "Node(<Broken, whose repr raises RuntimeError>, 1)"
+
+
+def test_a_repr_that_is_interrupted_leaves_nothing_behind():
+    root = Node()
+    root.children = [Interrupted()]
+    with pytest.raises(KeyboardInterrupt):
         repr(root)
     root.children = []
     assert repr(root) == "Node()"

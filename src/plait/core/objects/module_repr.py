@@ -1,7 +1,8 @@
 """A short text for modules: what differs from the defaults of their constructors, equal neighbours once, one screen.
 
 First the objects become a tree of texts, then the tree is laid out. If it is longer than a screen, what is deep in it
-is left out, layer by layer. (rule G66; the long form is ``plait.inspect.long_repr``)
+is left out, layer by layer; long texts are cut. An object can always be printed: a value whose own repr raises is named
+by its type. (rule G66; the long form is ``plait.inspect.long_repr``)
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import jax
 import numpy as np
 
 from ..._compat import Tracer
-from .repr import repr_leaf
+from .repr import repr_leaf, repr_name, unprintable
 from .state import FlatState, State
 from .statics import same_static
 from .variables import Variable
 
 WIDTH, SCREEN = 120, 50  # columns, lines
+_DEEPEST = 60  # levels; each takes two columns or more, so none that is deeper fits on a screen
+_LONGEST, _MOST_LINES = 400, 8  # characters and lines of the text of one value
 
 
 @dataclasses.dataclass
@@ -33,6 +36,7 @@ class Shown:
     Attributes:
         text: of a value without fields; of others their name.
         same: what is compared with neighbours, which leaves out the values of numbers.
+        is_variable: of a variable.
         fields: label and value of each; ``None`` for a value without.
         brackets: open and close the fields.
         comment: stands behind the opening bracket.
@@ -45,6 +49,7 @@ class Shown:
     brackets: str = "()"
     comment: str = ""
     separator: str = "="
+    is_variable: bool = False
 
     @functools.cached_property
     def is_deep(self) -> bool:
@@ -71,9 +76,10 @@ class Shown:
 
 
 class _Printing(threading.local):
-    """Of this thread: the objects that the outermost ``repr`` has met, if one runs, and whether it is the long form."""
+    """Of this thread: the objects that the outermost ``repr`` has met, if one runs; how deep it is; its form."""
 
     met: dict[int, Any] | None = None
+    depth = 0
     is_long = False
 
 
@@ -126,16 +132,30 @@ def module_repr(node: Any, comment_of: Callable[[Any], str]) -> str:
 
 
 def _shown(value: Any, comment_of: Callable[[Any], str]) -> Shown:
+    _printing.depth += 1
+    try:
+        return _tree_of(value, comment_of)
+    except Exception as error:  # of a user's class
+        text = unprintable(value, error)
+        return Shown(text, text)
+    finally:
+        _printing.depth -= 1
+
+
+def _tree_of(value: Any, comment_of: Callable[[Any], str]) -> Shown:
     met = _printing.met
     assert met is not None
     if isinstance(value, Variable):
-        return _shown_variable(value, comment_of)
+        return _shown_variable(value)
     if type(value).__repr__ in _short_forms:
         name = type(value).__name__
         if id(value) in met:
             return Shown(f"{name}(...)", f"{name}(...)")
+        pairs = _differing(value)
+        if _printing.depth > _DEEPEST:
+            return _left_out(name, pairs, "()")
         met[id(value)] = value
-        fields = [(label, _shown(each, comment_of)) for label, each in _differing(value)]
+        fields = [(label and repr_name(label), _shown(each, comment_of)) for label, each in pairs]
         return _with_fields(name, fields, comment=comment_of(value))
     if isinstance(value, State | FlatState):
         pairs = value.items() if isinstance(value, State) else [(path, leaf) for path, leaf in value]
@@ -143,8 +163,20 @@ def _shown(value: Any, comment_of: Callable[[Any], str]) -> Shown:
         return _with_fields(type(value).__name__, fields, brackets="({})", separator=": ")
     if isinstance(value, dict | list | tuple) and _holds_objects(value):
         return _shown_container(value, comment_of)
-    text = repr_leaf(value)
+    text = _cut(repr_leaf(value))
     return Shown(text, text)
+
+
+def _left_out(name: str, inside: Any, brackets: str) -> Shown:
+    """What is deeper than any screen; equal to no other, since nobody looked inside."""
+    return Shown(f"{name}{brackets[0]}... {len(inside)} more{brackets[1]}", object())
+
+
+def _cut(text: str) -> str:
+    """The text of a value, without what is beyond some lines and columns."""
+    lines = text.split("\n")
+    kept = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..." for line in lines[:_MOST_LINES]]
+    return "\n".join([*kept, f"... {len(lines) - _MOST_LINES:,} more lines"] if len(lines) > _MOST_LINES else kept)
 
 
 def _with_fields(name: str, fields: list[tuple[str, Shown]], **options: Any) -> Shown:
@@ -153,6 +185,8 @@ def _with_fields(name: str, fields: list[tuple[str, Shown]], **options: Any) -> 
 
 
 def _shown_container(value: Any, comment_of: Callable[[Any], str]) -> Shown:
+    if _printing.depth > _DEEPEST:
+        return _left_out("", value, "{}" if isinstance(value, dict) else "[]" if isinstance(value, list) else "()")
     if isinstance(value, dict):
         fields = [(repr(key), _shown(each, comment_of)) for key, each in value.items()]
         return _with_fields("", fields, brackets="{}", separator=": ")
@@ -163,25 +197,29 @@ def _shown_container(value: Any, comment_of: Callable[[Any], str]) -> Shown:
 
 
 def _holds_objects(value: Any) -> bool:
-    values = value.values() if isinstance(value, dict) else value
-    return any(
-        isinstance(each, Variable | State)
-        or type(each).__repr__ in _short_forms
-        or (isinstance(each, dict | list | tuple) and _holds_objects(each))
-        for each in values
-    )
+    """Whether there are modules, variables or states in a plain container, which may hold itself."""
+    found: list[Any] = [value]
+    known = {id(value)}
+    for container in found:
+        for each in container.values() if isinstance(container, dict) else container:
+            if isinstance(each, Variable | State) or type(each).__repr__ in _short_forms:
+                return True
+            if isinstance(each, dict | list | tuple) and id(each) not in known:
+                known.add(id(each))
+                found.append(each)
+    return False
 
 
-def _shown_variable(variable: Variable[Any], comment_of: Callable[[Any], str]) -> Shown:
+def _shown_variable(variable: Variable[Any]) -> Shown:
     (_, value), *metadata = variable._repr_fields()
     name = type(variable).__name__
     rest = "".join(f", {key}={repr_leaf(each)}" for key, each in metadata)
     if not (hasattr(value, "shape") and hasattr(value, "dtype")):
         text = repr(variable) if isinstance(value, Mapping | list | tuple) else f"{name}({repr_leaf(value)}{rest})"
-        return Shown(text, text)
+        return Shown(_cut(text), text, is_variable=True)
     shape = f"{value.dtype}[{', '.join(map(str, value.shape))}]"
     text = repr_number(value) or shape
-    return Shown(f"{name}({text}{rest})", f"{name}({shape}{rest})")
+    return Shown(_cut(f"{name}({text}{rest})"), f"{name}({shape}{rest})", is_variable=True)
 
 
 def repr_number(value: Any) -> str | None:
@@ -214,7 +252,7 @@ def _differing(node: Any) -> list[tuple[str, Any]]:
     found = [
         (name, value)
         for name, value in node._repr_fields()
-        if not name or not _is_usual(value, defaults.get(name, getattr(cls, name, _DERIVED)))
+        if not name or not _is_usual(value, defaults.get(name, _of_class(cls, name)))
     ]
     # What was given to the constructor comes first, as it was given; merging puts attributes in order of their names.
     return sorted(found, key=lambda pair: len(places) if _is_object(pair[1]) else places.get(pair[0], len(places)))
@@ -230,16 +268,49 @@ _DERIVED: Any = object()
 
 @functools.cache
 def _defaults(cls: type) -> dict[str, Any]:
-    """The parameters of a constructor. JAX keeps each class of modules for ever, and so may this."""
-    try:
-        parameters = inspect.signature(cls.__init__).parameters.values()
-    except (TypeError, ValueError):
-        return {}
-    found = {p.name: _NO_DEFAULT if p.default is inspect.Parameter.empty else p.default for p in parameters}
+    """The parameters of a constructor, with those that it takes as ``**kwargs`` for the constructors of its bases.
+
+    JAX keeps each class of modules for ever, and so may this.
+    """
+    found: dict[str, Any] = {}
+    for base in cls.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        try:
+            parameters = inspect.signature(base.__init__).parameters.values()
+        except (TypeError, ValueError):
+            break
+        for parameter in parameters:
+            found.setdefault(parameter.name, _default_of(parameter))
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            break
     return {**found, "rngs": None}  # a layer that needs no more random numbers has none
 
 
+def _default_of(parameter: inspect.Parameter) -> Any:
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        return ()
+    if parameter.kind is parameter.VAR_KEYWORD:
+        return {}
+    return _NO_DEFAULT if parameter.default is inspect.Parameter.empty else parameter.default
+
+
+def _of_class(cls: type, name: str) -> Any:
+    try:
+        return getattr(cls, name, _DERIVED)
+    except Exception:  # of a user's descriptor
+        return _NO_DEFAULT
+
+
 def _is_usual(value: Any, default: Any) -> bool:
+    """Whether an attribute is as the constructor makes it by itself; what cannot be compared is not."""
+    try:
+        return _is_like(value, default)
+    except Exception:  # of a user's class
+        return False
+
+
+def _is_like(value: Any, default: Any) -> bool:
     if default is _NO_DEFAULT:
         return False
     if default is _DERIVED:  # a function, or nothing, that the constructor chose
@@ -260,18 +331,25 @@ def _folded(fields: list[tuple[str, Shown]]) -> list[tuple[int, str, Shown]]:
     """The fields with equal neighbours without labels as one, and how many they are."""
     found: list[tuple[int, str, Shown]] = []
     for label, value in fields:
-        if found and not label and not found[-1][1] and value.fields is not None and found[-1][2].same == value.same:
+        if found and not label and not found[-1][1] and _are_alike(found[-1][2], value):
             count, _, first = found[-1]
-            found[-1] = (count + 1, "", _without_numbers(first) if count == 1 else first)
+            found[-1] = (count + 1, "", _without_numbers(first) if count == 1 and first.fields else first)
         else:
             found.append((1, label, value))
     return found
 
 
+def _are_alike(first: Shown, second: Shown) -> bool:
+    """Whether two neighbours are shown as one: modules whatever their numbers are, variables if they look the same."""
+    if first.fields is None:
+        return first.is_variable and second.is_variable and first.text == second.text
+    return second.fields is not None and first.same == second.same
+
+
 def _without_numbers(value: Shown) -> Shown:
     """With shapes in place of numbers, which may differ between neighbours."""
     if value.fields is None:
-        return Shown(value.same, value.same)
+        return Shown(_cut(value.same), value.same)
     return dataclasses.replace(value, fields=[(label, _without_numbers(each)) for label, each in value.fields])
 
 

@@ -44,9 +44,22 @@ def repr_leaf(value: Any) -> str:
         return f"Array({np.asarray(value).tolist()!r}, dtype={value.dtype})"
     if isinstance(value, jax.ShapeDtypeStruct):
         return f"ShapeDtypeStruct(shape={tuple(value.shape)}, dtype={value.dtype})"
-    if callable(value) and hasattr(value, "__name__") and not isinstance(value, type):
-        return f"<function {value.__name__}>"
-    return repr(value)
+    try:
+        if callable(value) and hasattr(value, "__name__") and not isinstance(value, type):
+            return f"<function {value.__name__}>"
+        return repr(value)
+    except Exception as error:  # of a user's class; a model that holds such an object can be printed all the same
+        return unprintable(value, error)
+
+
+def unprintable(value: Any, error: Exception) -> str:
+    """What stands for a value that raises when it is printed."""
+    return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
+
+
+def repr_name(name: Any) -> str:
+    """The name of a field: as it is, if it can be printed on one line."""
+    return name if isinstance(name, str) and name.isprintable() else repr(name)
 
 
 def _is_number(value: Any) -> bool:
@@ -77,7 +90,7 @@ def repr_fields(
             return f"{name}{opening}...{closing}"
         if owner is not None:
             printed[id(owner)] = owner
-        texts = [f"{label}{separator if label else ''}{repr_leaf(value)}" for label, value in fields]
+        texts = [f"{repr_name(label)}{separator if label else ''}{repr_leaf(value)}" for label, value in fields]
     finally:
         if is_outermost:
             printed.clear()
