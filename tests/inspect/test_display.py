@@ -16,7 +16,7 @@ def test_in_ipython_treescope_shows_them(monkeypatch, capsys):
     treescope = pytest.importorskip("treescope")
     shown = []
     monkeypatch.setattr(builtins, "get_ipython", lambda: None, raising=False)
-    monkeypatch.setattr(treescope, "display", shown.append)
+    monkeypatch.setattr(treescope, "display", lambda value, **_: shown.append(value))
     plait.display(1, "two")
     assert shown == [1, "two"]
     monkeypatch.setitem(__import__("sys").modules, "treescope", None)

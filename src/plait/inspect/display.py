@@ -11,9 +11,10 @@ from ..core.objects.module_repr import long_form
 
 
 def display(*objects: Any) -> None:
-    """Show objects with Treescope, which draws models as trees that unfold.
+    """Show objects with Treescope, which draws models as trees that unfold, and arrays as figures.
 
-    Outside IPython, or where Treescope is not installed, they are printed.
+    Figures are those of Treescope's autovisualizer, or of the one that is active. Outside IPython, or where Treescope
+    is not installed, the objects are printed.
 
     Args:
         *objects: models, states, arrays, anything.
@@ -28,7 +29,8 @@ def display(*objects: Any) -> None:
         if treescope is None:
             print(each)
         else:
-            treescope.display(each)
+            figures = None if treescope.active_autovisualizer.get() else True
+            treescope.display(each, ignore_exceptions=True, autovisualize=figures)
 
 
 def long_repr(obj: Any, /) -> str:

@@ -441,7 +441,7 @@ def test_treescope_shows_a_module():
         text = treescope.render_to_text(model)
     assert "Net(" in text
     assert "first=" in text
-    assert "[1]=2" in text
+    assert "items=List(1, 2)" in text
 
 
 @pytest.mark.oracle

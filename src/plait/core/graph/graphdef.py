@@ -20,7 +20,7 @@ from jax.tree_util import register_static
 
 from ...paths import Path
 from ..objects.named import from_named, to_named
-from ..objects.repr import Text, repr_fields
+from ..objects.repr import Text, render_object, repr_fields
 from ..objects.statics import HashableMapping, content_key, static_key
 
 N = TypeVar("N")
@@ -118,8 +118,14 @@ class _Part:
         return object.__hash__(self) if self._key is not None else hash(tuple(_contents(self)))
 
     def __repr__(self) -> str:
-        fields = [(name, getattr(self, name)) for name in self._fields if getattr(self, name) is not None]
-        return repr_fields(type(self).__name__, [(name, Text(_show(value))) for name, value in fields])
+        return repr_fields(type(self).__name__, [(name, Text(_show(value))) for name, value in self._repr_fields()])
+
+    def _repr_fields(self) -> list[tuple[str, Any]]:
+        return [(name, getattr(self, name)) for name in self._fields if getattr(self, name) is not None]
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        fields = [(k, dict(v) if isinstance(v, HashableMapping) else v) for k, v in self._repr_fields()]
+        return render_object(type(self), fields, path, subtree_renderer)
 
     def __reduce__(self) -> Any:
         return _rebuild, (type(self), tuple(to_named(getattr(self, name)) for name in self._fields))

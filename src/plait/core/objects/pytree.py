@@ -54,7 +54,7 @@ from .nodes import (
     kind_of,
     register_graph_node_type,
 )
-from .repr import render_tree, repr_fields, size_comment
+from .repr import render_object, repr_fields, size_comment
 from .statics import HashableMapping, same_static
 from .trace_guard import check_trace, path_of, raise_foreign_trace
 from .variables import Variable
@@ -344,8 +344,8 @@ class Pytree:
                 yield name, value
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        fields = {name or f"[{place}]": value for place, (name, value) in enumerate(self._repr_fields())}
-        return render_tree(type(self), fields, path, subtree_renderer)
+        comment = _variables_comment(self)
+        return render_object(type(self), self._repr_fields(), path, subtree_renderer, comment=comment)
 
 
 def _in_order(marks: dict[Any, str]) -> tuple[tuple[Any, str], ...]:

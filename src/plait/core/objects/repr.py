@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -125,8 +125,43 @@ def format_bytes(size: int) -> str:
     return f"{value:.1f} TB"
 
 
-def render_tree(kind: type, fields: dict[str, Any], path: str | None, subtree_renderer: Any) -> Any:
-    """What ``__treescope_repr__`` returns. Treescope itself calls that hook, so it is loaded by then."""
-    return sys.modules["treescope"].repr_lib.render_object_constructor(
-        object_type=kind, attributes=fields, path=path, subtree_renderer=subtree_renderer
+# Treescope calls the hook ``__treescope_repr__``, which these functions answer, so it is loaded by then. (rule G68)
+
+
+def render_object(
+    kind: type,
+    fields: Iterable[tuple[str, Any]],
+    path: str | None,
+    subtree_renderer: Any,
+    *,
+    comment: str = "",
+) -> Any:
+    """An object that unfolds: ``Name(a=1, b=2)``; a value with an empty label is an element. The comment stands behind
+    the bracket."""
+    parts = sys.modules["treescope"].rendering_parts
+    children = []
+    for place, (label, value) in enumerate(fields):
+        inner = None if path is None else _path_of_field(path, label, place)
+        name = f"{repr_name(label)}=" if label else ""
+        children.append(parts.siblings_with_annotations(name, subtree_renderer(value, path=inner)))
+    return parts.build_foldable_tree_node_from_children(
+        prefix=parts.siblings(parts.maybe_qualified_type_name(kind), "("),
+        children=children,
+        suffix=")",
+        comma_separated=True,
+        path=path,
+        first_line_annotation=parts.comment_color(parts.text(f" # {comment}")) if comment else None,
+    )
+
+
+def _path_of_field(path: str, label: str, place: int) -> str:
+    if not label:
+        return f"{path}[{place}]"
+    return f"{path}.{label}" if label.isidentifier() else f"getattr({path}, {label!r})"
+
+
+def render_mapping(kind: type, mapping: Mapping[Any, Any], path: str | None, subtree_renderer: Any) -> Any:
+    """A mapping that unfolds: ``Name({'a': 1})``."""
+    return sys.modules["treescope"].repr_lib.render_dictionary_wrapper(
+        object_type=kind, wrapped_dict=mapping, path=path, subtree_renderer=subtree_renderer
     )

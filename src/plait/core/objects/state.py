@@ -24,7 +24,7 @@ from .clock import Stamp, mark_changed
 from .filters import resolve_filters
 from .nesting import iter_leaves, nested
 from .nodes import register_pytree_node_type, set_item
-from .repr import Text, render_tree, repr_fields
+from .repr import Text, render_mapping, repr_fields
 from .same_leaf import same_leaf
 from .variables import Variable
 
@@ -164,7 +164,7 @@ class State(MutableMapping[Any, Any]):
         return _state_repr(type(self).__name__, self._mapping)
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        return render_tree(type(self), {"mapping": self._mapping}, path, subtree_renderer)
+        return render_mapping(type(self), self._mapping, path, subtree_renderer)
 
     def __reduce__(self) -> Any:
         return type(self), (self._mapping,), tracking_of(self) and True
@@ -379,6 +379,9 @@ class FlatState(Sequence[tuple[Path, Any]]):
     def __repr__(self) -> str:
         pairs = [(f"{path!r}: ", leaf) for path, leaf in self]
         return repr_fields("FlatState", pairs, brackets="([])", separator="", multiline=True)
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        return render_mapping(type(self), dict(self), None, subtree_renderer)  # its paths are no keys
 
     def __reduce__(self) -> Any:
         return FlatState.from_sorted, (self.paths, self.leaves)

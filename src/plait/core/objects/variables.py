@@ -41,7 +41,7 @@ from .lost_writes import LentCell, latest_flatten, note_write
 from .metadata_methods import MetadataMethods, joined_with_box, refuse_hijax, tidied, warn_old_sharding_name
 from .named import from_named, to_named
 from .operators import VariableOperators, value_of
-from .repr import render_tree, repr_fields, size_comment
+from .repr import render_object, repr_fields, size_comment
 from .settings import defaults
 from .statics import HashableMapping
 from .trace_guard import check_trace, path_of, raise_foreign_trace
@@ -489,8 +489,10 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         return _unpickle, (type(self), jax.tree.map(storable, raw), metadata)
 
     def __repr__(self) -> str:
-        comment = size_comment(jax.tree.leaves(self._cell.raw))
-        return repr_fields(type(self).__name__, self._repr_fields(), comment=comment)
+        return repr_fields(type(self).__name__, self._repr_fields(), comment=self._size_comment())
+
+    def _size_comment(self) -> str:
+        return size_comment(jax.tree.leaves(self._cell.raw))
 
     def _repr_fields(self) -> list[tuple[str, Any]]:
         cell = self._cell
@@ -502,7 +504,8 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         return [("value", cell.raw), *shown]
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        return render_tree(type(self), dict(self._repr_fields()), path, subtree_renderer)
+        comment = self._size_comment()
+        return render_object(type(self), self._repr_fields(), path, subtree_renderer, comment=comment)
 
 
 _new: Callable[[Any], Any] = object.__new__
