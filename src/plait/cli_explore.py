@@ -18,7 +18,9 @@ def add_command(commands: Any) -> None:
         "nothing in the files is run."
     )
     explore.add_argument("path", metavar="PATH", help="a checkpoint or a folder of them, an export, or .safetensors")
-    explore.add_argument("other", nargs="?", metavar="OTHER", help="another one, to compare with the first")
+    explore.add_argument(
+        "other", nargs="?", metavar="OTHER", help="another one, of any kind, to compare with the first"
+    )
     explore.add_argument(
         "--output", type=Path, default=Path("explore.html"), metavar="FILE",
         help="the page; an earlier page is replaced (default: %(default)s)",

@@ -17,7 +17,8 @@ NODE, LEAF, LINK = "node", "leaf", "link"
 class Call:
     """A call of a module's method: dtypes and shapes of its arrays, as text; ``times`` counts equal ones.
 
-    ``output_bytes`` are those of the arrays that it returns, if they are known.
+    ``output_bytes`` are those of the arrays that it returns, if they are known. ``inside`` names the transform of which
+    it shows one branch or turn, which may run any number of times.
     """
 
     method: str
@@ -25,6 +26,7 @@ class Call:
     outputs: tuple[str, ...]
     times: int = 1
     output_bytes: int = 0
+    inside: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,3 +113,38 @@ def step_of(path: Path) -> str:
     """The last part of a path, as it is written behind the others: ``.kernel`` or ``[3]``."""
     step = format_path(path[-1:])
     return step if not step or step.startswith("[") else f".{step}"
+
+
+def put_together(first: Outline, second: Outline) -> None:
+    """Where no array of one has the path of an array of the other, and one is a file: move one to where its arrays are.
+
+    The checkpoint of a training run has its model at ``model``, an export of that model has it at the root. The place
+    is the one below which most arrays have the same names and shapes; more than half of them, or nothing is moved.
+    """
+    leaves = [{entry.path: entry.shape for entry in each.entries if entry.role == LEAF} for each in (first, second)]
+    if leaves[0].keys() & leaves[1].keys() or (first.has_objects and second.has_objects):
+        return
+    for part, own, others in ((second, leaves[1], leaves[0]), (first, *leaves)):
+        place = _place_of(own, others)
+        if place is not None:
+            _move_below(part, place)
+            return
+
+
+def _place_of(own: Mapping[Path, Any], others: Mapping[Path, Any]) -> Path | None:
+    found: dict[Path, int] = {}
+    for path, shape in others.items():
+        for length in range(1, len(path)):
+            if own.get(path[length:]) == shape:
+                found[path[:length]] = found.get(path[:length], 0) + 1
+    # Moments of an optimizer have the names and shapes of the model too, and lie deeper.
+    place = min(found, key=lambda place: (-found[place], len(place)), default=None)
+    return place if place is not None and 2 * found[place] > len(own) else None
+
+
+def _move_below(outline: Outline, place: Path) -> None:
+    for entry in outline.entries:
+        entry.path = (*place, *entry.path)
+        entry.target = None if entry.target is None else (*place, *entry.target)
+    outline.entries[:0] = [Entry(place[:length], NODE) for length in range(len(place))]
+    outline.facts = {**outline.facts, "shown at": format_path(place)}

@@ -19,7 +19,7 @@ from .calls import calls_of
 from .costs import costs_of
 from .description import description
 from .graphs import outline_of_graph
-from .outline import Outline
+from .outline import Outline, put_together
 from .stored import outline_of_file
 
 _MARK = '<meta name="generator" content="plait explore">'
@@ -68,6 +68,7 @@ def explore(
     if other is not None:
         outlines.append(_outline(other, () if _is_path(other) else inputs, {} if _is_path(other) else options))
         _tell_apart(outlines)
+        put_together(*outlines)
     text = page_of(outlines)
     _check_target(target)
     try:

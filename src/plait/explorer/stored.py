@@ -6,12 +6,16 @@ when a page needs its statistics, and not kept.
 
 from __future__ import annotations
 
+import contextlib
+import math
+import operator
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
+import jax
 import numpy as np
 
 from ..checkpoint.layout import MANIFEST, latest
@@ -20,7 +24,7 @@ from ..checkpoint.plain import path_of_name, read_manifest, stored_arrays
 from ..checkpoint.safetensors import is_safetensors, load_safetensors
 from ..errors import CheckpointError
 from ..export.formats import stablehlo_loader
-from ..export.formats.descriptions import Tensor
+from ..export.formats.descriptions import ReadableTensor, Tensor
 from ..export.formats.manifest import refused_as_plait_does
 from ..export.formats.table import Format, exports_at
 from ..paths import Path
@@ -116,19 +120,30 @@ def _shapes(tensors: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def _described(row: Format, place: FilePath) -> Outline:
-    """A format whose values only its own library reads: names, dtypes and shapes."""
+    """Another format: its arrays, where its own library reads them, and names, dtypes and shapes where not."""
     description = row.code.describe(place)
-    leaves = {_split(each.name): each for each in description.weights}
-    entries = {path: _tensor(path, tensor, row) for path, tensor in leaves.items()}
-    outline = outline_of_leaves(place.name, row.title, entries, description.versions)
+    stored: Callable[[FilePath], list[ReadableTensor]] = getattr(row.code, "stored", lambda place: [])
+    arrays = {each.tensor.name: each for each in stored(place)}
+    tensors = {each.name: each for each in (*description.weights, *(each.tensor for each in arrays.values()))}
+    made_up = {name for name, each in arrays.items() if not each.is_named}
+    names = _by_path({name: name for name in tensors if name not in made_up}) | {(name,): name for name in made_up}
+    why = f"values of {row.title} are not read"
+    leaves = {
+        path: _tensor(path, tensors[name], arrays[name].read if name in arrays else None, why)
+        for path, name in names.items()
+    }
+    outline = outline_of_leaves(place.name, row.title, leaves, description.versions)
     outline.entries[0].calls = [
         Call(name, _names(inputs), _names(outputs)) for name, (inputs, outputs) in description.signatures.items()
     ]
     return outline
 
 
-def _tensor(path: Path, tensor: Tensor, row: Format) -> Entry:
-    return Entry(path, LEAF, dtype=tensor.dtype, shape=tuple(tensor.shape), why=f"values of {row.title} are not read")
+def _tensor(path: Path, tensor: Tensor, read: Callable[[], np.ndarray] | None, why: str) -> Entry:
+    entry = Entry(path, LEAF, dtype=tensor.dtype, shape=tuple(tensor.shape), read=read, why="" if read else why)
+    with contextlib.suppress(TypeError):  # a dtype that only its library has, or a size that is not known
+        entry.bytes = math.prod(map(operator.index, tensor.shape)) * jax.numpy.dtype(tensor.dtype).itemsize
+    return entry
 
 
 def _names(tensors: Iterable[Tensor]) -> tuple[str, ...]:

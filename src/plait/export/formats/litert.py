@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import tempfile
 import warnings
@@ -19,7 +20,7 @@ from ..program.program import SIGNATURE, Program, program_of
 from ..program.rewriting import FOR_LITERT, rewritten
 from ..program.unsupported import Operation, refusal, unsupported_operations
 from . import saved_model
-from .descriptions import Description, Running, Tensor, size_of
+from .descriptions import Description, ReadableTensor, Running, Tensor, refused_if_damaged, size_of
 from .options import WriteOptions
 from .whole_write import written_whole
 
@@ -95,24 +96,43 @@ def _unsupported(tf: Any, program: Program) -> list[Operation]:
 
 def describe(place: Path) -> Description:
     """The file's contents according to the interpreter; the format does not store the names of weights."""
-    tf = require("tensorflow", extra="tensorflow", purpose="to read a LiteRT file")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        interpreter = tf.lite.Interpreter(model_path=os.fspath(place))
+    interpreter = _interpreter(place)
 
     def tensors(details: dict[str, Any]) -> list[Tensor]:
-        return [
-            Tensor(
-                name, each["dtype"].__name__, tuple("?" if size < 0 else int(size) for size in each["shape_signature"])
-            )
-            for name, each in sorted(details.items())
-        ]
+        return [_tensor(name, each) for name, each in sorted(details.items())]
 
     signatures = {}
     for name in interpreter.get_signature_list():
         run = interpreter.get_signature_runner(name)
         signatures[name] = tensors(run.get_input_details()), tensors(run.get_output_details())
     return Description("litert", place, size_of(place), {}, signatures, [])
+
+
+def stored(place: Path) -> list[ReadableTensor]:
+    """The constants in the file, by the names that the converter gave them; equal names are numbered."""
+    interpreter = _interpreter(place)
+    found: dict[str, ReadableTensor] = {}
+    for details in interpreter.get_tensor_details():
+        read = functools.partial(interpreter.get_tensor, details["index"])
+        try:
+            read()
+        except ValueError:  # what is computed has no values before the model runs
+            continue
+        name = details["name"] if details["name"] not in found else f"{details['name']} #{details['index']}"
+        found[name] = ReadableTensor(_tensor(name, details), read, is_named=False)
+    return list(found.values())
+
+
+def _interpreter(place: Path) -> Any:
+    tf = require("tensorflow", extra="tensorflow", purpose="to read a LiteRT file")
+    with warnings.catch_warnings(), refused_if_damaged(place):
+        warnings.simplefilter("ignore")  # TensorFlow's interpreter warns that it is deprecated
+        return tf.lite.Interpreter(model_path=os.fspath(place))
+
+
+def _tensor(name: str, details: Mapping[str, Any]) -> Tensor:
+    sizes = details.get("shape_signature", details["shape"])
+    return Tensor(name, details["dtype"].__name__, tuple("?" if size < 0 else int(size) for size in sizes))
 
 
 def run(path: str, signature: str | None) -> Running:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import warnings
@@ -32,7 +33,7 @@ from ..program.program import SIGNATURE, Program, program_of
 from ..program.rewriting import FOR_ONNX, rewritten
 from ..program.unsupported import refusal, unsupported_operations
 from ..program.weights import Function
-from .descriptions import Description, Running, Tensor, size_of
+from .descriptions import Description, ReadableTensor, Running, Tensor, refused_if_damaged, size_of
 from .onnx_pooling import narrow_pools
 from .options import WriteOptions
 from .whole_write import written_whole
@@ -223,24 +224,50 @@ def _store_weights(model: Any, weights: dict[str, np.ndarray], onnx: Any, data: 
 
 def describe(place: Path) -> Description:
     """Describe the graph, without reading the values of its weights."""
-    onnx = require("onnx", extra="onnx", purpose="to read an ONNX file")
-    model = onnx.load(os.fspath(place), load_external_data=False)
-
-    def dtype(number: int) -> str:
-        return str(onnx.helper.tensor_dtype_to_np_dtype(number))
+    onnx, model = _loaded(place)
 
     def tensor(value: Any) -> Tensor:
         kind = value.type.tensor_type
-        return Tensor(value.name, dtype(kind.elem_type), tuple(d.dim_param or d.dim_value for d in kind.shape.dim))
+        return Tensor(
+            value.name, _dtype(onnx, kind.elem_type), tuple(d.dim_param or d.dim_value for d in kind.shape.dim)
+        )
 
-    weights = [Tensor(each.name, dtype(each.data_type), tuple(each.dims)) for each in model.graph.initializer]
     versions = {f"opset {each.domain or 'ai.onnx'}": str(each.version) for each in model.opset_import}
     versions |= {"ir": str(model.ir_version)} | (
         {model.producer_name: model.producer_version} if model.producer_name else {}
     )
     pair = [list(map(tensor, model.graph.input)), list(map(tensor, model.graph.output))]
     size = size_of(place) + size_of(place.with_name(place.name + DATA))
+    weights = [each.tensor for each in stored(place)]
     return Description("onnx", place, size, versions, {model.graph.name: (pair[0], pair[1])}, weights)
+
+
+def stored(place: Path) -> list[ReadableTensor]:
+    """The initializers of the graph; values in an external file are read from there."""
+    onnx, model = _loaded(place)
+
+    def read(initializer: Any) -> np.ndarray:
+        with refused_if_damaged(place):
+            return onnx.numpy_helper.to_array(initializer, os.fspath(place.parent))
+
+    return [
+        ReadableTensor(Tensor(each.name, _dtype(onnx, each.data_type), tuple(each.dims)), functools.partial(read, each))
+        for each in model.graph.initializer
+    ]
+
+
+def _loaded(place: Path) -> tuple[Any, Any]:
+    """The library, and the model without what external files hold."""
+    onnx = require("onnx", extra="onnx", purpose="to read an ONNX file")
+    with refused_if_damaged(place):
+        model = onnx.load(os.fspath(place), load_external_data=False)
+        if not model.HasField("graph"):  # so is an empty file, which protobuf takes for a message without fields
+            raise ValueError("the model has no graph")
+        return onnx, model
+
+
+def _dtype(onnx: Any, number: int) -> str:
+    return str(onnx.helper.tensor_dtype_to_np_dtype(number))
 
 
 def run(path: str, signature: str | None) -> Running:

@@ -9,6 +9,8 @@ TensorFlow that it was written for, and on newer ones.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +30,7 @@ from ..program.weights import Function
 from ..tensorflow.calling import call_exported, foreign_calls
 from ..tensorflow.names import check_savable, is_savable, variable_name
 from ..tensorflow.readers import Reader, reader_of
-from .descriptions import Description, Running, Tensor, size_of
+from .descriptions import Description, ReadableTensor, Running, Tensor, refused_if_damaged, size_of
 from .options import WriteOptions
 from .whole_write import written_whole
 
@@ -148,24 +150,75 @@ def _tf_function(
 
 
 def describe(place: Path) -> Description:
-    """The file's contents according to TensorFlow."""
+    """What the file says of itself; its functions are not loaded."""
     tf = require("tensorflow", extra="tensorflow", purpose="to read a SavedModel")
-    loaded = tf.saved_model.load(os.fspath(place))
-
-    def tensors(specs: dict[str, Any]) -> list[Tensor]:
-        return [_from_tf(name, spec) for name, spec in sorted(specs.items())]
-
-    signatures = {
-        name: (tensors(function.structured_input_signature[1]), tensors(function.structured_outputs))
-        for name, function in loaded.signatures.items()
-    }
-    weights = [_from_tf(v.name.removesuffix(":0"), v) for v in getattr(loaded, "weights", [])]
-    versions = {"tensorflow": loaded.tensorflow_version}
+    with refused_if_damaged(place):
+        content = _protocol("saved_model", "SavedModel").FromString((place / "saved_model.pb").read_bytes())
+        graph = next((each for each in content.meta_graphs if "serve" in each.meta_info_def.tags), None)
+        graph = content.meta_graphs[0] if graph is None else graph
+        signatures = {
+            name: (_tensors(tf, each.inputs), _tensors(tf, each.outputs))
+            for name, each in sorted(graph.signature_def.items())
+            if not name.startswith(_RESERVED)
+        }
+        versions = {"tensorflow": graph.meta_info_def.tensorflow_version}
+    weights = [each.tensor for each in stored(place)]
     return Description("saved_model", place, size_of(place), versions, signatures, weights)
 
 
-def _from_tf(name: str, spec: Any) -> Tensor:
-    return Tensor(name, spec.dtype.name, tuple("?" if size is None else size for size in spec.shape))
+_RESERVED = "__saved_model"  # begins the names of TensorFlow's own signatures
+
+
+def _protocol(file: str, message: str) -> Any:
+    return getattr(importlib.import_module(f"tensorflow.core.protobuf.{file}_pb2"), message)
+
+
+def _tensors(tf: Any, infos: Mapping[str, Any]) -> list[Tensor]:
+    return [
+        Tensor(name, tf.dtypes.as_dtype(info.dtype).name, _sizes(info.tensor_shape))
+        for name, info in sorted(infos.items())
+    ]
+
+
+def _sizes(shape: Any) -> tuple[int | str, ...]:
+    return ("...",) if shape.unknown_rank else tuple("?" if each.size < 0 else each.size for each in shape.dim)
+
+
+def stored(place: Path) -> list[ReadableTensor]:
+    """The variables, by the names that they were made with; nothing of the model is loaded."""
+    tf = require("tensorflow", extra="tensorflow", purpose="to read a SavedModel")
+    if not (place / "variables" / "variables.index").is_file():
+        return []
+
+    def read(key: str) -> np.ndarray:
+        with refused_if_damaged(place):
+            return np.asarray(reader.get_tensor(key))
+
+    with refused_if_damaged(place):
+        reader = tf.train.load_checkpoint(os.fspath(place / "variables" / "variables"))
+        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        names = _names_of_variables(reader, [key for key in shapes if key != _OBJECTS])
+    return [
+        ReadableTensor(Tensor(name, dtypes[key].name, tuple(shapes[key])), functools.partial(read, key))
+        for key, name in names.items()
+    ]
+
+
+_OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the keys of what was saved as an object's attribute
+
+
+def _names_of_variables(reader: Any, keys: Sequence[str]) -> dict[str, str]:
+    """Key in the checkpoint → name of the variable, if all names differ; else the places in the object graph."""
+    found: dict[str, str] = {}
+    if reader.has_tensor(_OBJECTS):
+        objects = _protocol("trackable_object_graph", "TrackableObjectGraph").FromString(reader.get_tensor(_OBJECTS))
+        found = {each.checkpoint_key: each.full_name for node in objects.nodes for each in node.attributes}
+    names = {key: found.get(key) or key.removesuffix(_VALUE) for key in found if key in keys}
+    names |= {key: key.removesuffix(_VALUE) for key in sorted(keys) if key not in names}
+    if len(set(names.values())) == len(names):
+        return names
+    return {key: key.removesuffix(_VALUE) for key in names}
 
 
 def run(path: str, signature: str | None) -> Running:
