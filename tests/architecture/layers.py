@@ -25,8 +25,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "graph_state", "split", "merge", "update", "pop", "traversal", "update_context", "proxy_caller",
     ),
     "core/tools": (
-        "config", "views", "path_patterns", "method_observers", "labelled_calls", "module_names", "layer_scopes",
-        "stacking", "stack_records", "capture", "nonfinite", "parts", "surgery",
+        "config", "dtypes", "views", "path_patterns", "method_observers", "labelled_calls", "module_names",
+        "layer_scopes", "stacking", "stack_records", "capture", "nonfinite", "parts", "surgery",
     ),
     "core": (),
     "transforms/call": (

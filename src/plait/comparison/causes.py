@@ -105,10 +105,11 @@ def _sides(runs: tuple[Run, Run], judge: Judge, found: Found) -> tuple[_Side, _S
     worst = max(aligned, key=lambda each: apart(*each) / max(largest_of(each[0]), 1e-30))
     ended = math.inf if found.inside is None else found.inside[0].exit
     ours, theirs = _sources(judge, found, ended)
-    return tuple(  # type: ignore[return-value]
+    first, second = (
         _Side(run.library, call, parameters_of(run.library, call, run.parameters(call)), target, sources)
         for run, call, target, sources in zip(runs, (a, b), worst, (ours, theirs), strict=True)
     )
+    return first, second
 
 
 def _sources(judge: Judge, found: Found, ended: float) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -222,15 +223,18 @@ def _layer_formulas(
     """The formulas that the parameters of both allow, with the choices of each side."""
     a, b = sides
     modules = [a.call.module, b.call.module]
-    each = list(zip(given, (modules, modules[::-1]), strict=True))
+
+    def both(choices: Callable[[_Given, list[Any]], Choices]) -> tuple[Choices, Choices]:
+        return choices(given[0], modules), choices(given[1], modules[::-1])
+
     if all("kernel" in side.parameters for side in sides):
-        yield formulas.linear, tuple(formulas.linear_choices(g.parameters) for g in given)  # type: ignore[misc]
+        yield formulas.linear, both(lambda g, _: formulas.linear_choices(g.parameters))
         if a.parameters["kernel"].ndim > 2:
-            yield formulas.convolution, tuple(formulas.convolution_choices(g.parameters, m) for g, m in each)  # type: ignore[misc]
+            yield formulas.convolution, both(lambda g, m: formulas.convolution_choices(g.parameters, m))
     elif all("embedding" in side.parameters for side in sides):
         yield formulas.embedding, (formulas.EMBEDDING_CHOICES, formulas.EMBEDDING_CHOICES)
     else:
-        yield formulas.norm, tuple(formulas.norm_choices(g.inputs["x"], g.parameters, m) for g, m in each)  # type: ignore[misc]
+        yield formulas.norm, both(lambda g, m: formulas.norm_choices(g.inputs["x"], g.parameters, m))
 
 
 def _layer_inputs(side: _Side) -> _Given | None:
@@ -249,12 +253,11 @@ def _by_attention(a: _Side, b: _Side) -> Cause | None:
         return None
     first, second = given
     modules = [a.call.module, b.call.module]
-    choices = tuple(
+    ours, theirs = (
         formulas.attention_choices(each, g.inputs["query"], has_mask="mask" in g.inputs)
-        for each, g in zip((modules, modules[::-1]), given, strict=True)
-        if g is not None
+        for each, g in ((modules, first), (modules[::-1], second))
     )
-    return _explain(formulas.attention, choices, first, second)  # type: ignore[arg-type]
+    return _explain(formulas.attention, (ours, theirs), first, second)
 
 
 def _attention_inputs(side: _Side) -> _Given | None:
@@ -303,7 +306,7 @@ def _entrywise(inputs: Any, parameters: Any, chosen: Chosen, at: np.ndarray) -> 
     terms = chosen["terms"]
     f = ACTIVATIONS[chosen["activation"]]
     if terms[-1] != "gated":
-        return f(sum(_wide_at(inputs[name], at) for name in terms))  # type: ignore[arg-type]
+        return f(functools.reduce(np.add, (_wide_at(inputs[name], at) for name in terms)))
     first, second, _ = terms
     if second.endswith(" half"):
         halves = np.split(inputs[first], 2, axis=-1)

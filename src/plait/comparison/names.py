@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -178,7 +179,10 @@ def _renamed(place: Place, names: Names) -> str | None:
 
 
 def _by_name(
-    ours: dict[Place, list[Call]], theirs: dict[Place, list[Call]], spelling: object, found: dict[Place, Place]
+    ours: dict[Place, list[Call]],
+    theirs: dict[Place, list[Call]],
+    spelling: Callable[[Path], Any],
+    found: dict[Place, Place],
 ) -> None:
     """Match equal names; a name that several modules of one model have is no name."""
     taken = set(found.values())
@@ -192,10 +196,12 @@ def _by_name(
                 taken.add(other)
 
 
-def _names(places: dict[Place, list[Call]], left: Iterable[Place], spelling: object) -> dict[str, Place | None]:
+def _names(
+    places: dict[Place, list[Call]], left: Iterable[Place], spelling: Callable[[Path], Any]
+) -> dict[str, Place | None]:
     names: dict[str, Place | None] = {}
     for place in left:
-        for alias in dict.fromkeys(spelling(path) for path in places[place][0].aliases):  # type: ignore[operator]
+        for alias in dict.fromkeys(spelling(path) for path in places[place][0].aliases):
             name = f"{alias}:{place[1]}"
             names[name] = None if name in names else place
     return names

@@ -18,6 +18,7 @@ from ..checkpoint.orbax_trees import is_orbax, load_orbax_tree
 from ..checkpoint.safetensors import is_safetensors, load_safetensors
 from ..checkpoint.stored import StoredArray
 from ..core.objects.variable_names import variable_type_from_name
+from ..core.tools.dtypes import is_number_dtype
 from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
 from ..words import describe_type
 from .linen_bytes import read_linen_bytes
@@ -118,7 +119,7 @@ def _stored(value: Any, name: str) -> StoredArray:
         return StoredArray(tuple(value.shape), dtype, lambda: _from_torch(value, dtype))
     array = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
     dtype = array.dtype
-    if not (jnp.issubdtype(dtype, np.number) or dtype == np.bool_):
+    if not is_number_dtype(dtype):
         raise ArgumentTypeError(
             "a value of the checkpoint is not an array of numbers",
             at=name,

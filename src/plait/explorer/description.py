@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from ..core.tools.dtypes import is_number_dtype
 from ..paths import Path
 from .outline import LEAF, LINK, Call, Entry, Layout, Outline, step_of
-from .statistics import Statistics, difference, histogram, is_numeric, statistics
+from .statistics import Statistics, difference, histogram, statistics
 
 _EXACT = 2**53  # beyond, JavaScript's numbers skip whole numbers
 
@@ -58,7 +59,7 @@ def _read(entry: Entry | None) -> np.ndarray | None:
     if entry is None or entry.read is None:
         return None
     array = entry.read()
-    return array if is_numeric(array.dtype) else None
+    return array if is_number_dtype(array.dtype) else None
 
 
 def _statistics(entry: Entry | None, array: np.ndarray | None) -> Statistics | None:
@@ -67,8 +68,10 @@ def _statistics(entry: Entry | None, array: np.ndarray | None) -> Statistics | N
 
 def _ends(found: Iterable[Statistics | None]) -> tuple[float, float] | None:
     """The range of the histograms of a node, the same for both sides."""
-    ends = [(each.low, each.high) for each in found if each is not None and each.low is not None]
-    return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else None  # type: ignore[type-var]
+    known = [each for each in found if each is not None]
+    lows = [each.low for each in known if each.low is not None]
+    highs = [each.high for each in known if each.high is not None]
+    return (min(lows), max(highs)) if lows and highs else None
 
 
 def _side(
@@ -110,7 +113,8 @@ def _number(value: float | None) -> float | str | None:
 
 
 def _call(call: Call) -> dict[str, Any]:
-    return {"method": call.method, "inputs": call.inputs, "outputs": call.outputs, "times": call.times}
+    shown = {"method": call.method, "inputs": call.inputs, "outputs": call.outputs, "times": call.times}
+    return {**shown, "inside": call.inside} if call.inside else shown
 
 
 class _Layouts:

@@ -46,11 +46,6 @@ class Difference:
     relative: float | None
 
 
-def is_numeric(dtype: np.dtype) -> bool:
-    """Whether arrays of this dtype have statistics: numbers of any kind, those of ``ml_dtypes`` included."""
-    return dtype.kind in "biufc" or (dtype.kind == "V" and dtype.names is None and dtype.type is not np.void)
-
-
 def statistics(array: np.ndarray) -> Statistics:
     """The statistics of an array of numbers."""
     low, high, total, finite = math.inf, -math.inf, 0.0, 0

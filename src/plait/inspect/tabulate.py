@@ -165,7 +165,7 @@ def table_rows(
             )
         call, given = _on_shapes(method, (inputs, kwargs))
         with observed_methods([module for _, module in places], _recorder(rows, method)):
-            lowered = jit(call).lower(obj, *given)  # type: ignore[attr-defined]
+            lowered = _lowered(call, obj, given)
         if costs:
             _add_costs(rows, report_of(lowered._stage, places), "flops")
         if backward:
@@ -313,10 +313,15 @@ def _add_backward(
         leaves = [leaf for leaf in jax.tree_util.tree_leaves(call(model, *arrays)) if hasattr(leaf, "dtype")]
         return sum(leaf.sum() for leaf in leaves if jax.numpy.issubdtype(leaf.dtype, np.inexact))
 
-    lowered = jit(value_and_grad(total)).lower(obj, *given)  # type: ignore[attr-defined]
+    lowered = _lowered(value_and_grad(total), obj, given)
     _add_costs(rows, report_of(lowered._stage, places), "vjp_flops")
     for row in rows.values():
         row.vjp_flops = max(0.0, (row.vjp_flops or 0.0) - (row.flops or 0.0))
+
+
+def _lowered(f: Callable[..., Any], obj: Any, given: list[Any]) -> Any:
+    jitted: Any = jit(f)
+    return jitted.lower(obj, *given)
 
 
 # The table ------------------------------------------------------------------------------------------------------------

@@ -105,5 +105,6 @@ def initial(init: Initializer, stream: Callable[[], Any], shape: Any, dtype: Any
     """
     if (init is zeros or init is ones) and isinstance(stream, RngStream):  # streams may be anything that gives keys
         skip_key(stream)
-        return init(None, shape, dtype)  # type: ignore[arg-type]
+        no_key: Any = None
+        return init(no_key, shape, dtype)
     return init(stream(), shape, dtype)

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from ...core.tools.dtypes import is_number_dtype
 from ...errors import ArgumentError, ArgumentTypeError
 from ...words import describe_type
 from .checks import check_different
-from .numbers import is_number_dtype
 from .sizes import read_sizes
 
 UNNAMED = "x"

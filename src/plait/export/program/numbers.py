@@ -9,16 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._compat import Tracer
+from ...core.tools.dtypes import is_number_dtype as is_number_dtype
 from ...errors import ExportError, PlaitError
 from ...words import describe_type
-
-
-def is_number_dtype(dtype: Any) -> bool:
-    """Whether the dtype is numeric or bool: no strings, dates, objects or random keys."""
-    try:
-        return jnp.issubdtype(dtype, np.bool_) or (jnp.issubdtype(dtype, np.number) and np.dtype(dtype).kind != "m")
-    except TypeError:  # not a dtype
-        return False
 
 
 def instead_of_numbers(value: Any) -> str | None:
