@@ -38,7 +38,9 @@ class Figures(NamedTuple):
 
     def plus(self, other: Figures, times: float = 1.0) -> Figures:
         """The sum, entry by entry."""
-        return Figures(*(a + times * b for a, b in zip(self, other, strict=True)))
+        a, b, c, d, e = self
+        f, g, h, i, j = other
+        return Figures(a + times * f, b + times * g, c + times * h, d + times * i, e + times * j)
 
 
 Spread = dict[Names, Figures]
@@ -159,7 +161,10 @@ def _parsed(line: str) -> Instruction | None:
         return None
     metadata = _METADATA.search(line)
     op_name = _OP_NAME.search(metadata[1]) if metadata else None
-    line = _LEFT_OUT.sub("", _METADATA.sub("", line))
+    if metadata:
+        line = line[: metadata.start()] + line[metadata.end() :]
+    if "={" in line:
+        line = _LEFT_OUT.sub("", line)
     begin = start.end()
     end = _closed(line, begin) if line[begin] == "(" else line.index(" ", begin)
     opcode = _OPCODE.match(line, end)
@@ -247,7 +252,7 @@ class CostsByModule:
 
     def __init__(self, program: Program, modules: Modules, measure: Callable[[str], Figures]) -> None:
         self.program, self.modules, self.measure = program, modules, measure
-        self._figures: dict[str, Figures] = {}
+        self._figures: dict[tuple[str, ...], Figures] = {}
         self._spreads: dict[tuple[str, Names], Spread] = {}
         self._prefix = next(
             (f"{each.op_name.split('/')[0]}/" for each in self._entry() if each.op_name.startswith("jit(")), "/"
@@ -300,6 +305,8 @@ class CostsByModule:
         self, each: Instruction, place: Names, shapes: dict[str, str], around: dict[str, Instruction]
     ) -> Spread:
         total = self._alone(each, shapes)
+        if "%" not in each.attributes:  # it calls nothing
+            return {place: total._replace(executed_flops=total.flops)}
         called = self.program.called(each) if each.opcode in ("call", "while", "conditional", "fusion") else []
         inner: list[Spread] = [self._of_computation(name, place) for name in called]
         if each.opcode == "conditional":  # XLA takes the branch that costs most
@@ -317,10 +324,11 @@ class CostsByModule:
         return _add(found, {place: rest}) if any(rest) or not found else found
 
     def _alone(self, each: Instruction, shapes: dict[str, str]) -> Figures:
-        text = self.program.alone(each, shapes)
-        if text not in self._figures:
-            self._figures[text] = self.measure(text)
-        return self._figures[text]
+        operands = [shapes[name] for name in each.operand_names()]
+        kind = (each.shape, each.opcode, each.attributes, *(operands or [each.operands]))
+        if kind not in self._figures:
+            self._figures[kind] = self.measure(self.program.alone(each, shapes))
+        return self._figures[kind]
 
 
 def _add(found: Spread, more: Spread) -> Spread:

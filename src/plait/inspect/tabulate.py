@@ -15,7 +15,6 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from ..core.functional.traversal import find_duplicates
 from ..core.objects.module import Module
 from ..core.objects.nodes import Kind
 from ..core.objects.variables import Variable
@@ -132,7 +131,7 @@ def tabulate(
     from rich.table import Table
 
     rows = table_rows(obj, inputs, kwargs, method, compute_flops or compute_vjp_flops, compute_vjp_flops)
-    total = _sum_sizes(_variables_of(obj))
+    total = rows[0].sizes if rows and not rows[0].path else _sum_sizes(_variables_of(obj))
     kinds = sorted(total)
     footer = f"Total Parameters: {_size(tuple(map(sum, zip(*total.values(), strict=True))) or (0, 0))}"
     options = {"title": type(obj).__name__, "title_justify": "left", "caption": footer, "caption_justify": "left"}
@@ -151,10 +150,7 @@ def table_rows(
     """A row for each module, in the order of the graph, but for lists and dicts that are not called."""
     places = module_places([obj], list)
     rows = {path: TableRow(path, type(module), id(module)) for path, module in places}
-    for same in find_duplicates(obj):
-        for first in filter(rows.__contains__, same[:1]):
-            rows[first].also_at = tuple(same[1:])
-    _add_variables(obj, rows)
+    _add_contents(obj, rows)
     if inputs or kwargs:
         if not callable(getattr(type(obj), method, None)):
             raise ArgumentError(
@@ -249,16 +245,19 @@ def describe_value(value: Any) -> str:
 # Variables ------------------------------------------------------------------------------------------------------------
 
 
-def _add_variables(obj: Any, rows: dict[Path, TableRow]) -> None:
-    """Give each module its own variables, and the sizes of all below it."""
+def _add_contents(obj: Any, rows: dict[Path, TableRow]) -> None:
+    """Give each module its own variables, the sizes of all below it, and the other places where it is."""
     for place in visit(obj, children=children_if_any):
+        if place.first is not None and place.first.path in rows:
+            rows[place.first.path].also_at += (place.path,)
         if place.kind is not Kind.VARIABLE or place.first is not None:
             continue
         owners = [path for path in _prefixes(place.path) if path in rows]
         if owners:
             rows[owners[0]].variables[place.path[len(owners[0]) :]] = place.value
+        sizes = _sum_sizes([place.value])
         for path in owners:
-            for kind, (count, size) in _sum_sizes([place.value]).items():
+            for kind, (count, size) in sizes.items():
                 before = rows[path].sizes.get(kind, (0, 0))
                 rows[path].sizes[kind] = before[0] + count, before[1] + size
 
