@@ -7,6 +7,7 @@ import pytest
 
 import plait as nnx
 from plait.errors import ArgumentTypeError
+from plait.inspect import hlo
 
 
 class Block(nnx.Module):
@@ -108,3 +109,36 @@ def test_a_function_without_modules_belongs_to_none():
 def test_what_is_no_function_is_refused():
     with pytest.raises(ArgumentTypeError, match="cost takes a function"):
         nnx.cost(3)
+
+
+def test_a_captured_model_has_its_rows():
+    model, x = nnx.Dict(a=Block(nnx.Rngs(0))), jnp.ones((2, 8))
+    with pytest.warns(nnx.errors.CapturedModelWarning):
+        captured = nnx.cost(lambda x: model.a(x), x, compile=False)
+    given = nnx.cost(lambda model, x: model.a(x), model, x, compile=False)
+    assert [(row.path, row.kind) for row in captured.modules] == [(row.path, row.kind) for row in given.modules]
+    assert captured.below("a.linear").flops == 2 * 2 * 8 * 8  # XLA drops the sum with a bias that is a constant zero
+
+
+def test_xla_is_asked_once_about_equal_instructions(monkeypatch):
+    """No text is made for those that are known; each sum has a function of its own, by another name."""
+
+    class Deep(nnx.Module):
+        def __init__(self, count):
+            self.blocks = nnx.List([Block(nnx.Rngs(i)) for i in range(count)])
+
+        def __call__(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    asked = []
+    alone = hlo.Program.alone
+    monkeypatch.setattr(hlo.Program, "alone", lambda *args: asked.append(args) or alone(*args))
+    counts = []
+    for count in (2, 6):
+        report = nnx.cost(Deep(count), jnp.ones((2, 8)), compile=False)
+        counts.append(len(asked))
+        asked.clear()
+        assert report.below("blocks[0]").flops * count == report.flops
+    assert counts[1] - counts[0] <= 4 * 2

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._compat import buffers_of, program_costs, program_text
-from ..core.tools.module_names import module_places, name_of_key
+from ..core.tools.module_names import captured_places, module_places, name_of_key
 from ..paths import Path, format_path
+from ..transforms.call.captures import captured_objects
 from ..transforms.call.functions import check_function
 from ..transforms.call.gather import gather
 from ..transforms.jit.function import jit
@@ -101,8 +102,8 @@ class CostReport:
         rows = [row for row in self.modules if row.path == path or row.path.startswith((f"{path}.", f"{path}["))]
         rows = rows if path else list(self.modules)
         kind = next((row.kind for row in rows if row.path == path), "")
-        sums = {name: sum(getattr(row, name) for row in rows) for name in _FIGURES}
-        return ModuleCost(path, kind, **sums)  # type: ignore[arg-type]
+        sums: dict[str, Any] = {name: sum(getattr(row, name) for row in rows) for name in _FIGURES}
+        return ModuleCost(path, kind, **sums)
 
     def __str__(self) -> str:
         return rendered(self)
@@ -164,11 +165,12 @@ def cost(f: Callable[..., Any], /, *args: Any, compile: bool = True, **kwargs: A
         True
     """
     f, args = called(f, args)
-    jitted = f if hasattr(f, "lower") else jit(f)
-    lowered = jitted.lower(*args, **kwargs)  # type: ignore[attr-defined]
+    jitted: Any = f if hasattr(f, "lower") else jit(f)
+    lowered = jitted.lower(*args, **kwargs)
     stage = getattr(lowered, "_stage", lowered)
     gathered = gather((args, kwargs))
     places = module_places(gathered.roots, lambda: gathered.structure.labels(f)[0])
+    places += captured_places(captured_objects(f), places)
     if not compile:
         return report_of(stage, places)
     compiled = stage.compile()

@@ -1,6 +1,8 @@
 """Compiled programs name the modules that their operations come from."""
 
+import functools
 import re
+import warnings
 
 import jax.numpy as jnp
 import pytest
@@ -193,3 +195,83 @@ def test_a_way_of_scopes_leads_to_the_last_module(paths):
 def test_names_of_derivatives_and_inner_functions(name, expected):
     known = Modules([("a", "0"), ("a", "0", "norm"), ("a", "1")])
     assert known.place(name, "jit(f)/", ("a", "0")) == expected
+
+
+# Captured models ------------------------------------------------------------------------------------------------------
+
+MODEL = Net()
+
+
+def apply_global(x):
+    return MODEL(x)
+
+
+def closures(model):
+    """Functions of an array that capture a model."""
+    inner = nnx.remat(lambda x: model(x))
+    return {
+        "a variable of the function around": lambda x: model(x),
+        "a partial": functools.partial(lambda model, x: model(x), model),
+        "a container": (lambda models: lambda x: models["only"](x))({"only": model}),
+        "an inner transform": lambda x: inner(x),
+        "a gradient": lambda x: nnx.grad(lambda x: model(x).sum())(x),
+        "an inner program": lambda x: nnx.jit(lambda x: model(x))(x),
+        "an inner program of a part": lambda x: nnx.jit(lambda part, x: part(x))(model.parts[1], model(x)),
+    }
+
+
+def captured_names(f):
+    with warnings.catch_warnings():  # of the capture, where jit itself sees it
+        warnings.simplefilter("ignore", nnx.errors.CapturedModelWarning)
+        return names_of(f, jnp.ones((2, 4)))
+
+
+@pytest.mark.parametrize("how", closures(MODEL))
+def test_a_captured_model_is_named_as_one_that_is_passed(how):
+    """D12."""
+    names = captured_names(closures(Net())[how])
+    known = Modules(tuple(map(name_of_key, path)) for path, _ in module_places([MODEL], list))
+    assert {known.place(name, f"{name.split('/')[0]}/", ()) for name in names} - {()} >= {("first",), *PARTS}
+
+
+def test_a_global_model_is_named_too():
+    assert "jit(apply_global)/parts/2/linear/dot_general" in captured_names(apply_global)
+    assert "parts/2/linear/dot_general" in " ".join(captured_names(lambda x: apply_global(x)))
+
+
+def test_a_captured_model_beside_an_argument_is_named_by_its_variable():
+    teacher = Net()
+
+    def distil(student, x):
+        return student(x) - teacher(x)
+
+    with pytest.warns(nnx.errors.CapturedModelWarning):
+        names = names_of(distil, Net(), jnp.ones((2, 4)))
+    assert {"jit(distil)/parts/2/linear/dot_general", "jit(distil)/teacher/parts/2/linear/dot_general"} <= names
+
+
+def test_several_captured_models_are_told_apart():
+    first, second = Net(), Net()
+    names = captured_names(lambda x: first(second(x)))
+    assert {"jit(<lambda>)/first/first/dot_general", "jit(<lambda>)/second/first/dot_general"} <= names
+
+
+def test_a_captured_model_costs_nothing_per_step_and_changes_no_program(monkeypatch):
+    """The names are looked for while a program is traced, and never again."""
+    model, x, asked = Net(), jnp.ones((2, 4)), []
+    find = body.captured_objects
+    monkeypatch.setattr(body, "captured_objects", lambda f: asked.append(f) or find(f))
+    step = nnx.jit(lambda x: model(x))
+    with pytest.warns(nnx.errors.CapturedModelWarning):
+        step(x)
+    step(x), step(x)
+    assert len(asked) == 1
+    before = dict(vars(Net))
+    with pytest.warns(nnx.errors.CapturedModelWarning):
+        named = nnx.jit(lambda x: model(x)).lower(x)
+    monkeypatch.setattr(body, "is_naming", lambda: False)
+    with pytest.warns(nnx.errors.CapturedModelWarning):
+        plain = nnx.jit(lambda x: model(x)).lower(x)
+    assert named.as_text() == plain.as_text()
+    assert "parts/1" in named.as_text(debug_info=True)
+    assert dict(vars(Net)) == before

@@ -1,9 +1,10 @@
 """Names of modules in compiled programs: ``jit(step)/blocks/0/attention/query/dot_general``.
 
-While ``jit`` traces, the methods of the modules among its arguments run in JAX's named scopes. A scope says the way
-from the module around it: ``attention/query``, and ``../norm`` for a module that is no part of the one that calls it.
-JAX joins such names however transforms are nested, so a block that is traced once and called at many places has its own
-name at each. A compiled program carries the names as metadata; a step pays nothing, and no cache has them in its key.
+While ``jit`` traces, the methods of the modules among its arguments, and of those that it captures, run in JAX's named
+scopes. A scope says the way from the module around it: ``attention/query``, and ``../norm`` for a module that is no
+part of the one that calls it. JAX joins such names however transforms are nested, so a block that is traced once and
+called at many places has its own name at each. A compiled program carries the names as metadata; a step pays nothing,
+and no cache has them in its key.
 
 Each function that a transform traces has a frame: the private modules that it was given, with their paths in its
 arguments. The transform itself runs in the scope of the module that it was given, outside.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -44,6 +45,12 @@ class _Frame:
     def __init__(self, base: Path, paths: dict[int, Path]) -> None:
         self.base, self.paths, self.current = base, paths, ()
 
+    def copy(self) -> _Frame:
+        """The same place, from which others may be entered."""
+        made = _Frame(self.base, self.paths)
+        made.current = self.current
+        return made
+
 
 class _Naming(threading.local):
     frame: _Frame | None = None
@@ -62,7 +69,7 @@ def is_naming() -> bool:
 def names_in_program() -> Iterator[None]:
     """Inside the block a program is traced, and modules that transforms are given get names."""
     before = _naming.frame
-    _naming.frame = _Frame(() if before is None else (*before.base, *before.current), {})
+    _naming.frame = _Frame((), {}) if before is None else before.copy()  # a program inside another captures its modules
     try:
         yield
     finally:
@@ -70,10 +77,21 @@ def names_in_program() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def modules_named(roots: Sequence[Any], labels: Callable[[], Sequence[str]]) -> Iterator[None]:
-    """Methods of the modules in ``roots``, the arguments of a traced function, run in scopes of their paths."""
+def modules_named(
+    roots: Sequence[Any], labels: Callable[[], Sequence[str]], captured: Callable[[], Mapping[str, Any]] = dict
+) -> Iterator[None]:
+    """Methods of the modules in ``roots``, the arguments of a traced function, run in scopes of their paths.
+
+    Args:
+        roots: the arguments that are objects.
+        labels: what the function calls them.
+        captured: objects that the function uses and that are no arguments, by name. They are asked for where no module
+            is known yet, so not inside of a program that knows them.
+    """
     before = _naming.frame
     places = module_places(roots, labels)
+    if before is not None and not before.paths:
+        places += captured_places(captured(), places)
     if before is None or not places:
         yield
         return
@@ -97,6 +115,18 @@ def module_places(roots: Sequence[Any], labels: Callable[[], Sequence[str]]) -> 
         return [pair for modules in found for pair in modules]
     names = labels()
     return [((names[number], *path), module) for number in holders for path, module in found[number]]
+
+
+def captured_places(captured: Mapping[str, Any], places: Sequence[tuple[Path, Module]]) -> list[tuple[Path, Module]]:
+    """The modules in captured objects, with the paths that their names are made of.
+
+    The path begins in the object, if nothing else holds modules, the arguments (``places``) included; else with what
+    the object is called.
+    """
+    met = {id(module) for _, module in places}
+    found = {name: modules for name, root in captured.items() if (modules := list(_modules_in(root, met)))}
+    is_only = len(found) == 1 and not places
+    return [(path if is_only else (name, *path), module) for name, modules in found.items() for path, module in modules]
 
 
 def _modules_in(root: Any, met: set[int]) -> Iterator[tuple[Path, Module]]:

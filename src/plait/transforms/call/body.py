@@ -30,7 +30,7 @@ from ...core.objects.variables import Variable
 from ...core.tools.module_names import is_naming, iteration, modules_named
 from ...errors import ArgumentError, AxisNameMismatchError
 from .aliasing import Treatment, check_aliasing
-from .captures import watch_captured_containers
+from .captures import captured_objects, watch_captured_containers
 from .enter import Entered
 from .gather import Parts, Structure, gather
 from .leave import Left
@@ -125,8 +125,13 @@ class Body:
     def call(self, entered: Entered) -> Any:
         """Call the user's function with the private objects."""
         args, kwargs = entered.tree
-        with modules_named(entered.roots, lambda: self.labels()[0]) if is_naming() else contextlib.nullcontext():
+        with self._names(entered) if is_naming() else contextlib.nullcontext():
             return guarded(self.f(), *map(reveal, args), **{key: reveal(value) for key, value in kwargs.items()})
+
+    def _names(self, entered: Entered) -> contextlib.AbstractContextManager[None]:
+        """Names the modules of the arguments, and of a program those that its function captures."""
+        captured = (lambda: captured_objects(self.f())) if self.name == "jit" else dict
+        return modules_named(entered.roots, lambda: self.labels()[0], captured)
 
     def output_of(self, inputs: Sequence[Sequence[Any]]) -> Parts:
         """What the function returns, taken apart; what it does to its arguments is forgotten."""

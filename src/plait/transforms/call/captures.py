@@ -53,17 +53,36 @@ def captures_objects(f: Callable[..., Any]) -> bool:
 
     The functions that it calls by name are examined too, except those of installed libraries.
     """
+    return any(reached is _TOO_MANY or next(_captured(reached), None) is not None for reached in _reached(f))
+
+
+def captured_objects(f: Callable[..., Any]) -> dict[str, Any]:
+    """The objects that ``captures_objects`` detects, each once, by the first name that leads to one."""
+    found: dict[str, Any] = {}
+    for reached in _reached(f):
+        for label, value in () if reached is _TOO_MANY else _captured(reached):
+            if not any(value is known for known in found.values()):
+                found.setdefault(label, value)
+    return found
+
+
+_TOO_MANY: Any = object()
+
+
+def _reached(f: Callable[..., Any]) -> Iterator[Any]:
+    """A function and those that it leads to, until they are too many."""
     found = [f]
     for each in found:
-        if len(found) > _MOST or next(_captured(each), None) is not None:
-            return True
+        yield each
+        if len(found) > _MOST:
+            yield _TOO_MANY
+            return
         inner = [value for value in _with_inner_functions(each)[1:] if not _is_library(value)]
         each = getattr(each, "__wrapped__", each)
         if isinstance(each, FunctionType):
             named = (each.__globals__.get(label) for label in _loaded_globals(each.__code__))
             inner += [value for value in named if isinstance(value, FunctionType) and not _is_library(value)]
         found += [value for value in inner if not any(value is known for known in found)]
-    return False
 
 
 def _is_library(f: FunctionType) -> bool:
