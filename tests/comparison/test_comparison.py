@@ -247,3 +247,45 @@ def test_a_model_without_outputs_is_told():
 def test_what_is_no_model_is_told(model):
     with pytest.raises(ArgumentTypeError, match=r"compare takes two models\n +at +b\n"):
         plait.compare(Net(), model, X)
+
+
+class Choosing(plait.Module):
+    """A layer that runs in a branch."""
+
+    def __init__(self, choose):
+        rngs = plait.Rngs(0)
+        self.first, self.second = plait.Linear(4, 4, rngs=rngs), plait.Linear(4, 4, rngs=rngs)
+        self.choose = choose
+
+    def __call__(self, x):
+        return self.choose(self.second, self.first(x))
+
+
+BRANCHES = {
+    "cond": lambda part, x: plait.cond(True, lambda part, x: part(x), lambda part, x: x, part, x),
+    "while_loop": lambda part, x: plait.while_loop(
+        lambda carry: carry[0] < 1, lambda carry: (carry[0] + 1, carry[1], carry[1](carry[2])), (0, part, x)
+    )[2],
+    "cond of JAX": lambda part, x: jax.lax.cond(True, lambda x: part(x), lambda x: x, x),
+}
+
+
+@pytest.mark.parametrize("kind", BRANCHES)
+def test_modules_inside_of_branches_are_named_as_not_recorded(kind):
+    """CM3: their difference is that of the module around them."""
+
+    def make():
+        return Choosing(BRANCHES[kind])
+
+    found = plait.compare(make(), changed(lambda m: setattr(m.second, "bias", plait.Param(jnp.ones(4))), make), X)
+    assert found.unseen_a == found.unseen_b == (("second", kind.removesuffix(" of JAX")),)
+    assert f"not recorded in a: second (in {kind.removesuffix(' of JAX')})" in str(found)
+    assert found.departure.path == ""
+    assert [each.path for each in found.compared] == ["first", ""]
+    assert plait.compare(make(), make(), X).agrees
+
+
+def test_a_model_outside_of_a_branch_agrees_with_one_inside():
+    found = plait.compare(Choosing(lambda part, x: part(x)), Choosing(BRANCHES["cond"]), X)
+    assert found.agrees
+    assert (found.only_a, found.unseen_a, found.unseen_b) == (("second",), (), (("second", "cond"),))

@@ -84,3 +84,58 @@ def test_layers_in_a_scan_have_the_shapes_of_all_iterations():
 def test_what_cannot_be_called_takes_no_inputs(source):
     with pytest.raises(TypeError, match=r"a model that can be called(.*\n)* +do +plait\.explore\(model\)"):
         calls_of(source, (X,), {})
+
+
+class Choosing(plait.Module):
+    """A layer that runs inside of something."""
+
+    def __init__(self, through):
+        self.inner = plait.Dict(linear=plait.Linear(3, 3, rngs=plait.Rngs(0)))
+        self.last = plait.Linear(3, 3, rngs=plait.Rngs(1))
+        self.through = through
+
+    def __call__(self, x):
+        return self.last(self.through(self.inner.linear, x))
+
+
+def turn(carry):
+    step, part, x = carry
+    return step + 1, part, part(x)
+
+
+SHUT_IN = {
+    "cond": lambda part, x: plait.cond(x.sum() > 0, lambda part, x: part(x), lambda part, x: x, part, x),
+    "switch": lambda part, x: plait.switch(1, [lambda part, x: x, lambda part, x: part(x)], part, x),
+    "while_loop": lambda part, x: plait.while_loop(lambda carry: carry[0] < 3, turn, (jnp.int32(0), part, x))[2],
+    "fori_loop": lambda part, x: plait.fori_loop(0, 3, lambda i, c: (c[0], c[0](c[1])), (part, x))[1],
+    "vmap inside of cond": lambda part, x: plait.cond(
+        True, plait.vmap(lambda part, x: part(x), in_axes=(None, 0)), lambda part, x: x, part, x
+    ),
+    "cond of JAX": lambda part, x: jax.lax.cond(x.sum() > 0, lambda x: part(x), lambda x: x, x),
+    "checkpoint of JAX": lambda part, x: jax.checkpoint(lambda x: part(x))(x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SHUT_IN)
+def test_modules_inside_of_branches_and_loops_have_the_shapes_of_one_turn(kind):
+    """W7: and the page says inside of what."""
+    calls = calls_of(Choosing(SHUT_IN[kind]), (X,), {})
+    (call,) = calls["inner", "linear"]
+    shape = "float32[3]" if kind.startswith("vmap") else "float32[4, 3]"
+    assert (call.method, call.inputs, call.outputs, call.times) == ("__call__", (shape,), (shape,), 1)
+    assert call.inside in (kind, "cond" if "cond" in kind else "remat")
+    (last,) = calls["last",]
+    assert (last.inside, last.outputs) == ("", ("float32[4, 3]",))
+
+
+def test_calls_inside_and_outside_of_a_branch_are_told_apart():
+    def both(part, x):
+        return SHUT_IN["cond"](part, part(x))
+
+    calls = calls_of(Choosing(both), (X,), {})["inner", "linear"]
+    assert [call.inside for call in calls] == ["", "cond"]
+
+
+def test_what_is_shut_in_is_said_on_the_page(tmp_path):
+    text = plait.explore(Choosing(SHUT_IN["switch"]), X, to=tmp_path / "page.html").read_text()
+    assert '"inside":"switch"' in text

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .._compat import Tracer
 from ..core.objects.variables import Variable
+from ..core.tools.dtypes import is_number_dtype
 from ..paths import Path, format_path
 
 Parameters = Mapping[str, np.ndarray]
@@ -62,11 +62,13 @@ class Run:
         library: ``"plait"``, ``"flax.nnx"``, ``"linen"`` or ``"torch"``.
         calls: in the order in which they ended; the last is that of the model itself, with an empty path.
         parameters: the arrays that a call's module holds itself, by name.
+        unseen: path of each module that ran where nothing is recorded → the transform.
     """
 
     library: str
     calls: tuple[Call, ...]
     parameters: Callable[[Call], Parameters]
+    unseen: Mapping[Path, str] = dataclasses.field(default_factory=dict)
 
     @property
     def root(self) -> Call:
@@ -153,15 +155,12 @@ def is_static(leaf: Any) -> bool:
     return leaf is None or isinstance(leaf, (bool, int, float, complex, str))
 
 
-def is_numeric(leaf: Any) -> bool:
+def is_array_of_numbers(leaf: Any) -> bool:
     """Whether this is an array of numbers or booleans of JAX or NumPy, traced or not."""
-    if not isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
-        return False
-    dtype = leaf.dtype
-    return jnp.issubdtype(dtype, jnp.number) or dtype == np.bool_
+    return isinstance(leaf, (jax.Array, np.ndarray, np.generic)) and is_number_dtype(leaf.dtype)
 
 
 def numpy_of(leaf: Any) -> np.ndarray | None:
     """An array of JAX or NumPy as a NumPy array; ``None`` for everything else, traced arrays included."""
     leaf = leaf.__jax_array__() if hasattr(leaf, "__jax_array__") else leaf
-    return np.asarray(leaf) if is_numeric(leaf) and not isinstance(leaf, Tracer) else None
+    return np.asarray(leaf) if is_array_of_numbers(leaf) and not isinstance(leaf, Tracer) else None

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..convert.name_map import Names
 from ..errors import ArgumentError, ArgumentTypeError
+from ..paths import format_path
 from ..words import describe_type, first_few
 from .calls import Call, Run
 from .causes import Cause, find_cause
@@ -81,12 +82,17 @@ class Comparison:
         departure: the first departure; ``None`` if the results of both models agree.
         compared: every module that was compared, in the order of execution of ``a``.
         only_a, only_b: paths that ran in one model and have no counterpart in the other.
+        unseen_a, unseen_b: paths of modules of plait models whose calls were not recorded, with the transform that kept
+            them: a branch, a loop such as ``while_loop``, or a transform of JAX's own. What they return is part of what
+            the module around them does.
     """
 
     departure: Departure | None
     compared: tuple[Compared, ...]
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
+    unseen_a: tuple[tuple[str, str], ...] = ()
+    unseen_b: tuple[tuple[str, str], ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -104,6 +110,10 @@ class Comparison:
         for name, places in (("a", self.only_a), ("b", self.only_b)):
             if places:
                 texts.append(f"only in {name}: {first_few(places, 5)}")
+        for name, unseen in (("a", self.unseen_a), ("b", self.unseen_b)):
+            if unseen:
+                places = [f"{path or 'the model itself'} (in {transform})" for path, transform in unseen]
+                texts.append(f"not recorded in {name}: {first_few(places, 5)}")
         return "; ".join(texts)
 
 
@@ -171,7 +181,11 @@ def compare(
     judge = Judge(matching.pairs, is_one_family=is_one_family, tolerance=tolerance)
     found = judge.first()
     departure = None if found is None else _described(found, find_cause(runs, judge, found), judge)
-    return Comparison(departure, _compared(matching, judge), matching.unmatched_a, matching.unmatched_b)
+    unseen_a, unseen_b = (
+        tuple((format_path(path), transform) for path, transform in run.unseen.items()) for run in runs
+    )
+    compared = _compared(matching, judge)
+    return Comparison(departure, compared, matching.unmatched_a, matching.unmatched_b, unseen_a, unseen_b)
 
 
 def _run(name: str, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Run:

@@ -18,14 +18,14 @@ from ..core.functional.merge import clone
 from ..core.functional.traversal import find_duplicates
 from ..core.functional.update import children_by_key
 from ..core.objects.module import Module
-from ..core.objects.sowing import RECORD
+from ..core.objects.sowing import RECORD, what_shuts_in
 from ..core.objects.variable_kinds import Intermediate
 from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
 from ..core.tools.capture import recording
 from ..core.tools.method_observers import MethodCall
 from ..paths import Path
-from .calls import Call, Recorder, Run, arguments, is_numeric, is_static, leaves_of, numpy_of
+from .calls import Call, Recorder, Run, arguments, is_array_of_numbers, is_static, leaves_of, numpy_of
 
 
 class _Seen(Intermediate):
@@ -53,16 +53,21 @@ def run_plait(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R
     root, call = _copied(model)
     recorder = Recorder(numpy_of)
     known: dict[str, _Traced] = {}
+    unseen: dict[Path, str] = {}
 
     def observe(module: Any, method: str, run: MethodCall) -> Any:
         if RECORD not in module.__dict__:  # made during the call
             return run()
+        inside = what_shuts_in(module)
+        if inside is not None:
+            unseen.setdefault(module.__dict__[RECORD]["path"], inside)
+            return run()
         leaves = list(leaves_of(arguments(run.args, run.kwargs)))
-        inputs = [(name, leaf) for name, leaf in leaves if is_numeric(leaf)]
+        inputs = [(name, leaf) for name, leaf in leaves if is_array_of_numbers(leaf)]
         statics = {name: leaf for name, leaf in leaves if is_static(leaf)}
         traced = _Traced(method, tuple(name for name, _ in inputs), statics, (), recorder.tick())
         output = run()
-        outputs = [leaf for _, leaf in leaves_of(output) if is_numeric(leaf)]
+        outputs = [leaf for _, leaf in leaves_of(output) if is_array_of_numbers(leaf)]
         traced.exit = recorder.tick()
         if outputs:
             arrays = [leaf for _, leaf in inputs] + outputs
@@ -91,7 +96,7 @@ def run_plait(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R
     inner = [each for each in calls if each[0].path or each[0].method != method]
     whole = Call((), ((),), "", own, root, inputs, statics, recorder.outputs(output), enter, recorder.tick())
     before = dict(iter_graph_nodes(model.__self__ if isinstance(model, MethodType) else model))
-    return Run("plait", tuple(_in_steps(inner, whole)), lambda call: dict(_own_arrays(before.get(call.path))))
+    return Run("plait", tuple(_in_steps(inner, whole)), lambda call: dict(_own_arrays(before.get(call.path))), unseen)
 
 
 def _copied(model: Any) -> tuple[Any, Callable[..., Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,11 +12,10 @@ import jax
 
 from ..core.objects.module import Module
 from ..core.objects.pytree import Pytree
-from ..core.objects.state import to_flat_state
+from ..core.objects.sowing import RECORD, what_shuts_in
 from ..core.objects.variables import Variable
-from ..core.objects.visit import iter_graph_nodes
-from ..core.tools.capture import capture
-from ..core.tools.method_observers import MethodCall, observed_methods
+from ..core.tools.capture import recording
+from ..core.tools.method_observers import MethodCall
 from ..errors import ArgumentTypeError
 from ..inspect.sharding import item_size
 from ..paths import Path
@@ -25,22 +23,17 @@ from ..transforms.jit.shapes import eval_shape
 from ..words import describe_type
 from .outline import Call
 
-_BEFORE = " takes"  # behind the name of a method; no method has a space in its name
 
-
-class _Taken(Variable[Any]):
-    """The arrays that a method was given."""
-
-
-class _Returned(Variable[Any]):
-    """What a method returned."""
+class _Seen(Variable[Any]):
+    """The arrays that a method was given, and those that it returned."""
 
 
 def calls_of(model: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> dict[Path, list[Call]]:
     """The calls of a model's methods while ``model(*inputs, **options)`` runs, by the path of the module.
 
     It runs as in ``eval_shape``, so that nothing is computed and the model stays as it is. Layers run by ``scan`` have
-    the shapes of all iterations, stacked.
+    the shapes of all iterations, stacked. What runs in a branch, in a turn of a loop without outputs, or in a transform
+    of JAX's own is shown as it is called there.
 
     Raises:
         ArgumentTypeError: the model cannot be called.
@@ -53,13 +46,20 @@ def calls_of(model: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) ->
             do="plait.explore(model) without inputs, or pass the module that takes them",
         )
     arrays, settings = settings_of(options)
-    taken, returned = eval_shape(functools.partial(_run, settings), model, inputs, arrays)
-    found: dict[Path, dict[str, dict[str, list[Any]]]] = {}
-    for kind, seen in (("inputs", taken), ("outputs", returned)):
-        for (*path, name), values in to_flat_state(seen):
-            method = found.setdefault(tuple(path), {}).setdefault(name.removesuffix(_BEFORE), {})
-            method[kind] = [_leaves(value) for value in values.get_raw_value()]
-    return {path: _folded(methods) for path, methods in found.items()}
+    paths: list[Path] = []
+    shut_in: list[tuple[Path, Call]] = []
+    seen = eval_shape(functools.partial(_run, settings, paths, shut_in), model, inputs, arrays)
+    found: dict[Path, dict[Call, int]] = {}
+    for (*path, method), variable in zip(paths, seen, strict=True):
+        calls = found.setdefault(tuple(path), {})
+        for given, returned in variable.get_raw_value():
+            call = _call(method, given, returned)
+            calls[call] = calls.get(call, 0) + 1
+    for path, call in shut_in:
+        found.setdefault(path, {})[call] = 1  # how often it runs is not known, and it may be traced twice
+    return {
+        path: [dataclasses.replace(call, times=times) for call, times in calls.items()] for path, calls in found.items()
+    }
 
 
 def settings_of(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -68,17 +68,32 @@ def settings_of(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
     return arrays, {name: value for name, value in options.items() if name not in arrays}
 
 
-def _run(settings: dict[str, Any], model: Any, inputs: tuple[Any, ...], arrays: dict[str, Any]) -> Any:
-    modules = [node for _, node in iter_graph_nodes(model) if isinstance(node, Module)]
-    call = capture(model, _Taken, _Returned, method_outputs=_Returned)
-    with observed_methods(modules, _record_inputs):
-        _, taken, returned = call(*inputs, **arrays, **settings)
-    return taken, returned
+def _run(
+    settings: dict[str, Any],
+    paths: list[Path],
+    shut_in: list[tuple[Path, Call]],
+    model: Any,
+    inputs: tuple[Any, ...],
+    arrays: dict[str, Any],
+) -> Any:
+    def observe(module: Any, name: str, call: MethodCall) -> Any:
+        record = module.__dict__.get(RECORD)
+        if record is None:  # made during the call
+            return call()
+        inside, given = what_shuts_in(module), tuple(_leaves((call.args, call.kwargs)))
+        output = call()
+        returned = tuple(_leaves(output))
+        if inside is None:
+            module.sow(_Seen, name, (given, returned))
+        else:
+            shut_in.append((record["path"], dataclasses.replace(_call(name, given, returned), inside=inside)))
+        return output
 
-
-def _record_inputs(module: Any, name: str, call: MethodCall) -> Any:
-    module.sow(_Taken, name + _BEFORE, tuple(_leaves((call.args, call.kwargs))))
-    return call()
+    with recording(model, _Seen, observe) as recorded:
+        model(*inputs, **arrays, **settings)
+        seen = [(path, variable) for path, variable in recorded() if isinstance(variable, _Seen)]
+    paths[:] = [path for path, _ in seen]
+    return [variable for _, variable in seen]
 
 
 def _leaves(value: Any) -> list[Any]:
@@ -92,13 +107,6 @@ def _texts(arrays: Iterable[Any]) -> tuple[str, ...]:
     return tuple(f"{array.dtype}[{', '.join(map(str, array.shape))}]" for array in arrays)
 
 
-def _folded(methods: Mapping[str, Mapping[str, list[Any]]]) -> list[Call]:
-    """One entry for equal calls of a method."""
-    calls: dict[Call, int] = {}
-    for name, sides in methods.items():
-        pairs = itertools.zip_longest(sides.get("inputs", []), sides.get("outputs", []), fillvalue=())
-        for inputs, outputs in pairs:
-            size = sum(math.prod(array.shape) * item_size(array.dtype) for array in outputs)
-            call = Call(name, _texts(inputs), _texts(outputs), output_bytes=size)
-            calls[call] = calls.get(call, 0) + 1
-    return [dataclasses.replace(call, times=times) for call, times in calls.items()]
+def _call(method: str, given: Iterable[Any], returned: Iterable[Any]) -> Call:
+    size = sum(math.prod(array.shape) * item_size(array.dtype) for array in returned)
+    return Call(method, _texts(given), _texts(returned), output_bytes=size)

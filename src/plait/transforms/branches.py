@@ -13,6 +13,7 @@ import jax
 
 from ..core.graph.diff import diff
 from ..core.graph.graphdef import NodeRef
+from ..core.objects.sowing import shut_in
 from ..errors import ArgumentError, ArgumentTypeError
 from .call.body import Body, describe_address
 from .call.call import Call
@@ -125,7 +126,8 @@ class _Branch:
         self.latest: tuple[Outcome, Any] | None = None
 
     def __call__(self, inputs: Any) -> Any:
-        outputs, outcome = self.body(inputs)
+        with shut_in(self.body.name):
+            outputs, outcome = self.body(inputs)
         self.seen[_types(inputs)] = self.latest = outcome, _types(outputs)
         return outputs, outcome.like()
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..core.objects.sowing import shut_in
 from ..errors import ArgumentError, ArgumentTypeError
 from .axis_names import read_axis_name
 from .batching import check_axes
@@ -233,7 +234,8 @@ class _Question:
     body: Body
 
     def __call__(self, carried: list[Any]) -> Any:
-        outputs, outcome = self.body([carried if kind is Carry else [] for kind in self.body.ports])
+        with shut_in(self.body.name):
+            outputs, outcome = self.body([carried if kind is Carry else [] for kind in self.body.ports])
         if outcome.written or not outcome.is_plain:
             labels = self.body.value_labels()
             paths = [labels[position] for position, _ in outcome.written]
@@ -262,7 +264,8 @@ class _Turn:
     def __call__(self, *given: Any) -> list[Any]:
         carried = given[-1]
         found = {Carry: carried, _Index: [*given[:-1]]}
-        outputs, self.outcome = self.body([found.get(kind, []) for kind in self.body.ports])
+        with shut_in(self.body.name):
+            outputs, self.outcome = self.body([found.get(kind, []) for kind in self.body.ports])
         after = [] if self.carry is None else outputs[self.carry]
         if self.carry is not None:
             check_carry_types(self.body, self.carry, carried, after)

@@ -6,12 +6,14 @@ far. It is an ordinary attribute, so transforms carry it like any other. Without
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
 
+from ..._compat import current_trace, trace_state, transform_of
 from ...deprecations import deprecated
 from ...errors import ArgumentError, ShapeError
 from ...words import describe_type, with_article
@@ -30,6 +32,7 @@ def _append(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
 
 class _Keeping(threading.local):
     wanted = False
+    shut_in: str | None = None
 
 
 _keeping = _Keeping()
@@ -39,6 +42,23 @@ settings_in_force["sown values kept"] = lambda: _keeping.wanted
 def keeping_sown() -> Restoring:
     """Store sown values as attributes without a warning, because Linen collections are made from them."""
     return Restoring(setting(_keeping, wanted=True))
+
+
+@contextlib.contextmanager
+def shut_in(transform: str) -> Iterator[None]:
+    """Inside the block a branch, or a turn of a loop without outputs, is traced: what is sown there cannot get out."""
+    before, _keeping.shut_in = _keeping.shut_in, _keeping.shut_in or transform
+    try:
+        yield
+    finally:
+        _keeping.shut_in = before
+
+
+def what_shuts_in(module: Any) -> str | None:
+    """The transform that keeps what this module would sow now; ``None`` if it gets out."""
+    if _keeping.shut_in is not None:
+        return _keeping.shut_in
+    return None if module._info.trace is trace_state.value else transform_of(current_trace()) or "a transform"
 
 
 def new_record(kinds: tuple[type, ...], values: dict[str, Any], method_outputs: type | None) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def recording(
     Args:
         root: where to look for modules.
         kind: the class of what is kept.
-        observer: called with each module, the name of its method, and the call.
+        observer: called with each module, the name of its method, and the call; the module's record says its path.
 
     Yields:
         A function that returns what was kept so far, with its paths. Functions that are compiled already are traced
@@ -135,8 +135,8 @@ def recording(
     modules = _modules_of(root, root)
     run = next(_runs)
     with _records(modules, (kind,), None, {}), observed_methods([module for _, module in modules], observer):
-        for _, module in modules:
-            module.__dict__[RECORD]["run"] = run  # another static value: another structure
+        for path, module in modules:
+            module.__dict__[RECORD].update(run=run, path=path)  # another static value: another structure
         yield lambda: list(_gathered(root, modules))
 
 

@@ -141,7 +141,7 @@ function callsCard(node) {
   if (!rows.length) return null;
   const cells = (texts) => element("td", {}, ...texts.map((text) => element("div", {}, element("code", {}, text))));
   const head = element("thead", {}, element("tr", {}, ...["", "Inputs", "Outputs"].map((text) => element("th", {}, text))));
-  const body = element("tbody", {}, ...rows.map(([call, letter]) => element("tr", {}, element("th", {}, IS_PAIR ? letterOf(letter) : null, element("code", {}, ` ${call.method}`), call.times > 1 ? ` × ${call.times}` : ""), cells(call.inputs), cells(call.outputs))));
+  const body = element("tbody", {}, ...rows.map(([call, letter]) => element("tr", {}, element("th", {}, IS_PAIR ? letterOf(letter) : null, element("code", {}, ` ${call.method}`), call.times > 1 ? ` × ${call.times}` : "", call.inside ? element("div", { class: "note" }, `inside ${call.inside}`) : null), cells(call.inputs), cells(call.outputs))));
   return element("div", { class: "card", id: "calls" }, element("h3", {}, "Calls"), element("table", {}, head, body));
 }
 
