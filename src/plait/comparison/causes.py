@@ -248,10 +248,9 @@ def _layer_inputs(side: _Side) -> _Given | None:
 
 def _by_attention(a: _Side, b: _Side) -> Cause | None:
     """Attention between its projections and what comes after it."""
-    given = [_attention_inputs(side) for side in (a, b)]
-    if given[0] is None or given[1] is None:
+    first, second = _attention_inputs(a), _attention_inputs(b)
+    if first is None or second is None:
         return None
-    first, second = given
     modules = [a.call.module, b.call.module]
     ours, theirs = (
         formulas.attention_choices(each, g.inputs["query"], has_mask="mask" in g.inputs)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -141,8 +140,9 @@ def _described(row: Format, place: FilePath) -> Outline:
 
 def _tensor(path: Path, tensor: Tensor, read: Callable[[], np.ndarray] | None, why: str) -> Entry:
     entry = Entry(path, LEAF, dtype=tensor.dtype, shape=tuple(tensor.shape), read=read, why="" if read else why)
-    with contextlib.suppress(TypeError):  # a dtype that only its library has, or a size that is not known
-        entry.bytes = math.prod(map(operator.index, tensor.shape)) * jax.numpy.dtype(tensor.dtype).itemsize
+    sizes = [size for size in tensor.shape if isinstance(size, int)]
+    with contextlib.suppress(TypeError):  # a dtype that only its library has
+        entry.bytes = math.prod(sizes) * jax.numpy.dtype(tensor.dtype).itemsize * (len(sizes) == len(tensor.shape))
     return entry
 
 
