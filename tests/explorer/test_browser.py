@@ -40,6 +40,16 @@ class Net(plait.Module):
         return self.head(x)
 
 
+class Choosing(plait.Module):
+    """A block that runs in a branch."""
+
+    def __init__(self):
+        self.block = Block(plait.Rngs(0))
+
+    def __call__(self, x):
+        return plait.cond(True, lambda block, x: block(x), lambda block, x: x, self.block, x)
+
+
 class Many(plait.Module):
     def __init__(self):
         self.groups = [[plait.Dict(w=jnp.ones(2)) for _ in range(49)] for _ in range(100)]
@@ -61,6 +71,7 @@ def pages(tmp_path_factory):
     explore(Net(), other=Net(blocks=4, scale=1.5), to=folder / "pair.html")
     explore(folder / "first", other=folder / "second", to=folder / "checkpoints.html")
     explore(Many(), to=folder / "many.html")
+    explore(Choosing(), jnp.ones((4, 8)), to=folder / "choosing.html")
     explore(plait.Dict({HOSTILE: plait.Param(jnp.ones(2), note=HOSTILE), "w": sharded()}), to=folder / "odd.html")
     return folder
 
@@ -158,6 +169,15 @@ def test_the_arrows_walk_and_enter_follows_links(visit):
     assert page.is_visible("dialog")
     press(page, "Escape")
     assert not page.is_visible("dialog")
+
+
+def test_a_call_in_a_branch_says_so(visit):
+    """W7."""
+    page = visit("choosing")
+    assert "inside" not in page.inner_text("#calls")
+    page.click("[title='block']")
+    assert "inside cond" in page.inner_text("#calls")
+    assert page.inner_text("#calls").count("float32[4, 8]") == 2
 
 
 def test_a_cycle_is_a_link_to_its_owner(visit):

@@ -348,3 +348,17 @@ def test_a_wrapped_linen_module_shows_its_settings_and_its_variables():
     assert "Dense(\n        # attributes\n        features = 3\n" in text
     assert "more lines" in text
     assert "kernel=Param(float32[2, 3])" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (nnx.State({"a": Broken(), "b": 1}), "State({\n  'a': <Broken, whose repr raises RuntimeError>,\n  'b': 1\n})"),
+        (nnx.State({"a\nb": nnx.Param(1.0)}), "State({\n  'a\\nb': Param(value=1.0)\n})"),
+        (nnx.Variable(1, note=Broken()), "Variable(value=1, note=<Broken, whose repr raises RuntimeError>)"),
+        (nnx.Variable(Broken()), "Variable(value=<Broken, whose repr raises RuntimeError>)"),
+    ],
+    ids=["state", "name", "metadata", "value"],
+)
+def test_states_and_variables_show_any_value(value, text):
+    assert repr(value) == text
