@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from .table import Table
-from .tracing import LENGTH, WIDTH, _attend, _block, _medians, _parameters
+from .tracing import medians
+from .transformer import LENGTH, WIDTH, block as plain_block, block_class, parameters as plain_parameters
 
 DEPTHS = (16, 64)
 TRACING, MEMORY, GROWTH = 1.10, 1.02, 1.10
@@ -23,10 +24,10 @@ TRACING, MEMORY, GROWTH = 1.10, 1.02, 1.10
 
 def plain(depth: int, *, remat: bool) -> Callable[[], Any]:
     """The step by hand: a scan over dicts of stacked arrays."""
-    parameters: Any = jax.tree.map(lambda x: jnp.stack([x] * depth), _parameters())
+    parameters: Any = jax.tree.map(lambda x: jnp.stack([x] * depth), plain_parameters())
 
     def loss(parameters: Any, x: Any) -> Any:
-        block = jax.checkpoint(_block, prevent_cse=False) if remat else _block
+        block = jax.checkpoint(plain_block, prevent_cse=False) if remat else plain_block
         x, _ = jax.lax.scan(lambda x, p: (block(p, x), None), x, parameters)
         return (x * x).mean()
 
@@ -44,19 +45,7 @@ def stacked(depth: int, *, remat: bool) -> Callable[[], Any]:
     """The same step on a ``plait.Stack``."""
     import plait
 
-    class Block(plait.Module):
-        def __init__(self, rngs: Any) -> None:
-            self.norm1, self.norm2 = (plait.LayerNorm(WIDTH, rngs=rngs) for _ in range(2))
-            self.q, self.k, self.v, self.out = (plait.Linear(WIDTH, WIDTH, rngs=rngs) for _ in range(4))
-            self.up = plait.Linear(WIDTH, 4 * WIDTH, rngs=rngs)
-            self.down = plait.Linear(4 * WIDTH, WIDTH, rngs=rngs)
-
-        def __call__(self, x: Any) -> Any:
-            h = self.norm1(x)
-            x = x + self.out(_attend(self.q(h), self.k(h), self.v(h)))
-            return x + self.down(jax.nn.gelu(self.up(self.norm2(x))))
-
-    model = plait.Stack(Block, depth, rngs=plait.Rngs(0), remat=remat)
+    model = plait.Stack(block_class(plait), depth, rngs=plait.Rngs(0), remat=remat)
 
     def lower() -> Any:
         def step(model: Any, x: Any) -> Any:
@@ -87,7 +76,7 @@ def run(*, quick: bool = False) -> Iterator[Table]:
         for depth in depths:
             calls[f"plain {depth}"] = plain(depth, remat=remat)
             calls[f"plait {depth}"] = stacked(depth, remat=remat)
-        found = _medians({name: functools.partial(_cold, call) for name, call in calls.items()}, 1 if quick else 9)
+        found = medians({name: functools.partial(_cold, call) for name, call in calls.items()}, 1 if quick else 9)
         lowered = {name: call() for name, call in calls.items()}
         texts = {name: len(each.as_text()) for name, each in lowered.items()}
         memory = {name: temporary_bytes(each) for name, each in lowered.items()}

@@ -20,64 +20,26 @@ import jax.numpy as jnp
 
 from .measure import pinned_thread
 from .table import Table
+from .transformer import LENGTH, WIDTH, block as plain_block, block_class, parameters as plain_parameters
 
 BUDGET = 1.15
-WIDTH, HEADS, LENGTH = 32, 4, 8
 WAYS = ("looped", "scanned", "remat")
 
 
 # Plain functions ------------------------------------------------------------------------------------------
 
 
-def _attend(q: Any, k: Any, v: Any) -> Any:
-    def heads(x: Any) -> Any:
-        return x.reshape(*x.shape[:-1], HEADS, WIDTH // HEADS)
-
-    weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", heads(q), heads(k)) / 8.0)
-    return jnp.einsum("bhqk,bkhd->bqhd", weights, heads(v)).reshape(q.shape)
-
-
-def _norm(p: Any, x: Any) -> Any:
-    mean = x.mean(-1, keepdims=True)
-    square = (x * x).mean(-1, keepdims=True)
-    scale = jax.lax.rsqrt(jnp.maximum(square - mean * mean, 0.0) + 1e-6) * p["scale"]
-    return (x - mean) * scale + p["bias"]
-
-
-def _linear(p: Any, x: Any) -> Any:
-    return jax.lax.dot_general(x, p["kernel"], (((x.ndim - 1,), (0,)), ((), ()))) + p["bias"]
-
-
-def _block(p: Any, x: Any) -> Any:
-    h = _norm(p["norm1"], x)
-    x = x + _linear(p["out"], _attend(_linear(p["q"], h), _linear(p["k"], h), _linear(p["v"], h)))
-    h = _norm(p["norm2"], x)
-    return x + _linear(p["down"], jax.nn.gelu(_linear(p["up"], h)))
-
-
-def _parameters() -> Any:
-    def linear(i: int, o: int) -> Any:
-        return {"kernel": jnp.ones((i, o)), "bias": jnp.zeros(o)}
-
-    def norm() -> Any:
-        return {"scale": jnp.ones(WIDTH), "bias": jnp.zeros(WIDTH)}
-
-    square = {name: linear(WIDTH, WIDTH) for name in ("q", "k", "v", "out")}
-    mlp = {"up": linear(WIDTH, 4 * WIDTH), "down": linear(4 * WIDTH, WIDTH)}
-    return {**square, **mlp, "norm1": norm(), "norm2": norm()}
-
-
 def plain(way: str, blocks: int) -> Callable[[], Any]:
     """The step on dicts of arrays."""
-    parameters: Any = [_parameters() for _ in range(blocks)]
+    parameters: Any = [plain_parameters() for _ in range(blocks)]
     if way == "scanned":
         parameters = jax.tree_util.tree_map(lambda *leaves: jnp.stack(leaves), *parameters)
 
     def loss(parameters: Any, x: Any) -> Any:
         if way == "scanned":
-            x, _ = jax.lax.scan(lambda x, p: (_block(p, x), None), x, parameters)
+            x, _ = jax.lax.scan(lambda x, p: (plain_block(p, x), None), x, parameters)
         else:
-            block = jax.checkpoint(_block) if way == "remat" else _block
+            block = jax.checkpoint(plain_block) if way == "remat" else plain_block
             for p in parameters:
                 x = block(p, x)
         return (x * x).mean()
@@ -98,17 +60,7 @@ def plain(way: str, blocks: int) -> Callable[[], Any]:
 def modules(nnx: types.ModuleType, way: str, blocks: int) -> Callable[[], Any]:
     """The same step on modules of plait, or of Flax."""
 
-    class Block(nnx.Module):
-        def __init__(self, rngs: Any) -> None:
-            self.norm1, self.norm2 = (nnx.LayerNorm(WIDTH, rngs=rngs) for _ in range(2))
-            self.q, self.k, self.v, self.out = (nnx.Linear(WIDTH, WIDTH, rngs=rngs) for _ in range(4))
-            self.up = nnx.Linear(WIDTH, 4 * WIDTH, rngs=rngs)
-            self.down = nnx.Linear(4 * WIDTH, WIDTH, rngs=rngs)
-
-        def __call__(self, x: Any) -> Any:
-            h = self.norm1(x)
-            x = x + self.out(_attend(self.q(h), self.k(h), self.v(h)))
-            return x + self.down(jax.nn.gelu(self.up(self.norm2(x))))
+    Block: Any = block_class(nnx)
 
     class Model(nnx.Module):
         def __init__(self, rngs: Any) -> None:
@@ -140,7 +92,7 @@ def modules(nnx: types.ModuleType, way: str, blocks: int) -> Callable[[], Any]:
     return lower
 
 
-def _medians(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+def medians(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """Milliseconds of a call, in turns. A call takes a second, so none is made only to warm caches, but the first."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     with pinned_thread():
@@ -168,7 +120,7 @@ def run(*, quick: bool = False) -> Iterator[Table]:
         calls = {"plain": plain(way, blocks), "plait": modules(plait, way, blocks)}
         with contextlib.suppress(ImportError):
             calls["Flax"] = modules(importlib.import_module("flax.nnx"), way, blocks)
-        found = _medians(calls, 1 if quick else 7)
+        found = medians(calls, 1 if quick else 7)
         floor, ours = found["plain"], found["plait"]
         theirs = found["Flax"] / floor if "Flax" in found else "-"
         table.rows.append([way, floor, ours, ours / floor, theirs])
