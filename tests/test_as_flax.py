@@ -14,6 +14,7 @@ from tests.sampling import slow_but
 
 PROGRAM = """
 import sys
+import warnings
 import jax.numpy as jnp
 import flax
 from flax import linen, nnx
@@ -28,6 +29,10 @@ assert linen.Dense.__module__.startswith("flax.linen")
 assert not any("plait" not in repr(module) for name, module in sys.modules.items() if name.startswith("flax.nnx"))
 model = nnx.bridge.ToNNX(linen.Dense(3), rngs=nnx.Rngs(0)).lazy_init(jnp.ones((1, 2)))
 grads = nnx.grad(lambda m: m.kernel.sum())(nnx.Linear(1, 1, rngs=nnx.Rngs(0)))
+layers = [nnx.Linear(2, 2, rngs=nnx.Rngs(0)) for _ in range(8)]
+with warnings.catch_warnings():
+    warnings.simplefilter("error")  # no word of what plait has and Flax has not
+    nnx.jit(nnx.Sequential.__call__)(nnx.Sequential(*layers), jnp.ones((1, 2)))
 print(model(jnp.ones((4, 2))).shape, sys.argv[1:], grads.kernel[...])
 """
 EXPECTED = "(4, 3) ['--steps', '3'] [[1.]]\n"

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 
 from .compat.flax_paths import FlaxFinder, FlaxModule
 from .compat.private_names import add_private_names
+from .core.tools.unrolled_loops import SETTING
 from .errors import AlreadyImportedError, MissingDependencyError
 
 USAGE = "usage: python -m plait.as_flax [--report] PROGRAM [ARGUMENTS ...]  or  [--report] -m MODULE [ARGUMENTS ...]"
@@ -42,6 +43,7 @@ def install() -> None:
             expected="flax, which plait's extra 'linen' installs",
             do="pip install 'plait[linen]'",
         )
+    os.environ.setdefault(SETTING, "0")  # a program of Flax runs unchanged, and knows no stacks
     sys.meta_path.insert(0, FlaxFinder())
     add_private_names()
 

@@ -47,7 +47,8 @@ Warnings: ``CapturedModelWarning``, for a model that a jitted function captures,
 change, ``LostSharingWarning``, for a shared part that JAX copies, ``ReplacedVariableWarning``, for an array that
 replaces a variable, ``SingleValueWarning``, for statistics of one value, ``NothingSelectedWarning``, for a filter or
 tag that matches nothing, ``UnevenLayoutWarning``, for a dimension that a mesh cannot divide, ``LoggerWarning``, for a
-logger that failed, and ``ProgramCacheWarning``, for a program that is not stored, or refused.
+logger that failed, ``ProgramCacheWarning``, for a program that is not stored, or refused, and ``UnrolledLoopWarning``,
+for a loop over equal blocks that was traced block by block.
 """
 
 from __future__ import annotations
@@ -102,6 +103,7 @@ __all__ = [
     "StreamKeyError",
     "TraceContextError",
     "UnevenLayoutWarning",
+    "UnrolledLoopWarning",
     "VariableAttributeError",
 ]
 
@@ -327,6 +329,10 @@ class LoggerWarning(UserWarning):
 
 class ProgramCacheWarning(UserWarning):
     """A compiled program cannot be stored, or a stored one was refused. The function works; it is compiled anew."""
+
+
+class UnrolledLoopWarning(UserWarning):
+    """A Python loop over 8 or more equal blocks was traced block by block; a ``Stack`` is traced and compiled once."""
 
 
 class UnevenLayoutWarning(UserWarning):

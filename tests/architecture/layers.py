@@ -25,8 +25,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "graph_state", "split", "merge", "update", "pop", "traversal", "update_context", "proxy_caller",
     ),
     "core/tools": (
-        "config", "dtypes", "views", "path_patterns", "method_observers", "labelled_calls", "module_names",
-        "layer_scopes", "stacking", "stack_records", "capture", "nonfinite", "parts", "surgery",
+        "config", "dtypes", "views", "path_patterns", "method_observers", "labelled_calls", "stacking",
+        "unrolled_loops", "module_names", "layer_scopes", "stack_records", "capture", "nonfinite", "parts", "surgery",
     ),
     "core": (),
     "transforms/call": (
@@ -69,7 +69,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "bridge": ("interop", "partitioning", "numpyro_modules"),
     "convert": (
         "linen_bytes", "sources", "name_map", "layouts", "torch_layouts", "linen_layouts", "counterparts", "report",
-        "matching", "conversion", "torch_weights",
+        "matching", "linen_scans", "conversion", "torch_weights",
     ),
     "export/program": (
         "checks", "numbers", "weights", "sizes", "input_spec", "arguments", "program", "operations", "rewriting",

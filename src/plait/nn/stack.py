@@ -29,7 +29,15 @@ from ..core.objects.pytree import Pytree
 from ..core.objects.rngs import Rngs
 from ..core.objects.variable_kinds import Param
 from ..core.tools.stack_records import with_records
-from ..core.tools.stacking import check_equal, layer_copy, layer_view, place_new, stacked
+from ..core.tools.stacking import (
+    check_equal,
+    described,
+    layer_copy,
+    layer_view,
+    place_new,
+    smallest_period,
+    stacked,
+)
 from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import layers_key
 from ..transforms.batching import vmap
@@ -386,30 +394,12 @@ def _call_maker(make: Callable[..., Any], rngs: Rngs | None) -> Any:
 
 def _period_of(blocks: Sequence[Any]) -> int:
     """The smallest period of blocks."""
-    graphdefs = [Walk().add(block) for block in blocks]
-    shapes = [jax.tree.map(_shape, _raws(block)) for block in blocks]
-    found = next(
-        period
-        for period in range(1, len(blocks) + 1)
-        if all(
-            graphdefs[i] == graphdefs[i - period] and shapes[i] == shapes[i - period]
-            for i in range(period, len(blocks))
-        )
-    )
+    structures = list(map(described, blocks))
+    found = smallest_period(structures)
     if found > 1 and 2 * found > len(blocks):
-        check_equal(graphdefs[0], graphdefs[1], "blocks[0]", "blocks[1]")
+        check_equal(structures[0][0], structures[1][0], "blocks[0]", "blocks[1]")
         stacked(blocks, None, "blocks[{}]".format)  # names what differs
     return found
-
-
-def _shape(leaf: Any) -> Any:
-    return np.shape(leaf), getattr(leaf, "dtype", type(leaf))
-
-
-def _raws(block: Any) -> list[Any]:
-    walk = Walk()
-    walk.add(block)
-    return [leaf.get_raw_value() if hasattr(leaf, "get_raw_value") else leaf for leaf in walk.leaves]
 
 
 def _checked_period(period: int, depth: int) -> int:

@@ -1,6 +1,6 @@
 """Mistakes with stacks of layers, whose layers are stored as one array."""
 
-from plait.errors import ArgumentError, FilterError, GraphError, ShapeError, SharingError
+from plait.errors import ArgumentError, FilterError, GraphError, ShapeError, SharingError, UnrolledLoopWarning
 
 from .rows import Row
 
@@ -19,6 +19,23 @@ def make():
 model = make()
 """
 AS_LIST = "plait.as_list(model)"
+LOOP = """
+from plait.core.tools import unrolled_loops
+unrolled_loops._said.clear()
+
+class Net(plait.Module):
+    def __init__(self):
+        self.blocks = [plait.Linear(2, 2, rngs=rngs) for _ in range(8)]
+
+    def __call__(self, x):
+        if isinstance(self.blocks, plait.Stack):
+            return self.blocks(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+model = Net()
+"""
 
 ROWS = {
     "another attribute of one layer": Row(
@@ -95,5 +112,13 @@ ROWS = {
         ArgumentError,
         r"float32\(2,\) and float32\(3,\)",
         "plait.Stack([plait.Dict(a=plait.Param(jnp.ones(2))), plait.Dict(a=plait.Param(jnp.ones(2)))])",
+    ),
+    "a loop over equal blocks": Row(
+        "plait.jit(lambda model, x: model(x))(model, x)",
+        UnrolledLoopWarning,
+        (r"at +blocks \(8 of Linear\)", "about 1/8", r"in the place of the loop: x = self\.blocks\(x\)"),
+        cure="assert jnp.allclose($(x), model(x))",
+        fix="plait.as_stack(model, 'blocks')",
+        setup=LOOP,
     ),
 }

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -24,9 +24,10 @@ from ...paths import Path, format_path
 from ...words import with_article
 from ..objects.module import Module
 from ..objects.nodes import Kind
-from ..objects.visit import children_if_any, visit
+from ..objects.visit import Place, children_if_any, visit
 from .labelled_calls import labelled, wants_labels
-from .method_observers import observed_methods
+from .method_observers import MethodCall, observed_methods
+from .unrolled_loops import Holder, advise_stacks
 
 R = TypeVar("R")
 
@@ -38,12 +39,19 @@ class _Frame:
         base: where its root stands in the whole program.
         paths: of its modules, by their ids; they live as long as the frame.
         current: of the module whose method is running.
+        inputs: of items of lists that were called, by their ids: what each was given first.
     """
 
-    __slots__ = ("base", "current", "paths")
+    __slots__ = ("base", "current", "inputs", "paths")
 
     def __init__(self, base: Path, paths: dict[int, Path]) -> None:
         self.base, self.paths, self.current = base, paths, ()
+        self.inputs: dict[int, Any] = {}
+
+    def note(self, module: Any, path: Path, given: Iterable[Any]) -> None:
+        """Keep what an item of a list was given."""
+        if path and (type(path[-1]) is int or str(path[-1]).endswith("]")):
+            self.inputs.setdefault(id(module), next(iter(given), None))
 
     def copy(self) -> _Frame:
         """The same place, from which others may be entered."""
@@ -89,18 +97,23 @@ def modules_named(
             is known yet, so not inside of a program that knows them.
     """
     before = _naming.frame
-    places = module_places(roots, labels)
+    holders = _holders(roots, labels)
     if before is not None and not before.paths:
-        places += captured_places(captured(), places)
-    if before is None or not places:
+        met = {id(place.value) for holder in holders for place in holder.places}
+        holders += _captured_holders(captured(), holders, met)
+    if before is None or not holders:
         yield
         return
-    _naming.frame = _Frame((*before.base, *before.current), {id(module): path for path, module in places})
+    base = (*before.base, *before.current)
+    paths = {id(place.value): holder.path(place) for holder in holders for place in holder.places}
+    modules = [place.value for holder in holders for place in holder.places]
+    frame = _naming.frame = _Frame(base, paths)
     try:
-        with observed_methods([module for _, module in places], _in_scope, records=False):
+        with observed_methods(modules, _in_scope, records=False):
             yield
     finally:
         _naming.frame = before
+    advise_stacks(holders, frame.inputs, base)
 
 
 def module_places(roots: Sequence[Any], labels: Callable[[], Sequence[str]]) -> list[tuple[Path, Module]]:
@@ -108,13 +121,16 @@ def module_places(roots: Sequence[Any], labels: Callable[[], Sequence[str]]) -> 
 
     The path begins in the object, if only one of them holds modules, and with what the object is called if several do.
     """
+    return [(holder.path(place), place.value) for holder in _holders(roots, labels) for place in holder.places]
+
+
+def _holders(roots: Sequence[Any], labels: Callable[[], Sequence[str]]) -> list[Holder]:
+    """The objects that hold modules, with the places of these."""
     met: set[int] = set()
     found = [list(_modules_in(root, met)) for root in roots]
-    holders = [number for number, modules in enumerate(found) if modules]
-    if len(holders) < 2:
-        return [pair for modules in found for pair in modules]
-    names = labels()
-    return [((names[number], *path), module) for number in holders for path, module in found[number]]
+    holders = [number for number, places in enumerate(found) if places]
+    names: Sequence[str | None] = labels() if len(holders) > 1 else [None] * len(roots)
+    return [Holder(names[number], found[number]) for number in holders]
 
 
 def captured_places(captured: Mapping[str, Any], places: Sequence[tuple[Path, Module]]) -> list[tuple[Path, Module]]:
@@ -123,19 +139,24 @@ def captured_places(captured: Mapping[str, Any], places: Sequence[tuple[Path, Mo
     The path begins in the object, if nothing else holds modules, the arguments (``places``) included; else with what
     the object is called.
     """
-    met = {id(module) for _, module in places}
-    found = {name: modules for name, root in captured.items() if (modules := list(_modules_in(root, met)))}
-    is_only = len(found) == 1 and not places
-    return [(path if is_only else (name, *path), module) for name, modules in found.items() for path, module in modules]
+    holders = _captured_holders(captured, places, {id(module) for _, module in places})
+    return [(holder.path(place), place.value) for holder in holders for place in holder.places]
 
 
-def _modules_in(root: Any, met: set[int]) -> Iterator[tuple[Path, Module]]:
+def _captured_holders(captured: Mapping[str, Any], others: Sequence[Any], met: set[int]) -> list[Holder]:
+    """The captured objects that hold modules which are not met yet; ``others`` are those that hold modules already."""
+    found = {name: places for name, root in captured.items() if (places := list(_modules_in(root, met)))}
+    is_only = len(found) == 1 and not others
+    return [Holder(None if is_only else name, places) for name, places in found.items()]
+
+
+def _modules_in(root: Any, met: set[int]) -> Iterator[Place]:
     for place in visit(root, children=children_if_any):
         if place.kind is Kind.GRAPH:
             if id(place.value) in met:
                 place.enter = False
             elif isinstance(place.value, Module):
-                yield place.path, place.value
+                yield place
             met.add(id(place.value))
 
 
@@ -162,14 +183,16 @@ ITERATION = "iteration"
 
 
 @contextlib.contextmanager
-def scope_of_arguments(roots: Sequence[Any]) -> Iterator[None]:
-    """A transform that is given one module runs in the scope of that module."""
+def scope_of_arguments(roots: Sequence[Any], plain: Sequence[Any]) -> Iterator[None]:
+    """A transform that is given one module, and other leaves, runs in the scope of that module."""
     frame = _naming.frame
-    paths = [] if frame is None else [frame.paths[id(root)] for root in roots if id(root) in frame.paths]
-    if frame is None or len(paths) != 1:
+    modules = [] if frame is None else [root for root in roots if id(root) in frame.paths]
+    if frame is None or len(modules) != 1:
         yield
         return
-    with _moved(frame, paths[0]):
+    path = frame.paths[id(modules[0])]
+    frame.note(modules[0], path, plain)
+    with _moved(frame, path):
         yield
 
 
@@ -186,11 +209,12 @@ def _moved(frame: _Frame, path: Path) -> Iterator[None]:
         frame.current = before
 
 
-def _in_scope(module: Any, name: str, call: Callable[[], Any]) -> Any:
+def _in_scope(module: Any, name: str, call: MethodCall) -> Any:
     frame = _naming.frame
     path = None if frame is None else frame.paths.get(id(module))
     if frame is None or path is None or (path == frame.current and path):
         return call()
+    frame.note(module, path, call.args or call.kwargs.values())
     with _moved(frame, path):
         if wants_labels():
             place, kind = format_path((*frame.base, *path)), with_article(type(module).__name__)

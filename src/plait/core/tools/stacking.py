@@ -218,6 +218,24 @@ def stacked(blocks: Sequence[Any], axis: str | None, names: Callable[[int], str]
     return block
 
 
+def described(block: Any) -> tuple[GraphDef, list[Any]]:
+    """What has to be equal of blocks that are stacked: the structure, and each shape and dtype."""
+    walk = Walk()
+    graphdef = walk.add(block)
+    values = [leaf._cell.raw if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
+    return graphdef, [jax.tree.map(_shape_of, value) for value in values]
+
+
+def _shape_of(value: Any) -> tuple[Any, Any]:
+    return np.shape(value), getattr(value, "dtype", type(value))
+
+
+def smallest_period(items: Sequence[Any]) -> int:
+    """After how many items the same one comes again, all along."""
+    count = len(items)
+    return next(p for p in range(1, count + 1) if all(items[i] == items[i - p] for i in range(p, count)))
+
+
 def check_equal(first: GraphDef, other: GraphDef, name: str, other_name: str) -> None:
     """Refuse blocks of different structure.
 

@@ -186,7 +186,7 @@ class Call:
         Args:
             stepwise: what to run under ``jax.disable_jit``, where that alone does not make steps of ``function``.
         """
-        with scope_of_arguments(self.gathered.roots) if is_naming() else contextlib.nullcontext():
+        with scope_of_arguments(self.gathered.roots, self.gathered.plain) if is_naming() else contextlib.nullcontext():
             return self._run(function, inputs, stepwise or function)
 
     def _run(self, function: Callable[..., Any], inputs: tuple[Any, ...], stepwise: Callable[..., Any]) -> Any:

@@ -281,7 +281,7 @@ class JittedFunction:
         try:
             compiled = self.find(args, kwargs, gathered)
             positional, named = compiled.arguments(gathered, args, kwargs)
-            with scope_of_arguments(gathered.roots) if is_naming() else contextlib.nullcontext():
+            with scope_of_arguments(gathered.roots, gathered.plain) if is_naming() else contextlib.nullcontext():
                 returned = compiled.jitted(*positional, **named)
         except (ValueError, RuntimeError) as error:
             explain_deleted(self.f, gathered)
