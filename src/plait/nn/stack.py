@@ -294,7 +294,7 @@ class Stack(Module):
             ins=Prefix.of("Stack", "the arguments", axes, updates=True),
             outs=Prefix.of("Stack", "the output", (Carry, 0), updates=True),
             axis_metadata={PARTITION_NAME: self.axis},
-            loop=Loop("Stack", 0, 0),
+            loop=Loop("Stack", 0, 0, parts="blocks"),
         )
         policy = self.remat if callable(self.remat) else None
         recomputing = Recomputing(policy, self.remat_every) if self.remat is True or policy else None

@@ -108,7 +108,10 @@ def scan_layers(
     make = functools.partial(_runner, treedef=shared, constants=constants, unroll=unroll, recomputing=recomputing)
     stacked = {port: list(call.inputs[port]) for port in scanned}
     run = call.kept(key, make)
-    last, slices, outcome = call.run(functools.partial(run, size), list(call.inputs[carry]), arrays, stacked)
+    # Step by step nothing is recomputed: JAX traces what is, once for all layers, so that no layer would be named.
+    steps = _Scanned(_Step(_Layer(call.body, shared, constants)), unroll)
+    given = list(call.inputs[carry]), arrays, stacked
+    last, slices, outcome = call.run(functools.partial(run, size), *given, stepwise=steps)
     outputs: list[list[Any]] = [[] for _ in call.ports]
     outputs[carry] = last
     for port in scanned:

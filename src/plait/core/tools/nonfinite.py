@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ import numpy as np
 
 from ..._compat import Tracer
 from ...errors import NonFiniteError
-from ...paths import Path, describe_path, format_path
+from ...paths import Path, describe_path, format_path, layers_of
 from ...typing import FilterLiteral
 from ...words import first_few, with_article
 from ..functional.split import state
@@ -115,7 +116,7 @@ def _described(error: FloatingPointError) -> NonFiniteError:
         kind = with_article(type(nodes[0][1]).__name__)
         place = (f"{' or '.join(names)} ({kind})" if names else kind) + f", in {method}"
         place += "" if running else ", or its derivative"
-    place += "".join(f", {label}" for label in labels if label.startswith(ITERATION))
+    place = _with_iterations(place, [label for label in labels if label.startswith(ITERATION)])
     if held:
         before = first_few(held, 4)
         model = type(running[0].module).__name__
@@ -124,6 +125,19 @@ def _described(error: FloatingPointError) -> NonFiniteError:
         do = "look at what goes in there: a division by zero, a log or root of a negative number, or a NaN in the input"
     word = "an infinity" if "inf" in what.replace("invalid", "") else "a NaN"
     return NonFiniteError(f"{word} appeared", at=place, found=what, expected="finite numbers", do=do)
+
+
+def _with_iterations(place: str, labels: Sequence[str]) -> str:
+    """The place with the iterations of loops; in a path those of a stack become its layers: ``blocks[3].linear``."""
+    stacks = [int(label.split()[1]) for label in labels if label.endswith(" of Stack")]
+    others = [label for label in labels if not label.endswith(" of Stack")]
+
+    def layer(found: re.Match[str]) -> str:
+        layers = layers_of(found[1])
+        return found[0] if layers is None or not stacks else f"[{layers[stacks.pop(0)]}]"
+
+    place = re.sub(r"\[(\d+:\d+(?::\d+)?)\]", layer, place)
+    return ", ".join([place, *others, *(f"{ITERATION} {number} of Stack" for number in stacks)])
 
 
 def _below(roots: list[tuple[Path, Any]], cause: BaseException) -> tuple[list[tuple[Path, Any]], str] | None:

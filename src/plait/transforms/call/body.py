@@ -131,7 +131,7 @@ class Body:
     def _names(self, entered: Entered) -> contextlib.AbstractContextManager[None]:
         """Names the modules of the arguments, and of a program those that its function captures."""
         captured = (lambda: captured_objects(self.f())) if self.name == "jit" else dict
-        return modules_named(entered.roots, lambda: self.labels()[0], captured)
+        return modules_named(entered.roots, self.names, captured)
 
     def output_of(self, inputs: Sequence[Sequence[Any]]) -> Parts:
         """What the function returns, taken apart; what it does to its arguments is forgotten."""
@@ -145,6 +145,11 @@ class Body:
     def labels(self) -> tuple[list[str], list[str]]:
         """What a user calls the objects and the plain leaves of the arguments."""
         return self.structure.labels(self.f())
+
+    def names(self) -> list[str]:
+        """What the objects of the arguments are called in programs."""
+        labels = self.labels()[0]
+        return labels if self.loop is None else self.loop.names(labels)
 
     def value_labels(self) -> list[str]:
         """Where each input value stands: ``model.layers.kernel``."""

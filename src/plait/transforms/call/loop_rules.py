@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -35,11 +36,20 @@ class Loop:
         name: the transform.
         carry_in, carry_out: position of the carry among the arguments (``None``: there is no carry that is returned),
             and in the output (``None``: all of it).
+        parts: the argument, a dict, that holds parts of the module which runs the loop, under their own keys.
     """
 
     name: str
     carry_in: int | None = None
     carry_out: int | None = None
+    parts: str | None = None
+
+    def names(self, labels: Sequence[str]) -> list[str]:
+        """What objects of these labels are called in programs: parts of the module by their keys."""
+        if self.parts is None:
+            return list(labels)
+        found = [re.fullmatch(rf"{self.parts}\[(.+)\]", label) for label in labels]
+        return [label if part is None else part[1] for label, part in zip(labels, found, strict=True)]
 
     def replaced(self, left: Left, out: Any) -> dict[int, Any]:
         """New variables that stand for variables of the carry: input position → variable.
