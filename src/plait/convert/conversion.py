@@ -32,6 +32,7 @@ from . import (
 )
 from .counterparts import Counterpart, check_model, counterparts
 from .layouts import check_library
+from .linen_scans import take_layers_apart
 from .matching import Matching
 from .name_map import NameMap, Names
 from .report import ConversionReport
@@ -68,7 +69,8 @@ def convert_checkpoint(
 
     It looks up variables by the other library's names: a variable of ``model.encoder.layers[0]`` is
     ``encoder.layers.0.weight`` in a state dict, and ``params.encoder.layers.0.kernel`` in a Linen tree. A Linen tree
-    without collections is treated as ``params``. If names differ, map them with ``names``.
+    without collections is treated as ``params``. If names differ, map them with ``names``. Layers that Linen stacked
+    along axis 0 with ``nn.scan``, as ``params.encoder.layers.kernel``, fit a list and a ``Stack``.
 
     Args:
         source: the path of a safetensors file, of a folder of shards, of an Orbax folder, or of a Linen msgpack file;
@@ -119,6 +121,8 @@ def convert_checkpoint(
     found, dropped = _renamed(arrays, rename)
     # A stack is read as the list that other libraries have.
     listed = as_list(model) if has_stacks(model) else model
+    if layout == "linen":
+        take_layers_apart(arrays, found, listed)
     looked_for, ignored = counterparts(layout, listed, found.keys() | {name.removesuffix(_BOXED) for name in found})
     if layout == "linen":
         _take_out_of_boxes(found, looked_for)

@@ -14,7 +14,7 @@ from ...core.objects.state import from_flat_state, to_flat_state
 from ...core.objects.variable_names import variable_name_from_type
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, GraphError
-from ...paths import Path, describe_path
+from ...paths import Path, describe_path, has_layers, layers_of
 from .boxed_variables import to_linen_var, to_nnx_var
 from .collection_types import variable_type_name
 
@@ -89,7 +89,8 @@ def _collision(path: Path, first: Any, second: Variable[Any], collection: str) -
 def nnx_attrs_to_linen_vars(attrs: Mapping[Any, Any]) -> Collections:
     """The inverse of ``linen_vars_to_nnx_attrs``: each variable goes to the collection of its class.
 
-    A graphdef goes to the collection ``nnx``.
+    A graphdef goes to the collection ``nnx``. The layers of a ``Stack`` are those of ``nn.scan`` along axis 0:
+    ``blocks["0:24"]["kernel"]`` becomes ``params["blocks"]["kernel"]``.
 
     Raises:
         ArgumentError: a leaf is neither a variable nor a graphdef, or its class has no collection name.
@@ -112,7 +113,7 @@ def nnx_attrs_to_linen_vars(attrs: Mapping[Any, Any]) -> Collections:
                 expected="a variable, whose class has a collection",
                 do="wrap it, for example plait.Param(value)",
             )
-        put_leaf(collections, (name, *path), value)
+        put_leaf(collections, (name, *path_in_linen(path)), value)
     return collections
 
 
@@ -135,7 +136,7 @@ def find_leaf(tree: Any, path: Path) -> Any:
 def to_collections(model: Any) -> Collections:
     """The variables of a model by collection, in the form that Linen code and ``TrainState`` use.
 
-    Random state is omitted, since Linen stores none.
+    Random state is omitted, since Linen stores none. A ``Stack`` has the form of ``nn.scan`` along axis 0.
 
     Args:
         model: a module, or any graph.
@@ -148,6 +149,16 @@ def to_collections(model: Any) -> Collections:
         (2, 3)
     """
     return nnx_attrs_to_linen_vars(state(model, Not(RngState)))
+
+
+def path_in_linen(path: Path) -> Path:
+    """The path of a variable in Linen, where a block with all layers of a stack stands in the place of the stack."""
+    return tuple(key for key in path if not _is_whole_stack(key)) if has_layers(path) else path
+
+
+def _is_whole_stack(key: Any) -> bool:
+    layers = layers_of(key)
+    return layers is not None and layers.start == 0 and layers.step == 1
 
 
 def from_collections(collections: Mapping[str, Any], like: Any) -> Any:
@@ -179,11 +190,12 @@ def from_collections(collections: Mapping[str, Any], like: Any) -> Any:
     for path, leaf in flat.items():
         if isinstance(leaf, Variable) and not isinstance(leaf, RngState):
             collection = variable_name_from_type(type(leaf))
-            found = find_leaf(collections, (collection, *path))
+            theirs = path_in_linen(path)
+            found = find_leaf(collections, (collection, *theirs))
             if found is MISSING:
-                raise _absent(collections, collection, path)
+                raise _absent(collections, collection, theirs)
             flat[path] = _converted(collection, path, found, leaf)
-            taken.append((collection, *path))
+            taken.append((collection, *theirs))
     for path, _ in iter_leaves(collections):
         if not any(path[: len(known)] == known for known in taken):
             raise GraphError(

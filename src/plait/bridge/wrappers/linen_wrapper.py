@@ -23,7 +23,7 @@ from ...partitioning.boxes import AxisMetadata, link_boxes, unbox
 from ...paths import Path, describe_path
 from ..variables.boxed_variables import raw_value, to_linen_var, to_nnx_var
 from ..variables.collection_types import variable_type_name
-from ..variables.collections import MISSING, find_leaf, iter_leaves, put_leaf
+from ..variables.collections import MISSING, find_leaf, iter_leaves, path_in_linen, put_leaf
 from .lazy import initializing
 from .linen import outside_linen
 from .rngs import linen_rngs_dict, root_keys
@@ -123,7 +123,7 @@ class ToLinen(linen.Module):
         used: Leaves = {}
 
         def supply(path: Path, variable: Variable[Any]) -> Any:
-            collection = variable_type_name(type(variable))
+            collection, path = variable_type_name(type(variable)), path_in_linen(path)
             found = find_leaf(stored, (collection, *path))
             if isinstance(found, Mapping) and not isinstance(variable.get_raw_value(), Mapping):
                 found = MISSING
@@ -230,7 +230,11 @@ def _method_of(nnx_class: Any, method: Any) -> Callable[..., Any]:
 def _variables_of(module: Any) -> list[tuple[tuple[str, Path], Any]]:
     """The variables stored by Linen, each once, with collection and path."""
     flat = to_flat_state(state(module, Not(RngState)))
-    return [((variable_type_name(type(leaf)), path), leaf) for path, leaf in flat if isinstance(leaf, Variable)]
+    return [
+        ((variable_type_name(type(leaf)), path_in_linen(path)), leaf)
+        for path, leaf in flat
+        if isinstance(leaf, Variable)
+    ]
 
 
 def _attach(module: Any, stored: Mapping[str, Any], used: Leaves) -> None:
