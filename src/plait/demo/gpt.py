@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from ..checkpoint.keep import Keep
 from ..core.functional.split import state
 from ..core.objects.rngs import Rngs
 from ..core.objects.variable_kinds import Param
-from ..errors import MissingDependencyError
+from ..errors import MissingDependencyError, UnrolledLoopWarning
 from ..training.batches import Batches
 from ..training.ema import EMA
 from ..training.loggers import JsonLines
@@ -96,6 +97,7 @@ def run(options: Options, corpus: Corpus | None = None) -> int:
     learner = Learner(options)
     _prepare(options)
     begin = time.perf_counter()
+    warnings.filterwarnings("ignore", category=UnrolledLoopWarning)  # its loop over blocks is meant
     fitted = _train(learner, corpus, options)
     seconds = time.perf_counter() - begin
     if fitted.reason != "steps":
