@@ -82,10 +82,6 @@ class Body:
     returns_inputs: bool = False
     check_output: Callable[[Any], Any] | None = None
 
-    def __repr__(self) -> str:
-        """Short: JAX asks for the text of each function that it traces, and drops it."""
-        return f"Body of {self.name}"
-
     def __call__(
         self, inputs: Sequence[Sequence[Any]], run: Callable[[Entered], Any] | None = None
     ) -> tuple[tuple[list[Any], ...], Outcome]:
