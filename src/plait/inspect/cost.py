@@ -8,6 +8,7 @@ from typing import Any
 
 from .._compat import buffers_of, program_costs, program_text
 from ..core.tools.module_names import captured_places, module_places, name_of_key
+from ..core.tools.unrolled_loops import only_looked_at
 from ..paths import Path, format_path
 from ..transforms.call.captures import captured_objects
 from ..transforms.call.functions import check_function
@@ -166,7 +167,8 @@ def cost(f: Callable[..., Any], /, *args: Any, compile: bool = True, **kwargs: A
     """
     f, args = called(f, args)
     jitted: Any = f if hasattr(f, "lower") else jit(f)
-    lowered = jitted.lower(*args, **kwargs)
+    with only_looked_at():
+        lowered = jitted.lower(*args, **kwargs)
     stage = getattr(lowered, "_stage", lowered)
     gathered = gather((args, kwargs))
     places = module_places(gathered.roots, lambda: gathered.structure.labels(f)[0])

@@ -21,6 +21,7 @@ from ..core.objects.variables import Variable
 from ..core.objects.visit import Place, children_if_any, visit
 from ..core.tools.method_observers import MethodCall, observed_methods
 from ..core.tools.module_names import module_places, path_in_program
+from ..core.tools.unrolled_loops import only_looked_at
 from ..errors import ArgumentError
 from ..partitioning.specs import variable_spec
 from ..paths import Path, format_path
@@ -320,7 +321,8 @@ def _add_backward(
 
 def _lowered(f: Callable[..., Any], obj: Any, given: list[Any]) -> Any:
     jitted: Any = jit(f)
-    return jitted.lower(obj, *given)
+    with only_looked_at():
+        return jitted.lower(obj, *given)
 
 
 # The table ------------------------------------------------------------------------------------------------------------

@@ -143,6 +143,8 @@ UNSAID = {
     "eager": lambda: forward(Net(blocks_of(8)), X),
     "an eager gradient": lambda: plait.grad(loss)(Net(blocks_of(8)), X),
     "without compiling": lambda: jax.disable_jit()(plait.jit(forward))(Net(blocks_of(8)), X),
+    "a table": lambda: plait.tabulate(Net(blocks_of(8)), X, compute_flops=True, compute_vjp_flops=True),
+    "a report of costs": lambda: plait.cost(forward, Net(blocks_of(8)), X, compile=False),
     "debug_nans": lambda: plait.debug_nans()(plait.jit(forward))(Net(blocks_of(8)), X),
 }
 

@@ -8,8 +8,10 @@ compiled pays nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -32,6 +34,23 @@ SETTING = "PLAIT_ADVISE_STACKS"
 
 # What was said. Who fills it: ``advise_stacks``. What empties it: nothing; it holds text and numbers alone.
 _said: set[Any] = set()
+
+
+class _Looking(threading.local):
+    only: bool = False  # whether what is traced is only looked at
+
+
+_looking = _Looking()
+
+
+@contextlib.contextmanager
+def only_looked_at() -> Iterator[None]:
+    """Programs that are traced inside the block are looked at, and do not run: nothing is said of them."""
+    before, _looking.only = _looking.only, True
+    try:
+        yield
+    finally:
+        _looking.only = before
 
 
 class Holder(NamedTuple):
@@ -60,7 +79,7 @@ def advise_stacks(holders: Sequence[Holder], inputs: Mapping[int, Any], base: Pa
     Warns:
         UnrolledLoopWarning: names the path of the list.
     """
-    if len(inputs) < FEWEST or wants_labels() or os.environ.get(SETTING, "1") in ("", "0"):
+    if len(inputs) < FEWEST or _looking.only or wants_labels() or os.environ.get(SETTING, "1") in ("", "0"):
         return
     for path, blocks, cure in _lists(holders, is_inside=bool(base)):
         if len(blocks) >= FEWEST and all(id(block) in inputs for block in blocks):
