@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -14,7 +15,10 @@ import jax
 from .errors import NothingSelectedWarning, PlaitError
 from .words import describe_filter
 
-_NOT_THE_USERS = tuple(os.path.dirname(os.path.abspath(str(place))) + os.sep for place in (__file__, jax.__file__))
+_NOT_THE_USERS = (
+    *(os.path.dirname(os.path.abspath(str(place))) + os.sep for place in (__file__, jax.__file__)),
+    contextlib.__file__,  # a warning may be given where a block of plait's ends
+)
 
 
 def warn(kind: type[Warning], message: str, **parts: str | None) -> None:
@@ -44,7 +48,7 @@ def warn_nothing_selected(
 
 
 def _levels_out() -> int:
-    """The number of frames from ``warn`` to the user's code, which is neither plait's nor JAX's."""
+    """The number of frames from ``warn`` to the user's code, which is none of the places above."""
     level = 1
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):

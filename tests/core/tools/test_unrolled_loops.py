@@ -66,6 +66,7 @@ def said(run):
         warnings.simplefilter("always")
         run()
     assert {each.category for each in caught} <= {UnrolledLoopWarning}
+    assert {each.filename for each in caught} <= {__file__}
     return [str(each.message) for each in caught]
 
 
