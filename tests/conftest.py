@@ -21,15 +21,24 @@ missing = [flag for flag in wanted if flag.partition("=")[0] not in given]
 os.environ["XLA_FLAGS"] = " ".join([given, *missing]).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# TensorFlow loads Keras, which loads scikit-learn, which takes as long as TensorFlow itself. Nothing here uses Keras;
+# where its predecessor is asked for and not installed, TensorFlow goes without.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 COMPILED = None if OPTIMIZE or "JAX_COMPILATION_CACHE_DIR" in os.environ else tempfile.mkdtemp(prefix="plait-compiled-")
 if COMPILED:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED
 if not OPTIMIZE:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+    # Of each operation, the program says where it was called from; nobody reads that of a test.
+    os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
 import gc
+
+gc.disable()  # what is imported stays
+
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import jax
@@ -58,6 +67,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+TESTS = Path(__file__).parent
 MEMORY = 4 * 2**30  # bytes that a worker may come to
 PROCESS_LIMIT = 600  # seconds
 
@@ -72,11 +82,23 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return max(1, min(cores, memory // MEMORY))
 
 
+# Folders and files whose tests load TensorFlow, PyTorch or ONNX. The first worker begins with the first half of all
+# tests, so that the others need not load them too.
+HEAVY = ("architecture/test_public_names", "comparison", "convert", "demo", "examples", "export", "docs", "test_cli")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that starts processes is given up when one of them hangs."""
+    """The order of the tests; and a test that starts processes is given up when one of them hangs."""
+    items.sort(key=lambda item: not item.path.relative_to(TESTS).as_posix().startswith(HEAVY))
     for item in items:
         if hasattr(getattr(item, "module", None), "subprocess") or "runners" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(PROCESS_LIMIT))
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is collected; nothing that was imported is searched for it."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:
