@@ -34,11 +34,7 @@ if not OPTIMIZE:
     os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
 import gc
-
-gc.disable()  # what is imported stays
-
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import jax
@@ -67,7 +63,6 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-TESTS = Path(__file__).parent
 MEMORY = 4 * 2**30  # bytes that a worker may come to
 PROCESS_LIMIT = 600  # seconds
 
@@ -89,16 +84,21 @@ HEAVY = ("architecture/test_public_names", "comparison", "convert", "demo", "exa
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order of the tests; and a test that starts processes is given up when one of them hangs."""
-    items.sort(key=lambda item: not item.path.relative_to(TESTS).as_posix().startswith(HEAVY))
+    items.sort(key=lambda item: not item.nodeid.removeprefix("tests/").startswith(HEAVY))
     for item in items:
         if hasattr(getattr(item, "module", None), "subprocess") or "runners" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(PROCESS_LIMIT))
 
 
-def pytest_collection_finish() -> None:
-    """From here on garbage is collected; nothing that was imported is searched for it."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and listed stays, so it is not searched for garbage, neither now nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_unconfigure() -> None:
