@@ -23,10 +23,11 @@ LIMIT = 300  # seconds
 
 
 @functools.cache
-def _server() -> subprocess.Popen[str]:
+def _server(pid: int) -> subprocess.Popen[str]:
+    """That of this process, which is not that of the process from which this one was forked."""
     pipe = subprocess.PIPE
     process = subprocess.Popen([sys.executable, str(SERVER)], stdin=pipe, stdout=pipe, text=True, env=_at_start())
-    atexit.register(process.communicate)  # its input ends, and so does it
+    atexit.register(lambda: pid == os.getpid() and process.communicate())  # its input ends, and so does it
     return process
 
 
@@ -48,7 +49,8 @@ def run_python(
     """
     environment = dict(os.environ if env is None else env)
     assert _of_jax(environment) == _of_jax(_at_start()), "JAX has read another environment"
-    server = _server()
+    sys.audit("os.fork")  # `make mutate` asks which tests start processes
+    server = _server(os.getpid())
     assert server.stdin is not None
     assert server.stdout is not None
     with tempfile.TemporaryDirectory(prefix="plait-forked-") as folder:

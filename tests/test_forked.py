@@ -58,3 +58,15 @@ def test_a_failure_can_be_an_error():
 def test_the_environment_of_jax_cannot_be_another():
     with pytest.raises(AssertionError, match="another environment"):
         run_python("-c", "", env={**os.environ, "JAX_ENABLE_X64": "1"})
+
+
+def test_whoever_watches_hears_of_each_process():
+    """Else `make mutate` would take it that such a test reaches nothing."""
+    heard: list[str] | None = []
+    sys.addaudithook(lambda event, _: None if heard is None else heard.append(event))
+    try:
+        for _ in range(2):
+            run_python("-c", "")
+        assert heard.count("os.fork") == 2
+    finally:
+        heard = None
