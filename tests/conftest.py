@@ -21,15 +21,20 @@ missing = [flag for flag in wanted if flag.partition("=")[0] not in given]
 os.environ["XLA_FLAGS"] = " ".join([given, *missing]).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# TensorFlow loads Keras, which loads scikit-learn, which takes as long as TensorFlow itself. Nothing here uses Keras;
+# where its predecessor is asked for and not installed, TensorFlow goes without.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 COMPILED = None if OPTIMIZE or "JAX_COMPILATION_CACHE_DIR" in os.environ else tempfile.mkdtemp(prefix="plait-compiled-")
 if COMPILED:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED
 if not OPTIMIZE:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+    # Of each operation, the program says where it was called from; nobody reads that of a test.
+    os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import jax
@@ -72,11 +77,28 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return max(1, min(cores, memory // MEMORY))
 
 
+# Folders and files whose tests load TensorFlow, PyTorch or ONNX. The first worker begins with the first half of all
+# tests, so that the others need not load them too.
+HEAVY = ("architecture/test_public_names", "comparison", "convert", "demo", "examples", "export", "docs", "test_cli")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that starts processes is given up when one of them hangs."""
+    """The order of the tests; and a test that starts processes is given up when one of them hangs."""
+    items.sort(key=lambda item: not item.nodeid.removeprefix("tests/").startswith(HEAVY))
     for item in items:
         if hasattr(getattr(item, "module", None), "subprocess") or "runners" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(PROCESS_LIMIT))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and listed stays, so it is not searched for garbage, neither now nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_unconfigure() -> None:

@@ -2,14 +2,13 @@
 
 import importlib
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import plait
 from plait.cli import main
+from tests.forked import run_python
 from tests.sampling import slow_but
 
 PROGRAM = """
@@ -41,9 +40,7 @@ EXPECTED = "(4, 3) ['--steps', '3'] [[1.]]\n"
 def run(*command, folder, status=0):
     """What a new process writes, to standard output and to standard error."""
     environment = {**os.environ, "PYTHONPATH": str(Path(plait.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, *command], cwd=folder, capture_output=True, text=True, env=environment, check=False
-    )
+    done = run_python(*command, cwd=folder, env=environment)
     assert done.returncode == status, done.stderr
     return done.stdout, done.stderr
 

@@ -1,6 +1,5 @@
 """Missing optional packages, and what is loaded when."""
 
-import subprocess
 import sys
 
 import pytest
@@ -9,6 +8,7 @@ from plait.dependencies import require
 from plait.errors import MissingDependencyError
 from plait.export import save_onnx, save_saved_model
 from tests.export.conv_net import IMAGES, log_probabilities, params
+from tests.forked import run_python
 
 
 @pytest.mark.parametrize(
@@ -40,5 +40,5 @@ def test_naming_the_exports_loads_no_optional_package():
         "import sys; from plait.export import InputSpec, save_saved_model, save_stablehlo, save_onnx, validate_export;"
         "print(sorted({'tensorflow', 'onnx', 'jax2onnx', 'onnxruntime', 'safetensors'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = run_python("-c", script, check=True)
     assert done.stdout.strip() == "[]"

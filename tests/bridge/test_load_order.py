@@ -1,11 +1,10 @@
 """What counts as a box of Linen does so from the start, whatever was imported first. (rule B3)"""
 
 import itertools
-import subprocess
-import sys
 
 import pytest
 
+from tests.forked import run_python
 from tests.sampling import slow_but
 
 IMPORT_FLAX = "from flax import linen as nn; import flax"
@@ -26,7 +25,7 @@ SETUP = "import jax, jax.numpy as jnp, plait; from plait import bridge; x = jnp.
 
 def run(*lines):
     program = "\n".join(lines)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = run_python("-c", program)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -5,6 +5,7 @@ to give (``None`` where no usual cause describes it).
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 import plait
 from plait.paths import format_path
-from tests.comparison.architectures import ACTIVATIONS, at, made, set_value
+from tests.comparison.architectures import ACTIVATIONS, architectures, at, made, set_value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,9 +145,10 @@ class Fault:
         return self.planted(made(plait, self.architecture))
 
 
+@functools.cache
 def faults_of(architecture):
-    """Every operator at every place, in the order of the table."""
-    model = made(plait, architecture)
+    """Every operator at every place, in the order of the table. Where one applies, shapes and attributes say."""
+    model = plait.eval_shape(lambda: architectures(plait)[architecture](plait.Rngs(0)))
     places = [(path, module) for path, module in plait.iter_modules(model) if not isinstance(module, plait.List)]
     return [
         Fault(architecture, operator, path)

@@ -3,8 +3,6 @@
 import importlib
 import inspect
 import pkgutil
-import subprocess
-import sys
 from types import ModuleType
 
 import pytest
@@ -13,6 +11,7 @@ import plait
 from plait._public import PUBLIC
 from plait.compat.flax_modules import HOMES, RENAMED, SAME
 from plait.compat.flax_paths import FlaxModule, find, names_of
+from tests.forked import run_python
 
 # Modules of Flax that programs have no use for, or that plait has not built.
 ABSENT = {"deprecations", "ids", "summary"}
@@ -98,4 +97,4 @@ def test_modules_of_plait_stay_themselves():
 
 def test_import_plait_alone_loads_no_place_of_lazy_modules():
     code = "import sys, plait; print([n for n in sys.modules if n.startswith(('plait.bridge', 'plait.training'))])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert run_python("-c", code, check=True).stdout == "[]\n"

@@ -1,8 +1,6 @@
 """Tree mode and value-only updates (rules G57, U32, S5)."""
 
 import os
-import subprocess
-import sys
 import threading
 
 import jax
@@ -13,6 +11,7 @@ import plait
 from plait import Param
 from plait.compat.modes import graph_mode, graph_updates_mode
 from plait.errors import ArgumentError, GraphError
+from tests.forked import run_python
 from tests.oracles import describe
 
 
@@ -205,11 +204,7 @@ def test_a_mode_holds_for_functions_that_were_called_before():
 def test_the_environment_sets_the_defaults():
     """S5."""
     code = "from plait.compat.modes import graph_mode, graph_updates_mode as u; print(graph_mode(), u())"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PLAIT_GRAPH_MODE": "0", "PLAIT_GRAPH_UPDATES": "false"},
-        capture_output=True,
-        text=True,
-        check=True,
+    done = run_python(
+        "-c", code, env={**os.environ, "PLAIT_GRAPH_MODE": "0", "PLAIT_GRAPH_UPDATES": "false"}, check=True
     )
     assert done.stdout.split() == ["False", "False"]

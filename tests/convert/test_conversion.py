@@ -1,8 +1,6 @@
 """Conversion without the other libraries: laws over all layers, sharing, sharding, and what does not fit."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -17,6 +15,7 @@ from plait import bridge, checkpoint, convert
 from plait._public import PUBLIC
 from plait.convert.layouts import alternatives, path_of_name
 from plait.errors import ArgumentError, ArgumentTypeError, CheckpointError, ConversionError
+from tests.forked import run_python
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(plait.__file__).parents[1])}
 
@@ -377,7 +376,7 @@ model = plait.Linear(2, 3, rngs=plait.Rngs(0))
 plait.convert.convert_checkpoint(plait.convert.to_torch(model), model, layout="torch")
 print({"flax", "torch", "orbax", "msgpack", "safetensors", "libcst", "optax"} & set(sys.modules))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT)
+    done = run_python("-c", program, env=ENVIRONMENT)
     assert (done.stdout, done.stderr) == ("set()\n", "")
 
 

@@ -3,7 +3,6 @@
 import ast
 import pathlib
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_plait as tiny
+
+from tests.forked import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "examples" / "tiny_plait.py"
@@ -316,8 +317,7 @@ def test_extracted_states_merge_into_a_model_with_the_same_output(mlp, x):
 
 def test_the_script_prints_the_table_of_shapes():
     """T24"""
-    command = [sys.executable, str(FILE)]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    printed = run_python(str(FILE), check=True).stdout
     table = "".join(
         f"  '{path}': {cls.__name__}(\n    value={shape},\n    sharding=None\n  ),\n"
         for path, (cls, shape) in STATE.items()

@@ -3,8 +3,6 @@
 import contextlib
 import os
 import re
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +11,7 @@ import pytest
 import plait
 from plait import Param
 from plait.errors import RetraceError
+from tests.forked import run_python
 
 
 class Drop(plait.Module):
@@ -109,13 +108,7 @@ def test_it_is_a_decorator_too():
 
 def test_the_environment_switches_it_on():
     code = "import plait, jax.numpy as jnp; plait.jit(lambda x: x)(jnp.ones(2))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PLAIT_EXPLAIN_RETRACES": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python("-c", code, env={**os.environ, "PLAIT_EXPLAIN_RETRACES": "1"}, check=True)
     assert "traced for the first time" in done.stderr
 
 

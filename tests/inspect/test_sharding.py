@@ -10,6 +10,7 @@ from jax.sharding import AxisType, PartitionSpec as P
 import plait
 from plait.inspect import sharding_report
 from plait.inspect.sharding import in_bytes
+from tests.forked import run_python
 
 
 class Net(plait.Module):
@@ -111,11 +112,8 @@ def test_numbers_of_bytes(count, text):
 
 
 def test_rich_is_loaded_for_the_table_only():
-    import subprocess
-    import sys
-
     program = "import plait, sys; plait.inspect.sharding_report(plait.Dict()); sys.exit('rich' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    assert run_python("-c", program).returncode == 0
 
 
 def test_without_a_mesh_in_force_it_is_that_of_the_arrays():

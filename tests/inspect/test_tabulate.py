@@ -1,8 +1,6 @@
 """A model as a table."""
 
 import re
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +11,7 @@ from jax.sharding import PartitionSpec
 import plait
 from plait.errors import ArgumentError
 from plait.inspect.tabulate import describe_value, table_rows
+from tests.forked import run_python
 
 WIDE = {"width": 240}
 
@@ -200,7 +199,7 @@ def test_values_are_short(value, text):
 def test_rich_is_loaded_by_the_call_alone():
     loaded = "assert ('rich' in sys.modules) is"
     code = f"import sys, plait; plait.tabulate; {loaded} False; plait.tabulate({{}}); {loaded} True"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run_python("-c", code, check=True)
 
 
 def test_a_model_of_a_billion_parameters_fits_on_a_screen():

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
+from tests.lazily import Lazily
 from tests.nn.twins import TOLERANCE, run
 
-torch = pytest.importorskip("torch")
+torch = Lazily("torch")
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]  # `make test` compares each of these layers with Flax
 
 few = settings(max_examples=12)

@@ -1,10 +1,10 @@
 """Flax is optional: what needs it says so, and nothing else loads it."""
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
+
+from tests.forked import run_python
 
 BLOCKED = """
 import sys
@@ -19,7 +19,7 @@ sys.meta_path.insert(0, Block())
 
 
 def run(code):
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300)
+    done = run_python("-c", textwrap.dedent(code))
     assert done.returncode == 0, done.stderr
     return done.stdout
 

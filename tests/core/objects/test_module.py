@@ -4,8 +4,6 @@ import abc
 import copy
 import functools
 import pickle
-import subprocess
-import sys
 import threading
 import typing
 import warnings
@@ -20,6 +18,7 @@ from plait.core.graph.flatten import Walk
 from plait.core.objects.clock import clock
 from plait.core.objects.pytree import RESERVED, own_info
 from plait.errors import ArgumentError, TraceContextError
+from tests.forked import run_python
 from tests.oracles import describe
 
 T = typing.TypeVar("T")
@@ -234,7 +233,7 @@ def test_pickle_keeps_the_graph_here_and_in_a_fresh_process(tmp_path):
         "model.layers[0][...] += 1\n"
         "print(model.tied is model.layers[0], model.me is model, model.tied.tolist(), model.size)\n"
     )
-    run = subprocess.run([sys.executable, "-c", program, file], capture_output=True, text=True, check=True)
+    run = run_python("-c", program, str(file), check=True)
     assert run.stdout == "True True [1.0, 2.0] (1, 2)\n"
 
 

@@ -1,8 +1,6 @@
 """Functions by name: what pickle cannot find by itself (ask 22)."""
 
 import pickle
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +8,7 @@ import pytest
 
 import plait
 from plait.core.objects.named import NamedFunction, find_named, from_named, name_of, to_named
+from tests.forked import run_python
 
 FUNCTIONS = [
     jax.nn.relu,
@@ -63,5 +62,5 @@ def test_a_module_with_activations_is_pickled_into_another_process(tmp_path):
         "assert model.layers[1] is jax.nn.relu and model.activations['tanh'] is jnp.tanh;"
         "print(float(model(jnp.ones((2, 2))).sum()))"
     )
-    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+    done = run_python("-c", code, str(path), check=True)
     assert float(done.stdout) == pytest.approx(float(model(jnp.ones((2, 2))).sum()), abs=1e-6)

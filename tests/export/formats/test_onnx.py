@@ -13,14 +13,19 @@ from plait.export.formats.options import WriteOptions
 from plait.export.formats.whole_write import ExportPathError
 from plait.export.program.program import program_of
 from tests.export.conv_net import IMAGES, inputs, log_probabilities, outputs, params
+from tests.lazily import Lazily
 
-onnx = pytest.importorskip("onnx")
-pytest.importorskip("jax2onnx")
-pytestmark = pytest.mark.oracle
+onnx = Lazily("onnx")
+pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("_writer")]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
+def _writer():
+    pytest.importorskip("jax2onnx")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, _writer):
     path = tmp_path_factory.mktemp("onnx") / "digits.onnx"
     save_onnx(log_probabilities, params(), path, input_spec=IMAGES)
     return path

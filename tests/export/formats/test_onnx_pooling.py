@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from plait.export.formats.onnx_pooling import narrow_pools
+from tests.lazily import Lazily
 
-onnx = pytest.importorskip("onnx")
-runtime = pytest.importorskip("onnxruntime")
+onnx = Lazily("onnx")
+runtime = Lazily("onnxruntime")
 pytestmark = pytest.mark.oracle
 
 # shape of the array, then for each axis the window, the stride, the padding before and after, the dilation

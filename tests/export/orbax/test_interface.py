@@ -10,6 +10,7 @@ import plait
 from plait import export
 from plait.errors import MissingDependencyError
 from plait.export.proof.apart import RUNNERS
+from tests.forked import run_python
 
 NAMES = (
     "JaxModule",
@@ -43,7 +44,7 @@ def test_e1_the_package_has_the_names_and_importing_it_loads_no_tensorflow():
         "plait.export.config, plait.export.data_processors, plait.export.typing, plait.export.obm_configs; "
         "print('tensorflow' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = run_python("-c", script, check=True)
     assert done.stdout.strip() == "False"
 
 

@@ -4,7 +4,6 @@ import copy
 import functools
 import gc
 import os
-import subprocess
 import sys
 import threading
 import tracemalloc
@@ -18,6 +17,7 @@ import pytest
 import plait
 from plait.core.graph.walks import find_walk
 from plait.errors import ArgumentError
+from tests.forked import run_python
 from tests.oracles import describe
 from tests.sampling import slow_but
 from tests.strategies import Leafy, Node
@@ -682,9 +682,7 @@ except plait.errors.DispatchError as error:
 def test_the_checking_mode_catches_a_write_round_the_hooks(flag, said):
     """U33: such writes are outside the promise; PLAIT_CHECK_DISPATCH=1 finds them."""
     environment = {**os.environ, "PLAIT_CHECK_DISPATCH": flag}
-    result = subprocess.run(
-        [sys.executable, "-c", CHECKED], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    result = run_python("-c", CHECKED, env=environment)
     assert said in result.stdout, result.stderr
 
 
