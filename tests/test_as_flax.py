@@ -184,5 +184,5 @@ def test_without_it_flax_and_plait_say_that_they_do_not_mix():
         _, params, _ = nnx.split(model, nnx.Param, ...)
     assert not params
     for filter in (nnx.Param, (nnx.BatchStat, "tag"), [nnx.Param]):
-        with pytest.raises(plait.errors.FilterTypeError, match="a class of Flax selects nothing"):
+        with pytest.raises(plait.errors.FilterTypeError, match="a Flax class selects nothing"):
             plait.state(model, filter)
