@@ -42,7 +42,7 @@ def same(variable, *entries):
 
 @pytest.mark.parametrize("call", ["positional", "keyword", "in a dict"])
 def test_shardings_by_filter(call):
-    """X2, X10: what is written goes out as it came in; twice, the second time by the fast way."""
+    """X2, X10: what is written goes out as it came in; twice, the second time on the fast path."""
     m, x = model(), jnp.ones((4, 8))
     w = m.w
     expected = np.asarray(m.w[...])
