@@ -493,7 +493,7 @@ class GroupNorm(_Norm):
 
     Raises:
         ArgumentError: not exactly one of ``num_groups`` and ``group_size`` was given, it does not divide
-            ``num_features``, or ``reduction_axes`` leaves out the last axis.
+            ``num_features``, or ``reduction_axes`` does not include the last axis.
         ShapeError: the last axis of ``x`` is not ``num_features`` long.
 
     Example:

@@ -29,7 +29,7 @@ class MetadataMethods:
         Args:
             name: the entry to return.
             default: the result if there is no entry of that name.
-            exclude_required: whether to leave out the three flags that every variable has.
+            exclude_required: whether to omit the three flags that every variable has.
 
         Raises:
             MetadataKeyError: there is no entry of that name and no default.

@@ -85,7 +85,7 @@ def visit(
         root: any value.
         is_shared: ``(value, kind) -> bool``: which values count as the same object at all places; other values are new
             each time.
-        children: returns the children of a node; it may leave out nodes that cannot be entered.
+        children: returns the children of a node; it may omit nodes that cannot be entered.
     """
     met: dict[int, Place] = {}
     stack = [Place(None, None, root)]

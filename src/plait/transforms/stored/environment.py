@@ -46,7 +46,7 @@ def environment(backend: str | None, describer: Describer) -> dict[str, str]:
         if not name.startswith(_NO_MATTER):
             found[name] = repr(value)
     for name, mesh in (("mesh of the block", physical_mesh()), ("mesh", jax.sharding.get_mesh())):
-        found[name] = "none" if mesh is None or mesh.empty else describer.token(mesh, "the mesh in force")
+        found[name] = "none" if mesh is None or mesh.empty else describer.token(mesh, "the current mesh")
     for name, setting in settings_in_force.items():
         found[f"plait: {name}"] = describer.token(setting(), name)
     return found
