@@ -1,4 +1,4 @@
-"""The generated code of the fast path: which calls take it, that it answers like the general path, and what it holds."""
+"""The generated code of the fast path: which calls take it, that it agrees with the general path, what it holds."""
 
 import collections
 import functools
