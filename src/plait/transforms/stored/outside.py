@@ -57,7 +57,8 @@ def asks_for_the_program(frame: Any) -> bool:
     """Whether the call comes from the user's code or a package, directly or through Python's library and NumPy.
 
     Args:
-        frame: the frame of the caller."""
+        frame: the frame of the caller.
+    """
     found = False
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
