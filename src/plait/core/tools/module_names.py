@@ -85,8 +85,8 @@ def modules_named(
     Args:
         roots: the arguments that are objects.
         labels: the argument names.
-        captured: objects that the function captures, by name. It is called only if no module is known yet, so not inside
-            a program that knows them.
+        captured: returns objects that the function captures, by name. It is called only if no module is known yet, so
+            not inside a program that knows them.
     """
     before = _naming.frame
     places = module_places(roots, labels)
