@@ -1,5 +1,4 @@
-"""``y = load(path)(x)``: loads a StableHLO bundle without plait, with JAX and NumPy. Each bundle has a copy as
-``load.py``.
+"""``y = load(path)(x)``: loads a StableHLO bundle with only JAX and NumPy. Each bundle has a copy as ``load.py``.
 
 ``manifest.json`` lists the other files: for each signature a ``jax.export`` artifact of
 ``(weights, inputs) -> outputs``, three dictionaries of arrays, and safetensors files (an 8-byte little-endian length,
