@@ -182,9 +182,9 @@ def test_without_it_flax_and_plait_say_that_they_do_not_mix():
     """Flax's filters find nothing in objects of plait, nor plait's anything by classes of Flax."""
     nnx = importlib.import_module("flax.nnx")
     model = plait.Linear(2, 1, rngs=plait.Rngs(0))
-    with pytest.warns(plait.errors.NothingSelectedWarning, match=r"flax.nnx was given a Linear of plait"):
+    with pytest.warns(plait.errors.NothingSelectedWarning, match=r"flax.nnx was given a plait Linear"):
         _, params, _ = nnx.split(model, nnx.Param, ...)
     assert not params
     for filter in (nnx.Param, (nnx.BatchStat, "tag"), [nnx.Param]):
-        with pytest.raises(plait.errors.FilterTypeError, match="a class of Flax selects nothing"):
+        with pytest.raises(plait.errors.FilterTypeError, match="a Flax class selects nothing"):
             plait.state(model, filter)

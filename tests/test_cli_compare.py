@@ -83,7 +83,7 @@ def test_names_are_mapped(folder):
         (("my_nets:make", "my_nets:none", *INPUT), "the model's factory cannot be found"),
         (("my_nets:make", "my_nets:make", "--input", "x:float32[batch,4]"), "a number for each size"),
         (("my_nets:make", "my_nets:make", "--input", "x:float32[2,5]"), "a cannot be run on these inputs"),
-        (("my_nets:make", "my_nets:make", *INPUT, "--name", "first"), "is no rule"),
+        (("my_nets:make", "my_nets:make", *INPUT, "--name", "first"), "is not a rule"),
         (("my_nets:make", "my_nets:make"), "--input"),
     ],
     ids=["factory", "size", "input", "rule", "nothing"],

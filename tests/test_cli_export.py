@@ -107,7 +107,7 @@ def test_a_checkpoint_is_restored_before_the_export(folder, monkeypatch):
 def test_what_cannot_be_done_is_said_in_words(folder):
     (folder / "bad.npz").write_bytes(b"no archive")
     for arguments, text in (
-        (["inspect", "nowhere"], "there is no export here"),
+        (["inspect", "nowhere"], "there is no export at this path"),
         (["validate", "out", "--inputs", "bad.npz"], "the inputs cannot be read"),
         (["export", "my_modl:make", "new", "--input", "x:float32[4]"], "No module named 'my_modl'"),
         (["export", "my_model:mke", "new", "--input", "x:float32[4]"], "has no attribute 'mke'"),

@@ -209,7 +209,7 @@ def test_a_configuration_makes_no_objects_but_nodes(name):
     assert sys.modules[name.partition(":")[0]]
     config = plait.to_config(plait.Dict(inner=plait.Dict()))
     config["graph"]["attributes"][0][1]["node"] = name
-    with pytest.raises(ConfigError, match="no class of nodes"):
+    with pytest.raises(ConfigError, match="not a node class"):
         plait.from_config(config)
 
 

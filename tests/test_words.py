@@ -65,12 +65,21 @@ HOUSE_WORDS = {
     r"operations that \w+ has built in": "built-in operations",
     r"calls? back into Python": "Python callbacks",
     r"\bTake in (values|predictions|a batch)": "add",
+    r'"""Refuse (a|an|any|to|what)\b': "raise for, raise if, reject",
+    r"\b(fast|general) way\b": "fast path, general path",
+    r"[Nn]ot offered by plait": "not supported by plait",
+    r"\bholds? many keys": "has an array of keys",
+    r"[Ww]hat empties it|[Ww]ho fills it": "what resets it, what updates it",
+    r"\bwhat stands (at|in|there|behind)\b": "what is there, the value at",
+    r"\b(made|built|created|written) anew\b": "created again, new",
+    r"\banother (type|shape|structure|dtype|length|rank|size) than\b": "a different type from",
+    r"(?<![Tt]here )\b(is|are) no (nodes?|modules?|mappings?|pytrees?|filters?|tuples?|graphdefs?)\b": "is not a node",
 }
 PROSE = sorted(
     file
     for folder, pattern in (("docs", "*.md"), ("src", "*.py"), ("examples", "*.py"), ("benchmarks", "*.*"))
     for file in (Path(__file__).resolve().parents[1] / folder).rglob(pattern)
-    if file.suffix in (".md", ".py") and "spec" not in file.parts and "decisions" not in file.parts
+    if file.suffix in (".md", ".py")
 )
 
 

@@ -193,7 +193,7 @@ def jax_settings() -> dict[str, Any]:
     """JAX's current settings in this thread, by name, and the mesh."""
     found = {name: getattr(jax.config, name, None) for name in jax.config.values}
     mesh = jax.sharding.get_abstract_mesh()
-    return {**found, "the mesh in force": None if mesh is None or mesh.empty else str(mesh)}
+    return {**found, "the current mesh": None if mesh is None or mesh.empty else str(mesh)}
 
 
 # Programs that outlive the process ------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ def why_not_serializable(stage: Any) -> str | None:
     if unloaded.mut is not None and unloaded.mut.in_mut:
         return "the program captures a reference (jax.new_ref)"
     if stage._params.const_args:
-        return "JAX keeps an array that the function captures beside the program"
+        return "JAX stores an array that the function captures outside of the program"
     if any(layout is not None for layout in unloaded.dispatch_in_layouts):
         return "an argument has a memory layout of its own"
     return None

@@ -45,7 +45,7 @@ def add_command(commands: Any) -> None:
 def _rule(text: str) -> tuple[str, str]:
     theirs, equals, ours = text.partition("=")
     if not (theirs and equals):
-        raise argparse.ArgumentTypeError(f"{text!r} is no rule; write it as 'transformer.h.*=blocks.*'")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rule; write it as 'transformer.h.*=blocks.*'")
     return theirs, ours
 
 

@@ -45,7 +45,7 @@ def _checked(place: str, calls: Any) -> Iterator[tuple[Any, tuple[Any, ...], dic
     """The calls, each as function, args and kwargs.
 
     Raises:
-        ArgumentError: what the function returned are no calls of jitted functions.
+        ArgumentError: the function returned anything but calls of jitted functions.
     """
     if not isinstance(calls, (list, tuple)):
         calls = [calls]

@@ -4,7 +4,7 @@ Each answers four questions, in this order: where, what was found, what was expe
 the builtin exception that a user would catch::
 
     PlaitError
-    ├── TraceContextError            (RuntimeError)   a write from another trace than the object's own
+    ├── TraceContextError            (RuntimeError)   a write in a different trace than the object's
     ├── GraphError                   (ValueError)     a graph that cannot be flattened, merged, updated or popped
     │   ├── SharingError                              one variable under two different settings
     │   └── AttributeStatusError                      data under a static attribute, or the reverse
@@ -19,15 +19,15 @@ the builtin exception that a user would catch::
     ├── ArgumentError                (ValueError)     an argument with the right type but an invalid value
     │   └── DonatedArrayError        (RuntimeError)   a deleted array: an earlier call donated its buffer
     ├── ArgumentTypeError            (TypeError)      an argument of the wrong type
-    ├── ShapeError                   (ValueError)     an array whose shape, rank or dtype a layer does not take
+    ├── ShapeError                   (ValueError)     an array whose shape, rank or dtype a layer rejects
     ├── NonFiniteError               (FloatingPointError)  a NaN or an infinity, found by ``plait.debug_nans``
     ├── StreamError                  (ValueError)     a missing random stream, or one that cannot give a key
     │   ├── StreamAttributeError     (AttributeError)
     │   └── StreamKeyError           (KeyError)
-    ├── OptimizerError               (ValueError)     gradients that do not fit the optimizer
+    ├── OptimizerError               (ValueError)     gradients that do not match the optimizer
     │   └── OptimizerAttributeError  (AttributeError)
     ├── ConfigError                  (ValueError)     a structure that has no JSON form, or a damaged configuration
-    ├── CheckpointError              (ValueError)     a folder that is not an intact checkpoint, or one of another model
+    ├── CheckpointError              (ValueError)     a folder that is not an intact checkpoint, or another model's
     │   └── ConversionError                           another library's checkpoint whose leaves do not match the model
     ├── ProcessError                 (RuntimeError)   processes that cannot connect, or one that was lost
     ├── DataError                    (RuntimeError)   training data that did not arrive in time
@@ -41,13 +41,13 @@ the builtin exception that a user would catch::
     ├── PartitioningUnspecifiedError (ValueError)     an axis operation without the name of the axis
     ├── AxisNameMismatchError        (ValueError, AssertionError)
     ├── ScopeParamShapeError         (ValueError)
-    └── CollectionTypeError          (ValueError, AssertionError)  a box of another kind than its collection
+    └── CollectionTypeError          (ValueError, AssertionError)  a box whose type differs from its collection's
 
 Warnings: ``CapturedModelWarning``, for a model that a jitted function captures, ``LostUpdateWarning``, for a lost
 change, ``LostSharingWarning``, for a shared part that JAX copies, ``ReplacedVariableWarning``, for an array that
 replaces a variable, ``SingleValueWarning``, for statistics of one value, ``NothingSelectedWarning``, for a filter or
 tag that matches nothing, ``UnevenLayoutWarning``, for a dimension that a mesh cannot divide, ``LoggerWarning``, for a
-logger that failed, ``ProgramCacheWarning``, for a program that is not stored, or refused, and ``UnrolledLoopWarning``,
+logger that failed, ``ProgramCacheWarning``, for a program that is not stored, or rejected, and ``UnrolledLoopWarning``,
 for a loop over equal blocks that was traced block by block.
 """
 
@@ -146,11 +146,11 @@ def _rebuild(kind: type[PlaitError], message: str, parts: dict[str, str]) -> Pla
 
 
 class TraceContextError(PlaitError, RuntimeError):
-    """An object was changed from another JAX trace than the one it belongs to."""
+    """An object was changed in a different JAX trace than the one it belongs to."""
 
 
 class GraphError(PlaitError, ValueError):
-    """A graph and a state, or a graph and a request, do not fit each other."""
+    """A graph and a state, or a graph and a request, do not match."""
 
 
 class SharingError(GraphError):
@@ -214,7 +214,7 @@ class NonFiniteError(PlaitError, FloatingPointError):
 
 
 class StreamError(PlaitError, ValueError):
-    """There is no stream to draw a random key from, or it holds several keys where one is needed."""
+    """There is no stream to draw a random key from, or it has several keys where one is needed."""
 
 
 class StreamAttributeError(StreamError, AttributeError):
@@ -234,7 +234,7 @@ class ConfigError(PlaitError, ValueError):
 
 
 class OptimizerAttributeError(OptimizerError, AttributeError):
-    """An optimizer, which does not keep the model, or a ``TrainState`` has no such attribute."""
+    """An optimizer, which does not store the model, or a ``TrainState`` has no such attribute."""
 
 
 class CheckpointError(PlaitError, ValueError):
@@ -288,7 +288,7 @@ class PartitioningUnspecifiedError(PlaitError, ValueError):
 
 
 class AxisNameMismatchError(PlaitError, ValueError, AssertionError):
-    """The axis to remove from metadata has another name."""
+    """The axis to remove from metadata has a different name."""
 
 
 class ScopeParamShapeError(PlaitError, ValueError):
@@ -328,7 +328,7 @@ class LoggerWarning(UserWarning):
 
 
 class ProgramCacheWarning(UserWarning):
-    """A compiled program cannot be stored, or a stored one was refused. The function works; it is compiled anew."""
+    """A compiled program cannot be stored, or a stored one was rejected. The function works; it is compiled again."""
 
 
 class UnrolledLoopWarning(UserWarning):

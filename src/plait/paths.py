@@ -1,9 +1,9 @@
-"""Paths: names of places in a graph, their order, and how they are printed.
+"""Paths: locations in a graph, how they are ordered, and how they are printed.
 
 A path is a tuple of keys (attribute names and indices) from a root. Keys sort by kind first, integers before strings,
 then by value; errors print a path the way a user would write the access: ``encoder.layers[3].kernel``.
 
-A key such as ``"0:24"`` or ``"1:24:6"`` stands for a range of layers whose arrays are stacked into one; it is written
+A key such as ``"0:24"`` or ``"1:24:6"`` means a range of layers whose arrays are stacked into one; it is written
 as the slice that selects them from the list of layers: ``blocks[0:24].kernel``.
 """
 
@@ -123,7 +123,7 @@ def layers_key(layers: range) -> str:
 
 
 def layers_of(key: Any) -> range | None:
-    """The layers that a key stands for; ``None`` for any other key."""
+    """The layers that a key means; ``None`` for any other key."""
     return _layers_of(key) if type(key) is str and ":" in key else None
 
 
@@ -138,7 +138,7 @@ _LAYERS = re.compile(r"(\d+):(\d+)(?::(\d+))?")
 
 
 def iter_layer_paths(path: Path) -> Iterator[tuple[Path, tuple[int, ...]]]:
-    """Each layer that a path with keys of stacked layers stands for: its own path, and its place in the arrays."""
+    """Each layer of a path with keys of stacked layers: the layer's path, and its index in the arrays."""
     places = [place for place, key in enumerate(path) if layers_of(key) is not None]
     for index in itertools.product(*(range(len(layers_of(path[place]) or ())) for place in places)):
         layer = list(path)

@@ -75,12 +75,12 @@ class Mistake:
 TOP = "the top level (no JAX transform)"
 JITTED = "a function under jit (<lambda>)"
 LINEAR = "a function under linearization (grad, vjp)"
-CARRIED = "make the model an argument of the function, and use plait's own transform, which carries the change out: "
+CARRIED = "make the model an argument of the function, and use plait's own transform, which keeps the change: "
 
 
 def trace_error(what, at, kind, found, fix):
     return f"""
-        Cannot mutate {kind}: cannot {what} from another trace than the one it belongs to
+        Cannot mutate {kind}: cannot {what} from a different trace than its own
           at        {at}
           found     the current trace is {found}
           expected  {TOP}, where the {kind} was created
@@ -168,10 +168,10 @@ MISTAKES = {
         wrong="plait.jit(lambda x: f(model, x))(x)",
         error=ValueError,
         message=f"""
-            jit was asked to carry out an object that it captured from outside
+            jit cannot return an object that the function captured from outside
               at        model.blocks[0] (a Block)
               found     a Block of {TOP}
-              expected  objects that were passed in as arguments, or made inside
+              expected  objects that were passed as arguments or created inside
               do        make the model an argument of the function: plait.jit(f)(model, x)
         """,
         fix="plait.jit(f)(model, x)",
@@ -181,7 +181,7 @@ MISTAKES = {
         wrong="plait.jit(model.blocks[1].__call__)",
         error=ValueError,
         message="""
-            jit does not support bound methods, and was given one of a module
+            jit does not support bound methods, but got a bound method of a module
               at        model.blocks[1] (a Block)
               found     the method '__call__' bound to a Block
               expected  a function that takes the module as an argument
@@ -198,7 +198,7 @@ MISTAKES = {
               at        blocks[0].linear (a Linear)
               found     an input of shape (2, 3)
               expected  shape (..., 4), since in_features=4
-              do        pass an input with 4 features, or make the layer for this input: plait.Linear(3, 4, rngs=rngs)
+              do        pass an input with 4 features, or create the layer for this input: plait.Linear(3, 4, rngs=rngs)
         """,
         fix="plait.Linear(3, 4, rngs=rngs)",
         then="model.blocks[0].linear = out; model(jnp.ones((2, 3)))",
@@ -266,7 +266,7 @@ MISTAKES = {
               at        Block.scales[0]
               found     a Param
               expected  numbers, strings, functions and other values without arrays, variables or modules
-              do        drop the mark, or mark it as data: self.scales = plait.data(scales)
+              do        remove the mark, or mark it as data: self.scales = plait.data(scales)
         """,
         fix="self.scales = plait.data(scales)",
         then="assert plait.state(model)['blocks'][0]['scales'][0] == 1",
@@ -276,11 +276,11 @@ MISTAKES = {
         wrong='self.scales = [plait.data(scale) for scale in "ab"]',
         error=ValueError,
         message="""
-            a data() mark stands inside a container
+            plait.data() was used inside a container
               at        Block.scales
               found     data('a') inside a list
-              expected  marks around the whole attribute
-              do        take the marks off the elements; containers of modules and arrays need none, and others are marked as a whole: self.scales = plait.data(scales)
+              expected  marks on whole attributes only
+              do        remove the marks from the elements; containers of modules and arrays need none, mark others as a whole: self.scales = plait.data(scales)
         """,
         fix="self.scales = plait.data(scales)",
         then="assert plait.state(model)['blocks'][0]['scales'][1] == 1",
@@ -292,9 +292,9 @@ MISTAKES = {
         message="""
             Non-exhaustive filters: some leaves match none of them
               at        blocks[0].calls (BatchStat)
-              found     1 of 5 leaves left over by plait.Param
+              found     1 of 5 leaves not matched by plait.Param
               expected  filters that together match every leaf
-              do        add `...` as the last filter, which takes the rest: plait.split(model, plait.Param, ...)
+              do        add `...` as the last filter, for all other leaves: plait.split(model, plait.Param, ...)
         """,
         fix="plait.split(model, plait.Param, ...)",
         then="assert len(out) == 3",
@@ -308,11 +308,11 @@ MISTAKES = {
         wrong="plait.merge(graphdef, part)",
         error=ValueError,
         message="""
-            the state does not fit the graphdef: the state lacks a leaf
+            the state does not match the graphdef: the state lacks a leaf
               at        blocks[1].calls of a Block
               found     nothing
               expected  a BatchStat
-              do        pass a state of the same model; missing parts can be added with State.merge(part, rest)
+              do        pass a state of the same model; add missing parts with State.merge(part, rest)
         """,
         fix="State.merge(part, rest)",
         then="plait.merge(graphdef, out)",
@@ -337,7 +337,7 @@ MISTAKES = {
         wrong="optimizer.update(model, model)",
         error=ValueError,
         message="""
-            update was given the model itself as its gradients
+            update was given the model instead of gradients
               at        bias, kernel
               found     update(a Linear, a Linear)
               expected  the model first, then a State of gradients with the same paths: update(model, grads)
@@ -360,8 +360,8 @@ MISTAKES = {
             the variables of the model do not match the optimizer's state
               at        blocks[0].gain
               found     1 new, and 10 variables that match
-              expected  the variables that the model had when the optimizer was made
-              do        make the optimizer after the model is complete: plait.Optimizer(model, tx, wrt=plait.Param)
+              expected  the variables that the model had when the optimizer was created
+              do        create the optimizer after the model is complete: plait.Optimizer(model, tx, wrt=plait.Param)
         """,
         fix="plait.Optimizer(model, tx, wrt=plait.Param)",
         then="out.update(model, grads)",
@@ -379,11 +379,11 @@ MISTAKES = {
         wrong="step(model)",
         error=ValueError,
         message="""
-            two variables hold one buffer, which cannot be donated
+            two variables share one buffer, which cannot be donated
               at        model.blocks[0].linear.bias and model.blocks[1].linear.bias
               found     the same array in both
-              expected  a buffer of its own for each donated variable
-              do        copy one of them first: variable.value = jnp.copy(variable.value), or model = plait.clone(model, arrays=True) for all of a model
+              expected  a separate buffer for each donated variable
+              do        copy one of them first: variable.value = jnp.copy(variable.value), or model = plait.clone(model, arrays=True) for the whole model
         """,
         fix="variable.value = jnp.copy(variable.value)",
         then="step(model)\nassert variable[0] == 1",
@@ -396,7 +396,7 @@ MISTAKES = {
         wrong='plait.jit(step)(model, x, "fast")',
         error=TypeError,
         message="""
-            step was called with an argument that is no array
+            step was called with an argument that is not an array
               at        argument mode
               found     a str: 'fast'
               expected  arrays, numbers, modules, and containers of them

@@ -133,7 +133,7 @@ def test_plain_leaves_go_through_the_functions_on_request():
 
 
 def test_a_prefix_that_does_not_fit_shows_both_trees():
-    with pytest.raises(ValueError, match="to_tree: prefix does not fit"):
+    with pytest.raises(ValueError, match="to_tree: prefix does not match"):
         plait.to_tree((1.0, 2.0), prefix=(0,))
 
 

@@ -65,7 +65,7 @@ def test_the_names_of_its_state_are_those_of_the_table(case):
 def test_jit_agrees_with_eager_in_output_and_state(case):
     eager, compiled = make(case), make(case)
     step = plait.jit(forward)
-    for _ in range(2):  # the second call takes the fast way
+    for _ in range(2):  # the second call takes the fast path
         np.testing.assert_allclose(step(compiled, case.x), eager(case.x), rtol=1e-5, atol=1e-5)
     mine, other = pure(plait.state(compiled)), pure(plait.state(eager))
     for path in mine:

@@ -203,7 +203,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "no filter",
-        "something that is no filter, such as `42`", "`ValueError` while Flax writes the text of its error", "`FilterTypeError`, a `TypeError`",
+        "something that is not a filter, such as `42`", "`ValueError` while Flax writes the text of its error", "`FilterTypeError`, a `TypeError`",
         reason="the text says what was given and what may stand there",
         says="FilterTypeError",
         example=program("known", "nnx.state(nnx.Dict(a=nnx.Param(1.0)), nnx.Not(42))"),
@@ -219,7 +219,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "loops over shared objects in tree mode",
-        "`fori_loop` and `while_loop` of shared objects with `graph=False`", "each place gets a copy", "refused, as by every function with `graph=False`",
+        "`fori_loop` and `while_loop` of shared objects with `graph=False`", "each path gets a copy", "an error, as from every function with `graph=False`",
         reason="what one place writes would be missing in the other",
         says="GraphError",
         example=program(
@@ -256,7 +256,7 @@ KNOWN: tuple[Row, ...] = (
             "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))",
             "def body(i, m):\n    del m.a\n    return m", "nnx.fori_loop(0, 2, body, m)",
         ),
-        found_in_flax="generator raised StopIteration|'NodeRef' object has no attribute|^no error$", found_in_plait="the structure of what iterations hand on",
+        found_in_flax="generator raised StopIteration|'NodeRef' object has no attribute|^no error$", found_in_plait="changed the structure of a carried or shared object",
     ),
     Row(
         "structure changed in cached_partial",

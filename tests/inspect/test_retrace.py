@@ -186,7 +186,7 @@ SETTINGS = {
     "another": (lambda: jax.numpy_dtype_promotion("standard"), "jax_numpy_dtype_promotion: 'strict' -> 'standard'"),
     "a mesh": (
         lambda: jax.set_mesh(jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))),
-        "the mesh in force: None -> .*'x': 8",
+        "the current mesh: None -> .*'x': 8",
     ),
 }
 

@@ -419,7 +419,7 @@ def test_a_source_of_another_type_is_named():
     ],
 )
 def test_heads_that_cannot_be_divided_are_named(arguments, found):
-    with pytest.raises(ArgumentError, match=rf"found +{found}\s+expected +\w+ a multiple of"):
+    with pytest.raises(ArgumentError, match=rf"found +{found}\s+expected +\w+ that is a multiple of"):
         plait.MultiHeadAttention(**arguments, rngs=plait.Rngs(0))
 
 

@@ -120,7 +120,7 @@ def test_an_input_that_does_not_fit_the_part_is_named(name):
 
 
 def test_the_error_says_that_the_weights_have_changed():
-    with pytest.raises(ShapeError, match=r"shape \(\.\.\., 2\), since its weights have that length now.*in_features=8"):
+    with pytest.raises(ShapeError, match=r"shape \(\.\.\., 2\), since its weights now have that length.*in_features=8"):
         part("Linear", plait)(jnp.ones((5, 8)))
 
 

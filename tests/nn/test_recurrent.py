@@ -183,7 +183,7 @@ def test_what_is_shared_by_state_axes_is_only_read():
     x = some_input(2, 5, 3)
     shared = rnn_of(state_axes={plait.Param: None, ...: plait.Carry})
     np.testing.assert_array_equal(shared(x), rnn_of()(x))
-    with pytest.warns(LostUpdateWarning, match=r"at +cell\.\w+[\s\S]*where the axis is None"):
+    with pytest.warns(LostUpdateWarning, match=r"at +cell\.\w+[\s\S]*with axis None"):
         plait.RNN(dropping(plait), state_axes={...: None})(x)
 
 

@@ -53,5 +53,5 @@ def test_several_rates_are_named():
     optimizer = make(groups)[1]
     with pytest.raises(OptimizerError, match=r"found +2: ") as caught:
         plait.learning_rate(optimizer)
-    (rate,) = eval(str(caught.value).rpartition("you mean: ")[2]).get().values()
+    (rate,) = eval(str(caught.value).rpartition("select one of them: ")[2]).get().values()
     assert float(rate[...]) == pytest.approx(0.1)

@@ -133,7 +133,7 @@ def test_gradients_of_other_parameters_name_their_paths():
     del grads["layers"][0]["bias"]
     with pytest.raises(OptimizerError, match=r"at +layers\[0\]\.bias\n  found +no gradient for layers\[0\]\.bias"):
         state.apply_gradients(grads)
-    with pytest.raises(OptimizerError, match="leaves of other kinds"):
+    with pytest.raises(OptimizerError, match="leaves of different types"):
         state.apply_gradients(plait.State(plait.to_pure_dict(state.params)))
 
 

@@ -152,7 +152,7 @@ def test_values_only():
     assert float(out) == 0.0
     np.testing.assert_array_equal(node.w[...], [[0, 1], [3, 4], [6, 7]])
     assert not hasattr(node, "label")
-    with pytest.raises(ArgumentError, match=r"(?s)takes no mapping by filter.*in_axes\[0\].*StateAxes.*plait\.prefix"):
+    with pytest.raises(ArgumentError, match=r"(?s)does not accept a mapping.*in_axes\[0\].*StateAxes.*plait\.prefix"):
         plait.vmap(f, in_axes=(AXES, 0), graph_updates=False)(node, X)
 
 
@@ -167,9 +167,9 @@ def test_prefix_names_the_leaf_that_no_filter_matches():
 def test_a_prefix_that_lacks_a_leaf_names_its_path():
     """X28, U32: in what is given and in what comes out."""
     axes = plait.prefix(Node(w=plait.Param(X)), {...: 0})
-    with pytest.raises(ArgumentError, match=r"(?s)nothing for a leaf\n +at +node\.n\n"):
+    with pytest.raises(ArgumentError, match=r"(?s)no value for a leaf\n +at +node\.n\n"):
         plait.vmap(lambda node: None, in_axes=(axes,), graph_updates=False)(stacked())
-    with pytest.raises(ArgumentError, match=r"(?s)nothing for a leaf\n +at +output\.n\n"):
+    with pytest.raises(ArgumentError, match=r"(?s)no value for a leaf\n +at +output\.n\n"):
         plait.vmap(lambda x: stacked(), out_axes=axes, graph_updates=False)(X)
 
 
@@ -290,17 +290,17 @@ MISTAKES = {
     "arity": (
         lambda n: plait.vmap(lambda n, x: 0, in_axes=(0, 0, 0))(n, X),
         ArgumentError,
-        r"(?s)in_axes does not fit.*\(Node, \*\).*2 where in_axes has 3.*\(0, 0, 0\)",
+        r"(?s)in_axes does not match.*\(Node, \*\).*2 where in_axes has 3.*\(0, 0, 0\)",
     ),
     "tree": (
         lambda n: plait.vmap(lambda n, x: 0, in_axes=(AXES, {"a": 0}))(n, {"b": X}),
         ArgumentError,
-        r"(?s)in_axes does not fit.*\{'b': \*\}.*\{'a': 0\}",
+        r"(?s)in_axes does not match.*\{'b': \*\}.*\{'a': 0\}",
     ),
     "output tree": (
         lambda n: plait.vmap(lambda n: (1, 2), in_axes=(AXES,), out_axes=(0, 0, 0))(n),
         ArgumentError,
-        r"(?s)out_axes does not fit the output.*\(\*, \*\)",
+        r"(?s)out_axes does not match the output.*\(\*, \*\)",
     ),
     "no filter": (
         lambda n: plait.vmap(lambda n: 0, in_axes=(plait.StateAxes({plait.Param: 0}),))(n),
@@ -340,7 +340,7 @@ MISTAKES = {
     "mapping for an array": (
         lambda n: plait.vmap(lambda x: 0, in_axes=(AXES,))(X),
         ArgumentError,
-        "(?s)mapping by filter where a plain array stands",
+        "(?s)mapping from filters for a plain array",
     ),
     "bound method": (lambda n: plait.vmap(Block(plait.Rngs(0)).__call__), ArgumentError, "(?s)bound method"),
 }

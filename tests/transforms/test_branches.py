@@ -128,7 +128,7 @@ def test_gradients_pass_through():
 MISTAKES = {
     "new variable": (
         lambda n: plait.cond(True, lambda n: setattr(n, "x", plait.Param(1.0)), lambda n: None, n),
-        r"(?s)cond: branch 0 \(<lambda>\) and branch 1.*different structures.*variable x is gone",
+        r"(?s)cond: branch 0 \(<lambda>\) and branch 1.*different structures.*variable x was removed",
     ),
     "static": (
         lambda n: plait.switch(0, [lambda n: setattr(n, "k", 1), lambda n: setattr(n, "k", 2)], n),
@@ -148,7 +148,7 @@ MISTAKES = {
     ),
     "new modules": (
         lambda n: plait.cond(True, lambda n: Node(size=1), lambda n: Node(size=2), n),
-        r"(?s)at +the output\n +found +size: 1 -> 2.*return modules of one class",
+        r"(?s)at +the output\n +found +size: 1 -> 2.*return modules of the same class",
     ),
     "a module or an array": (
         lambda n: plait.cond(True, lambda n: Node(v=plait.Param(1.0)), lambda n: 1.0, n),

@@ -185,10 +185,10 @@ def _widens(x, model):
 MISTAKES = {
     "a batch that writes": (
         lambda: plait.lax_map(_writes, XS, _total(), batch_size=2),
-        r"(?s)batch_size: a variable of an operand was written.*at +model\.total.*leave batch_size out",
+        r"(?s)batch_size: a variable of an operand was written.*at +model\.total.*omit batch_size",
     ),
-    "a new variable": (lambda: plait.lax_map(_grows, XS, _total()), r"(?s)lax_map: the structure.*extra"),
-    "another shape": (lambda: plait.lax_map(_widens, XS, _total()), r"(?s)lax_map: what is carried.*model\.total"),
+    "a new variable": (lambda: plait.lax_map(_grows, XS, _total()), r"(?s)lax_map: .*changed the structure.*extra"),
+    "another shape": (lambda: plait.lax_map(_widens, XS, _total()), r"(?s)lax_map: an iteration changed.*model\.total"),
     "sizes": (
         lambda: plait.lax_map(lambda p: p["a"], {"a": XS, "b": XS[:3]}),
         r"(?s)lax_map: the mapped axes have different sizes.*p\.a.*p\.b.*5 and 3",

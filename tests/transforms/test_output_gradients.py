@@ -167,7 +167,7 @@ def test_looking_costs_nothing_when_it_is_off():
 
 def test_bad_input():
     model = Looped(nnx.Rngs(0))
-    with pytest.raises(GraphError, match=r"(?s)chooses no module.*layer\[0\].*layers\[0\]\.linear"):
+    with pytest.raises(GraphError, match=r"(?s)matches no module.*layer\[0\].*layers\[0\]\.linear"):
         outputs_of(model, "layer[0]")(X)
     with pytest.raises(ArgumentTypeError, match="no module"):
         nnx.capture_gradients(lambda x: x.sum())(X)

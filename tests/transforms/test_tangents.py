@@ -290,7 +290,7 @@ ERRORS = {
         r"(?s)primals as a tuple.*a Net.*primals=\(primal,\)",
     ),
     "too few tangents": (lambda: plait.jvp(call, (Net(), X), (X,)), ValueError, "1 tangents for 2 primals"),
-    "array for a module": (lambda: plait.jvp(call, (Net(), X), (X, X)), ValueError, "(?s)tangent.*other leaves"),
+    "array for a module": (lambda: plait.jvp(call, (Net(), X), (X, X)), ValueError, "(?s)tangent.*unexpected leaves"),
     "unknown leaf": (
         lambda: plait.jvp(call, (Net(), X), (plait.State({"v": plait.Param(X)}), X)),
         ValueError,
@@ -304,7 +304,7 @@ ERRORS = {
     "cotangent of another structure": (
         lambda: plait.vjp(lambda m, x: [m(x)], Net(), X)[1](G),
         ValueError,
-        r"(?s)cotangent has another structure.*found +PyTreeDef\(\*\).*expected +PyTreeDef\(\[\*\]\)",
+        r"(?s)cotangent has a different structure.*found +PyTreeDef\(\*\).*expected +PyTreeDef\(\[\*\]\)",
     ),
     "shape": (
         lambda: plait.jvp(call, (Net(), X), (plait.State({"bias": jnp.ones(3)}), X)),

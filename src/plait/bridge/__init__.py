@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from .wrappers.scope import Scope as Scope
     from .wrappers.to_nnx import ToNNX as ToNNX
 
-    initializers: Any  # those of plait.nn; the bridge itself does not use them
+    initializers: Any  # the initializers of plait.nn; the bridge itself does not use them
 
 _PLACES = {
     "AttrPriority": "module.running",

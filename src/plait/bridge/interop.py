@@ -19,7 +19,7 @@ def nnx_in_bridge_mdl(factory: Callable[[Rngs], Module], name: str | None = None
     """Make a plait module a submodule of the running ``bridge.Module``.
 
     Args:
-        factory: makes the module; ``apply`` runs it on shapes only, and fills the module with the stored variables.
+        factory: creates the module; ``apply`` runs it only on shapes, and fills the module with the stored variables.
         name: in a compact method, the name of the submodule; in ``setup`` the attribute names it.
 
     Raises:

@@ -1,9 +1,9 @@
-"""Models inside NumPyro programs: their parameters as ``param`` sites, or drawn from a prior.
+"""Models in NumPyro programs: their parameters are ``param`` sites, or drawn from a prior.
 
-A NumPyro program says by *sites* what is inferred, and its handlers give each site a value. So a model is split: its
-parameters are sites, and what else it changes (statistics) is one mutable site. In each run of the program a new model
-is made of the values that the sites have. Random streams are not carried along; they get a key of the handlers in each
-run. (rules B37 to B39)
+A NumPyro program declares inferred values as *sites*, and its handlers assign a value to each site. So a model is
+split: its parameters are sites, and its other changing state (statistics) is one mutable site. Each run of the program
+builds a new model from the values of the sites. Random streams are not carried between runs; in each run they get a key
+from the handlers. (rules B37 to B39)
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ from ..words import describe_type
 
 
 def numpyro_module(name: str, module: Module, *, wrt: FilterLiteral = Param) -> Any:
-    """Declare a model in a NumPyro program: its parameters are optimized, as those of ``numpyro.param`` are.
+    """Declare a model in a NumPyro program, with parameters that are optimized like those of ``numpyro.param``.
 
     Args:
-        name: of the sites: ``name$params`` for the parameters, ``name$state`` for what else the model changes.
-        module: the model, made outside of the program. It gives the first values, and is not changed.
-        wrt: which variables are parameters. All others but random streams are state.
+        name: the prefix of the sites: ``name$params`` for the parameters, ``name$state`` for other state that the model
+            changes.
+        module: the model, created outside of the program. It provides the initial values, and is not changed.
+        wrt: the variables that are parameters. All others except random streams are state.
 
     Returns:
-        The model with the values of its sites: a callable with the attributes and methods of ``module``. What its
-        variables are after a call is the state of the next run. Random streams begin anew in each run, with a key of
-        NumPyro's.
+        The model with the values of its sites: a callable with the attributes and methods of ``module``. The values of
+        its variables after a call are the state of the next run. Random streams are reseeded in each run, with a key
+        from NumPyro.
 
     Raises:
         MissingDependencyError: NumPyro is not installed.
-        GraphTypeError: ``module`` is no module.
+        GraphTypeError: ``module`` is not a module.
 
     Example:
         >>> import numpyro, numpyro.distributions as dist
@@ -68,25 +69,25 @@ def numpyro_module(name: str, module: Module, *, wrt: FilterLiteral = Param) -> 
 
 
 def random_numpyro_module(name: str, module: Module, prior: Any, *, wrt: FilterLiteral = Param) -> Any:
-    """Declare a model in a NumPyro program whose parameters are drawn from a prior: a Bayesian neural network.
+    """Declare a model in a NumPyro program with parameters drawn from a prior: a Bayesian neural network.
 
     Args:
-        name: of the sites. A parameter has the site ``name/path``, as in ``net/layers[0].kernel``.
-        module: as in ``numpyro_module``; its own values are not used where there is a prior.
-        prior: a distribution for all parameters, a function of the path (a text) and the shape that returns one, or a
-            mapping. Its keys are filters, or path patterns such as ``"layers[*].kernel"``; the first that matches
-            counts. Parameters that none matches are optimized, as in ``numpyro_module``. A distribution of another
-            shape than the parameter's is expanded to it.
+        name: the prefix of the sites. A parameter has the site ``name/path``, as in ``net/layers[0].kernel``.
+        module: as in ``numpyro_module``; values of parameters with a prior are not used.
+        prior: a distribution for all parameters, a function of the path (a string) and the shape that returns one, or a
+            mapping. Its keys are filters, or path patterns such as ``"layers[*].kernel"``; the first match counts.
+            Parameters without a match are optimized, as in ``numpyro_module``. A distribution is expanded to the shape
+            of the parameter.
         wrt: which variables are parameters.
 
     Returns:
-        As ``numpyro_module``.
+        Like ``numpyro_module``.
 
     Raises:
         MissingDependencyError: NumPyro is not installed.
-        GraphTypeError: ``module`` is no module.
+        GraphTypeError: ``module`` is not a module.
         ArgumentError: a key of the mapping matches no parameter.
-        ArgumentTypeError: what should be a distribution is none.
+        ArgumentTypeError: a prior is not a distribution.
 
     Example:
         >>> import numpyro, numpyro.distributions as dist
@@ -107,26 +108,26 @@ def random_numpyro_module(name: str, module: Module, prior: Any, *, wrt: FilterL
     unused = [] if not isinstance(prior, Mapping) else _unused(prior, found)
     if unused:
         raise ArgumentError(
-            "a prior is for no parameter of the model",
+            "a prior matches no parameter of the model",
             at=f"the key {unused[0]!r}",
             found=f"parameters at {', '.join(map(describe_path, found)) or '(none)'}",
             expected="filters and path patterns that match some of them",
-            do="leave the key out, or write it as a pattern: '**.kernel'",
+            do="remove the key, or write it as a pattern: '**.kernel'",
         )
     return _declared(name, module, wrt, {path: each for path, each in priors.items() if each is not None})
 
 
 def numpyro_state(name: str, module: Module, values: Mapping[str, Any]) -> State:
-    """The values of a model's sites as a ``State`` of the model, to be given to ``plait.update``.
+    """The values of a model's sites as a ``State`` of the model, for ``plait.update``.
 
     Args:
-        name: that the model was declared by.
+        name: the name that the model was declared with.
         module: the model.
-        values: by site, as ``SVI`` and ``MCMC.get_samples`` have them; sites of others are left out. Samples keep their
+        values: values by site, from ``SVI`` or ``MCMC.get_samples``; other sites are ignored. Samples keep their
             leading axis, for ``plait.vmap``.
 
     Raises:
-        ArgumentError: no site is one of the model's.
+        ArgumentError: no site belongs to the model.
 
     Example:
         >>> net = plait.Linear(2, 1, rngs=plait.Rngs(0))
@@ -147,10 +148,10 @@ def numpyro_state(name: str, module: Module, values: Mapping[str, Any]) -> State
                 found[path] = value
     if not found:
         raise ArgumentError(
-            "no site is one of the model's",
+            "no sample site belongs to the model",
             found=f"the sites {', '.join(values) or '(none)'}",
             expected=f"{name}$params, {name}$state, or {name}/ with the path of a parameter",
-            do="give the name that the model was declared by",
+            do="pass the name that the model was declared with",
         )
     return from_flat_state((path, with_value(flat[path], value)) for path, value in found.items())
 
@@ -182,7 +183,7 @@ def _declared(name: str, module: Module, wrt: FilterLiteral, priors: Mapping[Pat
 
 
 class _Declared:
-    """A model whose changes are kept after each call, also of a method or of a part of it."""
+    """A model whose changes are stored after each call, including calls of its methods and parts."""
 
     def __init__(self, module: Any, keep: Callable[[], None]) -> None:
         self._module, self._keep = module, keep
@@ -210,7 +211,7 @@ class _Declared:
 
 
 def _begin_anew(module: Any, key: Any) -> None:
-    """Give the random streams keys that are made from one; without it they go on as they are."""
+    """Give the random streams keys derived from one key; without it they are unchanged."""
     tags = sorted({node.tag for _, node in iter_graph_nodes(module) if isinstance(node, RngStream)})
     if tags and key is not None:
         keys = {tag: jax.random.fold_in(key, number) for number, tag in enumerate(tags)}
@@ -218,7 +219,7 @@ def _begin_anew(module: Any, key: Any) -> None:
 
 
 def _prior_of(dist: Any, prior: Any, path: Path, leaf: Any) -> Any:
-    """The distribution of one parameter, with its shape; ``None`` where a mapping has none."""
+    """The distribution of one parameter, with its shape; ``None`` if a mapping has none."""
     shape = tuple(jax.numpy.shape(plain_value(leaf)))
     found: Any
     if isinstance(prior, Mapping):
@@ -232,7 +233,7 @@ def _prior_of(dist: Any, prior: Any, path: Path, leaf: Any) -> Any:
             found = prior(describe_path(path), shape)
     if not isinstance(found, dist.Distribution):
         raise ArgumentTypeError(
-            "a prior is no distribution",
+            "a prior is not a distribution",
             at=describe_path(path),
             found=describe_type(found),
             expected="a distribution of numpyro.distributions",
@@ -244,7 +245,7 @@ def _prior_of(dist: Any, prior: Any, path: Path, leaf: Any) -> Any:
 
 
 def _unused(prior: Mapping[Any, Any], found: Mapping[Path, Any]) -> list[Any]:
-    """The keys that match nothing; ``...`` may, as it is for the rest."""
+    """The keys that match nothing, except ``...``, which is for all remaining parameters."""
     return [key for key in prior if key is not ... and not any(_predicate(key)(*item) for item in found.items())]
 
 
@@ -253,12 +254,12 @@ def _predicate(key: Any) -> Callable[[Path, Any], bool]:
 
 
 def _nested(leaves: Mapping[Path, Any]) -> Any:
-    """Values by their paths as nested dictionaries, which are what NumPyro's sites hold."""
+    """Values by path as nested dictionaries, the form of NumPyro's sites."""
     return to_pure_dict(from_flat_state(leaves.items()))
 
 
 def _at(tree: Any, path: Path) -> tuple[bool, Any]:
-    """Whether something stands at a path of nested dictionaries, and what."""
+    """Whether nested dictionaries have a value at a path, and the value."""
     for key in path:
         if not isinstance(tree, Mapping) or key not in tree:
             return False, None

@@ -1,4 +1,4 @@
-"""Axis names in a collection of their own, as in ``flax.linen.partitioning``. (rows 264 to 266)
+"""Axis names in a separate collection, as in ``flax.linen.partitioning``. (rows 264 to 266)
 
 The functions work in a ``bridge.Module``, without Flax, and in a Linen module, where they call Flax's own. New code
 should annotate the variables themselves: ``meta.with_partitioning``.
@@ -56,7 +56,7 @@ def param_with_axes(
         module: by default the innermost running ``bridge.Module`` or Linen module.
 
     Raises:
-        ArgumentError: no module is running; the names do not fit the value, or differ from the stored ones.
+        ArgumentError: no module is running; the names do not match the value, or differ from the stored ones.
 
     Example:
         >>> class Scale(plait.bridge.Module):
@@ -97,10 +97,10 @@ def variable_with_axes(
         axes: a name, a tuple of names, or ``None``, for each axis. In a ``bridge.Module`` they are only stored, and
             your code constrains what it writes (``meta.with_logical_constraint``); in Linen, Flax does that.
         module: by default the innermost running ``bridge.Module`` or Linen module.
-        fallback: in Linen, what to do with a name that no rule matches.
+        fallback: in Linen, how to treat a name that no rule matches.
 
     Raises:
-        ArgumentError: no module is running; the names do not fit the value, or differ from the stored ones.
+        ArgumentError: no module is running; the names do not match the value, or differ from the stored ones.
     """
     owner = _owner("variable_with_axes", module)
     if not isinstance(owner, Module):
@@ -195,7 +195,7 @@ def _owner(name: str, module: Any) -> Any:
     linen = current_linen_module()
     if running is None and linen is None:
         raise ArgumentError(
-            f"{name} makes a variable of the running module, and no module is running",
+            f"{name} creates a variable in the running module, but no module is running",
             found="a call from outside of modules",
             expected="a call in `setup()` or in a method wrapped in `@compact`, during init or apply",
             do="call it there, or pass module=",
@@ -214,7 +214,7 @@ def _keep_names(owner: Module, collection: str, name: str, value: Any, axes: Any
             at=at,
             found=f"axes={tuple(axes)!r} for the shape {getattr(value, 'shape', ())}",
             expected=f"{rank} names",
-            do="give one name, or None, for each axis",
+            do="pass one name, or None, for each axis",
         )
     scope = owner.scope
     assert scope is not None

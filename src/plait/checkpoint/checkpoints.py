@@ -34,8 +34,8 @@ LOCK = "run.lock"
 class Checkpoints:
     """A folder of checkpoints that one run writes.
 
-    In a multi-process run, every process makes one, with a folder that all of them see, and all call its methods in
-    the same order.
+    In a multi-process run, every process creates one, with a folder on a shared file system, and all call its methods
+    in the same order.
 
     Args:
         folder: the folder; it is created if missing.
@@ -141,7 +141,7 @@ class Checkpoints:
         """Wait until all processes have written their part of the last save to disk.
 
         Raises:
-            CheckpointError: it could not be written. Raised once; earlier checkpoints are intact.
+            CheckpointError: the checkpoint could not be written. Raised once; earlier checkpoints are intact.
         """
         if self._writing is not None:
             self._writing.join()
@@ -184,7 +184,7 @@ class Checkpoints:
             step: the step to restore; ``None`` means the newest.
 
         Raises:
-            CheckpointError: all checkpoints are damaged, there is none of this step, or it does not fit.
+            CheckpointError: all checkpoints are damaged, there is none of this step, or it does not match the objects.
         """
         self.wait()
         found = on_first(lambda: self._newest(step))
@@ -220,7 +220,7 @@ class Checkpoints:
         finally:
             lock, self._lock = self._lock, None
             if lock is not None:
-                os.close(lock)  # the file stays: a process that has just opened it would lock a deleted file
+                os.close(lock)  # the file is kept, because a process that has just opened it would lock a deleted file
 
     def __enter__(self) -> Checkpoints:
         return self

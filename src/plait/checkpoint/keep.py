@@ -15,15 +15,15 @@ class Keep:
     """Which checkpoints to keep after a save: those that match any of these rules.
 
     Args:
-        last: how many of the newest; ``None`` for all. The newest is always kept.
-        best: how many of the best by ``metric``.
+        last: the number of newest checkpoints to keep; ``None`` means all. The newest is always kept.
+        best: the number of best checkpoints by ``metric`` to keep.
         metric: a name in the saved ``metrics``. Checkpoints without it, or with NaN, do not count as best.
         mode: ``"min"`` if lower is better, ``"max"`` if higher is better.
         every: keep the steps that are multiples of it.
         hours: keep one checkpoint for each period of this many hours: the first one saved in it.
 
     Raises:
-        ArgumentError: a number below 1 (``hours``: 0 or less), ``best`` without ``metric``, or another mode.
+        ArgumentError: a number below 1 (``hours``: 0 or less), ``best`` without ``metric``, or an unknown mode.
 
     Example:
         >>> plait.checkpoint.Keep(last=2, best=1, metric="loss", every=1_000)
@@ -47,7 +47,7 @@ class Keep:
         if self.mode not in ("min", "max"):
             raise _wrong("mode", self.mode, "'min' or 'max'", "mode='min'")
         if self.best and self.metric is None:
-            raise _wrong("metric", None, "the name of a metric, since best is given", "best=1, metric='loss'")
+            raise _wrong("metric", None, "the name of a metric, because best is set", "best=1, metric='loss'")
 
     def chosen(self, saved: Sequence[Saved]) -> set[Saved]:
         """The checkpoints to keep."""

@@ -144,7 +144,7 @@ def check_whole(path: Path) -> Manifest:
         if file.stat().st_size != size:
             raise _damaged(path, f"{name} of {file.stat().st_size:,} bytes instead of {size:,}")
         if _digest(file) != digest:
-            raise _damaged(path, f"{name} with another checksum than when it was written")
+            raise _damaged(path, f"{name} with a different checksum than when it was written")
     return manifest_of(text)
 
 

@@ -5,9 +5,9 @@ so paths can be restored exactly. A variable that holds a container has one leaf
 
 A description is a small dict that is stored in the manifest:
 
-    {"kind": "array", "dtype": "bfloat16", "shape": [3, 4]}    with "weak_type": true where JAX says so
-    {"kind": "key", "impl": "threefry2x32", "shape": []}       stored as its key data
-    {"kind": "float", "value": "0.1"}                          Python numbers and strings are stored in the manifest
+    {"kind": "array", "dtype": "bfloat16", "shape": [3, 4]}    with "weak_type": true for weak types of JAX {"kind":
+    "key", "impl": "threefry2x32", "shape": []}       stored as its key data {"kind": "float", "value": "0.1"}
+    Python numbers and strings are stored in the manifest
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ def check_same_leaves(
         cast: whether float dtypes may differ.
 
     Raises:
-        CheckpointError: names each leaf that is missing, unknown or of another dtype or shape.
+        CheckpointError: a leaf is missing, unknown, or has a different dtype or shape; the message names each.
     """
     odd = [
         name

@@ -45,8 +45,8 @@ def save(
 ) -> Path:
     """Save the values of a graph to the folder ``path``, atomically.
 
-    In a multi-process run, all processes call it, with a path that all of them see. If an array is only on the devices
-    of one process, process 0 saves its own: it must be equal on all.
+    In a multi-process run, all processes call it, with a path on a shared file system. If each process has its own copy
+    of an array, on its own devices, process 0 saves its copy: the copies must be equal.
 
     Args:
         path: the folder to create; its parents are created too.
@@ -156,7 +156,7 @@ class Saving:
 
 
 class NotWhole(Exception):
-    """Aborts the writing of a folder that is to be removed."""
+    """Raised to abort writing a folder and remove it."""
 
 
 def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, cast: bool = False) -> Manifest:
@@ -169,17 +169,17 @@ def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, c
     Args:
         path: a folder that ``save`` wrote.
         node: the saved objects, or others with the same structure; shapes without values get values. A state, such as
-            ``plait.state(model)``, is detached: then it gets the values, and the model does not. To restore a part of a
-            model in place, pass ``plait.variables(model, filter)`` and ``partial=True``.
-            Saved iterators are set to their positions, after all values.
+            ``plait.state(model)``, is detached: it gets the values, but the model does not. To restore a part of a
+            model in place, pass ``plait.variables(model, filter)`` and ``partial=True``. Saved iterators are set to
+            their positions, after all values.
         partial: whether to skip leaves of the checkpoint that ``node`` lacks, such as those of the optimizer.
-        cast: whether floats and complex numbers may be stored with another dtype; they get the dtype of ``node``.
+        cast: whether floats and complex numbers may be stored with a different dtype; they get the dtype of ``node``.
 
     Returns:
         The manifest, with the saved ``step``, ``metrics`` and ``extra``.
 
     Raises:
-        CheckpointError: the folder is not an intact checkpoint, or does not fit; names the paths that differ.
+        CheckpointError: the folder is not an intact checkpoint, or does not match; names the paths that differ.
         ArgumentError: a shape without values has a sharding that does not divide it; names the path.
         GraphError: an array is in an immutable container, such as a tuple, and cannot be replaced.
 
@@ -210,7 +210,7 @@ def check_whole_once(source: Path) -> None:
 
 
 def read_into(source: Path, node: Any, *, partial: bool, cast: bool, is_whole: bool = False) -> Manifest:
-    """What ``restore`` does; ``is_whole`` says that the files were compared with the manifest already."""
+    """The implementation of ``restore``; ``is_whole`` means that the files were already compared with the manifest."""
     manifest = manifest_of(read_manifest_text(source))
     node, iterators = separated(node)
     values, state_of = named_leaves(node)

@@ -42,7 +42,7 @@ def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, lim
 
     Args:
         path: a folder that ``save`` wrote.
-        filter: which leaves, by path: a function of path and leaf, or a literal, such as ``PathContains("model")``.
+        filter: selects leaves by path: a function of path and leaf, or a literal such as ``PathContains("model")``.
         limit: the maximum number of bytes to read; ``None`` means the machine's memory.
 
     Returns:
@@ -76,8 +76,8 @@ def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, lim
 def stored_arrays(path: str | os.PathLike[str]) -> dict[Any, StoredArray]:
     """The arrays of a checkpoint by path, random keys as their data, read on demand.
 
-    They are read in groups, in the order of the manifest, and the last group is kept: whoever takes them in that order
-    reads each once, and holds no more than a group in memory.
+    They are read in groups, in the order of the manifest, and the last group is cached. If they are used in that order,
+    each is read once, and only one group is in memory.
 
     Raises:
         CheckpointError: the folder is not an intact checkpoint, or an array exceeds the machine's memory.
@@ -100,7 +100,7 @@ def stored_arrays(path: str | os.PathLike[str]) -> dict[Any, StoredArray]:
 
 
 class _Groups:
-    """Reads arrays in groups, and keeps the last."""
+    """Reads arrays in groups, and caches the last group."""
 
     def __init__(self, source: Path, targets: Mapping[str, Any]) -> None:
         self._source, self._targets = source, targets
@@ -110,7 +110,7 @@ class _Groups:
     def read(self, name: str) -> np.ndarray:
         group = self._group_of[name]
         if self._kept[0] != group:
-            self._kept = (-1, {})  # freed before the next is read
+            self._kept = (-1, {})  # freed before the next group is read
             wanted = {
                 each: np.empty(t.shape, t.dtype) for each, t in self._targets.items() if self._group_of[each] == group
             }
@@ -119,7 +119,7 @@ class _Groups:
 
 
 def path_of_name(name: str) -> Any:
-    """The path that a leaf's name in the manifest stands for."""
+    """The path of a leaf, from its name in the manifest."""
     if name == describe_path(()):
         return ()
     try:

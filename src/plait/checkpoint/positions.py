@@ -1,13 +1,13 @@
 """Saves the positions of data iterators, so that a restored run continues with the next batch.
 
-An iterator has a position if it has ``get_state()`` and ``set_state(state)``: those of Grain do, and
+An iterator has a position if it has ``get_state()`` and ``set_state(state)``: Grain's iterators do, and
 ``plait.training.Batches`` wraps any other source. Its state is plain data or bytes. In a multi-process run each process
 has its own iterator and its own file:
 
     positions/0-of-2.json    {"data": {"plain": {"epoch": 3, "index": 17}}}
     positions/1-of-2.json    {"data": {"bytes": "eyJ..."}}
 
-A run that resumes with another number of processes gets its positions only if they were equal in all processes.
+A run that resumes with a different number of processes gets its positions only if they were equal in all processes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Positioned(Protocol):
         ...
 
     def set_state(self, state: Any, /) -> Any:
-        """Go to a position that ``get_state`` returned."""
+        """Move to a position that ``get_state`` returned."""
         ...
 
 
@@ -96,7 +96,8 @@ def read_positions(path: Path, wanted: Mapping[str, Positioned], *, partial: boo
     """The positions of these iterators in this process; the iterators do not move.
 
     Raises:
-        CheckpointError: the checkpoint has positions of other iterators, or of other processes that differ.
+        CheckpointError: the checkpoint has positions of other iterators, or different positions from a different number
+            of processes.
     """
     folder = path / POSITIONS
     files = sorted(folder.iterdir()) if folder.is_dir() else []

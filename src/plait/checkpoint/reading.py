@@ -1,4 +1,4 @@
-"""Reads the values of a checkpoint, with little memory besides that of the values."""
+"""Reads the values of a checkpoint, using little memory in addition to the values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .leaf_descriptions import Description, from_array, is_in_arrays, to_target
 # Arrays without a sharding arrive on the host and are copied from there. They are read in groups of about this many
 # bytes, so that there is never a second copy of all of them.
 GROUP = 64 << 20
-# Arrays with a sharding go straight to their devices; this limits what is under way at a time, in gigabytes.
+# Arrays with a sharding are read directly to their devices; this limits the concurrent reads, in gigabytes.
 UNDER_WAY = 1
 
 
@@ -23,7 +23,8 @@ def read_values(source: Path, leaves: Mapping[str, Description], likes: Mapping[
     """The values of these leaves of a checkpoint by their stored names, in the order of ``leaves``.
 
     Args:
-        likes: for each leaf what its value replaces; it gives dtype, sharding, and whether it is a NumPy array.
+        likes: for each leaf, the value that is replaced; it determines dtype, sharding, and whether to return a NumPy
+            array.
 
     Raises:
         ArgumentError: a sharding does not divide its shape.
@@ -37,7 +38,7 @@ def read_values(source: Path, leaves: Mapping[str, Description], likes: Mapping[
 
 
 def read_arrays(path: Path, targets: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """These of the stored arrays, each with the sharding and dtype of its target."""
+    """The stored arrays of these names, each with the sharding and dtype of its target."""
     import orbax.checkpoint as ocp
 
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(restore_concurrent_gb=UNDER_WAY)) as checkpointer:
@@ -50,7 +51,7 @@ def read_arrays(path: Path, targets: Mapping[str, Any]) -> Iterator[tuple[str, A
 
 
 def groups(targets: Iterable[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
-    """All with a sharding together, and the others by their sizes."""
+    """Groups of targets: all with a sharding together, and the others by size."""
     placed: dict[str, Any] = {}
     group: dict[str, Any] = {}
     size = 0
@@ -67,5 +68,5 @@ def groups(targets: Iterable[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def bytes_of(array: Any) -> int:
-    """The bytes of an array, or of the shape of one."""
+    """The size of an array or ``ShapeDtypeStruct`` in bytes."""
     return math.prod(array.shape) * array.dtype.itemsize

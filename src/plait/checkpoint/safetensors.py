@@ -94,11 +94,11 @@ def _read_index(place: Path) -> dict[str, StoredArray]:
     for shard in shards:
         for name, array in _read_file(place.parent / shard):
             if names.get(name) != shard:
-                raise _damaged(place, f"{name} in {shard}, which the index places in {names.get(name)}")
+                raise _damaged(place, f"{name} in {shard}, which the index lists under {names.get(name)}")
             arrays[name] = array
     absent = sorted(names.keys() - arrays.keys())
     if absent:
-        raise _damaged(place, f"no {absent[0]} in {names[absent[0]]}, where the index places it")
+        raise _damaged(place, f"no {absent[0]} in {names[absent[0]]}, where the index lists it")
     return arrays
 
 

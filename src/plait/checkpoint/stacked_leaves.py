@@ -1,9 +1,10 @@
-"""Checkpoints of a list in a model with a stack, and the reverse: which stored arrays make up each leaf of the objects.
+"""Checkpoints of a list for a model with a stack, and the reverse: which stored arrays make up each leaf of the
+objects.
 
-A stack is stored as it is held: one array for all layers of a group, under the key that selects them from the list,
-``blocks[0:24].kernel``. A list is stored layer by layer, ``blocks[3].kernel``. So every name says which layers its
-array holds, and a leaf that is not stored under its own name is put together from those that hold its layers.
-(rule ST11)
+A stack is stored as it is in memory: one array for all layers of a group, under the key that selects them from the
+list, ``blocks[0:24].kernel``. A list is stored layer by layer, ``blocks[3].kernel``. So every name shows which layers
+its array contains, and a leaf that is not stored under its own name is assembled from the arrays that contain its
+layers. (rule ST11)
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ from .leaf_descriptions import Description
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where the layers of one leaf are stored.
+    """The stored arrays of the layers of one leaf.
 
     Attributes:
-        layers: (stored name, place in that array) of each layer of the leaf, in the order of its own array.
-        shape: of the leaf's axes that count layers; ``()`` for a leaf of one layer.
+        layers: (stored name, index in that array) of each layer of the leaf, in the order of the leaf's array.
+        shape: the shape of the leaf's layer axes; ``()`` for a leaf of one layer.
     """
 
     layers: tuple[tuple[str, tuple[int, ...]], ...]
     shape: tuple[int, ...]
 
     def description(self, stored: Mapping[str, Description]) -> Description:
-        """What is stored, as a description of the leaf; that of the first part which does not fit the others."""
+        """The stored parts, described as one leaf; if they differ, the description of the first part that does."""
         parts = [_without_layers(stored[name], len(place)) for name, place in self.layers]
         odd = next((part for part in parts if part != parts[0]), parts[0])
         return {**odd, "shape": [*self.shape, *odd["shape"]]} if "shape" in odd else odd
 
     def put_together(self, arrays: Mapping[str, Any], like: Any) -> Any:
-        """The value of the leaf, in its stored form, with the sharding of the value that it replaces."""
+        """The value of the leaf, in its stored form, with the sharding of the replaced value."""
         parts = [arrays[name][place] if place else arrays[name] for name, place in self.layers]
         if not self.shape:
             return parts[0]
@@ -49,7 +50,7 @@ class Source:
         array = stack(parts)
         array = array.reshape(*self.shape, *array.shape[1:])
         sharding = getattr(like, "sharding", None)
-        is_laid_out = isinstance(sharding, NamedSharding) and array.shape == like.shape  # not so for data of keys
+        is_laid_out = isinstance(sharding, NamedSharding) and array.shape == like.shape  # except for key data
         return jax.device_put(array, sharding) if is_laid_out else array
 
 
@@ -61,7 +62,7 @@ def _without_layers(description: Description, axes: int) -> dict[str, Any]:
 
 
 def sources(own: Iterable[str], stored: Mapping[str, Description]) -> dict[str, Source]:
-    """The source of each of these leaves of a graph whose layers are all stored, under other names than their own."""
+    """The source of each of these leaves, if all its layers are stored under different names."""
     missing = [name for name in own if name not in stored]
     places: dict[Any, tuple[str, tuple[int, ...]]] = {}
     if missing:
@@ -78,7 +79,7 @@ def sources(own: Iterable[str], stored: Mapping[str, Description]) -> dict[str, 
 
 
 def left_over(found: Iterable[Source], stored: Mapping[str, Description]) -> dict[str, Description]:
-    """The layers that no leaf takes from stored arrays of which others are taken, by their own names."""
+    """The layers, by name, that no leaf uses, in stored arrays of which some layers are used."""
     taken: dict[str, set[Any]] = {}
     for source in found:
         for name, place in source.layers:
@@ -92,7 +93,7 @@ def left_over(found: Iterable[Source], stored: Mapping[str, Description]) -> dic
 
 
 def _layers(name: str) -> list[tuple[Any, tuple[int, ...]]]:
-    """The path of each layer that a name stands for, and its place in the array."""
+    """The path of each layer of a stored name, and its index in the array."""
     try:
         path = parse_path(name)
     except GraphError:  # a key that is not a literal, such as an enum member
@@ -101,7 +102,7 @@ def _layers(name: str) -> list[tuple[Any, tuple[int, ...]]]:
 
 
 def shape_of_stored(like: Any, source: Source, name: str, stored: Description) -> Any:
-    """What a stored array is read as: its own shape, on the devices on which the leaf is, and of its dtype.
+    """The target for reading a stored array: its own shape, with the dtype and devices of the leaf.
 
     Args:
         like: the value of the leaf.

@@ -1,4 +1,4 @@
-"""Collective operations of several processes: process 0 acts, and all get its result or its error."""
+"""Collective operations of several processes: process 0 acts, and all receive its result or its error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from .. import errors
 from ..errors import PlaitError, ProcessError
 
-# Bytes for the message: an error's parts, with margin, even if JSON writes every letter as six.
+# The size of the message in bytes: enough for the parts of an error, even if JSON escapes every letter as six.
 _ROOM = 1 << 17
 _LONGEST = 4_000
 

@@ -44,7 +44,7 @@ class Carried(Protocol[P, R]):
 
 
 def checked(function: Callable[P, R], /, *, at: int = 0) -> Checked[P, R]:
-    """The public form of a function on graphs: in tree mode it refuses what is no tree.
+    """The public form of a function on graphs: in tree mode it rejects what is not a tree.
 
     Args:
         function: the function; it has no ``graph``.

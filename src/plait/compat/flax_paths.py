@@ -154,4 +154,4 @@ class FlaxFinder:
         return FlaxModule(root, spec.name.removeprefix(root).lstrip("."))
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing to run: names are looked up when they are asked for."""
+        """Nothing to run: names are looked up on access."""

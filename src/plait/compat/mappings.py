@@ -28,11 +28,11 @@ def flatten_mapping(
     Args:
         xs: the nested mapping.
         keep_empty_nodes: keep an empty mapping as ``empty_node``; else it is left out.
-        is_leaf: is asked for each path and mapping on the way whether the mapping counts as a leaf.
+        is_leaf: called with each path and mapping on the way; whether the mapping counts as a leaf.
         sep: joins the keys, which are text then; ``None`` leaves paths as tuples.
 
     Raises:
-        ArgumentTypeError: ``xs`` is no mapping.
+        ArgumentTypeError: ``xs`` is not a mapping.
 
     Example:
         >>> plait.traversals.flatten_mapping({"a": {"b": 1}, "c": {}}, sep="/")

@@ -1,6 +1,6 @@
 """The modes of a thread that Flax's programs may set, and what a transform asks of them. (G57, U32, S5)
 
-Graph mode, the default, allows shared objects and cycles; tree mode refuses them. With graph updates, the default,
+Graph mode, the default, allows shared objects and cycles; tree mode rejects them. With graph updates, the default,
 transforms propagate structural changes to the caller's objects; without them, and in tree mode, values only. Functions
 resolve ``graph=`` and ``graph_updates=`` in ``door.py``; nothing behind it depends on a mode.
 """
@@ -83,7 +83,7 @@ def set_graph_updates(value: bool, /) -> Restoring:
 
 
 def graph_mode(graph: bool | None = None) -> bool:
-    """Whether graph mode is in force: the argument, else the mode of the thread."""
+    """Whether graph mode is on: the argument, else the setting of the thread."""
     return _modes.graph if graph is None else graph
 
 
@@ -93,13 +93,13 @@ def graph_updates_mode(graph_updates: bool | None = None) -> bool:
 
 
 def check_mode(node: Any, graph: bool | None, labels: Callable[[], Sequence[str]] | None = None) -> None:
-    """Refuse a graph where tree mode is in force; arguments and errors are those of ``check_tree``."""
+    """Raise for a graph in tree mode; arguments and errors are those of ``check_tree``."""
     if not graph_mode(graph):
         check_tree(node, labels)
 
 
 def check_tree(node: Any, labels: Callable[[], Sequence[str]] | None = None) -> None:
-    """Refuse what is not a tree.
+    """Raise for what is not a tree.
 
     Args:
         node: the graph.
@@ -158,7 +158,7 @@ class Crossing(policy.Crossing):
         return (not touched.ever and self == _USUAL) or self.updates
 
     def check(self, roots: Any, labels: Callable[[], Sequence[str]] | None = None) -> None:
-        """Refuse arguments that are no trees, where tree mode is in force; ``labels`` as in ``check_tree``.
+        """Raise for arguments that are not trees, in tree mode; ``labels`` as in ``check_tree``.
 
         Raises:
             GraphError: an object is reached by two paths (both are named), or a class says ``pytree=False``.

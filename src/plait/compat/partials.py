@@ -35,7 +35,7 @@ def cached_partial(
         cached_args: its first arguments.
 
     Raises:
-        ArgumentError: ``graph=False`` or ``graph_updates=False`` is in force.
+        ArgumentError: ``graph=False`` or ``graph_updates=False`` is set.
 
     Example:
         >>> @plait.jit
@@ -87,7 +87,7 @@ def jit_partial(
 
     Raises:
         ArgumentError: a variable in the other arguments, one variable twice, ``graph_updates=True``, or what
-            ``plait.jit`` refuses.
+            ``plait.jit`` rejects.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))

@@ -45,7 +45,7 @@ def canonicalize_padding(padding: Any, rank: int) -> str | Sequence[tuple[int, i
         if all(len(pair) == 2 for pair in pairs):
             return pairs
     raise ArgumentError(
-        "this is no padding for a convolution",
+        "this is not a padding for a convolution",
         found=repr(padding),
         expected=f"a name, a number, or a sequence of {rank} numbers or pairs of numbers",
         do='use for example padding="SAME" or padding=1',

@@ -48,7 +48,7 @@ jax.tree_util.register_pytree_node(TraceState, lambda state: ((), None), lambda 
 class PytreeState:
     """What Flax keeps in an object about its construction: the trace, and how far it has come.
 
-    Two are equal whatever their traces, since the trace is no part of what a model is.
+    Two are equal whatever their traces, since the trace is not part of a model.
     """
 
     __slots__ = ("_initializing", "_is_setup", "_trace_state")

@@ -143,7 +143,7 @@ def to_tree(
             into one state.
         map_non_graph_nodes: whether ``split_fn`` gets the plain leaves too.
         ctxtag: the tag of the active update context that this is a step of.
-        check_aliasing: whether to refuse a variable that is reached under two prefixes.
+        check_aliasing: whether to raise for a variable that is reached under two prefixes.
 
     Raises:
         SharingError: a variable under two prefixes; names both paths.

@@ -85,17 +85,17 @@ def convert_checkpoint(
         dtype: dtype of the floating-point variables; ``None`` keeps that of the source.
         strict: whether missing and unexpected leaves raise; otherwise they are only reported. Mismatched values always
             raise.
-        update: whether to write the state into the model, if everything fits.
-        rngs: from which ``update`` makes the random streams of an abstract model: one key of the stream with the same
-            name for each.
+        update: whether to write the state to the model, if everything matches.
+        rngs: the source from which ``update`` creates the random streams of an abstract model: each gets one key from
+            the stream of the same name.
 
     Returns:
         The state and the report. They exclude random streams, caches and sown values.
 
     Raises:
         ConversionError: a leaf is missing, unexpected or mismatched, or ``update`` would leave random streams of an
-            abstract model without values; names module, collection and leaf, and ``error.report`` has the full list.
-            The model is unchanged.
+            abstract model without values. The message names module, collection and leaf, and ``error.report`` has the
+            full list. The model is unchanged.
         CheckpointError: there is nothing at the path, or it is damaged.
         ArgumentError: there is no such layout, or a name rule is invalid.
         ArgumentTypeError: the source is none of these, or ``model`` is a state or a variable.
@@ -119,7 +119,7 @@ def convert_checkpoint(
         arrays = with_collections(arrays)
     rename = NameMap(names)
     found, dropped = _renamed(arrays, rename)
-    # A stack is read as the list that other libraries have.
+    # A stack is converted as a list, as in other libraries.
     listed = as_list(model) if has_stacks(model) else model
     if layout == "linen":
         take_layers_apart(arrays, found, listed)
@@ -162,7 +162,7 @@ def _stacked(leaves: Mapping[Path, Any], model: Any) -> dict[Path, Any]:
 
 
 def _streams(model: Any, leaves: Mapping[Path, Any], rngs: Rngs | None, *, strict: bool) -> dict[Path, Any]:
-    """Make values for the random streams of an abstract model, which other libraries' checkpoints lack.
+    """Create values for the random streams of an abstract model, which other libraries' checkpoints lack.
 
     Raises:
         ConversionError: there is no ``rngs``, or other variables are left without values.

@@ -44,7 +44,7 @@ class Missing:
 
 @dataclasses.dataclass(frozen=True)
 class Mismatched:
-    """Variables whose values were found, but do not fit.
+    """Variables whose values were found, but do not match.
 
     Args:
         variables: their paths in the model.
@@ -52,7 +52,7 @@ class Mismatched:
         module: the path of their module, and its class.
         names: the names in the checkpoint.
         found: the shape or dtype in the checkpoint.
-        expected: the shape or dtype that would fit.
+        expected: the shape or dtype that would match.
     """
 
     variables: tuple[str, ...]
@@ -70,7 +70,7 @@ class ConversionReport:
     Args:
         converted: variables with their values, matched by name or renamed.
         missing: variables without values in the checkpoint.
-        mismatched: variables whose values do not fit.
+        mismatched: variables whose values do not match.
         unexpected: names in the checkpoint that no variable uses.
         dropped: names in the checkpoint that ``names`` maps to ``None``.
         ignored: names in the checkpoint that the layers do not need, such as ``num_batches_tracked``.

@@ -34,7 +34,7 @@ def to_torch(model: Any, *, names: Names = None) -> dict[str, np.ndarray]:
         ArgumentError: two variables get the same name, or one does not hold an array with values.
         ArgumentTypeError: ``model`` is a state or a variable.
         DoesNotFit: a variable has extra axes, as in modules stacked by ``vmap``; a ``ValueError``. A ``Stack`` is
-            written layer by layer, as a list is.
+            written layer by layer, like a list.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))

@@ -1,3 +1,3 @@
-"""``obm_configs`` of Orbax Export, which stands in ``orbax/``."""
+"""``obm_configs`` of Orbax Export; ``orbax/`` defines it."""
 
 from .orbax.obm_configs import __getattr__ as __getattr__

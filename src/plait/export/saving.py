@@ -54,10 +54,10 @@ def save(
         The path of each export, by format.
 
     Raises:
-        ArgumentError: an unknown format or platform; a ``target`` without a SavedModel; a signature whose name is not
-            a valid file name.
+        ArgumentError: a format or platform is unknown; there is a ``target`` but no SavedModel; or the name of a
+            signature is not a valid file name.
         ExportError: the model changes variables that are neither ``state`` nor ``frozen``, or a format does not support
-            it. Then nothing is written in any format.
+            it; nothing is written in any format.
         ExportPathError: the folder cannot be written, or ``path`` exists.
         MissingDependencyError: the packages of a format are not installed.
 
@@ -135,7 +135,7 @@ def load(path: str | os.PathLike[str], signature: str | None = None) -> Callable
 
     Args:
         path: the bundle, or the folder that ``save`` wrote.
-        signature: which function; by default the first.
+        signature: the function to load; by default the first.
 
     Raises:
         ExportError: there is no bundle, or one of its files is missing or was changed.

@@ -105,11 +105,12 @@ class MultiHeadAttention(Module):
         key_ln_scale_metadata: metadata of the scale of ``key_ln``.
 
     Raises:
-        ArgumentError: ``num_heads`` does not divide ``qkv_features``, or ``num_kv_heads`` not ``num_heads``; a switch
-            is ``None`` here and in the call; values are given without keys; a cache is missing or full.
-        ShapeError: an input or mask does not fit, or a decoding step does not fit the cache.
+        ArgumentError: ``num_heads`` does not divide ``qkv_features``, or ``num_kv_heads`` does not divide
+            ``num_heads``; a switch is ``None`` here and in the call; values are given without keys; a cache is missing
+            or full.
+        ShapeError: an input or mask has the wrong shape, or a decoding step does not fit the cache.
         StreamError: neither the layer nor the call has a stream for dropout.
-        ArgumentTypeError: the ``rngs`` of a call is of another type.
+        ArgumentTypeError: the ``rngs`` of a call has the wrong type.
 
     Example:
         >>> attention = plait.MultiHeadAttention(2, 6, decode=False, rngs=plait.Rngs(0))
@@ -246,7 +247,7 @@ class MultiHeadAttention(Module):
                 raise ArgumentError(
                     f"{whole} of a MultiHeadAttention cannot be divided among {part}",
                     found=f"{whole}={size} and {part}={count}",
-                    expected=f"{whole} a multiple of {part}",
+                    expected=f"{whole} that is a multiple of {part}",
                     do=f"choose another {whole}, or a {part} that divides it",
                 )
 
@@ -333,7 +334,7 @@ class MultiHeadAttention(Module):
                     "a MultiHeadAttention was given inputs_v without inputs_k",
                     at=describe_place(self),
                     found="inputs_k=None and an array for inputs_v",
-                    expected="inputs_k wherever there is inputs_v",
+                    expected="inputs_k whenever inputs_v is passed",
                     do="to use one array for both, pass it as inputs_k and omit inputs_v",
                 )
             k = q
@@ -353,7 +354,7 @@ class MultiHeadAttention(Module):
         return k, v
 
     def init_cache(self, input_shape: Shape, dtype: DTypeLike = jnp.float32, *, per_sequence: bool = False) -> None:
-        """Make an empty cache, to decode from the first position.
+        """Create an empty cache for decoding from the first position.
 
         Args:
             input_shape: the shape of all steps together: ``(..., length, in_features)``.
@@ -398,7 +399,7 @@ class MultiHeadAttention(Module):
         max_length: int | None = None,
         per_sequence: bool = False,
     ) -> None:
-        """Change the mode; ``None`` leaves it as it is.
+        """Change the mode; ``None`` leaves it unchanged.
 
         Args:
             deterministic: whether to drop nothing.

@@ -103,7 +103,7 @@ class _Cell(RNNCellBase):
 
         Raises:
             StreamError: ``rngs`` is ``None``, and the cell keeps no stream (``keep_rngs``).
-            ArgumentTypeError: ``rngs`` is of another type.
+            ArgumentTypeError: ``rngs`` has the wrong type.
         """
         rngs = self.rngs if rngs is None else rngs
         if rngs is None:
@@ -143,7 +143,7 @@ class _Cell(RNNCellBase):
                 found=f"a tuple of shapes {shapes}" if is_tuple else f"an array of shape {shapes}",
                 expected=(f"the tuple ({', '.join(self.CARRIED)}), each" if several else "one array")
                 + f" of shape (..., {hidden}), since hidden_features={self.hidden_features}",
-                do="start from cell.initialize_carry(x.shape, rngs), and pass on the carry that the cell returns first",
+                do="start with cell.initialize_carry(x.shape, rngs), then pass the carry that each call returns first",
             )
 
     def _linears(
@@ -157,7 +157,7 @@ class _Cell(RNNCellBase):
         bias_metadata: Mapping[str, Any],
         **options: Any,
     ) -> tuple[Callable[..., Linear], Callable[..., Linear]]:
-        """Factories of the input's linear maps and of the recurrent ones; called with a size and ``use_bias``."""
+        """Factories of the input maps and of the recurrent maps; called with a size and ``use_bias``."""
         make = functools.partial(Linear, bias_init=bias_init, bias_metadata=bias_metadata, **options)
         return (
             functools.partial(make, self.in_features, kernel_init=kernel_init, kernel_metadata=kernel_metadata),
@@ -186,7 +186,7 @@ def _no_stream(cell: _Cell) -> StreamError:
         found="rngs=None, and a cell that keeps no stream",
         expected="an Rngs or a RngStream",
         do="pass one: cell.initialize_carry(shape, plait.Rngs(carry=0)); or to the RNN that runs the cell: "
-        "plait.RNN(cell, rngs=rngs) or rnn(x, rngs=rngs); or make the cell with keep_rngs=True",
+        "plait.RNN(cell, rngs=rngs) or rnn(x, rngs=rngs); or create the cell with keep_rngs=True",
     )
 
 
@@ -220,7 +220,7 @@ class SimpleCell(_Cell):
         bias_metadata: metadata of the bias.
 
     Raises:
-        ShapeError: the last axis of ``x`` or of the carry has another length.
+        ShapeError: the last axis of ``x`` or of the carry has a different length.
 
     Example:
         >>> cell = plait.SimpleCell(3, 4, rngs=plait.Rngs(0))
@@ -375,7 +375,7 @@ class LSTMCell(_GatedCell):
         bias_metadata: metadata of the biases.
 
     Raises:
-        ShapeError: the last axis of ``x`` or of the carry has another length, or the carry is not a pair.
+        ShapeError: the last axis of ``x`` or of the carry has a different length, or the carry is not a pair.
 
     Example:
         >>> cell = plait.LSTMCell(3, 4, rngs=plait.Rngs(0))
@@ -429,7 +429,7 @@ class OptimizedLSTMCell(_GatedCell):
         gate_fn: function of the gates ``i``, ``f`` and ``o``.
         activation_fn: function of the candidate ``g`` and of the memory.
         kernel_init: initializer of the kernel of the input.
-        recurrent_kernel_init: initializer of the recurrent kernel, called for the whole of it.
+        recurrent_kernel_init: initializer of the recurrent kernel, called for the whole kernel.
         bias_init: initializer of the bias.
         dtype: dtype of the products; ``None`` means the common dtype of input or carry and parameters.
         param_dtype: dtype in which the parameters are stored, and of the initial carry.
@@ -442,7 +442,7 @@ class OptimizedLSTMCell(_GatedCell):
         bias_metadata: metadata of the bias.
 
     Raises:
-        ShapeError: the last axis of ``x`` or of the carry has another length, or the carry is not a pair.
+        ShapeError: the last axis of ``x`` or of the carry has a different length, or the carry is not a pair.
 
     Example:
         >>> cell = plait.OptimizedLSTMCell(3, 4, rngs=plait.Rngs(0))
@@ -494,7 +494,7 @@ class GRUCell(_GatedCell):
         gate_fn: ``σ``.
         activation_fn: ``φ``.
         kernel_init: initializer of the kernel of the input.
-        recurrent_kernel_init: initializer of the recurrent kernel, called for the whole of it.
+        recurrent_kernel_init: initializer of the recurrent kernel, called for the whole kernel.
         bias_init: initializer of the bias.
         dtype: dtype of the products; ``None`` means the common dtype of input or carry and parameters.
         param_dtype: dtype in which the parameters are stored, and of the initial carry.
@@ -507,7 +507,7 @@ class GRUCell(_GatedCell):
         bias_metadata: metadata of the bias.
 
     Raises:
-        ShapeError: the last axis of ``x`` or of the carry has another length.
+        ShapeError: the last axis of ``x`` or of the carry has a different length.
 
     Example:
         >>> cell = plait.GRUCell(3, 4, rngs=plait.Rngs(0))

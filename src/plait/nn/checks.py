@@ -47,19 +47,19 @@ def weight_length(weight: Any, axis: int, otherwise: int) -> int:
 
     Args:
         weight: its value.
-        otherwise: the length if the weight has no such axis, such as one that a custom ``promote_dtype`` unpacks.
+        otherwise: the length if the weight has no such axis, for example because a custom ``promote_dtype`` unpacks it.
     """
     shape = getattr(weight, "shape", ())
     return shape[axis] if -len(shape) <= axis < len(shape) else otherwise
 
 
 def _because(layer: Module, size_name: str, size: int) -> str:
-    """Where a length comes from: the constructor, or a weight whose length has changed since."""
+    """What determines a length: the constructor, or a weight whose length has changed since."""
     made = getattr(layer, size_name, size)
     made = made[-1] if isinstance(made, tuple) and made else made
     if made == size or isinstance(made, (tuple, Mapping)):
         return f"{size_name}={size}"
-    return f"its weights have that length now; it was made with {size_name}={made}"
+    return f"its weights now have that length; it was created with {size_name}={made}"
 
 
 def check_last_axis(x: Any, size: int, *, layer: Module, size_name: str = "in_features") -> None:
@@ -78,7 +78,7 @@ def check_last_axis(x: Any, size: int, *, layer: Module, size_name: str = "in_fe
             at=describe_place(layer),
             found=f"an input of shape {shape}",
             expected=f"shape (..., {size}), since {_because(layer, size_name, size)}",
-            do=f"pass an input with {size} features, or make the layer for this input: {actual}",
+            do=f"pass an input with {size} features, or create the layer for this input: {actual}",
         )
 
 
@@ -97,8 +97,8 @@ def check_axis(x: Any, axis: int, size: int, *, layer: Module, size_name: str) -
             at=describe_place(layer),
             found=f"an input of shape {shape}",
             expected=f"{size} along axis {axis}, since {_because(layer, size_name, size)}",
-            do=f"move that axis into place with jnp.moveaxis, or make the layer for this input: {kind}(...) with "
-            f"another {size_name}",
+            do=f"move that axis into place with jnp.moveaxis, or create the layer for this input: {kind}(...) with "
+            f"a different {size_name}",
         )
 
 
@@ -158,7 +158,7 @@ def resolve_switch(name: str, call: bool | None, attribute: bool | None, *, laye
 
 
 def remade(layer: Module, **changes: Any) -> str:
-    """The call that makes a layer like this one, with other sizes: ``plait.Linear(3, 4, rngs=rngs)``."""
+    """The call that creates a layer like this one, with different sizes: ``plait.Linear(3, 4, rngs=rngs)``."""
     cls = type(layer)
     name = f"plait.{cls.__name__}" if cls.__module__.startswith(_NN) else cls.__name__
     given = []
@@ -184,7 +184,7 @@ def check_rngs(rngs: Any, *, layer: Module) -> None:
 
 
 def wrong_rngs(rngs: Any, layer: Module, expected: str) -> ArgumentTypeError:
-    """The error of a layer whose ``rngs`` is something else."""
+    """The error of a layer whose ``rngs`` has the wrong type."""
     kind = type(layer).__name__
     seed = rngs if isinstance(rngs, int) and not isinstance(rngs, bool) else 0
     return ArgumentTypeError(

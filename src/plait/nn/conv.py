@@ -1,6 +1,6 @@
 """Convolutions over any number of spatial axes, channels last.
 
-A layer takes any number of batch axes, also none: it reshapes them to one for JAX, and back afterwards.
+A layer takes any number of batch axes, including none: it reshapes them to one for JAX, and back afterwards.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Conv(Module):
     Raises:
         ShapeError: the input does not have ``in_features`` channels or all spatial axes, or the mask does not have the
             kernel's shape.
-        ArgumentError: the groups do not divide the channels, or the padding has another form.
+        ArgumentError: the groups do not divide the channels, or the padding has an unsupported form.
 
     Example:
         >>> layer = plait.Conv(3, 8, (5, 5), padding="VALID", rngs=plait.Rngs(0))
@@ -187,7 +187,7 @@ class ConvTranspose(Module):
     Raises:
         ShapeError: the input does not have ``in_features`` channels or all spatial axes, or the mask does not have the
             kernel's shape.
-        ArgumentError: the padding has another form.
+        ArgumentError: the padding has an unsupported form.
 
     Example:
         >>> layer = plait.ConvTranspose(3, 4, (2, 2), strides=2, rngs=plait.Rngs(0))
@@ -328,7 +328,7 @@ def per_axis(value: int | Sequence[int] | None, layer: Conv | ConvTranspose, nam
 
 
 def resolve_padding(padding: Padding, layer: Conv | ConvTranspose) -> str | Pairs:
-    """A padding as JAX takes it, or one of the names in this file.
+    """A padding in JAX's form, or one of the names in this file.
 
     Raises:
         ArgumentError: it is not a known name, a number, or one entry per spatial axis.

@@ -1,9 +1,9 @@
 """Dot-product attention: each query takes a weighted mean of the values, by the similarity of their keys. (rule F4)
 
 There are two implementations. ``jax.nn.dot_product_attention`` is used whenever possible: its fused kernels never store
-all the weights. If the weights themselves are needed (for dropout or to sow them), or if JAX's
-function lacks support (values of another depth, a precision, float64), they are computed here. Either way logits and
-softmax are in float32 or wider.
+all the weights. If the weights themselves are needed (for dropout or to sow them), or if JAX's function does not
+support the arguments (values of a different depth, a precision, float64), they are computed here. Either way, logits
+and softmax are in float32 or wider.
 """
 
 from __future__ import annotations
@@ -72,10 +72,9 @@ def dot_product_attention(
             which takes bfloat16 and float16; ``None`` lets JAX choose.
 
     Raises:
-        ShapeError: the ranks, batch axes, lengths, heads or depths do not fit each other, or a mask or bias does not
-            broadcast.
-        StreamError: weights are to be dropped, and ``dropout_rng`` is ``None``.
-        ArgumentError: an ``implementation`` is requested, and ``jax.nn.dot_product_attention`` cannot be used.
+        ShapeError: the ranks, batch axes, lengths, heads or depths do not match, or a mask or bias does not broadcast.
+        StreamError: dropout is on, but ``dropout_rng`` is ``None``.
+        ArgumentError: an ``implementation`` is requested, but ``jax.nn.dot_product_attention`` cannot be used.
 
     Example:
         >>> key = jnp.eye(2).reshape(2, 1, 2)  # two keys, one head, two features
@@ -99,7 +98,7 @@ def dot_product_attention(
         raise ArgumentError(
             f"this attention cannot be computed by implementation={implementation!r}",
             found=obstacle,
-            expected="no dropout, no sown weights, no precision, values of the keys' shape, and at most float32",
+            expected="no dropout, no sown weights, no precision, keys and values of one shape, and at most float32",
             do="omit implementation: plait then chooses one",
         )
     weights = _weights(query, key, bias, mask, is_causal, precision, module)
@@ -153,10 +152,10 @@ def _check_operands(operands: dict[str, Array]) -> None:
     elif query.shape[-1] != key.shape[-1]:
         wrong, do = "must have equal depth of queries and keys", "project both to the same number of features"
     elif key.shape[-3] != value.shape[-3]:
-        wrong, do = "must have equal lengths of keys and values", "give one value for each key"
+        wrong, do = "must have equal lengths of keys and values", "pass one value for each key"
     elif key.shape[-2] != value.shape[-2] or key.shape[-2] == 0 or query.shape[-2] % key.shape[-2]:
         wrong = "must have as many heads of keys as of values, which divide the heads of queries"
-        do = "for groups of queries, make the number of query heads a multiple of that of the keys and values"
+        do = "for grouped queries, make the number of query heads a multiple of the number of key and value heads"
     else:
         return
     *names, last = operands
@@ -231,7 +230,7 @@ def _jax_attention(
 
 
 def _merged(x: Array, given: tuple[int, ...], batch: tuple[int, ...]) -> Array:
-    """All batch axes as one; still of length 1 where ``x`` is the same for all of them."""
+    """All batch axes as one; of length 1 if ``x`` is the same for all of them."""
     if all(size == 1 for size in given):
         batch = given
     else:

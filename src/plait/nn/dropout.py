@@ -28,16 +28,16 @@ class Dropout(Module):
         rngs: a ``RngStream``, a fork of the given stream; ``None`` if none was given.
 
     Args:
-        rate: probability of zero. 0 returns the input as it is, 1 returns zeros; neither draws a key.
+        rate: probability of zero. 0 returns the input unchanged, 1 returns zeros; neither draws a key.
         broadcast_dims: axes along which all entries share one mask.
-        deterministic: whether to return the input as it is; ``None`` leaves it to each call.
+        deterministic: whether to return the input unchanged; ``None`` leaves it to each call.
         rng_collection: name of the stream to draw from.
         rngs: an ``Rngs``, whose stream ``rng_collection`` is forked, or one stream. Without it, pass one in each call.
 
     Raises:
         ArgumentError: ``deterministic`` is ``None`` here and in the call.
         StreamError: neither the layer nor the call has a stream.
-        ArgumentTypeError: ``rngs`` is of another type.
+        ArgumentTypeError: ``rngs`` has the wrong type.
 
     Example:
         >>> dropout = plait.Dropout(0.5, rngs=plait.Rngs(0))
@@ -99,10 +99,10 @@ class Dropout(Module):
         return jnp.where(jnp.broadcast_to(mask, x.shape, out_sharding=out), kept, jnp.zeros_like(kept))
 
     def set_view(self, deterministic: bool | None = None) -> None:
-        """Change the mode; ``None`` leaves it as it is.
+        """Change the mode; ``None`` leaves it unchanged.
 
         Args:
-            deterministic: whether to return the input as it is.
+            deterministic: whether to return the input unchanged.
         """
         if deterministic is not None:
             self.deterministic = deterministic
@@ -125,7 +125,7 @@ def draw_key(rngs: Any, stream: str, *, layer: Module, use: str) -> Array:
 
     Raises:
         StreamError: there is no source.
-        ArgumentTypeError: it is of another type.
+        ArgumentTypeError: the source has the wrong type.
     """
     if rngs is None:
         raise missing_stream(layer, stream, use)

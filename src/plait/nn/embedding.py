@@ -35,7 +35,7 @@ class Embed(Module):
     Args:
         num_embeddings: number of rows.
         features: length of a row.
-        dtype: dtype of the result; ``None`` means the one in which the table is made.
+        dtype: dtype of the result; ``None`` means the dtype of the table when it was created.
         param_dtype: dtype in which the table is stored.
         embedding_init: initializer of the table.
         promote_dtype: replaces the function that brings table and query to one dtype.

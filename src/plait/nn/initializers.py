@@ -100,10 +100,10 @@ _orthogonal = orthogonal()
 def initial(init: Initializer, stream: Callable[[], Any], shape: Any, dtype: Any) -> Any:
     """``init(key, shape, dtype)`` with the next key of a stream.
 
-    Zeros and ones need no key, so none is derived for them. It counts all the same: what is drawn afterwards does not
-    depend on the initializers before it.
+    Zeros and ones need no key, so no key is derived for them. The stream's counter advances anyway, so later keys do
+    not depend on earlier initializers.
     """
-    if (init is zeros or init is ones) and isinstance(stream, RngStream):  # streams may be anything that gives keys
+    if (init is zeros or init is ones) and isinstance(stream, RngStream):  # a stream may be any source of keys
         skip_key(stream)
         no_key: Any = None
         return init(no_key, shape, dtype)

@@ -45,7 +45,7 @@ def check_step(
 
     Raises:
         ArgumentError: there is no cache, or it is full; while tracing, only if the index is known.
-        ShapeError: the step has more positions than the cache, or other batch axes.
+        ShapeError: the step has more positions than the cache, or different batch axes.
     """
     kind = type(layer).__name__
     if cached_key is None or cache_index is None:
@@ -53,8 +53,8 @@ def check_step(
             f"Autoregressive cache not initialized: a {kind} has no cache to decode with",
             at=describe_place(layer),
             found="decode=True before init_cache",
-            expected="a cache made by init_cache",
-            do="call layer.init_cache((*batch, length, in_features)) before the first step, or take "
+            expected="a cache created by init_cache",
+            do="call layer.init_cache((*batch, length, in_features)) before the first step, or use "
             "plait.view(model, decode=True, batch_size=..., max_length=...)",
         )
     *batch, length, heads, features = cached_key.shape
@@ -65,7 +65,7 @@ def check_step(
             at=describe_place(layer),
             found=f"keys of shape {shape_of(key)} for a cache of shape {cached_key.shape}",
             expected=f"keys of shape {(*batch, 1, heads, features)}, or of up to {length} positions at once",
-            do="pass one position of the input, x[..., t : t + 1, :], or several, or make a new cache with "
+            do="pass one position of the input, x[..., t : t + 1, :], or several, or create a new cache with "
             "layer.init_cache",
         )
     index = cache_index.value
@@ -75,7 +75,7 @@ def check_step(
             at=describe_place(layer),
             found=f"position {int(jnp.max(index)) + shape[-3]} with a cache of {length} positions",
             expected=f"at most {length} positions",
-            do="make a longer cache, or an empty one, with layer.init_cache",
+            do="create a longer or empty cache with layer.init_cache",
         )
     return index
 

@@ -145,7 +145,7 @@ class LinearGeneral(Module):
 
     Raises:
         ArgumentError: ``axis`` and ``in_features`` differ in number, or ``batch_axis`` is not ``0, 1, …``.
-        ShapeError: ``x`` does not have ``in_features`` along ``axis``, or has other batch lengths.
+        ShapeError: ``x`` does not have ``in_features`` along ``axis``, or has different batch lengths.
 
     Example:
         >>> layer = plait.LinearGeneral((2, 3), 5, axis=(-2, -1), rngs=plait.Rngs(0))
@@ -235,7 +235,8 @@ class LinearGeneral(Module):
         return add_bias(y, bias)
 
     def _contracted(self, ndim: int) -> tuple[int, ...]:
-        """The contracted axes of an input in order. An axis that the input lacks is kept, for the check to report."""
+        """The contracted axes of an input in order. An axis that the input lacks is kept, so that the check reports
+        it."""
         return tuple(sorted(axis + ndim if -ndim <= axis < 0 else axis for axis in self.axis))
 
     def _dot(self) -> Callable[..., Array]:
@@ -260,7 +261,7 @@ def without_arrays(value: Any) -> Any:
 
 
 def _reshaped(value: Any, shape: tuple[int, ...]) -> Any:
-    """The initializer's result in another shape, with its metadata."""
+    """The initializer's result in a different shape, with its metadata."""
     if not isinstance(value, VariableMetadata):
         return jnp.reshape(value, shape)
     return VariableMetadata(
@@ -387,8 +388,8 @@ class Einsum(Module):
                 "the bias of an Einsum does not fit its equation",
                 at=describe_place(self),
                 found=f"bias_shape={bias.shape} and the equation {equation!r}",
-                expected=f"bias_shape={wanted}, the lengths of the output's axes that the kernel has",
-                do=f"make the layer with bias_shape={wanted}",
+                expected=f"bias_shape={wanted}, the lengths of the output axes that come from the kernel",
+                do=f"create the layer with bias_shape={wanted}",
             )
         return jnp.reshape(bias, shape)
 
@@ -397,7 +398,7 @@ def resolve_equation(equation: str) -> str:
     """An einsum equation with two operands, spaces removed.
 
     Raises:
-        ArgumentError: the equation has another form; names it.
+        ArgumentError: the equation has a different form; the error names it.
     """
     compact = equation.replace(" ", "")
     if compact.count("->") != 1 or compact.split("->")[0].count(",") != 1:

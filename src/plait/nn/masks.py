@@ -55,7 +55,7 @@ def make_attention_mask(
             "the batch axes of a mask's two inputs do not match",
             found=f"query_input of shape {query_input.shape} and key_input of shape {key_input.shape}",
             expected="equal axes before the last, or axes of length 1",
-            do="give both inputs the batch axes of the attention's inputs",
+            do="pass inputs that both have the batch axes of the attention's inputs",
         )
     mask = jnp.expand_dims(pairwise_fn(queries, keys), -3)
     return jnp.expand_dims(mask, tuple(range(extra_batch_dims))).astype(dtype)
@@ -126,5 +126,5 @@ def _check_has_length(x: Array, name: str) -> None:
             "the inputs of a mask need an axis of positions",
             found=f"{name} of shape ()",
             expected="shape (..., length)",
-            do="give one number for each position, for example jnp.ones((batch, length))",
+            do="pass one number for each position, for example jnp.ones((batch, length))",
         )

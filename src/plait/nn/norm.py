@@ -38,7 +38,7 @@ from .promotion import as_dtype, canonicalize_dtype, common_dtype, promote_dtype
 class _Norm(Module):
     """Base of all norms: stores arguments and parameters, computes statistics, and applies them.
 
-    A subclass chooses the axes. Its constructor stores its other arguments, and says whether there is a bias.
+    A subclass chooses the axes. Its constructor stores its other arguments, and determines whether there is a bias.
     """
 
     bias: Param[Any] | None = None  # RMSNorm has none
@@ -74,7 +74,7 @@ class _Norm(Module):
             self.scale = Param(initial(scale_init, rngs.params, (num_features,), param_dtype), **scale_metadata)
 
     def _add_bias(self, use_bias: bool, bias_init: Initializer, bias_metadata: Mapping[str, Any], rngs: Rngs) -> None:
-        """Make ``bias``, which all norms but ``RMSNorm`` have."""
+        """Create ``bias``, which all norms except ``RMSNorm`` have."""
         self.use_bias = use_bias
         self.bias = None
         if use_bias:
@@ -88,7 +88,7 @@ class _Norm(Module):
         """The feature axes of ``x`` as non-negative numbers, checked to have ``num_features`` entries.
 
         Raises:
-            ShapeError: they have another number of entries.
+            ShapeError: they do not have ``num_features`` entries.
         """
         axes = _resolve_axes(feature_axes, x, self)
         size = math.prod(x.shape[axis] for axis in axes)
@@ -105,7 +105,7 @@ class _Norm(Module):
                 at=describe_place(self),
                 found=f"an input of shape {x.shape}, with {size} features along feature_axes={feature_axes}",
                 expected=f"{wanted} features: num_features={self.num_features}",
-                do=f"give it {wanted} features, or make the layer for this input: {name}({size}, ...)",
+                do=f"pass {wanted} features, or create the layer for this input: {name}({size}, ...)",
             )
         return axes
 
@@ -144,7 +144,7 @@ class _Norm(Module):
         """``(x − mean) / sqrt(var + epsilon) · scale + bias``, computed in the widest dtype.
 
         The result has the layer's dtype, or the common dtype of ``x`` and the parameters: with a custom
-        ``promote_dtype``, ``x`` may have another.
+        ``promote_dtype``, ``x`` may have a different one.
         """
         dtype = x.dtype
         if self.promote_dtype is not promote_dtype:
@@ -283,7 +283,7 @@ class BatchNorm(_Norm):
             stat.value = self.momentum * running + (1 - self.momentum) * batch
 
     def set_view(self, use_running_average: bool | None = None) -> None:
-        """Change the mode; ``None`` leaves it as it is.
+        """Change the mode; ``None`` leaves it unchanged.
 
         Args:
             use_running_average: whether to use the running averages instead of the statistics of the batch.
@@ -493,7 +493,7 @@ class GroupNorm(_Norm):
 
     Raises:
         ArgumentError: not exactly one of ``num_groups`` and ``group_size`` was given, it does not divide
-            ``num_features``, or ``reduction_axes`` leaves out the last axis.
+            ``num_features``, or ``reduction_axes`` does not include the last axis.
         ShapeError: the last axis of ``x`` is not ``num_features`` long.
 
     Example:

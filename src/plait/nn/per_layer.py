@@ -1,4 +1,5 @@
-"""Values with one entry for each layer of a stack: its inputs and outputs beside what it carries. (rule ST7)"""
+"""Values with one entry for each layer of a stack: the inputs and outputs of its layers other than the carried value.
+(rule ST7)"""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from ..paths import layers_key, layers_of
 class PerLayer:
     """One value for each layer, stored stacked: an argument of a ``Stack``, or what its layers return.
 
-    A pytree. Layers whose values have the same structure and shapes lie in one array each, with an axis in front that
-    counts them.
+    A pytree. Values with the same structure and shapes are stored as one pytree of arrays, with a leading axis over
+    their layers.
 
     Args:
         values: one pytree of arrays for each layer.
@@ -40,7 +41,7 @@ class PerLayer:
 
     @classmethod
     def stacked(cls, tree: Any) -> PerLayer:
-        """From arrays whose first axis counts the layers.
+        """From arrays whose first axis is the layer.
 
         Raises:
             ArgumentError: the arrays differ in the length of that axis, or there are none.
@@ -54,15 +55,15 @@ class PerLayer:
             raise ArgumentError(
                 "PerLayer.stacked takes arrays whose first axis counts the layers",
                 found=f"arrays of shapes {[np.shape(leaf) for leaf in jax.tree.leaves(tree)]}",
-                expected="one length of the first axis",
-                do="to make one value for each layer: plait.PerLayer([...])",
+                expected="first axes of equal length",
+                do="for one value per layer, use plait.PerLayer([...])",
             )
         [(size,)] = sizes
         return cls.grouped({layers_key(range(size)): tree})
 
     @classmethod
     def grouped(cls, groups: dict[str, Any]) -> PerLayer:
-        """From stacked trees, by the layers that they are for: ``{"0:4:2": locals, "1:4:2": globals}``."""
+        """From stacked trees, keyed by their layers: ``{"0:4:2": locals, "1:4:2": globals}``."""
         made = cls([])
         made._groups = dict(groups)
         return made
@@ -84,15 +85,15 @@ class PerLayer:
         raise IndexError(f"layer {layer} of {len(self)}")
 
     def stack(self) -> Any:
-        """The values as one pytree whose arrays have a first axis that counts the layers.
+        """The values as one pytree whose arrays have a leading axis over the layers.
 
         Raises:
-            ArgumentError: layers have values of different structure or shapes.
+            ArgumentError: the values of layers differ in structure or shapes.
         """
         return self.of(range(len(self)))
 
     def of(self, layers: range) -> Any:
-        """The values of these layers, stacked; without a copy where they are stored so.
+        """The values of these layers, stacked; without a copy if they are stored that way.
 
         Raises:
             ArgumentError: they differ in structure or shapes.
@@ -113,8 +114,8 @@ class PerLayer:
                 "the values of these layers cannot be stacked",
                 at=f"layers {layers[0]} and {layers[other]}",
                 found=f"{_shapes(values[0])} and {_shapes(values[other])}",
-                expected="one structure, and the same shapes",
-                do="take them one by one: values[3]",
+                expected="the same structure and shapes",
+                do="read them one by one: values[3]",
             )
         return jax.tree.map(lambda *x: jnp.stack(x), *values)
 

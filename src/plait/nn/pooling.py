@@ -1,7 +1,7 @@
 """Pooling: reduces each window of the input to one value, per channel.
 
 These are functions, not layers, since they have no parameters. Inputs are ``(..., *spatial, channels)`` with any number
-of batch axes, also none.
+of batch axes, including none.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Dtype promotion of a layer's inputs and parameters. (rule L3)
 
-The layer promotes by a rule of its own, so it also works under strict promotion
+Layers apply their own promotion rule, so they also work under strict promotion
 (``jax_numpy_dtype_promotion="strict"``).
 """
 

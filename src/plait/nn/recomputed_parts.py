@@ -1,7 +1,7 @@
 """Parts of a block that are recomputed in the backward pass, chosen by path. (rule ST6)
 
-While the block runs, a chosen part is an object of a class below its own whose call is recomputed. The objects are the
-private ones of a trace, so that no one else sees it.
+While the block runs, each chosen part has a subclass of its own class, whose call is recomputed. The objects are
+private to a trace, so no other code sees the change.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Policy = Callable[..., bool] | bool
 
 @contextlib.contextmanager
 def recomputed_parts(block: Any, parts: Mapping[str, Policy]) -> Iterator[None]:
-    """Calls of the parts of a block that these patterns choose are recomputed, inside of the context.
+    """Inside this context, calls of the parts that these patterns choose are recomputed.
 
     Args:
-        parts: path pattern → what is kept, as ``remat`` of a ``Stack``; the first pattern that matches counts.
+        parts: path pattern → what is kept, as for ``remat`` of a ``Stack``; the first matching pattern counts.
 
     Raises:
         ArgumentError: a pattern matches no module of the block.
@@ -48,11 +48,11 @@ def recomputed_parts(block: Any, parts: Mapping[str, Policy]) -> Iterator[None]:
         for pattern in patterns:
             if pattern not in used:
                 raise ArgumentError(
-                    "remat= of a stack names a part that its blocks do not have",
+                    "remat= refers to a part that the blocks of the stack do not have",
                     at=f"remat={{{pattern!r}: ...}}",
                     found=f"modules at {first_few([describe_path(path) for path, _ in modules])}",
                     expected="a path pattern of one of them",
-                    do="write the path as it is accessed from the block: remat={'attention': True}",
+                    do="write the path as in Python, starting from the block: remat={'attention': True}",
                 )
         yield
     finally:
@@ -62,7 +62,7 @@ def recomputed_parts(block: Any, parts: Mapping[str, Policy]) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=256)
 def _recomputed(cls: type, policy: Any) -> type:
-    """A class like this one whose call is recomputed."""
+    """A subclass whose call is recomputed."""
     call: Any = cls.__call__  # type: ignore[operator]
 
     @functools.wraps(call)

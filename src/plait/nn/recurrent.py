@@ -39,8 +39,8 @@ class RNN(Module):
     """A recurrent cell applied to every step of a sequence.
 
     Shapes:
-        inputs: ``(*batch, time, *features)``, or ``(time, *batch, *features)`` with ``time_major``; as many features
-            as ``cell.num_feature_axes`` says. outputs: the same, with the features that the cell returns.
+        inputs: ``(*batch, time, *features)``, or ``(time, *batch, *features)`` with ``time_major``; with
+            ``cell.num_feature_axes`` feature axes. outputs: the same, with the features that the cell returns.
         seq_lengths: ``(*batch,)``, integers.
 
     Variables:
@@ -62,7 +62,7 @@ class RNN(Module):
     Raises:
         ShapeError: the input has too few axes, or ``seq_lengths`` are not integers of the batch's shape.
         StreamError: there is no stream for the initial carry, here, in the call, or in the cell.
-        ArgumentTypeError: ``rngs`` is of another type.
+        ArgumentTypeError: ``rngs`` has the wrong type.
 
     Example:
         >>> rnn = plait.RNN(plait.GRUCell(3, 4, rngs=plait.Rngs(0)))
@@ -237,7 +237,7 @@ def _widened(cell: RNNCellBase, carry: Any, x: jax.ShapeDtypeStruct) -> Any:
 
 
 def _in_dtypes_of(before: Any, after: Any) -> Any:
-    """The carry that the cell returned, in the dtypes of the carry that it got, which are equal or wider."""
+    """The carry that the cell returned, in the dtypes of its input carry, which are equal or wider."""
     if jax.tree.structure(after) != jax.tree.structure(before):
         return after
     return jax.tree.map(lambda new, old: as_dtype(new, old.dtype), after, before)

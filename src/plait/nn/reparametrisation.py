@@ -124,7 +124,7 @@ class WeightNorm(Module):
             return self.layer_instance(x, *args, **kwargs)
 
     def set_view(self, deterministic: bool | None = None) -> None:
-        """Change the mode; ``None`` leaves it as it is.
+        """Change the mode; ``None`` leaves it unchanged.
 
         Args:
             deterministic: whether calls leave the weights of the layer unchanged.
@@ -143,7 +143,7 @@ class WeightNorm(Module):
                     f"a weight under WeightNorm has no axis {axis}",
                     at=f"{format_path(path)} of the layer in {describe_place(self)}",
                     found=f"a {type(weight).__name__} of shape {shape}",
-                    expected=f"the axes feature_axes={axes}",
+                    expected=f"a weight with the axes feature_axes={axes}",
                     do="choose other feature_axes, or exclude the variable: variable_filter=plait.PathContains(...)",
                 )
         return tuple(sorted({axis % len(shape) for axis in wanted}))
@@ -246,7 +246,7 @@ class SpectralNorm(Module):
             return self.layer_instance(x)
 
     def set_view(self, use_running_average: bool | None = None, update_stats: bool | None = None) -> None:
-        """Change the mode; ``None`` leaves it as it is.
+        """Change the mode; ``None`` leaves it unchanged.
 
         Args:
             use_running_average: whether to leave ``u`` and ``sigma`` unchanged, as ``BatchNorm`` does its running

@@ -22,7 +22,7 @@ def apply_rotary_embedding(
     * interleaved, as in the paper: features ``2i`` and ``2i + 1``;
     * half-split, as in GPT-NeoX and in most published checkpoints of Llama: features ``i`` and ``i + features / 2``.
 
-    Give it to ``plait.MultiHeadAttention`` as ``rotary_fn``, or call it on queries and keys before
+    Pass it to ``plait.MultiHeadAttention`` as ``rotary_fn``, or call it on queries and keys before
     ``plait.dot_product_attention``.
 
     Shapes:
@@ -31,11 +31,11 @@ def apply_rotary_embedding(
     Args:
         x: queries or keys.
         positions: the positions, integers or not; ``None`` counts from 0.
-        base: of the angles; the larger, the slower the last pairs rotate.
+        base: base of the angles; the larger it is, the slower the last pairs rotate.
         interleaved: whether to use the first convention.
 
     Raises:
-        ShapeError: the number of features is odd, ``x`` has fewer than three axes, or the positions do not fit.
+        ShapeError: the number of features is odd, ``x`` has fewer than three axes, or the positions do not broadcast.
 
     Example:
         >>> x = jnp.array([1.0, 0.0]).reshape(1, 1, 2)  # one step, one head, one pair

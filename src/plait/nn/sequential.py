@@ -21,7 +21,7 @@ class Sequential(Module):
 
     Args:
         *fns: functions and modules, in order. The first gets the arguments of the call. If there are none, the call
-            returns its argument, the tuple or else the dict of its arguments, or ``None``.
+          returns its only argument, otherwise the tuple or dict of its arguments, or ``None``.
 
     Example:
         >>> rngs = plait.Rngs(0)

@@ -102,7 +102,7 @@ def composite_rules(context: Rules, local: Rules) -> Rules:
 
 
 def check_names(names: Any, what: str) -> None:
-    """Refuse what is no tuple of axis names: a single name, or entries that are no names.
+    """Raise for anything but a tuple of axis names: a single name, or entries that are not names.
 
     Raises:
         ArgumentError: names the entry.
@@ -125,7 +125,7 @@ def _is_entry(entry: Any) -> bool:
 
 
 def check_one_target(names: Any, rules: Rules, what: str) -> None:
-    """Refuse rules that say two things about a name that a variable uses.
+    """Raise if the rules contradict each other about a name that a variable uses.
 
     For boxes a second rule is a second choice; the name of a variable has one meaning.
 

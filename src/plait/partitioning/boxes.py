@@ -243,7 +243,7 @@ class Partitioned(AxisMetadata[A]):
 
     @classmethod
     def from_nnx_metadata(cls, metadata: Mapping[str, Any]) -> Any:
-        """The box of such metadata; entries that are no fields are left out."""
+        """The box of such metadata; entries that are not fields are omitted."""
         names = {f.name: cls._renamed().get(f.name, f.name) for f in dataclasses.fields(cls)}
         return cls(**{field: metadata[key] for field, key in names.items() if key in metadata})
 
@@ -279,7 +279,7 @@ def same_value(first: Any, second: Any) -> bool:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["value"], meta_fields=["names", "mesh", "rules"])
 @dataclasses.dataclass(frozen=True, eq=False)
 class LogicallyPartitioned(Partitioned[A]):
-    """A box whose names are logical: rules say which axes of the mesh they stand for.
+    """A box whose names are logical: rules map them to mesh axes.
 
     Args:
         rules: pairs (logical name, mesh axis); by default those of ``logical_axis_rules``.

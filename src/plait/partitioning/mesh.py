@@ -16,7 +16,7 @@ from .axis_rules import get_logical_axis_rules
 
 
 def get_global_mesh() -> AbstractMesh | None:
-    """The mesh that ``jax.set_mesh`` has put in force, without its devices; ``None`` if there is none."""
+    """The mesh that ``jax.set_mesh`` has set, without its devices; ``None`` if there is none."""
     mesh = jax.sharding.get_abstract_mesh()
     return None if mesh is None or mesh.empty else mesh
 
@@ -114,7 +114,7 @@ def fitted_spec(
 
 
 def check_spec(spec: PartitionSpec, mesh: Any, shape: tuple[int, ...], what: str, *, names: Any = None) -> None:
-    """Refuse a sharding that a mesh cannot follow for an array of this shape.
+    """Raise if a sharding is impossible on a mesh for an array of this shape.
 
     Args:
         what: whose array it is, for errors.
@@ -173,7 +173,7 @@ def _check_rank(spec: PartitionSpec, shape: tuple[int, ...], what: str, names: A
 
 
 def check_used_once(spec: PartitionSpec, names: Any, what: str) -> None:
-    """Refuse a spec that shards two axes of one array over the same mesh axis.
+    """Raise if a spec shards two axes of one array over the same mesh axis.
 
     Raises:
         ArgumentError: names the axis, and the dimensions.

@@ -103,7 +103,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _check_port(address: str) -> None:
-    """Refuse a port that is taken: JAX (0.10.2) may end the process without a word there."""
+    """Raise if the port is in use: JAX (0.10.2) may end the process without a message then."""
     try:
         socket.create_server(("", int(address.rpartition(":")[2]))).close()
     except (OSError, OverflowError) as error:

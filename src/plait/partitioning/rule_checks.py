@@ -66,7 +66,7 @@ def check_rules(tree: Any, mesh: Any = None, *, activations: Iterable[str] = ())
 
 
 def _recipe(rules: Any, mesh: Any) -> tuple[Any, ...]:
-    """The rules of the recipe for the mesh, if all of them are in force: nobody chose them one by one."""
+    """The rules of the recipe for the mesh, if all of them are set: nobody chose them one by one."""
     if mesh is None or not set(mesh.axis_names) <= set(AXES):
         return ()
     recipe = rules_for(mesh)

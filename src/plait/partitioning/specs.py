@@ -26,7 +26,7 @@ def get_var_pspec(variable: Variable[Any]) -> PartitionSpec | None:
     """The spec of one variable: its ``out_sharding`` under the current rules.
 
     Returns:
-        ``PartitionSpec()`` for an array without names, ``None`` for something that is no array.
+        ``PartitionSpec()`` for an array without names, ``None`` for anything but an array.
 
     Example:
         >>> v = plait.Param(jnp.ones((2, 3)), out_sharding=("embed", None))

@@ -105,7 +105,7 @@ def shard_value(value: Any, out_sharding: Any, sharding_rules: Rules | None, mes
     Args:
         value: an array.
         out_sharding: the layout; empty or ``None`` leaves the value as it is.
-        sharding_rules: rules of the variable, beside those of the thread.
+        sharding_rules: rules of the variable, in addition to those of the thread.
         mesh: ``None`` means the mesh of the layout, or the current one; without any the value stays as it is.
 
     Raises:

@@ -34,7 +34,7 @@ def accumulated_value_and_grad(
             as the number of tokens without padding. Statistics and random streams that the model writes are carried
             from part to part.
         parts: the number of parts into which the first axis of each array of the batch is split.
-        wrt: which variables of the model to differentiate.
+        wrt: the variables of the model to differentiate.
 
     Returns:
         ``f(model, batch) -> (mean, gradients)``; the gradients are a ``State``, for ``optimizer.update``.

@@ -20,8 +20,9 @@ class Batches(Generic[T]):
 
     Args:
         source: an iterable that yields the batches of one epoch each time, in the same order; or a function of the
-            epoch (from 0) that returns one, for another order in each: ``lambda epoch: shuffled(data, epoch)``.
-        epochs: the number of epochs; ``None`` means no end.
+            epoch (from 0) that returns one, for a different order in each epoch:
+            ``lambda epoch: shuffled(data, epoch)``.
+        epochs: the number of epochs; ``None`` means no limit.
 
     Attributes:
         epoch: the epoch of the next batch.

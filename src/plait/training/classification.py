@@ -73,7 +73,7 @@ class ConfusionMatrix(Metric):
         Args:
             logits: scores of the classes.
             labels: the true classes.
-            mask: which examples count; ``None`` for all.
+            mask: which examples count; ``None`` means all.
 
         Raises:
             ShapeError: logits, labels and classes do not match, or labels are not integers.
@@ -85,7 +85,7 @@ class ConfusionMatrix(Metric):
                 at=with_article(type(self).__name__),
                 found=f"logits of shape {jnp.shape(logits)}",
                 expected=f"a last axis of {self.num_classes} classes",
-                do=f"make the metric for them: {type(self).__name__}({jnp.shape(logits)[-1]})",
+                do=f"create the metric for them: {type(self).__name__}({jnp.shape(logits)[-1]})",
             )
         counts = (labels >= 0) & (labels < self.num_classes)
         if mask is not None:
@@ -108,7 +108,7 @@ class _Ratio(ConfusionMatrix):
         super().__init__(num_classes, threshold=threshold)
         if average not in AVERAGES:
             raise ArgumentError(
-                f"{type(self).__name__} does not know this average",
+                f"{type(self).__name__} does not have this kind of average",
                 found=f"average={average!r}",
                 expected=", ".join(map(repr, AVERAGES)),
                 do="omit it for the mean over classes",
@@ -140,19 +140,19 @@ class _Ratio(ConfusionMatrix):
 class Precision(_Ratio):
     """Precision: the fraction of the predictions of a class that are correct.
 
-    ``hits / predictions`` for each class. A class for which that is 0/0 scores 0.
+    ``hits / predictions`` for each class. If that is 0/0, the score of the class is 0.
 
     Shapes and variables: those of ``ConfusionMatrix``.
 
     Args:
-        num_classes: how many classes there are; ``None`` with a threshold.
-        threshold: where the second of two classes begins; the result is then the score of that class.
+        num_classes: the number of classes; ``None`` with a threshold.
+        threshold: the least logit of the second of two classes; the result is then the score of that class.
         average: over classes: ``"macro"``, the mean over those that occur in labels or predictions; ``"weighted"``,
             with the numbers of labels as weights; ``"micro"``, from the counts of all classes together; ``None`` gives
             an array with the score of each class.
 
     Raises:
-        ArgumentError: not exactly one of ``num_classes`` and ``threshold`` was given, or ``average`` is none of these.
+        ArgumentError: not exactly one of ``num_classes`` and ``threshold`` was given, or ``average`` is unknown.
         ArgumentTypeError: ``num_classes`` is not an integer, or ``threshold`` not a float.
 
     Example:
@@ -169,19 +169,19 @@ class Precision(_Ratio):
 class Recall(_Ratio):
     """Recall: the fraction of the examples of a class that were predicted as such.
 
-    ``hits / labels`` for each class. A class for which that is 0/0 scores 0.
+    ``hits / labels`` for each class. If that is 0/0, the score of the class is 0.
 
     Shapes and variables: those of ``ConfusionMatrix``.
 
     Args:
-        num_classes: how many classes there are; ``None`` with a threshold.
-        threshold: where the second of two classes begins; the result is then the score of that class.
+        num_classes: the number of classes; ``None`` with a threshold.
+        threshold: the least logit of the second of two classes; the result is then the score of that class.
         average: over classes: ``"macro"``, the mean over those that occur in labels or predictions; ``"weighted"``,
             with the numbers of labels as weights; ``"micro"``, from the counts of all classes together; ``None`` gives
             an array with the score of each class.
 
     Raises:
-        ArgumentError: not exactly one of ``num_classes`` and ``threshold`` was given, or ``average`` is none of these.
+        ArgumentError: not exactly one of ``num_classes`` and ``threshold`` was given, or ``average`` is unknown.
         ArgumentTypeError: ``num_classes`` is not an integer, or ``threshold`` not a float.
 
     Example:
@@ -198,19 +198,19 @@ class Recall(_Ratio):
 class F1(_Ratio):
     """The harmonic mean of precision and recall.
 
-    ``2 · hits / (predictions + labels)`` for each class. A class for which that is 0/0 scores 0.
+    ``2 · hits / (predictions + labels)`` for each class. If that is 0/0, the score of the class is 0.
 
     Shapes and variables: those of ``ConfusionMatrix``.
 
     Args:
-        num_classes: how many classes there are; ``None`` with a threshold.
-        threshold: where the second of two classes begins; the result is then the score of that class.
+        num_classes: the number of classes; ``None`` with a threshold.
+        threshold: the least logit of the second of two classes; the result is then the score of that class.
         average: over classes: ``"macro"``, the mean over those that occur in labels or predictions; ``"weighted"``,
             with the numbers of labels as weights; ``"micro"``, from the counts of all classes together; ``None`` gives
             an array with the score of each class.
 
     Raises:
-        ArgumentError: not exactly one of ``num_classes`` and ``threshold`` was given, or ``average`` is none of these.
+        ArgumentError: not exactly one of ``num_classes`` and ``threshold`` was given, or ``average`` is unknown.
         ArgumentTypeError: ``num_classes`` is not an integer, or ``threshold`` not a float.
 
     Example:

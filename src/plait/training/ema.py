@@ -76,7 +76,7 @@ class EMA(Pytree):
             updates: the model, or its state. Other variables are ignored.
 
         Raises:
-            ArgumentError: an averaged variable is missing, or has another shape. Then no average changes.
+            ArgumentError: an averaged variable is missing, or has a different shape; no average changes.
         """
         averages = dict(to_flat_state(self.params))
         values = {path: plain_value(leaf) for path, leaf in _selected(updates, ...).items() if path in averages}
@@ -86,11 +86,11 @@ class EMA(Pytree):
             expected = jax.tree.map(jnp.shape, plain_value(average))
             if found != expected:
                 raise ArgumentError(
-                    "the values do not fit the averages",
+                    "the values do not match the averages",
                     at=describe_path(path),
                     found=f"{found}" if path not in values else f"a value of shape {found}",
                     expected=f"a value of shape {expected}",
-                    do="update with the model that the EMA was made from, or make a new EMA",
+                    do="update with the model that the EMA was created from, or create a new EMA",
                 )
         for path, average in averages.items():
             average.set_raw_value(jax.tree.map(self._moved, plain_value(average), values[path]))
@@ -98,7 +98,7 @@ class EMA(Pytree):
     def _moved(self, average: Any, value: Any) -> Any:
         if not jnp.issubdtype(average.dtype, jnp.inexact):
             return value
-        same = value.dtype == average.dtype  # then a weak type stays weak
+        same = value.dtype == average.dtype  # if so, a weak type stays weak
         return self.decay * average + (1 - self.decay) * (value if same else value.astype(average.dtype))
 
     def apply_to(self, model: M) -> M:
@@ -123,8 +123,8 @@ class EMA(Pytree):
                 "the model lacks some of the averaged variables",
                 at=", ".join(map(describe_path, averages)),
                 found="no variable",
-                expected="a model with the structure that the EMA was made from",
-                do="apply the averages to the model that the EMA was made from",
+                expected="a model with the structure that the EMA was created from",
+                do="apply the averages to the model that the EMA was created from",
             )
         return Builder().build(graphdef, leaves)
 

@@ -41,9 +41,9 @@ def learning_rate(optimizer: Optimizer, /) -> Any:
         places = [describe_path(("opt_state", *path)) for path in found]
         raise OptimizerError(
             "the state of the optimizer has no learning rate, or several",
-            found=f"{len(found)}: {', '.join(places)}" if found else "a transformation that does not store its own",
-            expected="one, stored by optax.inject_hyperparams",
-            do=f"select the one you mean: plait.select(optimizer, {places[0]!r})"
+            found=f"{len(found)}: {', '.join(places)}" if found else "a transformation that stores none",
+            expected="one learning rate, stored by optax.inject_hyperparams",
+            do=f"select one of them: plait.select(optimizer, {places[0]!r})"
             if found
             else "wrap the optimizer: optax.inject_hyperparams(optax.adam)(learning_rate=schedule)",
         )

@@ -21,7 +21,7 @@ class Logger(Protocol):
         ...
 
     def close(self) -> None:
-        """The run has ended."""
+        """Called when the run has ended."""
         ...
 
 
@@ -61,7 +61,7 @@ class JsonLines:
         kept = 0
         if self.path.exists():
             lines = self.path.read_bytes().splitlines(keepends=True)
-            whole = [line for line in lines if line.endswith(b"\n")]  # the last may have been cut off
+            whole = [line for line in lines if line.endswith(b"\n")]  # the last line may be incomplete
             steps = [self._step_of(line) for line in whole]
             before = itertools.takewhile(lambda pair: pair[0] < step, zip(steps, whole, strict=True))
             kept = sum(len(line) for _, line in before)

@@ -43,7 +43,7 @@ class Moment:
     Attributes:
         step: the number of steps after which the metrics were computed.
         values: metrics by name, of the step or of the evaluation; the latter's names begin with ``eval/``.
-        objects: the ``objects`` of ``fit``. They may be some steps further.
+        objects: the ``objects`` of ``fit``. They may be some steps ahead.
         stop: call it with a reason to end training after the current step.
     """
 
@@ -140,12 +140,12 @@ def fit(
         The step, the last metrics, and why training ended.
 
     Raises:
-        ArgumentError: a number of steps below 1.
-        ArgumentTypeError: there are ``checkpoints``, and the data iterator has no position; or ``step`` returned
+        ArgumentError: a number of steps is below 1.
+        ArgumentTypeError: there are ``checkpoints``, but the data iterator has no position; or ``step`` returned
             something other than numbers.
         DataError: no batch arrived in time. The state is saved.
         NonFiniteError: the loss is NaN or infinite; names the non-finite variables. The state is not saved.
-        CheckpointError: a checkpoint could not be written, or the newest does not fit.
+        CheckpointError: a checkpoint could not be written, or the newest does not match the objects.
 
     Example:
         >>> model = plait.Linear(1, 1, rngs=plait.Rngs(0))
@@ -192,7 +192,7 @@ class _Loop:
             data, positioned = Batches(data), True
         if checkpoints is not None and not positioned:
             raise ArgumentTypeError(
-                "the data iterator has no position that a checkpoint could save",
+                "a checkpoint cannot save the position of this data iterator",
                 at="data",
                 found=f"a {type(data).__name__} without get_state and set_state",
                 expected="an iterator with both, or an iterable that can be iterated over again",
@@ -225,7 +225,7 @@ class _Loop:
                 self.reason = "data"
                 break
             except Exception:
-                self.save()  # completed steps are saved, whatever happened to the data
+                self.save()  # completed steps are saved even if the data failed
                 self.wait()
                 raise
             number = self.done + 1
@@ -332,7 +332,7 @@ class _Loop:
             self.agree()
 
     def agree(self) -> None:
-        """Share signals between processes: one that any process got applies to all."""
+        """Share signals between processes: a signal to one process applies to all."""
         from jax.experimental import multihost_utils
 
         flags = np.asarray(multihost_utils.process_allgather(np.asarray(self.signalled is not None)))
@@ -393,7 +393,7 @@ class _Silent:
 
 
 class _Timed:
-    """An iterator with a timeout. A daemon thread gets the items, and may be left waiting."""
+    """An iterator with a timeout. A daemon thread reads the items; after a timeout it may remain blocked."""
 
     def __init__(self, data: Any, seconds: float) -> None:
         self.data: Any = data
@@ -403,7 +403,7 @@ class _Timed:
         self.asked: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[tuple[str, Any, Any]] = queue.SimpleQueue()
         threading.Thread(target=self._serve, daemon=True, name="plait waits for data").start()
-        if self.knows:  # only then it has these methods too
+        if self.knows:  # only then it also has these methods
             self.get_state = lambda: self.position
             self.set_state = self._go
 
@@ -434,7 +434,7 @@ class _Timed:
                 at="data",
                 found=f"nothing after {self.seconds:g} s",
                 expected="a batch",
-                do="find out what the iterator waits for, or increase data_timeout; the state of the run is saved",
+                do="check what the iterator is waiting for, or increase data_timeout; the state of the run is saved",
             ) from None
         if kind == "error":
             raise answer
@@ -456,7 +456,7 @@ def _numbers(returned: Any) -> dict[str, float]:
     for name, value in named.items():
         if np.ndim(value) or not np.issubdtype(np.asarray(value).dtype, np.number):
             raise ArgumentTypeError(
-                "a step must return a number, or numbers by name",
+                "a step must return a number, or a dict of numbers",
                 at=str(name),
                 found=f"an array of shape {np.shape(value)}" if np.ndim(value) else f"a {type(value).__name__}",
                 expected="a scalar",
@@ -472,6 +472,6 @@ def _check_count(name: str, value: Any) -> None:
             "this is not a number of steps",
             at=name,
             found=repr(value),
-            expected="a whole number from 1",
+            expected="an integer of 1 or more",
             do=f"for example {name}=1_000",
         )

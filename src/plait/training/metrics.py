@@ -66,7 +66,7 @@ class Average(Metric):
         """Add values.
 
         Args:
-            mask: which values count; broadcasts to their shape. ``None`` for all.
+            mask: which values count; broadcasts to their shape. ``None`` means all.
             **kwargs: the values, as the keyword ``argname``; others are ignored.
 
         Raises:
@@ -103,7 +103,7 @@ class Statistics:
     standard_deviation: Any
 
     def replace(self, **changes: Any) -> Statistics:
-        """A copy with other fields."""
+        """A copy with changed fields."""
         return dataclasses.replace(self, **changes)
 
 
@@ -146,7 +146,7 @@ class Welford(Metric):
         values, mask = masked_values(self, kwargs, mask)
         added = number_of(values, mask)
         n_added = added.astype(jnp.float32)
-        # A completely masked batch has no mean; its weight is 0, so any number will do.
+        # A completely masked batch has no mean; its weight is 0, so any number works.
         where = None if mask is None else mask
         mean = jnp.sum(values, where=where) / jnp.maximum(n_added, 1.0)
         m2 = jnp.sum(jnp.square(values - mean), where=where)

@@ -47,7 +47,7 @@ M = TypeVar("M")
 _MISSING: Any = object()
 
 
-# Optax stores hyperparameters in closures, which no transform carries out of a traced function.
+# Optax stores hyperparameters in closures, and transforms cannot return tracers in closures from a traced function.
 _LEAKED = (
     "plait: the optimizer's transformation may hold a tracer that has leaked from its trace\n"
     "  found     a transformation made inside jit or vmap, such as optax.adam(learning_rate) of an argument\n"
@@ -132,7 +132,7 @@ class Optimizer(Pytree, Generic[M]):
         """Take one step: change the selected variables of ``model`` and this optimizer's own state in place.
 
         Args:
-            model: the model that the optimizer was made for, or one with the same structure.
+            model: the model that the optimizer was created for, or one with the same structure.
             grads: the gradients, from ``plait.grad``: a ``State``, a nested mapping or a module. Gradients of variables
                 that ``wrt`` does not match are ignored.
             **kwargs: extra arguments of the transformation, such as ``value=loss``. It gets variables and states as
@@ -145,7 +145,7 @@ class Optimizer(Pytree, Generic[M]):
         Raises:
             ArgumentTypeError: ``grads`` is missing.
             OptimizerError: the gradients are the model itself, or were swapped with it, or do not have the paths and
-                shapes of the variables. Then nothing changes.
+                shapes of the variables; nothing changes.
         """
         if grads is _MISSING:
             raise ArgumentTypeError(
@@ -190,7 +190,7 @@ class Optimizer(Pytree, Generic[M]):
         return updates
 
     def _explain_other_model(self, selected: Mapping[Path, Any], error: Exception) -> None:
-        """Raise if the model's variables have changed since the optimizer was made.
+        """Raise if the model's variables have changed since the optimizer was created.
 
         Raises:
             OptimizerError: names the variables that do not match the optimizer's state.
@@ -206,14 +206,14 @@ class Optimizer(Pytree, Generic[M]):
         gone = [path for path in mirrored if not ends[path] & selected.keys()]
         changed = [path for path in known if _is_of_another_shape(plain_value(selected[path]), known[path])]
         if new or gone or changed:
-            counts = {"new": len(new), "of another shape": len(changed), "that the model lacks": len(gone)}
+            counts = {"new": len(new), "with a different shape": len(changed), "that the model lacks": len(gone)}
             raise OptimizerError(
                 "the variables of the model do not match the optimizer's state",
                 at=_listed([*new, *changed, *gone]),
                 found=", ".join(f"{count} {what}" for what, count in counts.items() if count)
                 + f", and {len(selected) - len(new) - len(changed)} variables that match",
-                expected="the variables that the model had when the optimizer was made",
-                do="make the optimizer after the model is complete: "
+                expected="the variables that the model had when the optimizer was created",
+                do="create the optimizer after the model is complete: "
                 f"plait.Optimizer(model, tx, wrt={describe_filter(self.wrt)})",
             ) from error
 
@@ -240,7 +240,7 @@ class Optimizer(Pytree, Generic[M]):
                 f"{type(self).__name__} has no attribute 'model': it does not store the model",
                 found="an access to .model",
                 expected="the model as the first argument of update(model, grads)",
-                do="use your own variable, or plait.ModelAndOptimizer(model, tx), which has .model",
+                do="keep your own reference to the model, or use plait.ModelAndOptimizer(model, tx), which has .model",
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -306,7 +306,7 @@ def check_transformation(tx: Any, name: str) -> None:
         raise ArgumentTypeError(
             f"tx of {name} is not a gradient transformation",
             found=f"the function {known}" if known else describe_type(tx),
-            expected="an object with init and update, as the optimizers of Optax return it",
+            expected="an object with init and update, such as Optax optimizers return",
             do=f"for example tx=optax.{known or 'adam'}(1e-3)",
         )
 
@@ -326,7 +326,7 @@ def _check_order(model: Any, grads: Any, selected: Mapping[Path, Any]) -> None:
     raise OptimizerError(
         "update was given the gradients and the model in the wrong order"
         if swapped
-        else "update was given the model itself as its gradients",
+        else "update was given the model instead of gradients",
         at=_listed(list(selected)),
         found=f"update({describe_type(model)}, {describe_type(grads)})",
         expected="the model first, then a State of gradients with the same paths: update(model, grads)",
@@ -344,7 +344,7 @@ def to_opt_state(tree: Any, selected: Mapping[Path, Any] | None = None) -> Any:
     """A transformation's state with each array in a variable.
 
     Args:
-        tree: what ``init`` or ``update`` returned.
+        tree: the result of ``init`` or ``update``.
         selected: the updated variables, by path. Arrays of a ``State`` at such a path become ``OptVariable``s.
     """
     mirrored = {path: leaf for path, leaf in (selected or {}).items() if _is_variable(leaf)}
@@ -399,7 +399,8 @@ def _is_variable(node: Any) -> bool:
 
 
 def _raw_extra(extra: Any, values: Mapping[Path, Any]) -> Any:
-    """An extra argument of a transformation: gradients in the form of the parameters; other variables raw."""
+    """An extra argument of a transformation: gradients in the structure of the parameters; other variables as raw
+    values."""
     if isinstance(extra, Pytree):
         extra = state(extra)
     if not isinstance(extra, (State, FlatState, Variable)):
@@ -433,7 +434,7 @@ def _at(tree: Any, path: Path) -> Any:
 
 
 def _added(value: Any, update: Any) -> Any:
-    """A parameter with its update added, in its own dtype; ``None`` as an update changes nothing."""
+    """A parameter with its update added, in the parameter's dtype; the update ``None`` changes nothing."""
     if update is None:
         return value
 
@@ -450,7 +451,7 @@ def _matching_gradients(model: Any, values: Mapping[Path, Any], grads: Any, wrt:
     """The gradients by path, raw, one for each selected variable.
 
     Raises:
-        OptimizerError: gradients are missing, superfluous, or have other shapes; names the paths.
+        OptimizerError: gradients are missing, unexpected, or have different shapes; names the paths.
     """
     found = _gradients_by_path(grads)
     missing = [path for path in values if path not in found]

@@ -28,7 +28,7 @@ _STATIC = {"static": True}
 
 
 def _is_static(field: dataclasses.Field[Any]) -> bool:
-    # The second is the convention of Flax's dataclasses.
+    # The second condition is the convention of Flax's dataclasses.
     return bool(field.metadata.get("static")) or not field.metadata.get("pytree_node", True)
 
 
@@ -124,7 +124,7 @@ class TrainState(_FrozenPytree, Generic[M]):
             **changes: other fields to replace, such as the statistics that the forward pass returned.
 
         Raises:
-            OptimizerError: the gradients have other paths than ``params``; names them.
+            OptimizerError: the gradients do not have the paths of ``params``; the message names the paths.
         """
         _check_paths(self.params, grads)
         updates, opt_state = self.tx.update(grads, self.opt_state, self.params)
@@ -163,7 +163,7 @@ def _check_paths(params: Any, grads: Any) -> None:
     raise OptimizerError(
         "the gradients do not have the structure of the parameters",
         at=_listed([*missing, *extra] or expected),
-        found="; ".join(parts) or "the same paths, with leaves of other kinds or metadata",
+        found="; ".join(parts) or "the same paths, but leaves of different types or metadata",
         expected=f"a State with the {len(expected)} paths of params",
         do="differentiate with respect to params: jax.grad(loss)(state.params)",
     )

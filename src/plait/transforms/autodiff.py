@@ -1,11 +1,11 @@
 """Differentiation: ``grad`` and ``value_and_grad`` with respect to parts of the arguments.
 
-The differentiated values are a port of the call, which is the one differentiable argument of ``jax.value_and_grad``;
-everything else is closed over. The function's changes (statistics, random counters) come back as auxiliary
-output and are written to the caller's objects. (rules U30, X13, X14)
+The differentiated values are a port of the call, and the only differentiable argument of ``jax.value_and_grad``;
+everything else is closed over. The function's changes (statistics, random counters) are returned as auxiliary output
+and written to the caller's objects. (rules U30, X13, X14)
 
-With structural updates a module's gradient is a ``State`` of the chosen leaves; where only values are carried it is a
-module, with a gradient for every leaf. (section 10)
+With structural updates, a module's gradient is a ``State`` of the chosen leaves; if only values are carried, it is a
+module with a gradient for every leaf. (section 10)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .selections import (
     warn_of_nothing,
 )
 
-# The ports of what a function with a gradient returns.
+# The ports of the output of a differentiated function.
 VALUE = Sentinel(__name__, "VALUE", "the value")
 BESIDE = Sentinel(__name__, "BESIDE", "beside the value")
 
@@ -71,12 +71,12 @@ def grad(
         a tuple. Changes that ``f`` makes to its arguments are made to the caller's objects.
 
     Raises:
-        ArgumentError: a position is given twice, or a ``DiffState`` where only values are carried.
-        ArgumentTypeError: a position names no positional argument.
-        SharingError: a variable is reached through two arguments, of which one is differentiated and the other is not.
+        ArgumentError: a position occurs twice, or a ``DiffState`` is passed but only values are carried.
+        ArgumentTypeError: a position has no positional argument.
+        SharingError: a variable is part of two arguments, only one of which is differentiated.
 
     Warns:
-        NothingSelectedWarning: there is nothing to differentiate, or nothing that a ``DiffState`` matches.
+        NothingSelectedWarning: there is nothing to differentiate, or a ``DiffState`` matches nothing.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -122,7 +122,7 @@ def _lift(
 ) -> Callable[..., Any]:
     check_function(f, name)
     if reduce_axes:
-        raise NotImplementedError(f"{name}: reduce_axes is not offered by plait or by current JAX; leave it out")
+        raise NotImplementedError(f"{name}: reduce_axes is not supported by plait or by current JAX; omit it")
     chosen = Chosen.of(name, argnums, crossing)
     rules: Any = {"has_aux": has_aux, "allow_int": options["allow_int"], "crossing": crossing}
     rules["check_output"] = functools.partial(check_scalar, name, has_aux)
@@ -141,7 +141,7 @@ def _lift(
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """What ``argnums`` chooses: one argument or several."""
+    """The arguments chosen by ``argnums``: one or several."""
 
     argnums: tuple[int | DiffState, ...]
     single: bool
@@ -158,11 +158,11 @@ class Chosen:
 
 
 class Differentiated:
-    """One call as a function of the values that are differentiated, which are one port; all others are closed over.
+    """One call as a function of its differentiated values, which are one port; all other values are closed over.
 
     Attributes:
         call: the call.
-        requests: what is differentiated of which argument.
+        requests: which part of which argument is differentiated.
         inputs: the differentiated values.
     """
 
@@ -193,12 +193,12 @@ class Differentiated:
             warn_of_nothing(name, call, len(args), chosen.argnums)
         if not allow_int:
             check_differentiable(name, call)
-        # A NumPy array would be written in place, and cannot take a tracer.
+        # A NumPy array would be written in place, and cannot hold a tracer.
         self._ports = [[jnp.asarray(x) if type(x) is np.ndarray else x for x in values] for values in call.inputs]
         self.inputs = call.port(DIFFERENTIATED, self._ports)
 
     def __call__(self, differentiated: list[Any]) -> tuple[list[Any], Any]:
-        """What the function returns, and the rest: what is beside it, and the outcome."""
+        """The output of the function, and the rest: the auxiliary output and the outcome."""
         ports = zip(self.call.ports, self._ports, strict=True)
         outputs, outcome = self.call.body([differentiated if kind is DIFFERENTIATED else port for kind, port in ports])
         return self.call.port(VALUE, outputs), (self.call.port(BESIDE, outputs), outcome)
@@ -209,22 +209,22 @@ class Differentiated:
         return values[0], rest
 
     def finish(self, values: list[Any], rest: Any) -> Any:
-        """Write back what was written. Returns the output."""
+        """Write back the written values. Returns the output."""
         beside, outcome = rest
         found = {VALUE: values, BESIDE: beside}
         return self.call.finish([found.get(kind, []) for kind in self.call.ports], outcome)
 
     def gradients(self, part: Sequence[Any]) -> Any:
-        """Something for each differentiated value, in the form of what is differentiated."""
+        """One item per differentiated value, in the structure of the differentiated arguments."""
         grads = gradients_of(self.call, self.requests, part, states=self.states)
         return grads[0] if self.chosen.single else grads
 
 
 def check_scalar(name: str, has_aux: bool, out: Any) -> None:
-    """Refuse what has no gradient.
+    """Raise if the output has no gradient.
 
     Raises:
-        ArgumentTypeError: no scalar, or no pair of one and aux.
+        ArgumentTypeError: the output is not a scalar, or not a pair of a scalar and aux.
     """
     _check_scalar(name, check_pair(name, out)[0] if has_aux else out)
 
@@ -240,21 +240,21 @@ def _check_scalar(name: str, out: Any) -> None:
         expected="an array of shape ()",
         do="reduce the output, for example with .mean()"
         if is_array
-        else "return variable[...] in place of a variable, or pass has_aux=True and return (scalar, anything)",
+        else "return variable[...] instead of a variable, or pass has_aux=True and return (scalar, anything)",
     )
 
 
 def check_pair(name: str, out: Any) -> tuple[Any, Any]:
-    """What a function with ``has_aux=True`` returned.
+    """The pair that a function with ``has_aux=True`` returned.
 
     Raises:
-        ArgumentTypeError: no pair.
+        ArgumentTypeError: it is not a pair.
     """
     if not (isinstance(out, tuple) and len(out) == 2):
         raise ArgumentTypeError(
             f"{name} with has_aux=True needs a function that returns a pair",
             found=describe_type(out),
             expected="(output, aux)",
-            do="return (output, aux), or drop has_aux=True",
+            do="return (output, aux), or remove has_aux=True",
         )
     return out

@@ -1,6 +1,6 @@
 """``transform_metadata``: names a mapped axis on the function instead of on the transform. (rule X27)
 
-plait's own ``vmap``, ``pmap`` and ``scan`` read the name from the function and treat it like
+plait's ``vmap``, ``pmap`` and ``scan`` read the name from the function and treat it like
 ``transform_metadata={PARTITION_NAME: name}``. Under any other transform the function itself removes the name from its
 arguments' metadata and restores it afterwards.
 """
@@ -27,7 +27,7 @@ from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Prefix, choose, is_graph_leaf
 
 _NAME = "_plait_axis_name"
-# Whether the transform around the running function handles the names.
+# Whether the transform of the running function handles the names.
 _handled: contextvars.ContextVar[bool] = contextvars.ContextVar("plait_axis_names_handled", default=False)
 
 
@@ -43,18 +43,18 @@ def transform_metadata(
 ) -> Any:
     """Name the axis that ``vmap``, ``pmap`` or ``scan`` maps; apply it directly inside them.
 
-    Inside ``f`` the variables' axis names do not include ``partition``; afterwards it is restored, and variables that
-    ``f`` created have it too. ``plait.vmap(plait.transform_metadata(f, partition="layers"))`` does what
+    Inside ``f``, the variables' axis names do not include ``partition``. Afterwards it is restored, and added to
+    variables that ``f`` created. ``plait.vmap(plait.transform_metadata(f, partition="layers"))`` does what
     ``plait.vmap(f, transform_metadata={plait.PARTITION_NAME: "layers"})`` does, with the axes of ``vmap``.
 
     Args:
         f: the function; without it ``transform_metadata`` returns a decorator.
-        in_axes, out_axes: the position of the axis in each argument and in the output, as in ``vmap``; needed only if
-            the transform around it is not plait's, such as ``jax.vmap`` of a function of states.
+        in_axes, out_axes: the position of the axis in each argument and in the output, as in ``vmap``; needed only
+            inside a transform that is not plait's, such as ``jax.vmap`` of a function of states.
         partition: the name of the axis.
 
     Raises:
-        AxisNameMismatchError: a variable has another name for the axis. Nothing is changed then.
+        AxisNameMismatchError: a variable has a different name for the axis; nothing is changed.
 
     Example:
         >>> @plait.vmap(axis_size=4, in_axes=None)
@@ -82,15 +82,15 @@ def transform_metadata(
 
 
 def read_axis_name(f: Callable[..., Any], metadata: Mapping[str, Any]) -> tuple[Callable[..., Any], Mapping[str, Any]]:
-    """The function that a transform maps, and its axis metadata, ``transform_metadata`` on the function included.
+    """The function that a transform maps, and its axis metadata, including ``transform_metadata`` on the function.
 
     Raises:
-        PartitioningUnspecifiedError: there is metadata for the axis, and no name.
+        PartitioningUnspecifiedError: there is metadata for the axis, but no name.
     """
     if _NAME not in getattr(f, "__dict__", {}):
         if metadata and PARTITION_NAME not in metadata:
             raise PartitioningUnspecifiedError(
-                "transform_metadata says something about an axis that it does not name",
+                "transform_metadata describes an axis without naming it",
                 found=f"{dict(metadata)!r}",
                 expected=f"an entry {PARTITION_NAME!r}",
                 do="name it: transform_metadata={plait.PARTITION_NAME: 'layers'}, or None for an axis without a name",
@@ -102,7 +102,7 @@ def read_axis_name(f: Callable[..., Any], metadata: Mapping[str, Any]) -> tuple[
         with _names_handled(True):
             return f(*args, **kwargs)
 
-    delattr(inner, _NAME)  # or the next transform around this one would name its axis so too
+    delattr(inner, _NAME)  # otherwise the next transform around this one would use the same name
     return inner, {**metadata, PARTITION_NAME: f.__dict__[_NAME]}
 
 

@@ -21,7 +21,7 @@ from .call.functions import check_function, curried
 from .call.outcome import Outcome
 from .call.policy import STRUCTURE, Crossing
 
-# What vmap says of an output that is batched under the axis None: its port, and its place there.
+# vmap's error for an output that is batched with axis None: its port, and its position in the port.
 _BATCHED = re.compile(r"out_axes\[0\]\[(\d+)\]\[(\d+)\].*got axis spec None but output was batched")
 
 
@@ -45,17 +45,17 @@ def vmap(
 
     Args:
         f: the function; without it ``vmap`` returns a decorator.
-        in_axes: the axis of each argument: a prefix of the arguments, whose leaves are integers, ``None``, or for
-            modules a ``StateAxes``. Keyword arguments take the position that the signature gives them.
+        in_axes: the axis of each argument: a prefix of the arguments whose leaves are integers, ``None``, or for
+            modules a ``StateAxes``. Keyword arguments have the position from the signature.
         out_axes: the same for the output.
         axis_name, axis_size, spmd_axis_name: as in ``jax.vmap``.
-        transform_metadata: ``{PARTITION_NAME: name}`` names the axis in the variables' axis names. Without it the
-            axis keeps its name in the variable, or gets ``None``; there are always as many names as axes.
+        transform_metadata: ``{PARTITION_NAME: name}`` names the axis in the variables' axis names. Without it, the axis
+            keeps its name in the variable, or gets ``None``; there are always as many names as axes.
 
     Raises:
-        ArgumentError: axes that do not fit the arguments, an axis out of range, batch sizes that differ, or a variable
-            under axis ``None`` that is given a value which depends on the example; each names the path.
-        SharingError: a variable is reached under two axes.
+        ArgumentError: the axes do not match the arguments, an axis is out of range, batch sizes differ, or a variable
+            with axis ``None`` gets a value that depends on the example; the message names the path.
+        SharingError: a variable has two different axes.
 
     Example:
         >>> @plait.split_rngs(splits=5)
@@ -71,7 +71,7 @@ def vmap(
     check_function(f, "vmap")
     f, transform_metadata = read_axis_name(f, transform_metadata)
     axes = {"in_axes": in_axes, "out_axes": out_axes}
-    prefixes_of("vmap", axes, crossing)  # refuses what fits no call
+    prefixes_of("vmap", axes, crossing)  # checks what does not depend on the call
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -104,7 +104,7 @@ def vmap(
 
 
 def explain_batched(error: ValueError, call: Call, outcome: Outcome) -> None:
-    """Name the value that JAX found to depend on the example although its axis is ``None``.
+    """Raise an error that names the value which depends on the example although its axis is ``None``.
 
     Raises:
         ArgumentError: names the path.
@@ -117,7 +117,7 @@ def explain_batched(error: ValueError, call: Call, outcome: Outcome) -> None:
     raise ArgumentError(
         "vmap: a value without a mapped axis depends on the example",
         at=label,
-        found="axis None, and a value that differs from example to example",
+        found="axis None, but a value that differs between examples",
         expected="an axis, or a value that is the same for all examples",
         do="give the output an axis in out_axes, or reduce it: jax.lax.pmean(value, axis_name)"
         if is_output
@@ -142,22 +142,22 @@ def pmap(
     transform_metadata: Mapping[str, Any] = {},
     crossing: Crossing = STRUCTURE,
 ) -> Any:
-    """``jax.pmap`` for functions of modules: as ``vmap``, with each element on a device of its own.
+    """``jax.pmap`` for functions of modules: like ``vmap``, with each element on a separate device.
 
-    Compiled once per structure and shapes. JAX advises ``jit`` with shardings, or ``shard_map``, for new programs.
+    Compiled once per structure and shapes. For new programs, JAX recommends ``jit`` with shardings, or ``shard_map``.
 
     Args:
         f: the function; without it ``pmap`` returns a decorator.
-        in_axes, out_axes, transform_metadata: as in ``vmap``. A value written under the axis ``None`` must be
+        in_axes, out_axes, transform_metadata: as in ``vmap``. A value written to a variable with axis ``None`` must be
             the same on all devices; JAX does not check this, and uses the value of one device.
         static_broadcasted_argnums: positions of hashable arguments that become part of the cache key.
         donate_argnums: positions of arguments to donate: arrays, and the variables of modules.
         axis_name, devices, backend, axis_size: as in ``jax.pmap``.
 
     Raises:
-        ArgumentError: axes that do not fit the arguments, sizes that differ (both paths are named), more elements than
-            devices, no mapped argument, or a static argument that cannot be hashed.
-        SharingError: a variable is reached under two axes.
+        ArgumentError: the axes do not match the arguments, sizes differ (the message names both paths), there are more
+            elements than devices, no argument is mapped, or a static argument cannot be hashed.
+        SharingError: a variable has two different axes.
         MissingDependencyError: the installed JAX has no ``pmap``.
 
     Example:
@@ -170,14 +170,14 @@ def pmap(
     check_function(f, "pmap")
     if jax_pmap is None:
         raise MissingDependencyError(
-            "pmap needs a JAX that has it",
+            "this version of JAX does not have pmap",
             found=f"jax {jax_version}",
-            expected="a version with jax.pmap",
+            expected="a version of JAX with jax.pmap",
             do="use plait.shard_map, or plait.jit with shardings",
         )
     f, transform_metadata = read_axis_name(f, transform_metadata)
     axes = {"in_axes": in_axes, "out_axes": out_axes}
-    prefixes_of("pmap", axes, crossing)  # refuses what fits no call
+    prefixes_of("pmap", axes, crossing)  # checks what does not depend on the call
     donated = _numbers(donate_argnums)
     options = {"axis_name": axis_name, "devices": devices, "backend": backend, "axis_size": axis_size}
     mapped_functions: dict[Any, Callable[..., Any]] = {}
@@ -189,7 +189,7 @@ def pmap(
         call = prefixed_call("pmap", f, args, kwargs, axes, crossing, axis_metadata=transform_metadata)
         _check_devices(check_axes(call, axis_size), call, devices, backend)
         donating = donate(call, args, donated)
-        if donating not in mapped_functions:  # JAX recompiles for another function, however equal
+        if donating not in mapped_functions:  # JAX recompiles for a different function object, even if equal
             mapped_functions[donating] = _mapped(donating, call.ports, donated, options)
         outputs, outcome = mapped_functions[donating](*donating.separated(call.inputs))
         return call.finish(outputs, outcome)
@@ -212,9 +212,9 @@ def _check_devices(size: int | None, call: Call, devices: Sequence[Any] | None, 
     if not mapped:
         raise ArgumentError(
             "pmap: no argument has a mapped axis",
-            found="the axis None for all arguments, or no arguments",
+            found="axis None for all arguments, or no arguments",
             expected="at least one array with an axis",
-            do="map one, for example a key for each device: jax.random.split(key, jax.local_device_count())",
+            do="map an argument, for example one key per device: jax.random.split(key, jax.local_device_count())",
         )
     if size is not None and size > count:
         raise ArgumentError(
@@ -222,7 +222,7 @@ def _check_devices(size: int | None, call: Call, devices: Sequence[Any] | None, 
             at=mapped[0],
             found=f"{size} elements, {count} devices",
             expected=f"at most {count} elements",
-            do="map a part of the axis over the devices and the rest within each: plait.pmap(plait.vmap(f))",
+            do="map one part of the axis over the devices and the rest within each device: plait.pmap(plait.vmap(f))",
         )
 
 
@@ -230,7 +230,7 @@ def check_axes(call: Call, size: int | None = None) -> int | None:
     """Check every mapped input; returns the size of the mapped axis.
 
     Raises:
-        ArgumentError: an input without the axis, or two sizes; names the paths.
+        ArgumentError: an input does not have the axis, or sizes differ; names the paths.
     """
     name = call.name
     first = None
@@ -240,11 +240,11 @@ def check_axes(call: Call, size: int | None = None) -> int | None:
         for leaf in jax.tree_util.tree_leaves(value):
             if not hasattr(leaf, "shape") and not isinstance(leaf, (bool, int, float, complex, np.generic)):
                 raise ArgumentError(
-                    f"{name}: something that is no array has a mapped axis",
+                    f"{name}: a value that is not an array has a mapped axis",
                     at=label,
                     found=f"{describe_type(leaf)}: {leaf!r:.60}",
                     expected=f"an array with axis {axis}",
-                    do="give it the axis None in in_axes, or pass an array",
+                    do="use axis None for it in in_axes, or pass an array",
                 )
             shape = np.shape(leaf)
             if not -len(shape) <= axis < len(shape):
@@ -253,7 +253,7 @@ def check_axes(call: Call, size: int | None = None) -> int | None:
                     at=label,
                     found=f"an array of shape {shape}",
                     expected=f"at least {axis + 1 if axis >= 0 else -axis} dimensions",
-                    do="change the axis in in_axes (None: the whole array for every element), or pass a stacked array",
+                    do="change the axis in in_axes (None passes the whole array to each call), or pass a stacked array",
                 )
             if first is None and size is not None:
                 first = ("axis_size" if name != "scan" else "length", None, size)
@@ -266,6 +266,6 @@ def check_axes(call: Call, size: int | None = None) -> int | None:
                     at=f"{place} and axis {axis} of {label}",
                     found=f"{first[2]} and {shape[axis]}",
                     expected="one size for all",
-                    do="pass arrays of one batch size, or the axis None for what is not mapped",
+                    do="pass arrays of one batch size, or use axis None for arguments that are not mapped",
                 )
     return size if first is None else first[2]

@@ -1,7 +1,7 @@
 """``cond`` and ``switch``: one of several functions, chosen at run time, whose operands may be modules.
 
 Every branch returns the values of all its input variables, changed or not, so that the outputs match; JAX removes those
-that no branch changes. Anything else must be the same in all branches. (rules X22, U29)
+that no branch changes. Everything else must be the same in all branches. (rules X22, U29)
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def cond(
 
     Args:
         pred: boolean scalar.
-        true_fun, false_fun: functions of the operands that return outputs of one structure.
-        *operands: arrays, modules and pytrees of them. The branch that runs changes them.
+        true_fun, false_fun: functions of the operands that return outputs of the same structure.
+        *operands: arrays, modules and pytrees of them. Changes by the chosen branch are kept.
 
     Returns:
-        What the chosen function returns.
+        The output of the chosen function.
 
     Raises:
-        ArgumentError: the branches leave, or return, different structures; shows the difference by path.
+        ArgumentError: the branches produce or return different structures; the message shows the difference by path.
 
     Example:
         >>> count = plait.Variable(jnp.zeros(()))
@@ -65,14 +65,14 @@ def switch(
 
     Args:
         index: integer scalar; clamped to the number of branches.
-        branches: functions of the operands that return outputs of one structure.
-        *operands: arrays, modules and pytrees of them. The branch that runs changes them.
+        branches: functions of the operands that return outputs of the same structure.
+        *operands: arrays, modules and pytrees of them. Changes by the chosen branch are kept.
 
     Returns:
-        What the chosen function returns.
+        The output of the chosen function.
 
     Raises:
-        ArgumentError: there is no branch, or two leave or return different structures.
+        ArgumentError: there is no branch, or two branches produce or return different structures.
 
     Example:
         >>> scale = plait.Variable(jnp.float32(3))
@@ -113,11 +113,11 @@ def _choose(
 
 
 class _Branch:
-    """A branch as a function of its inputs. JAX traces it once for each shape of those.
+    """A branch as a function of its inputs. JAX traces it once for each combination of their shapes.
 
     Attributes:
-        seen: for the types of the inputs: what it did, and the types of what it left.
-        latest: the last entry of it.
+        seen: types of the inputs → its outcome, and the types of its outputs.
+        latest: the last entry of ``seen``.
     """
 
     def __init__(self, body: Body) -> None:
@@ -133,7 +133,7 @@ class _Branch:
 
 
 def _explain(kept: Sequence[_Branch], branches: tuple[Callable[..., Any], ...]) -> None:
-    """Say what two branches do differently."""
+    """Raise an error that shows how two branches differ."""
     first, *others = kept
     for number, other in enumerate(others, 1):
         if first.latest is not None and other.latest is not None:
@@ -141,7 +141,7 @@ def _explain(kept: Sequence[_Branch], branches: tuple[Callable[..., Any], ...]) 
 
 
 def _types(ports: Any) -> tuple[tuple[tuple[Any, ...], ...], ...]:
-    """Shape and dtype of each leaf of each value in the ports of a branch, of which there is one."""
+    """Shape and dtype of each leaf of each value in the single port of a branch."""
     return tuple(
         tuple((jax.typeof(leaf).shape, jax.typeof(leaf).dtype) for leaf in jax.tree_util.tree_leaves(value))
         for value in ports[0]
@@ -149,7 +149,7 @@ def _types(ports: Any) -> tuple[tuple[tuple[Any, ...], ...], ...]:
 
 
 def _check_alike(body: Body, mine: Any, other: Any, titles: list[str]) -> None:
-    """Refuse branches that leave other structures, or another shape or dtype in the same place.
+    """Raise if branches produce different structures, or different shapes or dtypes at the same position.
 
     Raises:
         ArgumentError: shows what differs.
@@ -160,11 +160,11 @@ def _check_alike(body: Body, mine: Any, other: Any, titles: list[str]) -> None:
     for place, (types, others) in enumerate(zip(mine[1], other[1], strict=True)):
         if types != others:
             raise ArgumentTypeError(
-                f"{body.name}: {titles[0]} and {titles[1]} leave values of different types",
+                f"{body.name}: {titles[0]} and {titles[1]} write or return values of different types",
                 at=describe_address(body, mine[0], Address(0, place)),
                 found=f"{_show_types(others)} from {titles[1]}",
                 expected=f"{_show_types(types)}, as from {titles[0]}",
-                do="make shape and dtype the same in every branch, for example with .astype(...)",
+                do="use the same shape and dtype in every branch, for example with .astype(...)",
             )
 
 
@@ -178,26 +178,26 @@ def _title(branches: tuple[Callable[..., Any], ...], *numbers: int) -> list[str]
 
 
 def _raise_different(body: Body, before: Outcome, after: Outcome, titles: list[str]) -> NoReturn:
-    """Say how what two branches left differs, by path."""
+    """Raise an error that shows, by path, how the results of two branches differ."""
     labels, outcomes = body.labels()[0], (before, after)
     roots = [outcome.arguments or body.structure.roots for outcome in outcomes]
     lines = [(label, str(line)) for label, *pair in zip(labels, *roots, strict=True) for line in diff(*pair)]
     at: str | None = ", ".join(dict.fromkeys(label for label, _ in lines)) or None
-    found, expected = "; ".join(line for _, line in lines), f"the structure that {titles[0]} leaves"
-    do = "make the same structural changes in every branch, and return outputs of one structure"
+    found, expected = "; ".join(line for _, line in lines), f"the same structure as {titles[0]}"
+    do = "make the same structural changes and return outputs of the same structure in every branch"
     outputs = [outcome.output for outcome in outcomes if outcome.output is not None]
     if not lines and outputs[0].treedef != outputs[1].treedef:
         found, expected = (
             f"{output.treedef}{how} {title}"
             for output, how, title in zip(outputs[::-1], (" from", ", as from"), titles[::-1], strict=True)
         )
-        do = "return outputs of one structure from every branch"
+        do = "return outputs of the same structure from every branch"
     elif not lines:
         places = [f"the output{jax.tree_util.keystr(path)}" for path in outputs[0].places()]
         for place, mine, other in zip(places, outputs[0].graphdefs, outputs[1].graphdefs, strict=True):
             if mine is other or (mine == other and not isinstance(mine, NodeRef)):
                 continue
-            at, do = place, "return modules of one class, with the same static attributes, from every branch"
+            at, do = place, "return modules of the same class, with the same static attributes, from every branch"
             if mine is not None and other is not None and not isinstance(mine, NodeRef) and type(mine) is type(other):
                 found = "; ".join(map(str, diff(mine, other)))
                 expected = f"the module that {titles[0]} returns"
@@ -211,16 +211,16 @@ def _raise_different(body: Body, before: Outcome, after: Outcome, titles: list[s
                 )
             break
     raise ArgumentError(
-        f"{body.name}: {titles[0]} and {titles[1]} leave different structures (types, attributes or references)",
+        f"{body.name}: {titles[0]} and {titles[1]} produce different structures (types, attributes or references)",
         at=at,
-        found=found or f"other references from {titles[1]}",
+        found=found or f"different references from {titles[1]}",
         expected=expected,
         do=do,
     )
 
 
 def _describe(body: Body, outcome: Outcome, part: Any) -> str:
-    """An object of the output: ``model.encoder``, one that came in; or ``a new Linear``."""
+    """The text for an object of the output: ``model.encoder`` for an input, or ``a new Linear``."""
     if part is None:
         return "no module"
     if isinstance(part, NodeRef):

@@ -38,10 +38,10 @@ def custom_vjp(
     """``jax.custom_vjp`` for functions of modules: a function with a gradient rule, set with ``defvjp``.
 
     Args:
-        fun: the function; without it ``custom_vjp`` returns a decorator. Above a method it takes the module as an
-            argument, and ``defvjp`` is called on the method of the class.
-        nondiff_argnums: arguments without a derivative: integers for plain arguments, which the rule gets first. For
-            a module a ``DiffState``, which says what of it *is* differentiable.
+        fun: the function; without it ``custom_vjp`` returns a decorator. As a decorator of a method, it treats the
+            module as an argument; call ``defvjp`` on the method of the class.
+        nondiff_argnums: arguments without a derivative: integers for plain arguments, which the rule gets first. For a
+            module, a ``DiffState`` that selects its leaves that *are* differentiable.
 
     The rule is ``fwd(*args) -> (out, residuals)`` and ``bwd``, which gets the residuals (modules may be among them)
     and the cotangents, and returns a tuple with one tangent for each differentiable argument, or ``None`` for zero.
@@ -50,14 +50,14 @@ def custom_vjp(
     - By default ``bwd(residuals, (input_updates_g, out_g))``: ``input_updates_g`` has, for each differentiable
       argument, a ``State`` in place of each module, with the cotangents of the values that variables have after the
       call (zero for those that were not written); ``None`` for anything else. The tangent of a module is such a
-      ``State``, which is why rules often start from a copy of it.
+      ``State``, so rules often start with a copy of it.
     - With ``graph_updates=False``: ``bwd(residuals, out_g)``. The tangent of a module is a module. A keyword argument
       ``updates_g`` of ``bwd`` gets the arguments with the cotangents of written variables, and ``None`` elsewhere.
 
     Raises:
-        ArgumentError: the function is called before ``defvjp``, or differentiated by what ``nondiff_argnums`` leaves
-            out, or a tangent has other leaves than its argument.
-        ArgumentTypeError: an integer in ``nondiff_argnums`` for a module, or a rule that returns no tuple.
+        ArgumentError: the function is called before ``defvjp``, or differentiated with respect to an argument in
+            ``nondiff_argnums``, or a tangent does not have the leaves of its argument.
+        ArgumentTypeError: an integer in ``nondiff_argnums`` refers to a module, or a rule does not return a tuple.
 
     Example:
         >>> @plait.custom_vjp
@@ -82,8 +82,8 @@ def custom_jvp(fun: Any = None, /, *, nondiff_argnums: Sequence[int] = (), cross
     """``jax.custom_jvp`` for functions of modules: a function with a derivative rule, set with ``defjvp``.
 
     The rule is ``jvp(*nondiff, primals, tangents) -> (out, tangent)``, with tuples of the differentiable arguments and
-    their tangents; the tangent of a module is a module. It carries values only, as ``plait.jvp`` does: a variable that
-    the rule writes has, as its tangent, what the rule writes into the same variable of the tangent, and otherwise
+    their tangents; the tangent of a module is a module. It carries only values, as ``plait.jvp`` does. If the rule
+    writes a variable, its tangent is the value that the rule writes to the same variable of the tangent module, or
     zero.
 
     Args:
@@ -163,7 +163,7 @@ class _Custom:
 
 
 class CustomVjp(_Custom):
-    """What ``custom_vjp`` returns."""
+    """The result of ``custom_vjp``."""
 
     _name, _definer, _rule_names = "custom_vjp", "defvjp", "fwd, bwd"
 
@@ -218,7 +218,7 @@ class CustomVjp(_Custom):
 
 
 class CustomJvp(_Custom):
-    """What ``custom_jvp`` returns."""
+    """The result of ``custom_jvp``."""
 
     _name, _definer, _rule_names = "custom_jvp", "defjvp", "jvp"
 
@@ -267,7 +267,7 @@ def _values_of(primals: Any) -> Any:
 
 
 def _mark(call: RuleCall, entered: Entered, values: dict[str, Any], plain: dict[str, Any]) -> list[Any]:
-    """The arguments, with what JAX knows about each value in place of the value. (``symbolic_zeros``)"""
+    """The arguments, with JAX's primal records in place of values. (``symbolic_zeros``)"""
     for variable, label in zip(entered.variables(), call.labels, strict=True):
         if variable is not None and not call.is_fixed(label):
             variable._cell.raw = values[label]
@@ -280,7 +280,7 @@ def _mark(call: RuleCall, entered: Entered, values: dict[str, Any], plain: dict[
 
 
 def _unmark(entered: Entered) -> None:
-    """The reverse of ``_mark``, for variables that were not written."""
+    """The inverse of ``_mark``, for variables that were not written."""
     for variable, value in zip(entered.variables(), entered.values, strict=True):
         if variable is not None:
             leaves = jax.tree_util.tree_leaves(variable._cell.raw)
@@ -289,7 +289,7 @@ def _unmark(entered: Entered) -> None:
 
 
 def _fixed_values(call: RuleCall, values: dict[str, Any], plain: dict[str, Any]) -> Any:
-    """What the backward rule needs to build the arguments without derivative anew."""
+    """What the backward rule needs to rebuild the arguments without a derivative."""
     if not call.fixed:
         return None
     values, plain = _values_of((values, plain))

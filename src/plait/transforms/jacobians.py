@@ -1,9 +1,9 @@
 """``jacrev``, ``jacfwd``, ``hessian`` and ``hvp``: derivatives of all outputs, and second derivatives.
 
 The differentiated values are a port of the call, as for ``grad``; ``jax.jacrev`` or the like is applied to it. A
-derivative has the form of the output, with a gradient in the place of each array. So a function whose output holds
-objects, such as gradients, counts as one of their values: that is all that a derivative can be of. ``hessian`` is
-``jacfwd`` of ``jacrev``, as in JAX. (rules X13, X30, X31)
+derivative has the structure of the output, with a gradient in place of each array. If the output contains objects, such
+as gradients, it is replaced by their values, since only values have derivatives. ``hessian`` is ``jacfwd`` of
+``jacrev``, as in JAX. (rules X13, X30, X31)
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ def jacrev(
     allow_int: bool = False,
     crossing: Crossing = STRUCTURE,
 ) -> Any:
-    """``jax.jacrev`` for functions of modules: the Jacobian, by one backward pass for each number of the output.
+    """``jax.jacrev`` for functions of modules: the Jacobian, with one backward pass per element of the output.
 
     Args:
         f: a function that returns arrays (with ``has_aux``: a pair of arrays and anything). Modules, variables and
-            states among them count as their values.
+            states in the output are replaced by their values.
         argnums: which arguments to differentiate, as in ``grad``.
         has_aux, holomorphic, allow_int: as in ``jax.jacrev``.
 
     Returns:
         A function that returns the Jacobian; with ``has_aux``, ``(jacobian, aux)``. It is the output of ``f`` with a
-        gradient, as ``grad`` returns it, in the place of each array: for one array and one module a ``State`` of
-        leaves of the shape ``output.shape + leaf.shape``. Changes that ``f`` makes to its arguments are made to the
-        caller's objects, once.
+        gradient, as from ``grad``, in place of each array: for one array and one module, a ``State`` with leaves of
+        shape ``output.shape + leaf.shape``. Changes that ``f`` makes to its arguments are made to the caller's objects,
+        once.
 
     Raises:
         ArgumentError, ArgumentTypeError, SharingError: as in ``grad``.
-        TypeError: an output is no array of floating point numbers.
+        TypeError: an output is not an array of floating point numbers.
 
     Warns:
-        NothingSelectedWarning: there is nothing to differentiate, or nothing that a ``DiffState`` matches.
+        NothingSelectedWarning: there is nothing to differentiate, or a ``DiffState`` matches nothing.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -77,9 +77,9 @@ def jacfwd(
     holomorphic: bool = False,
     crossing: Crossing = STRUCTURE,
 ) -> Any:
-    """``jax.jacfwd`` for functions of modules: the Jacobian, by one forward pass for each number of the input.
+    """``jax.jacfwd`` for functions of modules: the Jacobian, with one forward pass per element of the input.
 
-    It gives what ``jacrev`` gives. It is the faster of the two if there are more outputs than inputs.
+    The result is the same as from ``jacrev``; this is faster if there are more outputs than inputs.
 
     Args:
         f, argnums, has_aux: as in ``jacrev``.
@@ -109,7 +109,7 @@ def hessian(
 ) -> Any:
     """``jax.hessian`` for functions of modules: all second derivatives.
 
-    It has the size of the differentiated values squared; for a large model see ``hvp``.
+    Its size is the square of the number of differentiated values; for a large model, see ``hvp``.
 
     Args:
         f, argnums, has_aux: as in ``jacrev``; usually ``f`` returns a scalar.
@@ -117,7 +117,7 @@ def hessian(
 
     Returns:
         A function that returns the Hessian; with ``has_aux``, ``(hessian, aux)``. It is the gradient with a gradient in
-        the place of each array: for a module and a scalar a ``State`` whose leaf at the path ``(*p, *q)`` has the shape
+        place of each array: for a module and a scalar, a ``State`` whose leaf at the path ``(*p, *q)`` has the shape
         ``p.shape + q.shape``. Changes that ``f`` makes to its arguments are made to the caller's objects, once.
 
     Example:
@@ -147,17 +147,17 @@ def hvp(
         f: a function that returns a scalar (with ``has_aux``: a pair of a scalar and anything). Without it ``hvp``
             returns a decorator; without primals, a function of primals and tangents.
         primals: a tuple of all arguments of ``f``.
-        tangents: the vector, in the form of the gradient: for a module a ``State`` with the paths of differentiated
-            leaves, of which those that it leaves out are zero, or a module; for several argnums a tuple.
+        tangents: the vector, with the structure of the gradient: for a module, a module or a ``State`` with the paths
+            of differentiated leaves, where missing leaves are zero; for several argnums, a tuple.
         argnums: which arguments to differentiate, as in ``grad``.
         has_aux: as in ``grad``.
 
     Returns:
-        The product, in the form of the gradient; with ``has_aux``, ``(product, aux)``. Changes that ``f`` makes to its
-        arguments are made to the caller's objects, once.
+        The product, with the structure of the gradient; with ``has_aux``, ``(product, aux)``. Changes that ``f`` makes
+        to its arguments are made to the caller's objects, once.
 
     Raises:
-        ArgumentError: the tangents do not fit what is differentiated; and as in ``grad``.
+        ArgumentError: the tangents do not match the differentiated arguments; otherwise as in ``grad``.
 
     Example:
         >>> model = plait.Linear(2, 1, rngs=plait.Rngs(0))
@@ -243,7 +243,7 @@ def _lift(
 
 
 def _as_values(out: Any) -> Any:
-    """A tree with the values of the modules and variables in it; of a module a ``State`` with its paths."""
+    """A tree with modules and variables replaced by their values; a module by a ``State`` with its paths."""
 
     def values(leaf: Any) -> Any:
         if isinstance(leaf, Variable):
@@ -254,7 +254,7 @@ def _as_values(out: Any) -> Any:
 
 
 def _direction(of: Differentiated, tangents: Sequence[Any]) -> list[Any]:
-    """The tangent of each differentiated value, given in the form of what is differentiated."""
+    """The tangent of each differentiated value, from tangents in the structure of the differentiated arguments."""
     chosen = {request.argnum: tangent for request, tangent in zip(of.requests, tangents, strict=True)}
     call = of.call
     tree = tuple(chosen[n] if n in chosen else _zeros(argument) for n, argument in enumerate(of.args))
@@ -265,5 +265,5 @@ def _direction(of: Differentiated, tangents: Sequence[Any]) -> list[Any]:
 
 
 def _zeros(argument: Any) -> Any:
-    """What stands for the tangent of an argument that is not differentiated."""
+    """The placeholder for the tangent of an argument that is not differentiated."""
     return jax.tree_util.tree_map(lambda leaf: State({}) if is_graph_leaf(leaf) else 0, argument, is_leaf=is_graph_leaf)

@@ -37,18 +37,19 @@ def lax_map(
 
     Args:
         f: ``(x, *operands) -> out``, called for each slice of ``xs`` in turn.
-        xs: arrays, and modules whose state is stacked, along axis 0.
+        xs: arrays, or modules with stacked state, along axis 0.
         operands: shared by all calls. A write to a module in one call is visible to the next.
-        batch_size: how many slices run at once, under ``vmap``; 0 means all. Every slice draws its own random numbers,
-            from split keys. Slices of a batch run at the same time, so modules among the operands are read-only.
+        batch_size: the number of slices that run at once, under ``vmap``; 0 means all. Every slice draws different
+            random numbers, from split keys. Slices of a batch run at the same time, so modules among the operands are
+            read-only.
 
     Returns:
         The outputs, stacked along axis 0.
 
     Raises:
-        ArgumentError: sizes that differ or an axis that is not there, a change in the structure of an operand, or one
-            that is written with ``batch_size``; each names the path.
-        ArgumentTypeError: ``batch_size`` is no number from 0 up, or a written value changes shape or dtype.
+        ArgumentError: sizes differ, an axis does not exist, the structure of an operand changes, or an operand is
+            written with ``batch_size``; the message names the path.
+        ArgumentTypeError: ``batch_size`` is not an integer of 0 or more, or a written value changes shape or dtype.
 
     Example:
         >>> calls = plait.Variable(jnp.zeros((), jnp.int32))
@@ -63,11 +64,11 @@ def lax_map(
         batch_size is None or (isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size >= 0)
     ):
         raise ArgumentTypeError(
-            "lax_map: batch_size is no number of slices",
+            "lax_map: batch_size is not a number of slices",
             at="batch_size",
             found=f"{batch_size!r:.80}",
-            expected="an integer from 0 (all at once) up, or None (one after the other)",
-            do="for example batch_size=32",
+            expected="an integer of 0 (all slices at once) or more, or None (one slice at a time)",
+            do="pass, for example, batch_size=32",
         )
     carried = jax.tree_util.tree_map(
         lambda leaf: Carry if is_graph_leaf(leaf) else None, operands, is_leaf=is_graph_leaf
@@ -79,7 +80,7 @@ def lax_map(
         {},
         {"xs and operands": (0, *carried), "the output": 0},
         crossing,
-        axis_metadata={} if batch_size is None else None,  # a batch has the axis that all slices have
+        axis_metadata={} if batch_size is None else None,  # a batch keeps the axis of all slices
         loop=Loop("lax_map"),
     )
     size = check_axes(call)
@@ -97,7 +98,7 @@ def lax_map(
 
 
 def _in_batches(call: Call, size: int, batch_size: int) -> Any:
-    """Run full batches in a loop, then what is left over: with ``batch_size=0`` all."""
+    """Run full batches in a loop, then the remaining slices; with ``batch_size=0``, all of them."""
     port = call.ports.index(0)
     full = size // batch_size if batch_size else 0
     used = full * batch_size
@@ -107,7 +108,7 @@ def _in_batches(call: Call, size: int, batch_size: int) -> Any:
         inputs[port] = _each(lambda x: jnp.reshape(x[:used], (full, batch_size, *x.shape[1:])), call.inputs[port])
         outputs, outcome = scan_ports(call, inputs, full, {})
         parts.append(_each(lambda x: jnp.reshape(x, (used, *x.shape[2:])), outputs[port]))
-        if Carry in call.ports:  # the random streams have moved on
+        if Carry in call.ports:  # the random streams have advanced
             inputs[call.ports.index(Carry)] = outputs[call.ports.index(Carry)]
     if used < size or outcome is None:
         inputs[port] = _each(lambda x: x[used:], call.inputs[port])
@@ -123,7 +124,7 @@ def _each(f: Callable[[Any], Any], values: Any) -> list[Any]:
 
 
 def _batched(f: Callable[..., Any], crossing: Crossing) -> Callable[..., Any]:
-    """``f`` of a batch of slices; the streams of the operands are split for the time of the call."""
+    """``f`` of a batch of slices; the streams of the operands are split during the call."""
 
     @functools.wraps(f)
     def one(x: Any, *operands: Any) -> Any:
@@ -139,9 +140,9 @@ def _batched(f: Callable[..., Any], crossing: Crossing) -> Callable[..., Any]:
                 raise ArgumentError(
                     "lax_map with batch_size: a variable of an operand was written",
                     at=format_path((name, *path)),
-                    found=f"a new value for a {type(variable).__name__}, by slices that run at once",
-                    expected="that operands are only read, since none of the slices comes after another",
-                    do="leave batch_size out, or return what is to be written and write it after the call",
+                    found=f"a new value for a {type(variable).__name__}, from slices that run at the same time",
+                    expected="operands that are only read, since slices of one batch have no order",
+                    do="omit batch_size, or return the new value and write it after the call",
                 )
         return out
 

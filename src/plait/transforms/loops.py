@@ -1,7 +1,7 @@
 """``scan``, ``while_loop`` and ``fori_loop``: loops whose state may be modules.
 
-What a loop passes from one iteration to the next is in the port ``Carry``; ``call/loop_rules.py`` says what a body
-may do with it. (rules X20, X21, U28)
+The values that a loop passes from one iteration to the next are in the port ``Carry``; ``call/loop_rules.py`` defines
+what a body may do with them. (rules X20, X21, U28)
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ def scan(
 
     Args:
         f: the body; without it ``scan`` returns a decorator.
-        length: how many iterations, needed when nothing is scanned.
+        length: the number of iterations; needed if nothing is scanned.
         reverse, unroll: as in ``jax.lax.scan``.
         in_axes: for each argument: ``Carry`` (at most one: passed from iteration to iteration), an integer (each
-            iteration gets a slice; modules are stacked layers), ``None`` (all iterations share
-            it, and start from its initial value), or for modules a ``StateAxes`` that mixes them. ``in_axes=Carry``
-            stands for a single argument.
+            iteration gets a slice; modules are stacked layers), ``None`` (all iterations share it, and start from its
+            initial value), or for modules a ``StateAxes`` that combines these by filter. ``in_axes=Carry`` means a
+            single argument.
         out_axes: the same for the output, without ``None``.
         transform_metadata: ``{PARTITION_NAME: name}`` names the scanned axis, as in ``vmap``.
 
     Returns:
-        A function that returns what ``f`` returns: the last carry, and outputs stacked along their axes.
+        A function with the outputs of ``f``: the last carry, and outputs stacked along their axes.
 
     Raises:
-        ArgumentError: axes that do not fit, sizes that differ (both paths are named), or a carry whose references,
-            structure, shapes or dtypes change; each names the path.
+        ArgumentError: the axes do not match, sizes differ (the message names both paths), or the references, structure,
+            shapes or dtypes of the carry change; the message names the path.
 
     Warns:
-        LostUpdateWarning: a variable under ``None`` is written; the write is lost.
+        LostUpdateWarning: a variable with axis ``None`` is written; the write is lost.
 
     Example:
         >>> @plait.scan(in_axes=(plait.Carry, 0), out_axes=plait.Carry)
@@ -94,7 +94,7 @@ def scan(
         size = check_axes(call, length)
         if size is None:
             raise ArgumentError(
-                "scan got no values to scan over, and does not know how many iterations to make",
+                "scan got no values to scan over, and no number of iterations",
                 found="no argument with an axis, and no length",
                 expected="one of the two",
                 do="pass the number of iterations: plait.scan(f, length=10)",
@@ -107,14 +107,14 @@ def scan(
 def scan_ports(
     call: Call, inputs: Sequence[Sequence[Any]], size: int, options: Mapping[str, Any]
 ) -> tuple[list[list[Any]], Outcome]:
-    """Run a body ``size`` times: on slices of the ports with an axis, handing on the port ``Carry``.
+    """Run a body ``size`` times, on slices of the ports with an axis, carrying the port ``Carry``.
 
     Args:
-        inputs: the ports of what goes in, as ``call.inputs``.
-        options: of ``jax.lax.scan``, but the length.
+        inputs: the input ports, as ``call.inputs``.
+        options: the options of ``jax.lax.scan``, except the length.
 
     Returns:
-        The ports of what comes out, and what an iteration did.
+        The output ports, and the outcome of an iteration.
     """
     scanned = {port: axis for port, axis in enumerate(call.ports) if isinstance(axis, int)}
     stacked = {port: _moved(list(inputs[port]), axis, 0) for port, axis in scanned.items()}
@@ -122,7 +122,7 @@ def scan_ports(
     treedef, arrays, constants = shared_ports(inputs, [*scanned, carry])
     iteration = call.kept(("scan", treedef, constants), lambda body: _Iteration(body, treedef, constants))
     initial = [] if carry is None else list(inputs[carry])
-    # Left to the arrays where there are any, the length may be symbolic.
+    # If there are arrays, they determine the length, so it may be symbolic.
     told = None if jax.tree_util.tree_leaves(stacked) else size
     scan_with = functools.partial(jax.lax.scan, iteration, **{**options, "length": told})
     (last, _), (slices, outcome) = call.run(scan_with, (initial, arrays), stacked)
@@ -137,13 +137,13 @@ def scan_ports(
 def shared_ports(
     inputs: Sequence[Sequence[Any]], others: Sequence[int | None]
 ) -> tuple[Any, list[Any], tuple[Any, ...]]:
-    """What all iterations share, taken apart: the treedef of its ports, its arrays, and its other leaves.
+    """The values that all iterations share, flattened: the treedef of their ports, the arrays, and the other leaves.
 
     Args:
         others: the ports that are carried or scanned.
 
     Returns:
-        The last are ``(type, leaf)``, with ``None`` in the place of an array.
+        The other leaves are ``(type, leaf)``, with ``None`` in place of an array.
     """
     shared = {port: list(values) for port, values in enumerate(inputs) if port not in others}
     leaves, treedef = jax.tree_util.tree_flatten(shared)
@@ -162,8 +162,8 @@ class _Iteration:
     here, because JAX would then reuse the arrays of one call in the next.
 
     Attributes:
-        treedef: of the ports that are shared.
-        constants: their leaves that are no arrays; ``None`` in the place of an array.
+        treedef: the treedef of the shared ports.
+        constants: their leaves that are not arrays; ``None`` in place of an array.
     """
 
     body: Body
@@ -195,7 +195,7 @@ def while_loop(
     """``jax.lax.while_loop`` for a value that may hold modules.
 
     Args:
-        cond_fun: value → whether to continue; it may not change the modules.
+        cond_fun: value → whether to continue; it must not change the modules.
         body_fun: value → value, with the same modules, changed in place.
         init_val: the initial value.
 
@@ -224,7 +224,7 @@ def while_loop(
 
 
 class _Answer:
-    """The port of what ``cond_fun`` returns."""
+    """The port of the result of ``cond_fun``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +240,7 @@ class _Question:
             labels = self.body.value_labels()
             paths = [labels[position] for position, _ in outcome.written]
             raise ArgumentError(
-                "while_loop: cond_fun changed what it was given",
+                "while_loop: cond_fun changed its argument",
                 at=", ".join(paths) or None,
                 found="a new value" if paths else "a change of structure, or modules as the result",
                 expected="a function that only reads and returns a boolean",
@@ -250,10 +250,10 @@ class _Question:
 
 
 class _Turn:
-    """One turn of a loop without outputs. JAX traces it once, and returns only what is carried.
+    """One iteration of a loop without outputs. JAX traces it once, and returns only the carried values.
 
     Attributes:
-        outcome: of its last trace; they differ in no more than which values are written.
+        outcome: the outcome of its last trace; outcomes of traces differ only in which values are written.
     """
 
     def __init__(self, body: Body) -> None:
@@ -272,7 +272,7 @@ class _Turn:
         return after
 
     def finish(self, call: Call, last: list[Any]) -> Any:
-        """Write back what the last turn left."""
+        """Write back the results of the last iteration."""
         return call.finish([last if kind is Carry else [] for kind in call.ports], self.outcome)
 
 
@@ -322,10 +322,11 @@ def _loop_call(name: str, f: Any, args: tuple[Any, ...], kinds: Any, crossing: C
 
 
 def _carry_positions(in_axes: Any, out_axes: Any) -> tuple[int | None, int | None]:
-    """Where the carry stands.
+    """The positions of the carry.
 
     Raises:
-        ArgumentError: several, nested, on one side only; or an output axis that is no axis.
+        ArgumentError: there are several carries, a nested one, or one on one side only; or an output axis is not an
+            axis.
     """
     places_in = _places_of_carry(in_axes)
     places_out = _places_of_carry(out_axes)
@@ -335,24 +336,24 @@ def _carry_positions(in_axes: Any, out_axes: Any) -> tuple[int | None, int | Non
                 f"scan: Found multiple Carry definitions in {argument}, or one below the top",
                 found=f"Carry at {', '.join(f'{argument}{jax.tree_util.keystr(place)}' for place in places)}",
                 expected="at most one, in place of a whole argument or output",
-                do="put what is carried into one argument, such as a tuple",
+                do="put all carried values into one argument, such as a tuple",
             )
     if len(places_in) != len(places_out):
         raise ArgumentError(
             "scan: If one of in_axes or out_axes has Carry, the other must also have Carry",
             found=f"in_axes={_show(in_axes)}, out_axes={_show(out_axes)}",
             expected="Carry in both, or in neither",
-            do="return the carry, and mark it: out_axes=(plait.Carry, 0)",
+            do="return the carry and mark it: out_axes=(plait.Carry, 0)",
         )
     for path, leaf in jax.tree_util.tree_flatten_with_path(out_axes, is_leaf=lambda x: x is None)[0]:
         values = leaf.values_ if isinstance(leaf, FilterMapping) else (leaf,)
         if None in values or (isinstance(leaf, FilterMapping) and Carry in values):
             raise ArgumentError(
-                "scan: Cannot broadcast output state: an output has no axis to be stacked along",
+                "scan: Cannot broadcast output state: an output has no axis to stack along",
                 at=f"out_axes{jax.tree_util.keystr(path)}",
                 found=f"{leaf!r}",
                 expected="an integer" + (" for every filter" if isinstance(leaf, FilterMapping) else ", or Carry"),
-                do="give the output an axis; what does not change need not be returned",
+                do="give the output an axis; a value that does not change need not be returned",
             )
     if not places_in:
         return None, None
@@ -376,7 +377,7 @@ def _moved(values: list[Any], source: int, destination: int) -> list[Any]:
 
 
 def check_carry_types(body: Body, port: int, before: Sequence[Any], after: Sequence[Any]) -> None:
-    """Refuse a carry whose shapes or dtypes change.
+    """Raise if the shapes or dtypes of the carry change.
 
     Raises:
         ArgumentTypeError: names the path, and both types.
@@ -394,11 +395,11 @@ def check_carry_types(body: Body, port: int, before: Sequence[Any], after: Seque
             plain = zip(body.plain_ports, body.labels()[1], strict=True)
             labels += [label for own, label in plain if own == port]
             raise ArgumentTypeError(
-                f"{body.name}: what is carried changed its type in one iteration",
+                f"{body.name}: an iteration changed the type of a carried value",
                 at=labels[place],
                 found=_types(new),
                 expected=f"{_types(old)}, as before the iteration",
-                do="keep shape and dtype: cast with .astype(...) in the body, or start from a value of that type",
+                do="keep the shape and dtype: cast with .astype(...) in the body, or start with a value of that type",
             )
 
 

@@ -1,7 +1,7 @@
-"""Gradients at the outputs of modules, without a change to the model.
+"""Gradients with respect to the outputs of modules, without changing the model.
 
-Each chosen output gets a perturbation of zeros added to it (``capture`` with ``method_outputs=Perturbation``); the
-gradient with respect to the zeros is the gradient at the output. (rules D2, D3)
+A perturbation of zeros is added to each chosen output (``capture`` with ``method_outputs=Perturbation``). The gradient
+with respect to the zeros is the gradient with respect to the output. (rules D2, D3)
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from .jit.shapes import eval_shape
 
 
 def capture_gradients(f: Callable[..., Any], *, only: FilterLiteral = ..., has_aux: bool = False) -> Callable[..., Any]:
-    """Wrap a loss function so that it returns the gradients at the outputs of modules beside the loss.
+    """Wrap a loss function so that it also returns the gradients with respect to the outputs of modules.
 
     Args:
-        f: a function whose first argument is a module (or holds modules), a module, or a bound method of one. It
-            returns a scalar; with ``has_aux`` a pair of a scalar and anything.
-        only: of which modules; a filter, or a path pattern such as ``"layers[*].attention"``.
+        f: a function whose first argument is a module (or contains modules), a module, or a bound method of one. It
+            returns a scalar; with ``has_aux``, a pair of a scalar and anything.
+        only: the modules; a filter, or a path pattern such as ``"layers[*].attention"``.
         has_aux: whether ``f`` returns a pair.
 
     Returns:
-        A function of the arguments of ``f`` that returns ``(value, gradients)``, where ``value`` is what ``f``
-        returns, and ``gradients`` a ``State`` with the path of each module, below it the name of its method
-        (``__call__``). If a method is called several times, its entry is the sum over the calls. Layers that are run
-        by ``scan`` have stacked gradients. Changes that ``f`` makes to its arguments are made to the caller's objects.
+        A function of the arguments of ``f`` that returns ``(value, gradients)``, where ``value`` is the output of
+        ``f``, and ``gradients`` a ``State`` with the path of each module followed by the name of its method
+        (``__call__``). If a method is called several times, its entry is the sum over the calls. Layers inside ``scan``
+        have stacked gradients. Changes that ``f`` makes to its arguments are made to the caller's objects.
 
     Raises:
-        ArgumentTypeError: the first argument holds no module.
-        GraphError: ``only`` chooses no module.
+        ArgumentTypeError: the first argument contains no module.
+        GraphError: ``only`` matches no module.
         ShapeError: one method is called several times with outputs of different shapes.
 
     Example:
@@ -70,7 +70,7 @@ def capture_gradients(f: Callable[..., Any], *, only: FilterLiteral = ..., has_a
 
 
 def _as_function(f: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """A loss as a function of its model, with the model if ``f`` holds it."""
+    """A loss as a function of its model, with the model if ``f`` is bound to it."""
     model: Any = f.__self__ if isinstance(f, MethodType) else f
     if not isinstance(model, Pytree):
         return f, ()

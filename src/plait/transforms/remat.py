@@ -26,10 +26,11 @@ def remat(
 ) -> Any:
     """``jax.checkpoint`` for functions of modules. (``plait.checkpoint`` saves to disk.)
 
-    The function's changes (statistics, random counters) are applied once, however often it is recomputed.
+    The function's changes (statistics, random counters) are applied once, even if it is recomputed.
 
     Args:
-        f: the function; without it ``remat`` returns a decorator. Above a method it takes the module as an argument.
+        f: the function; without it ``remat`` returns a decorator. As a decorator of a method, it treats the module as
+            an argument.
         prevent_cse, policy: as in ``jax.checkpoint``.
         static_argnums: positions of hashable arguments that are not arrays.
 

@@ -1,8 +1,8 @@
 """Splitting, forking and reseeding the random streams inside a graph.
 
 A function that is mapped over an axis needs a key for each position along it. ``split_rngs`` draws once from every
-stream and stores a batch of keys in it; after the mapped call the stream gets its own key back, with the counter
-advanced by that draw, so that the next call draws different keys. (rules R6 to R8)
+stream and stores a batch of keys in it; after the mapped call the stream's key is restored, with the counter advanced
+by that draw, so that the next call draws different keys. (rules R6 to R8)
 """
 
 from __future__ import annotations
@@ -75,24 +75,24 @@ def split_rngs(
 ) -> Any:
     """Give the streams of a graph a batch of keys, for a function that is mapped over an axis.
 
-    Each stream draws one key and holds a split of it, with counters at 0.
+    Each stream draws one key and stores a split of it, with counters at 0.
 
     Args:
-        node: a module, ``Rngs``, ``RngStream``, or a container of them. Left out, or a function: a decorator that
-            splits the streams in all arguments for the time of a call.
+        node: a module, ``Rngs``, ``RngStream``, or a container of them. If it is omitted or a function, the result is a
+            decorator that splits the streams in all arguments during a call.
         splits: the number of keys, or their shape.
-        only: which streams; their key and their counter must both match.
-        squeeze: with ``splits=1``, one new key without the axis of length 1.
+        only: the streams to split; their key and their counter must both match.
+        squeeze: whether to remove the axis of length 1, with ``splits=1``.
 
     Returns:
-        For a node ``SplitBackups``: pass them to ``restore_rngs``, or use them as a context manager. (With
-        ``graph_updates=False`` a copy of the node, which shares all variables except those of the streams; the streams
-        of the node have advanced, so the next copy differs.) After restoring, a stream has its own key, and its counter
-        is one past the original draw, regardless of what was drawn in between.
+        For a node, ``SplitBackups``: pass them to ``restore_rngs``, or use them as a context manager. (With
+        ``graph_updates=False``, a copy of the node that shares all variables except those of the streams; the streams
+        of the node advance, so the next copy differs.) After restoring, a stream has its original key, and its counter
+        is one past the original draw, regardless of draws in between.
 
     Raises:
         ArgumentError: ``squeeze`` without ``splits=1``.
-        StreamError: a stream holds many keys already; its path is named. No stream is changed then.
+        StreamError: a stream already has an array of keys; the message names its path. No stream is changed.
 
     Example:
         >>> rngs = plait.Rngs(params=0, dropout=1)
@@ -110,10 +110,10 @@ def split_rngs(
     """
     if squeeze and splits != 1:
         raise ArgumentError(
-            "squeeze=True takes the axis of one split away",
+            "squeeze=True removes the axis of a single split",
             found=f"squeeze=True and splits={splits!r}",
             expected="splits=1",
-            do="drop squeeze=True, or pass splits=1",
+            do="remove squeeze=True, or pass splits=1",
         )
     split = functools.partial(jax.random.split, num=key_shape(splits))
     rules = [(to_predicate(only), (lambda key: split(key)[0]) if squeeze else split)]
@@ -127,12 +127,12 @@ def fork_rngs(
     split: int | tuple[int, ...] | Mapping[FilterLiteral, int | tuple[int, ...] | None] | None = None,
     crossing: Crossing = STRUCTURE,
 ) -> Any:
-    """Give the streams of a graph new keys, each seeded by one draw of its own.
+    """Give the streams of a graph new keys, each from one draw of the stream.
 
     Args:
         node: as in ``split_rngs``; without it a decorator.
         split: a number or shape also splits the new keys. A mapping from filters to numbers forks only the streams that
-            a filter matches (the first counts; ``None`` forks without splitting).
+            a filter matches (the first match counts; ``None`` forks without splitting).
 
     Returns:
         As in ``split_rngs``.
@@ -171,7 +171,8 @@ def _by_both(rules: Sequence[tuple[Predicate, Rewrite]]) -> Choose:
 
 
 def _apply(name: str, node: Any, choose: Choose, crossing: Crossing, *, in_place: bool = True) -> Any:
-    """What a node becomes; without one, or for a function, a decorator that does the same to all arguments."""
+    """Apply the change to a node; without a node, or for a function, return a decorator that applies it to all
+    arguments."""
 
     def on_node(node: Any) -> Any:
         check_node(node, name)
@@ -205,23 +206,23 @@ def with_rngs(
     only: FilterLiteral = True,
     crossing: Crossing = STRUCTURE,
 ) -> Any:
-    """A copy of a graph whose streams are split, broadcast or forked, as rules say.
+    """A copy of a graph whose streams are split, broadcast or forked according to rules.
 
-    The copy shares all variables except those of the streams that a rule changed; in the original these have advanced
-    by one draw. Filters get the streams (``"dropout"`` is the one with that tag) and their paths.
+    The copy shares all variables except those of the changed streams, which advance by one draw in the original.
+    Filters are applied to the streams (``"dropout"`` matches the stream with that tag) and their paths.
 
     Args:
-        node: a module, ``Rngs``, ``RngStream``, or a container of them. Left out, or a function: a decorator that calls
-            the function with such copies of its arguments.
+        node: a module, ``Rngs``, ``RngStream``, or a container of them. If it is omitted or a function, the result is a
+            decorator that calls the function with such copies of its arguments.
         split: a number or shape for all streams, or a mapping from filters to them; the first filter that matches
-            counts. A split stream holds a split of one draw.
-        broadcast: likewise; a broadcast stream holds one draw, repeated.
-        fork: a filter or several; a forked stream holds one draw.
-        only: which streams the rules are about.
+            counts. A split stream has a split of one draw.
+        broadcast: the same; a broadcast stream has copies of one draw.
+        fork: one or several filters; a forked stream has one draw.
+        only: the streams that the rules apply to.
 
     Raises:
         ArgumentError: a stream matches the filters of two of ``split``, ``broadcast`` and ``fork`` (a filter of ``...``
-            or ``True`` gives way); its path is named.
+            or ``True`` yields to others); the message names its path.
 
     Example:
         >>> rngs = plait.Rngs(params=0, dropout=1, noise=2)
@@ -262,7 +263,7 @@ class _Rule:
 
 
 def _rule_for(rules: Sequence[_Rule], path: Path, stream: RngStream) -> Rewrite | None:
-    """The first rule that matches, unless filters of two actions name the stream."""
+    """The first rule that matches, unless filters of two actions select the stream."""
     first: dict[str, _Rule] = {}
     for rule in rules:
         if rule.action not in first and rule.matches(path, stream):
@@ -272,8 +273,8 @@ def _rule_for(rules: Sequence[_Rule], path: Path, stream: RngStream) -> Rewrite 
             "with_rngs has several rules for one stream",
             at=describe_path(path),
             found=" and ".join(f"{rule.action} by {describe_filter(rule.filter)}" for rule in first.values()),
-            expected="one rule for a stream; only `...` and `True` give way to others",
-            do="name the stream in only one of split, broadcast and fork",
+            expected="one rule per stream; only `...` and `True` yield to other rules",
+            do="select the stream in only one of split, broadcast and fork",
         )
     return next((rule.rewrite for rule in first.values()), None)
 
@@ -282,7 +283,7 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
     """Restore the keys and counters that ``split_rngs``, ``fork_rngs`` or ``backup_keys`` saved.
 
     Raises:
-        TraceContextError: a stream belongs to another trace. No stream is changed then.
+        TraceContextError: a stream belongs to a different trace; no stream is changed.
 
     Example:
         >>> rngs = plait.Rngs(0)
@@ -324,16 +325,17 @@ def reseed(
 ) -> None:
     """Give streams new keys by their tags, and set their counters to 0.
 
-    Layers keep streams of their own (``Dropout`` forks the one that it is given), so a tag may occur in many places;
-    each gets its own draw from a fresh stream.
+    Layers have their own streams (``Dropout`` forks the stream that is passed to it), so several streams may have the
+    same tag; each gets its own draw from a new stream.
 
     Args:
-        policy: what to do with the new key of a stream that holds many keys: an error (``"scalars_only"``), a split of
-            that shape (``"match_shape"``), or, for every stream, what ``(path, key, shape)`` returns.
+        policy: how to set a stream with an array of keys: raise an error (``"scalars_only"``), split the new key to
+            that shape (``"match_shape"``), or, for every stream, use the result of a function of
+            ``(path, key, shape)``.
         **stream_keys: a seed, key or stream for each tag.
 
     Raises:
-        ArgumentError: a stream holds many keys; its path and shape are named. No stream is changed then.
+        ArgumentError: a stream has an array of keys; the message names its path and shape. No stream is changed.
 
     Warns:
         NothingSelectedWarning: no stream has one of the tags.
@@ -349,10 +351,10 @@ def reseed(
     check_node(node, "reseed")
     if not (callable(policy) or policy in ("scalars_only", "match_shape")):
         raise ArgumentError(
-            "reseed does not know this policy",
+            "reseed does not have this policy",
             found=f"policy={policy!r}",
             expected="'scalars_only', 'match_shape' or a function of (path, key, shape)",
-            do="for example policy='match_shape'",
+            do="pass, for example, policy='match_shape'",
         )
     sources = {tag: RngStream(as_key(source), tag=tag) for tag, source in stream_keys.items()}
     plan = []
@@ -368,13 +370,13 @@ def reseed(
     if missing:
         warn(
             NothingSelectedWarning,
-            "reseed: there is no stream with such a tag, so it was not reseeded",
+            "reseed: no stream has this tag, so nothing was reseeded for it",
             at=describe_place(node),
             found=f"{', '.join(f'{tag}=' for tag in missing)} and streams with the tags {sorted(tags, key=str)}",
             expected="tags of streams below it",
-            do="a layer that was given plait.Rngs(0) draws from the stream 'default': plait.reseed(node, default=seed)"
+            do="a layer created with plait.Rngs(0) draws from the stream 'default': plait.reseed(node, default=seed)"
             if "default" in tags and "default" not in stream_keys
-            else "correct the tag, or leave it out",
+            else "correct the tag, or omit it",
         )
 
 
@@ -386,17 +388,17 @@ def _reseeded(path: Path, key: jax.Array, shape: tuple[int, ...], policy: Any) -
     if policy == "match_shape":
         return jax.random.split(key, shape)
     raise ArgumentError(
-        "reseed found a stream that holds many keys",
+        "reseed found a stream with an array of keys",
         at=describe_path(path),
         found=f"keys of shape {shape}, and policy='scalars_only'",
-        expected="one key, of shape ()",
+        expected="a single key, of shape ()",
         do="if the keys differ along all axes, pass policy='match_shape' (one split of the new key); otherwise pass a "
         "function: `policy=lambda path, key, shape: ...`",
     )
 
 
 def _iter_streams(node: Any) -> Iterator[tuple[Path, RngStream]]:
-    """Every stream below and including ``node`` at its first path; of two that share their key (a view) the first."""
+    """Every stream below and including ``node`` at its first path; if two share their key (a view), the first."""
     keys: set[int] = set()
     for path, value in iter_graph_nodes(node):
         if isinstance(value, RngStream) and id(value.key) not in keys:
@@ -431,7 +433,7 @@ def _changed(node: Any, choose: Choose) -> SplitBackups:
 
 def _copied(node: Any, choose: Choose) -> Any:
     """A copy of the graph, with new variables in the chosen streams; the others are shared."""
-    copied = clone(node, variables=False)  # the caller has checked the mode
+    copied = clone(node, variables=False)  # the caller has already checked the mode
     fresh: dict[int, tuple[Variable[Any], Variable[Any]]] = {}
     for stream, key, count in _draws(copied, choose):
         stream.count.set_value(count)
@@ -448,13 +450,13 @@ def _check_trace(stream: RngStream) -> None:
 
 
 def _check_fits(stream: RngStream, key: jax.Array) -> None:
-    """Refuse to change the shape of a key that lives in a JAX reference."""
+    """Raise if the shape of a key in a JAX reference would change."""
     if stream.key.ref and key.shape != stream.key.shape:
         raise ArgumentError(
-            f"the stream {stream.tag!r} keeps its key in a reference, whose shape cannot change",
-            found=f"a key of shape {stream.key.shape}, to be split to {key.shape}",
+            f"the stream {stream.tag!r} stores its key in a reference, whose shape cannot change",
+            found=f"a key of shape {stream.key.shape} that would become {key.shape}",
             expected="a variable without a reference",
-            do=f"make a new node: plait.split_rngs(node, splits={key.shape}, graph_updates=False)",
+            do=f"create a new node: plait.split_rngs(node, splits={key.shape}, graph_updates=False)",
         )
 
 

@@ -1,9 +1,9 @@
-"""One call of a function that has a derivative rule of its own, as a function of arrays.
+"""One call of a function with a custom derivative rule, as a function of arrays.
 
-JAX calls either the function or its rule, on its own, at a time of its choosing; both must return the same tree. So
-both return the value that every input variable has at the end, whether written or not, the values of new objects, and
-the plain leaves of the output. What of it was written is known to Python alone, from whichever of the
-two ran within the call: only that reaches the caller's objects. (rules U19, U31, X16)
+JAX calls either the function or its rule, at any time; both must return the same tree. So both return the final value
+of every input variable, written or not, the values of new objects, and the plain leaves of the output. Which of these
+values were written is recorded in Python when one of the two runs during the call; only those are written to the
+caller's objects. (rules U19, U31, X16)
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from .call.prefixes import is_graph_leaf
 from .selections import DIFFERENTIATED, LEFT_ALONE, DiffState, as_prefix, check_distinct
 from .tangent_trees import shapes_of
 
-# The port of all that comes out.
+# The port of all outputs.
 OUT = Sentinel(__name__, "OUT", "the output")
 
 
 class RuleCall:
-    """The arguments of one call, and what becomes of them.
+    """The arguments of one call, and its outcome.
 
-    JAX keeps the rule, and with it this, for as long as it keeps a program that calls the function. After the call it
-    therefore holds no array and no object.
+    JAX keeps the rule, and with it this object, as long as it keeps a program that calls the function. So after the
+    call it references no array and no object.
 
     Attributes:
-        inputs: the values of the objects, and the plain leaves, by what a user calls each.
+        inputs: the values of the objects, and the plain leaves, by the user's names.
         body: the function of ports.
-        structure: of the arguments.
-        shapes: of the values of their objects.
-        labels, plain_labels: what a user calls each input.
+        structure: the structure of the arguments.
+        shapes: the shapes of the values of their objects.
+        labels, plain_labels: the user's name of each input.
         free, plain_free: which of the inputs are differentiable.
         fixed: the positions in ``nondiff_argnums`` that are integers.
-        outcome: of the function or of its rule, whichever left first.
+        outcome: the outcome of the function or of its rule, whichever finished first.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RuleCall:
         nondiff_argnums: Sequence[int | DiffState],
         crossing: Crossing,
     ) -> None:
-        self.name, self.fun = name, fun  # the body refers to it weakly
+        self.name, self.fun = name, fun  # the body references it weakly
         args = _resolve_arguments(name, fun, args, kwargs)
         count = len(args)
         check_distinct(name, "nondiff_argnums", nondiff_argnums, count)
@@ -91,36 +91,36 @@ class RuleCall:
         return self.structure.children()[0].children()
 
     def labelled(self, values: Sequence[Any], plain: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Something for each input, by label: what JAX says about it then names it."""
+        """One item per input, by label, so that JAX's errors contain the label."""
         return dict(zip(self.labels, values, strict=True)), dict(zip(self.plain_labels, plain, strict=True))
 
     def in_order(self, values: dict[str, Any], plain: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-        """The reverse of ``labelled``."""
+        """The inverse of ``labelled``."""
         return [values[label] for label in self.labels], [plain[label] for label in self.plain_labels]
 
     def is_fixed(self, label: str) -> bool:
-        """Whether a value belongs to an argument that is given by number in ``nondiff_argnums``."""
+        """Whether a value belongs to an argument whose number is in ``nondiff_argnums``."""
         return not self.body.structural and not self.free[self.labels.index(label)]
 
     def enter(self, values: dict[str, Any], plain: dict[str, Any]) -> Entered:
-        """Private objects around values of the inputs."""
+        """Create private objects with values of the inputs."""
         return Entered(self.structure, *self.in_order(values, plain))
 
     def run(
         self, values: dict[str, Any], plain: dict[str, Any], run: Callable[[Entered], Any] | None = None
     ) -> tuple[list[Any], Outcome]:
-        """The function, or its rule, as a function of the inputs: all values that come out, and the outcome.
+        """The function, or its rule, as a function of the inputs: returns all output values, and the outcome.
 
         Raises:
-            ArgumentError: the function and its rule leave different structures.
+            ArgumentError: the function and its rule produce different structures.
         """
         outputs, outcome = self.body(self.body.grouped(*self.in_order(values, plain)), run)
         if self.outcome is None:
             self.outcome = outcome
         elif self.outcome.like() != outcome.like():
             raise ArgumentError(
-                f"{self.name}: the function and its rule leave different structures",
-                found="other types, attributes or references in the arguments or the output of one of them",
+                f"{self.name}: the function and its rule produce different structures",
+                found="different types, attributes or references in the arguments or the output",
                 expected="the same structure from both; only values may differ",
                 do="call the function itself in the rule, and return what it returns",
             )
@@ -138,7 +138,7 @@ class RuleCall:
         )
 
     def check_unmoved(self, moves: Callable[[Any], bool], values: dict[str, Any], plain: dict[str, Any]) -> None:
-        """Refuse to differentiate by what the rule has no derivative for.
+        """Raise if a derivative is requested with respect to a value that the rule excludes.
 
         Raises:
             ArgumentError: names the leaf.
@@ -147,15 +147,15 @@ class RuleCall:
             for is_free, label in zip(free, labels, strict=True):
                 if not is_free and any(map(moves, jax.tree_util.tree_leaves(given[label]))):
                     raise ArgumentError(
-                        f"{self.name}: the function is differentiated by a value that its rule leaves out",
+                        f"{self.name}: a derivative was requested with respect to a value that the rule excludes",
                         at=label,
-                        found="a derivative is asked for",
-                        expected="none: nondiff_argnums leaves it out",
-                        do="leave it out of grad, too, or pass jax.lax.stop_gradient(value)",
+                        found="a request for its derivative",
+                        expected="no derivative: nondiff_argnums excludes it",
+                        do="exclude it from grad too, or pass jax.lax.stop_gradient(value)",
                     )
 
     def finish(self, values: list[Any]) -> Any:
-        """Write back what was written. Returns the output."""
+        """Write back the written values. Returns the output."""
         call, self._call, self.inputs = self._call, None, None
         assert self.outcome is not None
         assert call is not None
@@ -163,7 +163,7 @@ class RuleCall:
 
 
 def follow(addresses: Sequence[Address], values: Sequence[Any]) -> list[Any]:
-    """What stands at some addresses of what came out."""
+    """The values at some addresses of the outputs."""
     return [values[address.place] for address in addresses]
 
 
@@ -175,7 +175,7 @@ def _has_arrays(argument: Any) -> bool:
 def _resolve_arguments(
     name: str, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """All arguments by position, defaults too, as the rule gets them. (rule X1)"""
+    """All arguments by position, including defaults, as passed to the rule. (rule X1)"""
     try:
         signature = inspect.signature(fun)
     except (TypeError, ValueError):
@@ -186,9 +186,9 @@ def _resolve_arguments(
         bound_args, bound_kwargs = bound.args, bound.kwargs
     if bound_kwargs:
         raise ArgumentTypeError(
-            f"{name} takes no arguments that can only be given by keyword",
+            f"{name} does not accept keyword-only arguments",
             found=f"the arguments {sorted(bound_kwargs)}",
-            expected="arguments that have a position, for the rule to name",
+            expected="arguments with a position that the rule can refer to",
             do="make them positional in the signature of the function",
         )
     return bound_args
@@ -199,9 +199,9 @@ def _check_no_fixed_objects(name: str, fun: Callable[..., Any], args: tuple[Any,
         for path, leaf in jax.tree_util.tree_flatten_with_path(args[number], is_leaf=is_graph_leaf)[0]:
             if is_graph_leaf(leaf):
                 raise ArgumentTypeError(
-                    f"{name} takes no integer in nondiff_argnums for an argument that holds modules or variables",
+                    f"{name} does not accept an integer in nondiff_argnums for an argument with modules or variables",
                     at=argument_names(fun, len(args))[number] + jax.tree_util.keystr(path),
                     found=f"nondiff_argnums has {number}, and the argument a {type(leaf).__name__}",
-                    expected="a DiffState, which says what of it is differentiable",
-                    do=f"write plait.DiffState({number}, False) if nothing of it is, or use graph_updates=False",
+                    expected="a DiffState that selects its differentiable part",
+                    do=f"write plait.DiffState({number}, False) to exclude all of it, or use graph_updates=False",
                 )

@@ -1,4 +1,4 @@
-"""What a backward rule gets, and what it returns: cotangents in the form that each mode has for modules. (rule X16)"""
+"""Arguments and results of a backward rule: cotangents in the form that each mode uses for modules. (rule X16)"""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cotangents_as_states(call: RuleCall, outcome: Outcome, cotangents: Sequence[
 
 
 def _only_objects(call: RuleCall, arguments: Sequence[Any]) -> list[Any]:
-    """The arguments, with ``None`` for those that hold no object."""
+    """The arguments, with ``None`` for those without objects."""
     pairs = zip(arguments, call.argument_structures(), strict=True)
     return [argument if structure.roots else None for argument, structure in pairs]
 
@@ -55,7 +55,7 @@ def cotangents_as_objects(outcome: Outcome, cotangents: Sequence[Any]) -> Any:
 
 
 def cotangents_of_updates(call: RuleCall, outcome: Outcome, cotangents: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments with the cotangents of written variables, and nothing else."""
+    """The arguments with the cotangents of written variables, and ``None`` elsewhere."""
     builder = Builder(make_variables=_own_or_none)
     written = {position: cotangents[address.place] for position, address in outcome.written}
     parts, start = [], 0
@@ -69,16 +69,17 @@ def cotangents_of_updates(call: RuleCall, outcome: Outcome, cotangents: Sequence
 
 
 def _own_or_none(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> list[Any]:
-    """Variables around the leaves; ``None`` stays ``None``."""
+    """Variables with the leaves as values; ``None`` stays ``None``."""
     pairs = zip(definitions, leaves, strict=True)
     return [None if leaf is None else own_variables([part], [leaf])[0] for part, leaf in pairs]
 
 
 def tangents_by_label(call: RuleCall, returned: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a backward rule returned, for each input; ``None`` for zero.
+    """The results of a backward rule for each input; ``None`` means zero.
 
     Raises:
-        ArgumentTypeError: no tuple with an entry for each differentiable argument, or an entry of another structure.
+        ArgumentTypeError: the result is not a tuple with an entry for each differentiable argument, or an entry has a
+            different structure.
     """
     structures = call.argument_structures()
     count = len(structures) - len(call.fixed)
@@ -108,7 +109,7 @@ def tangents_by_label(call: RuleCall, returned: Any) -> tuple[dict[str, Any], di
 
 
 def _spread(tangent: Any, treedef: Any, number: int) -> list[Any]:
-    """The tangent for each leaf of an argument, where ``None`` stands for everything below it."""
+    """The tangent for each leaf of an argument, where ``None`` applies to everything below it."""
     found: list[Any] = []
     outline = jax.tree_util.tree_unflatten(treedef, range(treedef.num_leaves))
 
@@ -125,9 +126,9 @@ def _spread(tangent: Any, treedef: Any, number: int) -> list[Any]:
         jax.tree_util.tree_map(place, tangent, outline, is_leaf=stops)
     except ValueError as error:
         raise ArgumentTypeError(
-            f"custom_vjp: the tangent of argument {number} has another structure than the argument",
+            f"custom_vjp: the tangent of argument {number} has a different structure than the argument",
             found=f"{jax.tree_util.tree_structure(tangent, is_leaf=stops)} ({str(error).splitlines()[0]})",
             expected=f"{treedef}, or None for a part whose gradient is zero",
-            do="return a tree like the argument, with a State (or a module) for each module",
+            do="return a tree with the structure of the argument, with a State (or a module) for each module",
         ) from None
     return found

@@ -1,4 +1,5 @@
-"""What is differentiated: positions and ``DiffState``s, resolved for one call. (rules X2, X13, U25)"""
+"""Selections: positions and ``DiffState``s that choose what is differentiated, resolved for one call. (rules X2, X13,
+U25)"""
 
 from __future__ import annotations
 
@@ -25,18 +26,18 @@ from .call.enter import rebuild
 from .call.names import argument_names
 from .call.prefixes import FilterMapping, is_graph_leaf
 
-# The ports of what goes in.
+# The input ports.
 DIFFERENTIATED = Sentinel(__name__, "DIFFERENTIATED", "differentiated")
 LEFT_ALONE = Sentinel(__name__, "LEFT_ALONE", "left alone")
 
 
 @dataclasses.dataclass(frozen=True)
 class DiffState:
-    """Which leaves of one argument ``grad`` differentiates.
+    """Selects the leaves of one argument that ``grad`` differentiates.
 
     Args:
         argnum: position of the argument.
-        filter: which of its leaves.
+        filter: selects its leaves.
 
     Example:
         >>> loss = lambda model, x: model(x).sum()
@@ -51,15 +52,15 @@ class DiffState:
 
 
 def number_of(argnum: int | DiffState) -> int:
-    """The position that it is about."""
+    """The position of the argument."""
     return argnum.argnum if isinstance(argnum, DiffState) else argnum
 
 
 def check_positions(name: str, option: str, argnums: Sequence[Any]) -> None:
-    """Refuse what is neither a position nor a ``DiffState``.
+    """Raise if an entry is neither a position nor a ``DiffState``.
 
     Raises:
-        ArgumentError: a module, a variable, or anything else.
+        ArgumentError: an entry is a module, a variable, or anything else.
     """
     for argnum in argnums:
         if is_graph_leaf(argnum) or not (isinstance(argnum, DiffState) or hasattr(argnum, "__index__")):
@@ -68,23 +69,23 @@ def check_positions(name: str, option: str, argnums: Sequence[Any]) -> None:
                 at=option,
                 found=describe_type(argnum),
                 expected="an integer, or a plait.DiffState(position, filter)",
-                do=f"give the position of the argument: plait.{name}(f, {option}=0)",
+                do=f"pass the position of the argument: plait.{name}(f, {option}=0)",
             )
 
 
 def check_distinct(name: str, option: str, argnums: Sequence[int | DiffState], count: int | None = None) -> None:
-    """Refuse positions that are given twice; with the number of arguments also those that there are not.
+    """Raise if a position occurs twice or, given the number of arguments, does not exist.
 
     Raises:
-        ArgumentError: a position is repeated, or counts back too far.
-        ArgumentTypeError: there are not so many positional arguments.
+        ArgumentError: a position is repeated, or a negative position is out of range.
+        ArgumentTypeError: there are fewer positional arguments.
     """
     numbers = [number_of(argnum) for argnum in argnums]
     if count is not None:
         for number in numbers:
             if not -count <= number < count:
                 raise (ArgumentTypeError if number >= 0 else ArgumentError)(
-                    f"{name} was given the position of an argument that was not passed by position",
+                    f"{name} refers to the position of an argument that was not passed by position",
                     found=f"{option}={number} and {count} positional arguments",
                     expected=f"a number below {count}",
                     do="pass the argument by position",
@@ -93,24 +94,24 @@ def check_distinct(name: str, option: str, argnums: Sequence[int | DiffState], c
     repeated = sorted({number for number in numbers if numbers.count(number) > 1})
     if repeated:
         raise ArgumentError(
-            f"{name} was given an argument number twice",
+            f"{name} got an argument number twice",
             found=f"{option}={tuple(argnums)!r}, with {', '.join(map(str, repeated))} repeated",
             expected="each argument once",
-            do="give each argument once, with the filters joined: "
+            do="pass each argument number once, with a combined filter: "
             f"plait.DiffState({repeated[0]}, (plait.Param, plait.BatchStat))",
         )
 
 
 def check_updates(name: str, option: str, argnums: Sequence[int | DiffState]) -> None:
-    """Refuse a choice by filter where only values are carried. (section 9)
+    """Raise for a selection by filter if only values are carried. (section 9)
 
     Raises:
-        ArgumentError: a ``DiffState``.
+        ArgumentError: an entry is a ``DiffState``.
     """
     for argnum in argnums:
         if isinstance(argnum, DiffState):
             raise ArgumentError(
-                f"{name} with graph=False or graph_updates=False takes no DiffState",
+                f"{name} with graph=False or graph_updates=False does not accept a DiffState",
                 at=option,
                 found=repr(argnum),
                 expected="an integer: the derivative of a module is then a module",
@@ -119,7 +120,7 @@ def check_updates(name: str, option: str, argnums: Sequence[int | DiffState]) ->
 
 
 def resolve(name: str, argnum: int | DiffState, count: int, updates: bool) -> DiffState:
-    """The request in full: a position from the front, and a filter."""
+    """The full request: a non-negative position, and a filter."""
     if not updates:
         check_updates(name, "argnums", [argnum])
     request = argnum if isinstance(argnum, DiffState) else DiffState(argnum, Param if updates else ...)
@@ -127,7 +128,7 @@ def resolve(name: str, argnum: int | DiffState, count: int, updates: bool) -> Di
 
 
 def spread_requests(args: tuple[Any, ...], kwargs: dict[str, Any], requests: Sequence[DiffState]) -> list[Any]:
-    """The prefix of each leaf of the arguments: what of it is differentiated."""
+    """The prefix of each leaf of the arguments: which part of it is differentiated."""
     filters = {request.argnum: request.filter for request in requests}
     spread: list[Any] = []
     for number, argument in enumerate(args):
@@ -145,7 +146,7 @@ def as_prefix(leaf: Any, filter: FilterLiteral) -> Any:
 
 
 def check_differentiable(name: str, call: Call) -> None:
-    """Refuse to differentiate by variables that hold integers.
+    """Raise if a variable with integers would be differentiated.
 
     Raises:
         ArgumentTypeError: names the path and the type.
@@ -157,12 +158,12 @@ def check_differentiable(name: str, call: Call) -> None:
             if dtype is None or not jnp.issubdtype(dtype, jnp.integer) or dtype == jax.dtypes.float0:
                 continue
             raise ArgumentTypeError(
-                f"{name} was asked to differentiate by integers",
+                f"{name} cannot differentiate with respect to integers",
                 at=call.body.value_labels()[position],
                 found=f"{dtype}{list(leaf.shape)}",
                 expected="floating point numbers",
-                do="leave it out: argnums=plait.DiffState(0, plait.All(plait.Param, lambda path, v: "
-                "jnp.issubdtype(v.dtype, jnp.inexact))), give it another kind than Param, or pass allow_int=True",
+                do="exclude it: argnums=plait.DiffState(0, plait.All(plait.Param, lambda path, v: "
+                "jnp.issubdtype(v.dtype, jnp.inexact))), use a variable type other than Param, or pass allow_int=True",
             )
 
 
@@ -176,13 +177,13 @@ def _chosen(call: Call) -> list[list[int]]:
 
 
 def warn_of_nothing(name: str, call: Call, count: int, given: Sequence[int | DiffState]) -> None:
-    """Warn if nothing is differentiated, or nothing for a filter that was asked for.
+    """Warn if nothing is differentiated, or if a given filter matches nothing.
 
     Args:
-        count: how many positional arguments there are.
+        count: the number of positional arguments.
 
     Warns:
-        NothingSelectedWarning: names the argument, the filter, and what there is.
+        NothingSelectedWarning: names the argument, the filter, and the existing kinds.
     """
     walk, parts, chosen = call.gathered.walk, call.gathered.structure.children()[0].children(), _chosen(call)
     if walk is None:
@@ -213,7 +214,7 @@ def _what_to_select(number: int, kinds: Sequence[type | None]) -> str:
     if not numeric:
         return f"differentiate with respect to another argument: argnums={0 if number else 1}"
     kind = Param if Param in numeric else numeric[0]
-    return f"select what the argument has: argnums=plait.DiffState({number}, {name_of_class(kind)})"
+    return f"select variables that the argument has: argnums=plait.DiffState({number}, {name_of_class(kind)})"
 
 
 def gradients_of(call: Call, requests: Sequence[DiffState], part: Sequence[Any], *, states: bool) -> tuple[Any, ...]:
@@ -221,7 +222,7 @@ def gradients_of(call: Call, requests: Sequence[DiffState], part: Sequence[Any],
 
     Args:
         part: the gradients, in the order of the differentiated port.
-        states: whether the gradient of a module is a ``State``, or a module.
+        states: whether the gradient of a module is a ``State``; otherwise it is a module.
     """
     port, supply = call.ports.index(DIFFERENTIATED), iter(part)
     values = [next(supply) if own == port else None for own in call.body.value_ports]
@@ -242,7 +243,7 @@ def gradients_of(call: Call, requests: Sequence[DiffState], part: Sequence[Any],
 
 
 def _gradient(call: Call, root: Any, chosen: Sequence[int], values: Sequence[Any]) -> Any:
-    """Gradients with the classes, metadata and paths of the leaves they belong to."""
+    """Gradients with the classes, metadata and paths of their leaves."""
     walk, trace = call.gathered.walk, trace_state.value
     assert walk is not None
     leaves = []

@@ -35,24 +35,24 @@ def shard_map(
 ) -> Any:
     """``jax.shard_map`` for functions of modules.
 
-    Inside, every variable holds this device's shard. Changes come back under the variable's spec: a value written to a
-    replicated variable must be the same on all devices, for example the result of ``jax.lax.pmean``.
+    Inside, every variable holds this device's shard. Changes are returned with the variable's spec: a value written to
+    a replicated variable must be the same on all devices, for example the result of ``jax.lax.pmean``.
 
     Args:
         f: the function; without it ``shard_map`` returns a decorator.
-        mesh: the devices and the names of their axes; ``None`` for the mesh of ``jax.set_mesh``.
+        mesh: the devices and the names of their axes; ``None`` means the mesh of ``jax.set_mesh``.
         in_specs: a prefix of the arguments whose leaves are partition specs, ``None`` (replicated), or for modules a
-            ``StateSharding``; one spec for a module applies to all its state. Keyword arguments take the position that
-            the signature gives them.
+            ``StateSharding``; one spec for a module applies to all its state. Keyword arguments have the position from
+            the signature.
         out_specs: the same for the output.
-        axis_names: the mesh axes that are mapped; empty for all.
-        check_vma: whether to check that what is written under a replicated spec is the same on all devices.
+        axis_names: the mesh axes that are mapped; empty means all.
+        check_vma: whether to check that values written with a replicated spec are the same on all devices.
 
     Raises:
-        ArgumentError: a spec that is longer than the rank or names an axis that the mesh lacks, a size that the mesh
-            axes do not divide, or a replicated value that may differ between devices; each names the path.
-        ArgumentTypeError: a spec that is no partition spec.
-        SharingError: a variable is reached under two specs.
+        ArgumentError: a spec is longer than the rank or names an axis that the mesh does not have, the mesh axes do not
+            divide a size, or a replicated value may differ between devices; the message names the path.
+        ArgumentTypeError: a spec is not a partition spec.
+        SharingError: a variable has two different specs.
 
     Example:
         >>> from jax.sharding import PartitionSpec as P
@@ -105,7 +105,7 @@ def _checked_spec(spec: Any, sizes: Mapping[Any, int], mapped: frozenset[Any]) -
         return PartitionSpec()
     if not isinstance(spec, PartitionSpec):
         raise ArgumentTypeError(
-            "shard_map: a spec is no partition spec",
+            "shard_map: a spec is not a partition spec",
             found=f"{describe_type(spec)}: {spec!r:.60}",
             expected="jax.sharding.PartitionSpec, None, or plait.StateSharding({filter: spec}) for a module",
             do=f"write jax.sharding.PartitionSpec({min(map(str, mapped), default='axis')!r}), or None for no sharding",
@@ -122,7 +122,7 @@ def _checked_spec(spec: Any, sizes: Mapping[Any, int], mapped: frozenset[Any]) -
 
 
 def _names(spec: PartitionSpec) -> list[Any]:
-    """The mesh axes that a spec mentions."""
+    """The mesh axes in a spec."""
     return [name for entry in spec for name in _entry_names(entry)]
 
 
@@ -141,13 +141,13 @@ def _check_shape(label: str, spec: PartitionSpec, shape: tuple[int, ...], sizes:
                 f"shard_map: axis {axis} cannot be divided among the devices",
                 at=label,
                 found=f"an array of shape {shape}, and {spec}",
-                expected=f"axis {axis} of a multiple of {parts}, the size of the mesh axis {names}",
-                do="pad the array, leave the axis out of the spec, or use a mesh of another shape",
+                expected=f"a size of axis {axis} that is a multiple of {parts}, the size of the mesh axis {names}",
+                do="pad the array, leave this axis unsharded, or use a mesh with a different shape",
             )
 
 
 def _check_outputs(call: Call, outcome: Outcome, outputs: Any, specs: Any, check_vma: bool) -> None:
-    """Check what comes out of one shard, while paths are known."""
+    """Check the outputs of one shard while paths are known."""
     for port, (spec, values) in enumerate(zip(specs, outputs, strict=True)):
         for place, value in enumerate(values):
             for leaf in jax.tree_util.tree_leaves(value):
@@ -157,9 +157,9 @@ def _check_outputs(call: Call, outcome: Outcome, outputs: Any, specs: Any, check
                 if differing:
                     axes = sorted(differing, key=str)
                     raise ArgumentError(
-                        "shard_map: a value may differ between devices that its spec says are equal",
+                        "shard_map: a value may differ between devices, but its spec declares it equal",
                         at=call.describe(outcome, port, place),
-                        found=f"{spec}, and a value that depends on {', '.join(map(repr, axes))}",
+                        found=f"{spec}, but a value that depends on {', '.join(map(repr, axes))}",
                         expected="a spec that names the axis, or a value that is the same along it",
                         do=f"reduce it (jax.lax.pmean(value, {axes[0]!r})), name the axis in its spec, or pass "
                         "check_vma=False if it is the same on all devices",
@@ -172,5 +172,5 @@ def _too_long(label: str, spec: PartitionSpec, shape: tuple[int, ...]) -> Argume
         at=label,
         found=f"{spec} for an array of shape {shape}",
         expected=f"at most {len(shape)} entries",
-        do="shorten the spec; for a module, plait.StateSharding({filter: spec, ...: None}) tells its variables apart",
+        do="shorten the spec; for a module, give each filter a spec: plait.StateSharding({filter: spec, ...: None})",
     )

@@ -1,4 +1,4 @@
-"""Trees of tangents: what a derivative of modules looks like, taken apart and put together along the primal tree."""
+"""Trees of tangents: flattening and building derivatives of modules along the primal tree."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from .call.prefixes import is_graph_leaf
 def flatten_like(
     structure: Structure, primals: Sequence[Any], tree: Any, what: str, wanted: Sequence[bool] | None = None
 ) -> tuple[list[Any], list[Any]]:
-    """Take a tree of tangents apart: the values for its objects, and its plain leaves.
+    """Flatten a tree of tangents: the values for its objects, and its plain leaves.
 
     Args:
-        structure: of the primal tree.
+        structure: the structure of the primal tree.
         primals: the values of its objects, or their shapes.
-        what: what the tree is, for errors.
-        wanted: which of those values a state may have; without it any.
+        what: the name of the tree, for errors.
+        wanted: which of those values a state may contain; by default, any.
 
     Raises:
-        ArgumentError: the tree does not fit.
+        ArgumentError: the tree does not match.
     """
     try:
         parts = structure.treedef.flatten_up_to(tree)
@@ -56,10 +56,10 @@ def flatten_like(
 
 def _misfit(structure: Structure, tree: Any, what: str) -> ArgumentError:
     return ArgumentError(
-        f"{what} has another structure than the primal",
+        f"{what} has a different structure than the primal",
         found=str(jax.tree_util.tree_structure(tree, is_leaf=_stops)),
         expected=str(structure.treedef),
-        do="make it a tree like the primal: an array for each array, a module or a State for each module",
+        do="use the structure of the primal: an array for each array, a module or a State for each module",
     )
 
 
@@ -75,11 +75,11 @@ def leaves_like(
     """The tangent of each leaf of an object, given as an object of the same structure or as a ``State``.
 
     Args:
-        wanted: which leaves a state must have; it may have no others. Without it a state may leave out any, for zero.
+        wanted: which leaves a state must have, and no others. By default a state may omit any leaf, which means zero.
         complete: whether it must have them all.
 
     Raises:
-        ArgumentError: the tangent has a leaf that it should not have, or lacks one.
+        ArgumentError: the tangent has an unexpected leaf, or lacks one.
     """
     paths = [path for _, path in Structure(None, (graphdef,)).leaf_paths()]
     found = leaves_by_path(tangent)
@@ -97,11 +97,11 @@ def leaves_like(
     source = "model" if wanted is None or complete else "model, plait.Param"
     for path in unknown or [path for path in needed if path not in found]:
         raise ArgumentError(
-            f"{what} has other leaves than it should",
+            f"{what} has missing or unexpected leaves",
             at=describe_path(path),
             found=f"{'a leaf' if unknown else 'nothing'} there, in {describe_type(tangent)}",
             expected=f"a module, variable or State with the leaves {', '.join(map(describe_path, known)) or '(none)'}",
-            do=f"make it from the primal: jax.tree.map(jnp.zeros_like, plait.state({source})), and set what moves",
+            do=f"create it from the primal: jax.tree.map(jnp.zeros_like, plait.state({source})), and set its values",
         )
     return [_tangent_of(primal, found.get(path)) for path, primal in zip(paths, primals, strict=True)]
 
@@ -111,7 +111,7 @@ def _stops(x: Any) -> bool:
 
 
 def leaves_by_path(tangent: Any) -> dict[Path, Any]:
-    """The raw leaves of a module, variable or state by their paths; anything else stands for itself."""
+    """The raw leaves of a module, variable or state by their paths; anything else is a single leaf."""
     if not is_graph_leaf(tangent) and not isinstance(tangent, Mapping):
         return {(): tangent}
     walk = Walk()
@@ -126,9 +126,9 @@ def state_of_values(node: Any) -> State:
 
 
 def state_of(graphdef: GraphDef, leaves: Sequence[Any]) -> Any:
-    """Leaves of an object as a ``State`` with its paths; of a variable as a variable.
+    """Leaves of an object as a ``State`` with its paths; the leaf of a variable as a variable.
 
-    For an object that was met before, and so has no leaves here, the state is empty.
+    For an object that occurred before, and so has no leaves here, the state is empty.
     """
     items = [
         own_variables([part], [leaf])[0] if isinstance(part, VariableDef) else leaf
@@ -141,17 +141,17 @@ def state_of(graphdef: GraphDef, leaves: Sequence[Any]) -> Any:
 
 
 def shapes_of(values: Any) -> Any:
-    """A tree of arrays as a tree of their shapes: what is kept where the arrays are not to be."""
+    """A tree of arrays as a tree of their shapes, to avoid keeping the arrays alive."""
     return jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), values)
 
 
 def has_tangent(primal: Any) -> bool:
-    """Whether an array, or the shape of one, has a tangent other than zero."""
+    """Whether an array, or a shape, can have a nonzero tangent."""
     return jnp.issubdtype(jnp.result_type(primal), jnp.inexact)
 
 
 def zero_tangent(primal: Any) -> Any:
-    """The tangent zero of an array or shape; of type ``float0`` where there is no other."""
+    """The zero tangent of an array or shape; of type ``float0`` if it has no other tangent."""
     if has_tangent(primal):
         return jnp.zeros(jnp.shape(primal), jnp.result_type(primal))
     return np.zeros(jnp.shape(primal), jax.dtypes.float0)

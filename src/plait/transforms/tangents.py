@@ -1,8 +1,8 @@
-"""``vjp``, ``jvp`` and ``linearize``: derivatives of the same type as the primals, a module for a module.
+"""``vjp``, ``jvp`` and ``linearize``: derivatives of the same type as the primals, so a module for a module.
 
-They carry values only, as with ``graph_updates=False``: writes to variables reach the caller's objects, structural
-changes do not. The output leaves by two ports: what has a derivative (the arrays, and the values of
-new objects) and the rest (``aux``, and values written), which JAX gets as auxiliary output. (rule X15, section 10)
+They carry only values, as with ``graph_updates=False``: writes to variables reach the caller's objects, structural
+changes do not. The output has two ports: values with a derivative (arrays, and the values of new objects), and the rest
+(``aux``, and written values), which are auxiliary output for JAX. (rule X15, section 10)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def vjp(
     reduce_axes: Sequence[Any] = (),
     crossing: Crossing = STRUCTURE,
 ) -> Any:
-    """``jax.vjp`` for functions of modules: the output, and a function from its cotangent to those of the arguments.
+    """``jax.vjp`` for functions of modules: the output, and a function from its cotangent to the gradients.
 
     Args:
         f: the function. Without it ``vjp`` returns a decorator; without primals, a function of them.
@@ -45,7 +45,7 @@ def vjp(
     Returns:
         ``(out, vjp_fn)``, or ``(out, vjp_fn, aux)``. ``vjp_fn(cotangent)`` is a tuple with a gradient for each primal,
         of the primal's own type: a module for a module. Values that ``f`` writes are written to the caller's objects
-        once, by this call. If ``f`` returns objects, the cotangent has objects (or ``State``\\ s) in their places.
+        once, by this call. If ``f`` returns objects, the cotangent has objects (or ``State``\\ s) in their place.
 
     Raises:
         ArgumentError: a variable is shared, or an input variable is returned.
@@ -59,7 +59,7 @@ def vjp(
     """
     check_function(f, "vjp")
     if reduce_axes:
-        raise NotImplementedError("vjp: reduce_axes is not offered by plait or by current JAX; leave it out")
+        raise NotImplementedError("vjp: reduce_axes is not supported by plait or by current JAX; omit it")
 
     @functools.wraps(f)
     def of(*primals: Any) -> Any:
@@ -88,9 +88,9 @@ def jvp(
     Args:
         f: the function. Without it ``jvp`` returns a decorator; without primals, a function of primals and tangents.
         primals: a tuple of arguments.
-        tangents: a tuple of directions, one for each primal. For a module a module of the same structure, or a
-            ``State`` with its paths; leaves that the state leaves out have the tangent zero. What stands at integers
-            and random keys is ignored: they have no tangent.
+        tangents: a tuple of directions, one for each primal. For a module, a module of the same structure, or a
+            ``State`` with its paths, where missing leaves have tangent zero. Values for integers and random keys are
+            ignored, since they have no tangent.
         has_aux: whether ``f`` returns a pair of an output and anything.
 
     Returns:
@@ -98,7 +98,7 @@ def jvp(
         writes are written to the caller's objects.
 
     Raises:
-        ArgumentError: a variable is shared, an input variable is returned, or a tangent has other leaves than its
+        ArgumentError: a variable is shared, an input variable is returned, or a tangent does not have the leaves of its
             primal.
 
     Example:
@@ -134,7 +134,7 @@ def linearize(
 ) -> Any:
     """``jax.linearize`` for functions of modules: the output, and its derivative as a linear function.
 
-    Computes what ``jvp`` does, but evaluates ``f`` once for any number of directions. Arguments as in ``vjp``.
+    Computes the same as ``jvp``, but evaluates ``f`` only once for any number of directions. Arguments as in ``vjp``.
 
     Returns:
         ``(out, jvp_fn)``, or ``(out, jvp_fn, aux)``. ``jvp_fn(*tangents)``, with tangents as in ``jvp``, is the
@@ -169,15 +169,15 @@ def check_tuple(name: str, option: str, given: Any, count: int | None) -> None:
         raise ArgumentTypeError(
             f"{name} takes {option} as a tuple",
             found=describe_type(given),
-            expected="one entry for each argument of the function",
-            do=f"write a tuple of one for one argument: {option}=({option[:-1]},)",
+            expected="a tuple with one entry for each argument of the function",
+            do=f"for one argument, write a tuple of one: {option}=({option[:-1]},)",
         )
     if count is not None and len(given) != count:
         raise ArgumentError(
             f"{name} needs one tangent for each primal",
             found=f"{len(given)} {option} for {count} primals",
             expected=f"{count} {option}",
-            do="pass zeros for an argument that does not move: jnp.zeros_like(x)",
+            do="pass zeros for an argument with no tangent: jnp.zeros_like(x)",
         )
 
 
@@ -194,20 +194,21 @@ class _OfValues(Differentiated):
         self.has_aux, self.structure = has_aux, self.call.gathered.structure
 
     def finished(self, values: list[Any], rest: tuple[list[Any], Outcome]) -> tuple[Any, Structure]:
-        """Write back what was written. Returns the output, and the structure of what has a derivative."""
+        """Write back the written values. Returns the output, and the structure of its differentiable part."""
         out, outcome = self.finish(values, rest), rest[1]
         assert outcome.output is not None
         return out, outcome.output.children()[0] if self.has_aux else outcome.output
 
     def tangents(self) -> Callable[[tuple[Any, ...]], list[Any]]:
-        """From the tangents of the arguments to those of the inputs. Holds no array, and no object of the caller's."""
+        """A function from the tangents of the arguments to those of the inputs. It references no array and no object of
+        the caller."""
         structure, what = self.structure, f"{self.call.name}: the tangents"
         shapes = shapes_of(self.call.gathered.values())
         return lambda tangents: [x for part in flatten_like(structure, shapes, (tangents, {}), what) for x in part]
 
 
 def _around(structure: Structure, leaves: Sequence[Any]) -> Any:
-    """The tree of a structure around the values of its objects, which its plain leaves follow."""
+    """Build the tree of a structure from the values of its objects, followed by its plain leaves."""
     count = sum(graphdef.num_leaves for graphdef in structure.roots)
     return rebuild(structure, leaves[:count], leaves[count:])
 

@@ -95,7 +95,7 @@ ROWS = {
     "an input variable is returned": Row(
         "plait.vjp(lambda m: m.bias, model.layers[0])",
         ArgumentError,
-        (r"at +m\.bias\n", "the Param that was passed in"),
+        (r"at +m\.bias\n", "the Param that was passed as an argument"),
         "plait.vjp(lambda m: m.bias.value, model.layers[0])",
     ),
     "primals that are no tuple": Row(
@@ -117,14 +117,14 @@ ROWS = {
     "tangents of another structure": Row(
         "plait.jvp(lambda xs: xs[0], ([x, x],), (x,))",
         ArgumentError,
-        "another structure than the primal",
+        "a different structure than the primal",
         "plait.jvp(lambda xs: xs[0], ([x, x],), ([x, x],))",
         setup=JVP,
     ),
     "a tree for an array": Row(
         "plait.jvp(lambda x: x, (x,), ([x, x],))",
         ArgumentError,
-        "another structure than the primal",
+        "a different structure than the primal",
         "plait.jvp(lambda x: x, (x,), (x,))",
         setup=JVP,
     ),
@@ -147,7 +147,7 @@ ROWS = {
     "a vector of another structure": Row(
         "plait.hvp(lambda xs: xs[0].sum(), ([x, x],), (x,))",
         ArgumentError,
-        "hvp: the tangents has another structure",
+        "hvp: the tangents has a different structure",
         "plait.hvp(lambda xs: xs[0].sum(), ([x, x],), [x, x])",
     ),
     "primals of hvp that are no tuple": Row(
@@ -185,7 +185,7 @@ ROWS = {
     "a derivative that the rule leaves out": Row(
         "jax.grad(lambda v: ruled((zeros, None), (plait.DiffState(0, False),))(make(v), x[0]))(x[0])",
         ArgumentError,
-        (r"at +model\.bias", "nondiff_argnums leaves it out"),
+        (r"at +model\.bias", "nondiff_argnums excludes it"),
         setup=RULE + "make = lambda value: plait.Dict(bias=plait.Param(value))",
         fix="jax.lax.stop_gradient(value)",
         cure="jax.grad(lambda value: ruled((zeros, None), (plait.DiffState(0, False),))(make($), x[0]))(x[0])",
@@ -193,7 +193,7 @@ ROWS = {
     "a rule that leaves another structure": Row(
         "rule.defvjp(fwd, bwd); jax.vjp(jax.jit(lambda v: rule(node, v) + rule(node, v)), 1.0)",
         ArgumentError,
-        "leave different structures",
+        "produce different structures",
         "rule.defvjp(lambda m, v: (rule(m, v), v), bwd); jax.vjp(lambda v: rule(node, v), 1.0)",
         setup=RULE + "rule = plait.custom_vjp(lambda m, v: v)\n"
         "fwd = lambda m, v: (setattr(m, 'label', 'x') or v, v); bwd = lambda v, g: (zeros, v)",

@@ -276,14 +276,14 @@ ROWS = {
     "a cached module of another class": Row(
         "unflatten(graphdef, state, index_ref_cache={0: model})",
         GraphError,
-        "^Expected a node of type Linear, and the cache holds a Two",
+        "^Expected a node of type Linear, but the cache has a Two",
         "unflatten(graphdef, state); unflatten(graphdef, state, index_ref_cache={0: node})",
         setup="node = model.layers[0]; graphdef, state = plait.split(node); unflatten = plait.graph.unflatten",
     ),
     "a cached variable of another class": Row(
         "unflatten(graphdef, state, index_ref_cache={0: plait.BatchStat(x)})",
         GraphError,
-        "^Expected a node of type Param, and the cache holds a BatchStat",
+        "^Expected a node of type Param, but the cache has a BatchStat",
         "unflatten(graphdef, state, index_ref_cache={0: node})",
         setup="node = plait.Param(x); graphdef, state = plait.split(node); unflatten = plait.graph.unflatten",
     ),
@@ -305,13 +305,13 @@ ROWS = {
     "filters that do not cover": Row(
         "plait.split(model, plait.BatchStat)",
         FilterError,
-        (r"at +.*layers\[0\]\.bias \(Param\)", r"left over by plait\.BatchStat"),
+        (r"at +.*layers\[0\]\.bias \(Param\)", r"not matched by plait\.BatchStat"),
         fix="plait.split(model, plait.Param, ...)",
     ),
     "a leaf without a path": Row(
         "plait.from_flat_state([((), x)])",
         GraphError,
-        "the empty path",
+        "an empty path",
         "plait.from_flat_state([(('a',), x)])",
     ),
     "a leaf on the way of another": Row(

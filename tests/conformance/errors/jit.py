@@ -95,7 +95,7 @@ ROWS = {
     "a captured model": Row(
         "plait.jit(f)(x)",
         CapturedModelWarning,
-        ("captures model", "later changes to it are not seen"),
+        ("captures model", "later changes do not affect"),
         "plait.jit(lambda model, x: model(x))(model, x)",
         setup="f = lambda x: model(x)",
     ),
@@ -145,7 +145,7 @@ ROWS = {
     "a donated model": Row(
         "step(model); plait.jit(lambda m: m.calls + x)(other)",
         DonatedArrayError,
-        (r"at +m\.calls", "donation"),
+        (r"at +m\.calls", "donated to an earlier call"),
         setup=DONATING,
         fix="plait.clone(model, arrays=True)",
         cure="step($); plait.jit(lambda m: m.calls + x)(other)",
@@ -153,7 +153,7 @@ ROWS = {
     "a donated variable in an operation": Row(
         "step(model); other.calls + 1",
         DonatedArrayError,
-        ("Array has been deleted", "donation"),
+        ("Array has been deleted", "donated to an earlier call"),
         setup=DONATING,
         fix="plait.clone(model, arrays=True)",
         cure="step($); other.calls + 1",
@@ -208,7 +208,7 @@ ROWS = {
     "a compiled function, called with another structure": Row(
         "compiled(model.layers[0], x)",
         ArgumentError,
-        "differ from those it was compiled for",
+        "differ from those that it was compiled for",
         setup="compiled = plait.jit(lambda m, x: m(x)).lower(model, x).compile(); before, now = model, model.layers[0]",
         fix="plait.diff(plait.graphdef(before), plait.graphdef(now))",
         cure="print($); plait.jit(lambda m, x: m(x)).lower(now, x).compile()(now, x)",
@@ -223,7 +223,7 @@ ROWS = {
     "specs without a mesh": Row(
         "plait.jit(f, in_shardings=P('data'))(xs)",
         ArgumentError,
-        (r"at +x\n", "no mesh in force"),
+        (r"at +x\n", "no mesh is set"),
         setup=MESH,
         fix="jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('data',))",
         cure="plait.jit(f, in_shardings=$)(xs)\nwith jax.set_mesh(mesh): plait.jit(f, in_shardings=P('data'))(xs)",
@@ -231,7 +231,7 @@ ROWS = {
     "an array in another sharding": Row(
         "plait.jit(f, in_shardings=sharding)(value)",
         ArgumentError,
-        (r"at +x\n", "another sharding"),
+        (r"at +x\n", "differs from in_shardings"),
         setup=MESH + "sharding = named('data'); value = jax.device_put(xs, named(None, 'model'))",
         fix="jax.device_put(value, sharding)",
         cure="plait.jit(f, in_shardings=sharding)($)",

@@ -33,7 +33,7 @@ ROWS = {
     "a shared variable is written": Row(
         "scan(f, model, x, in_axes=(None, 0), out_axes=0)",
         LostUpdateWarning,
-        (r"at +model\.calls", "all iterations share is dropped"),
+        (r"at +model\.calls", "all iterations share, and the new value is discarded"),
         setup=SCAN + SHARED,
         fix="plait.StateAxes({plait.BatchStat: plait.Carry, ...: None})",
         cure="scan(f, model, x, in_axes=($, 0), out_axes=0); assert model.calls == 8",
@@ -41,7 +41,7 @@ ROWS = {
     "a shared array attribute is set": Row(
         "scan(f, model, x, in_axes=(None, 0), out_axes=0)",
         LostUpdateWarning,
-        (r"at +model\.seen", "all iterations share is dropped"),
+        (r"at +model\.seen", "all iterations share, and the new value is discarded"),
         setup=SCAN
         + "model.seen = jnp.zeros(())\ndef f(model, x):\n    model.seen = model.seen + x.sum()\n    return x\n",
         fix="plait.StateAxes({jax.Array: plait.Carry, ...: None})",
@@ -57,7 +57,7 @@ ROWS = {
     "no pair": Row(
         "scan(lambda c, x: c, 0.0, x)",
         ArgumentTypeError,
-        ("did not return as many outputs", "found +a traced array"),
+        ("the number of outputs does not match out_axes", "found +a traced array"),
         setup=SCAN,
         fix="out_axes=plait.Carry",
         cure="scan(lambda c, x: c, 0.0, x, $)",
@@ -65,7 +65,7 @@ ROWS = {
     "structure without updates": Row(
         "scan(lambda m, x: (setattr(m, 'label', 'x') or m, x), model, x, graph_updates=False)",
         ArgumentError,
-        "asked to change the structure",
+        "cannot change the structure of its arguments",
         setup=SCAN,
         fix="graph_updates=True",
         cure="scan(lambda m, x: (x, setattr(m, 'label', 'x'))[0], plait.Dict(a=x), x, in_axes=(0, 0), out_axes=0, $)",
@@ -73,14 +73,14 @@ ROWS = {
     "a carry of another structure": Row(
         "scan(lambda c, x: ((c, c), x), 0.0, x)",
         ArgumentError,
-        "does not fit the one it was given",
+        "the returned carry and the input carry have different structures",
         "scan(lambda c, x: ((c[0], c[0]), x), (0.0, 0.0), x)",
         setup=SCAN,
     ),
     "another module in the carry": Row(
         "scan(lambda m, x: (plait.clone(m), x), model, x)",
         ArgumentError,
-        ("references in the carry changed", r"at +the carry", "another Two"),
+        ("references in the carry changed", r"at +the carry", "a Two that is not the input Two"),
         setup=SCAN,
         fix="plait.update(module, state)",
         cure="def f(module, x):\n    state = plait.state(plait.clone(module))\n    $\n    return module, x\n"
@@ -145,7 +145,7 @@ ROWS = {
     "branches with other structures": Row(
         "plait.cond(True, f, lambda m: None, model)",
         ArgumentError,
-        ("leave different structures", "label"),
+        ("produce different structures", "label"),
         "plait.cond(True, f, f, model)",
         setup="def f(m):\n    m.label = 'a'",
     ),

@@ -35,7 +35,7 @@ ROWS = {
     "the output depends on the example": Row(
         "plait.vmap(lambda x: x, out_axes=None)(x)",
         ArgumentError,
-        (r"at +the output", "differs from example to example"),
+        (r"at +the output", "differs between examples"),
         fix="jax.lax.pmean(value, axis_name)",
         setup="axis_name = 'batch'",
         cure="plait.vmap(lambda value: $, out_axes=None, axis_name=axis_name)(x)",
@@ -126,7 +126,7 @@ ROWS = {
     "a prefix without a leaf": Row(
         "plait.vmap(f, in_axes=(axes, 0), graph_updates=False)(node, x)",
         ArgumentError,
-        (r"at +node\.bias", "a prefix has nothing for a leaf"),
+        (r"at +node\.bias", "a prefix has no value for a leaf"),
         setup="f = lambda node, x: node(x); node = plait.Linear(2, 2, rngs=rngs)\n"
         "axes = plait.prefix(plait.Embed(2, 2, rngs=rngs), {...: None})",
         fix="plait.prefix(node, {...: None})",
@@ -142,19 +142,19 @@ ROWS = {
     "a mapping for an array": Row(
         "plait.vmap(lambda x: x, in_axes=plait.StateAxes({...: 0}))(x)",
         ArgumentError,
-        "where a plain array stands",
+        "for a plain array",
         "plait.vmap(lambda x: x, in_axes=0)(x)",
     ),
     "axes for other arguments": Row(
         "plait.vmap(lambda x: x, in_axes=(0, 0))(x)",
         ArgumentError,
-        ("in_axes does not fit the arguments", "1 where in_axes has 2 entries"),
+        ("in_axes does not match the arguments", "1 where in_axes has 2 entries"),
         "plait.vmap(lambda x: x, in_axes=(0,))(x)",
     ),
     "a mapping without updates": Row(
         "plait.vmap(f, in_axes=(plait.StateAxes({...: None}), 0), graph_updates=False)(node, x)",
         ArgumentError,
-        (r"at +in_axes\[0\]", "no mapping by filter"),
+        (r"at +in_axes\[0\]", "does not accept a mapping from filters"),
         setup="f = lambda node, x: node(x); node = model",
         fix="plait.prefix(node, {...: None})",
         cure="plait.vmap(f, in_axes=($, 0), graph_updates=False)(node, x)",

@@ -184,7 +184,7 @@ ROWS = {
     "a sown value without capture": Row(
         "model.sow(plait.Intermediate, 'h', x)",
         DeprecationWarning,
-        "keeps values in attributes",
+        "stores values as attributes",
         fix="plait.capture(model, plait.Intermediate)",
         cure="$(x)",
     ),

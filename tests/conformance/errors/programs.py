@@ -36,7 +36,7 @@ ROWS = {
     "a stored program that was changed": Row(
         "file.write_bytes(file.read_bytes()[:-1]); plait.jit(f, cache=folder)(x)",
         ProgramCacheWarning,
-        "does not have its sum",
+        "its checksum does not match",
         "plait.jit(f, cache=folder)(x)",
         setup=FOLDER + "plait.jit(f, cache=folder)(x); [file] = folder.iterdir()\n",
     ),

@@ -38,10 +38,10 @@ model = Net()
 """
 
 ROWS = {
-    "another attribute of one layer": Row(
+    "a changed attribute of one layer": Row(
         "model.blocks[0].drop.rate = 0.1",
         GraphError,
-        "another attribute of one layer",
+        "a changed attribute of one layer",
         cure="model = $; model.blocks[0].drop.rate = 0.1",
         fix=AS_LIST,
         setup=STACK,
@@ -49,7 +49,7 @@ ROWS = {
     "other metadata of one layer": Row(
         "model.blocks[0].linear.kernel.set_metadata(note=1)",
         GraphError,
-        "other metadata of a variable of one layer",
+        "new metadata of a variable of one layer",
         cure="model = $; model.blocks[0].linear.kernel.set_metadata(note=1)",
         fix=AS_LIST,
         setup=STACK,
@@ -65,7 +65,7 @@ ROWS = {
     "one layer of another kind": Row(
         "model.blocks[0].linear.bias.value = {'a': jnp.zeros(2)}",
         ShapeError,
-        "of another kind",
+        "of a different type",
         cure="model = $; model.blocks[0].linear.bias.value = {'a': jnp.zeros(2)}",
         fix=AS_LIST,
         setup=STACK,
@@ -73,7 +73,7 @@ ROWS = {
     "a value for one layer of a shape": Row(
         "model.blocks[0].linear.bias.value = jnp.zeros(2)",
         GraphError,
-        "a value for one layer of a shape without values",
+        "a value for one layer, when the others only have a shape",
         cure="model = make(); $; model.blocks[0].linear.bias.value = jnp.zeros(2)",
         fix=AS_LIST,
         setup=STACK + "model = plait.eval_shape(make)\n",

@@ -59,7 +59,7 @@ ROWS = {
     "a key in a reference": Row(
         "plait.split_rngs(node, splits=4)",
         ArgumentError,
-        r"to be split to \(4,\)",
+        r"that would become \(4,\)",
         setup="node = plait.Rngs(0); node.default.key = plait.RngKey(jax.random.key(0), ref=True, tag='default')",
         fix="plait.split_rngs(node, splits=(4,), graph_updates=False)",
     ),
@@ -76,7 +76,7 @@ ROWS = {
     "a draw from many keys": Row(
         "many.default()",
         StreamError,
-        (r"the stream 'default' holds many keys", r"keys of shape \(4,\)"),
+        (r"the stream 'default' has an array of keys", r"keys of shape \(4,\)"),
         setup="many = plait.Rngs(0); backups = plait.split_rngs(many, splits=4)",
         fix="plait.restore_rngs(backups)",
         cure="$; many.default()",

@@ -46,7 +46,7 @@ ROWS = {
     "a container that only JAX knows in a configuration": Row(
         "plait.to_config([jax.tree_util.Partial(f, x)])",
         ConfigError,
-        "a container that only JAX knows",
+        "a container that is registered only with JAX",
         "plait.to_config([x])",
         setup="f = lambda x: x",
     ),

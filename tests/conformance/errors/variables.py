@@ -32,21 +32,21 @@ ROWS = {
     "an array for a variable": Row(
         "model.layers[0].bias = jnp.ones(2)",
         ReplacedVariableWarning,
-        (r"at +model\.layers\[0\]\.bias", "takes the place of a Param"),
+        (r"at +model\.layers\[0\]\.bias", "a Param was replaced by an array"),
         setup="module, value = model.layers[0], jnp.ones(2)",
         fix="module.bias[...] = value",
     ),
     "an array for a variable, made anew": Row(
         "model.layers[0].bias = jnp.ones(2)",
         ReplacedVariableWarning,
-        "takes the place of a Param",
+        "a Param was replaced by an array",
         setup="module, value = model.layers[0], jnp.ones(2)",
         fix="module.bias = plait.Param(value)",
     ),
     "a name that is taken": Row(
         "plait.register_variable_name('params', Scale)",
         ArgumentError,
-        "Scale for a name of Param",
+        "Scale, for a name that belongs to Param",
         setup="class Scale(plait.Variable): pass",
         fix="plait.register_variable_name('params', Scale, overwrite=True)",
         cure="$; plait.register_variable_name('params', plait.Param, overwrite=True)",
@@ -93,7 +93,7 @@ ROWS = {
     "a default without a name": Row(
         "variable.get_metadata(default=3)",
         ArgumentTypeError,
-        "a default and no name",
+        "a default without a name",
         setup=VARIABLE + "name, default = 'scale', 3",
         fix="variable.get_metadata(name, default)",
     ),

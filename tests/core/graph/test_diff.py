@@ -29,7 +29,7 @@ CASES = {
     "new variable": (lambda n: setattr(n.layers[0], "key", Param(1.0)), "new variable net.layers[0].key"),
     "new module": (lambda n: setattr(n, "head", Drop()), "new Drop net.head"),
     "new attribute": (lambda n: setattr(n, "size", 3), "new attribute net.size = 3"),
-    "gone": (lambda n: delattr(n.layers[0], "rate"), "attribute net.layers[0].rate is gone (was 0.1)"),
+    "gone": (lambda n: delattr(n.layers[0], "rate"), "attribute net.layers[0].rate was removed (0.1)"),
     "other type": (replace_layer, "net.layers[0]: Drop -> Dict"),
     "untied": (
         lambda n: setattr(n, "weight", Param(jnp.ones(2))),

@@ -233,7 +233,7 @@ def test_data_put_into_a_static_container_later_is_found_at_the_next_walk():
 )
 def test_marks_inside_a_container_are_an_error(mark, nest):
     """G61; error table: nested marks."""
-    with pytest.raises(ValueError, match=rf"(?s){mark.__name__}\(\) mark stands inside.*Holder\.x"):
+    with pytest.raises(ValueError, match=rf"(?s){mark.__name__}\(\) was used inside.*Holder\.x"):
         Holder(x=nest(mark(1)))
 
 

@@ -151,7 +151,7 @@ def test_r2_a_draw_from_another_trace_is_refused():
 
 def test_a_draw_from_many_keys_is_refused_and_counts_nothing():
     rngs = plait.Rngs(params=0).split(3)
-    with pytest.raises(StreamError, match=r"stream 'params' holds many keys[\s\S]*shape \(3,\)"):
+    with pytest.raises(StreamError, match=r"stream 'params' has an array of keys[\s\S]*shape \(3,\)"):
         rngs.params()
     assert rngs.params.count[...].tolist() == [0, 0, 0]
 

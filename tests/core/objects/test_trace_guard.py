@@ -136,14 +136,14 @@ INSIDE = {
     "grad": lambda model, x: jax.grad(lambda c: model(c).sum())(x),
 }
 
-# What the advice calls f, g, goes_on, pred, index and n.
+# What the advice calls f, g, cond_fun, pred, index and n.
 FUNCTIONS = {
     "scan": lambda model, x: (model, model(x)),
     "fori_loop": lambda i, model: (model(X), model)[1],
     "while_loop": lambda model: (model(X), model)[1],
     "grad": lambda model, x: model(x).sum(),
 }
-NAMES = {"goes_on": lambda model: model.calls[...] < 1, "g": lambda model, x: x, "pred": True, "index": 0, "n": 1}
+NAMES = {"cond_fun": lambda model: model.calls[...] < 1, "g": lambda model, x: x, "pred": True, "index": 0, "n": 1}
 
 
 @pytest.mark.parametrize("name", INSIDE)
@@ -170,7 +170,8 @@ def test_two_traces_of_one_kind_are_told_apart():
         return jax.vmap(lambda x: model(x))(x)
 
     with pytest.raises(
-        TraceContextError, match=r"found +the current trace is a function under vmap\n +expected +that around it"
+        TraceContextError,
+        match=r"found +the current trace is a function under vmap\n +expected +another trace of the same kind",
     ):
         jax.vmap(outer)(jnp.ones((2, 3)))
 

@@ -543,7 +543,7 @@ def test_set_metadata_in_its_forms():
     ("call", "error", "match"),
     [
         (lambda v: v.get_metadata("missing"), KeyError, "no metadata 'missing'"),
-        (lambda v: v.get_metadata(default=1), TypeError, "a default and no name"),
+        (lambda v: v.get_metadata(default=1), TypeError, "a default without a name"),
         (lambda v: v.get_metadata("note", exclude_required=True), TypeError, "name='note', exclude_required=True"),
         (lambda v: v.set_metadata(), TypeError, r"set_metadata\(dict\), set_metadata\(name, value\) or"),
         (lambda v: v.set_metadata("a"), TypeError, r"set_metadata\(dict\), set_metadata\(name, value\) or"),

@@ -109,9 +109,9 @@ def test_what_can_be_captured():
     [
         (lambda: nnx.capture(lambda x: x, nnx.Intermediate)(X), r"(?s)found no module.*a jax\.Array"),
         (lambda: nnx.capture(lambda: 1, nnx.Intermediate)(), r"(?s)found no module.*found +None"),
-        (lambda: nnx.capture(Inner(1.0), "intermediates"), r"(?s)classes of variables.*'intermediates'"),
-        (lambda: nnx.capture(Inner(1.0), int), r"(?s)classes of variables.*int"),
-        (lambda: nnx.capture(Inner(1.0), method_outputs=3), r"(?s)classes of variables.*3"),
+        (lambda: nnx.capture(Inner(1.0), "intermediates"), r"(?s)variable classes.*'intermediates'"),
+        (lambda: nnx.capture(Inner(1.0), int), r"(?s)variable classes.*int"),
+        (lambda: nnx.capture(Inner(1.0), method_outputs=3), r"(?s)variable classes.*3"),
     ],
 )
 def test_what_cannot_be_captured(call, match):
@@ -140,7 +140,7 @@ def test_perturbations_go_in_and_their_gradient_comes_out():
 
 def test_init_must_lead_to_modules():
     """D3."""
-    with pytest.raises(GraphError, match=r"(?s)no module.*rest\[7\]\.probe"):
+    with pytest.raises(GraphError, match=r"(?s)not a module.*rest\[7\]\.probe"):
         nnx.capture(Outer(), init={"rest": {7: {"probe": jnp.zeros(())}}})(X)
     assert nnx.capture(Outer(), init={"first": {"probe": jnp.asarray(1.0)}})(X) == 21
 
@@ -285,7 +285,7 @@ def test_a_name_that_is_taken_is_an_error():
     for leave in (model.sow, lambda kind, name, value: model.perturb(name, value, kind)):
         for name, found in [("scale", "Param"), ("text", "str")]:
             model.text = "a"
-            with pytest.raises(ValueError, match=rf"(?s)'{name}'.*name is taken.*Inner\.{name}.*a {found}"):
+            with pytest.raises(ValueError, match=rf"(?s)'{name}'.*name is already used.*Inner\.{name}.*a {found}"):
                 leave(nnx.Perturbation, name, X)
 
 

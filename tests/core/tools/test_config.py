@@ -89,7 +89,7 @@ def test_a_damaged_configuration_is_refused(damage):
 def test_a_name_that_is_no_variable_class_is_refused():
     config = plait.to_config(plait.Param(1.0))
     config["graph"]["variable"] = "json:dumps"
-    with pytest.raises(ConfigError, match="no variable class"):
+    with pytest.raises(ConfigError, match="not a variable class"):
         plait.from_config(config)
 
 
@@ -104,5 +104,5 @@ def test_a_name_that_is_no_dataclass_is_refused():
     config = plait.to_config(plait.WeightNorm(plait.Dict(), rngs=plait.Rngs(0)))
     fields = next(child for key, child in config["graph"]["attributes"] if key == "variable_filter")
     fields["static"]["dataclass"] = "builtins:print"
-    with pytest.raises(ConfigError, match="no dataclass"):
+    with pytest.raises(ConfigError, match="not a dataclass"):
         plait.from_config(config)

@@ -68,7 +68,7 @@ def test_quotes_take_wildcards_as_they_are():
 
 @pytest.mark.parametrize("text", [".a", "a..b", "a[", "a]", "a[]", "a."])
 def test_a_text_that_is_no_pattern_is_refused(text):
-    with pytest.raises(ArgumentError, match="no path pattern"):
+    with pytest.raises(ArgumentError, match="not a path pattern"):
         PathPattern(text)
 
 

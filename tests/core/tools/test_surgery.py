@@ -391,6 +391,6 @@ def test_parts_can_be_changed_inside_jit():
 
     before = arrays(net)
     step(net, x)
-    step(net, x)  # the second call takes the fast way
+    step(net, x)  # the second call takes the fast path
     np.testing.assert_allclose(net.embed.kernel[...], 4 * before["embed", "kernel"])
     assert_same_but(before, arrays(net), ("embed", "kernel"))

@@ -61,7 +61,7 @@ def test_view_info_shows_each_argument_with_its_text():
         "    whether to use the running averages instead of the statistics of the batch.",
         "Dropout:",
         "  deterministic: bool | None = None",
-        "    whether to return the input as it is.",
+        "    whether to return the input unchanged.",
         "Switch:",
         "  deterministic: bool | None = None",
     ]

@@ -57,7 +57,7 @@ def test_paths_do_not_leave_the_folder(copy, target):
         manifest["weight_files"] = [target]
 
     edit(copy, point_elsewhere)
-    with pytest.raises(ExportError, match="is no file of this folder"):
+    with pytest.raises(ExportError, match="is not a file of this folder"):
         load(copy)
 
 
@@ -150,7 +150,7 @@ def test_the_loader_is_short_and_stands_alone(bundle):
 def test_a_manifest_of_another_function_is_refused(copy, change):
     """E36: at loading, by the name of the function's file."""
     edit(copy, lambda manifest: change(next(iter(manifest["signatures"].values()))))
-    with pytest.raises(ExportError, match=r"(?s)a function of other arrays.*\.jax_export"):
+    with pytest.raises(ExportError, match=r"(?s)a function of different arrays.*\.jax_export"):
         load(copy)
 
 

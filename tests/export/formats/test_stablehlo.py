@@ -77,10 +77,10 @@ def test_a_missing_file_is_refused_by_name(model, tmp_path):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (None, "no whole manifest: FileNotFoundError"),
-        ("{", "no whole manifest: JSONDecodeError"),
+        (None, "an incomplete manifest: FileNotFoundError"),
+        ("{", "an incomplete manifest: JSONDecodeError"),
         ('{"format": "plait-stablehlo", "format_version": 1}', r"format \('plait-stablehlo', 1\), not"),
-        ("{}", "no whole manifest: KeyError: 'format'"),
+        ("{}", "an incomplete manifest: KeyError: 'format'"),
     ],
 )
 def test_a_folder_of_another_format_is_refused(tmp_path, text, reason):

@@ -140,7 +140,7 @@ def test_e39_a_manifest_names_files_of_its_own_folder(folder, file):
     manifest["programs"]["double"]["file"] = file
     (folder.parent / "outside").write_bytes((folder / "double.jax_exported").read_bytes())
     (folder / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(RuntimeError, match=rf"no file of this folder\n +at +\S*{MANIFEST}\n"):
+    with pytest.raises(RuntimeError, match=rf"not a file of this folder\n +at +\S*{MANIFEST}\n"):
         load_jax_exported_map(folder)
 
 

@@ -170,6 +170,6 @@ SEVERAL_DEVICES = {
 
 @pytest.mark.parametrize(("name", "mesh"), [("shard_map", MESH), ("explicit axes", EXPLICIT)])
 def test_a_function_that_computes_with_several_devices_is_refused(name, mesh):
-    expected = r"(?s)computes on several devices.*found +4 devices.*leave shard_map"
+    expected = r"(?s)computes on several devices.*found +4 devices.*remove shard_map"
     with jax.set_mesh(mesh), pytest.raises(ExportError, match=expected):
         lowered(SEVERAL_DEVICES[name], jnp.asarray(X), platforms=["cpu"])

@@ -34,7 +34,7 @@ CASES = {
 def test_only_written_variables_are_donated(case):
     options, donated = CASES[case]
     model, jitted = Net(), plait.jit(step, **options)
-    for turn in range(3):  # the general way, then the fast way
+    for turn in range(3):  # the general path, then the fast path
         before = {name: getattr(model, name).get_raw_value() for name in ("written", "read", "count")}
         jitted(model, jnp.ones(2))
         assert {name for name, value in before.items() if value.is_deleted()} == donated
@@ -72,7 +72,7 @@ def test_a_trace_that_writes_less_still_returns_what_was_donated():
 
 
 def test_two_variables_on_one_buffer_are_refused_before_the_call():
-    """Both paths are named, and nothing is lost; on the general way and on the fast way."""
+    """Both paths are named, and nothing is lost; on the general path and on the fast path."""
     model = Net()
     jitted = plait.jit(step, donate=True)
     for _ in range(2):

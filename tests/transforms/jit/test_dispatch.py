@@ -1,4 +1,4 @@
-"""The generated code of the fast way: which calls take it, that it answers like the general way, and what it holds."""
+"""The generated code of the fast path: which calls take it, that it agrees with the general path, what it holds."""
 
 import collections
 import functools
@@ -29,11 +29,11 @@ def model(value=1.0):
 
 @pytest.fixture
 def only_fast(monkeypatch):
-    """A function after which no call may take the general way."""
+    """A function after which no call may take the general path."""
 
     def forbid():
         def refuse(tree):
-            raise AssertionError("the general way was taken")
+            raise AssertionError("the general path was taken")
 
         monkeypatch.setattr(jit_module, "gather", refuse)
 
@@ -531,7 +531,7 @@ def test_a_mode_that_is_set_later_is_obeyed():
 
 
 def test_an_array_that_was_donated_before_is_told_by_path():
-    """Issue list of bad input: a donated variable used again; the general way and the fast way."""
+    """Issue list of bad input: a donated variable used again; the general path and the fast path."""
     model = Node(inner=Node(w=plait.Param(jnp.ones(3)), n=plait.Param(jnp.zeros(()))))
     step = plait.jit(lambda m, x: m.inner.w.sum() + x)
     for first in (True, False):

@@ -132,7 +132,7 @@ EDITS = {
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_change_between_calls_is_seen(edit):
-    """U33: never stale, on the fast way too."""
+    """U33: never stale, on the fast path too."""
 
     def total(m, x):
         for variable in plait.variables(m, plait.Param).flat_state().leaves:
@@ -459,7 +459,7 @@ def test_an_exception_while_tracing_changes_nothing(error):
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_exception_while_running_changes_nothing(error):
-    """U21: raised by a callback of the compiled function, on the first call and on the fast way."""
+    """U21: raised by a callback of the compiled function, on the first call and on the fast path."""
     armed = []
 
     def check(x):

@@ -80,7 +80,7 @@ def an_attribute_is_set(m, x):
     return plait.state(m, plait.Param)
 
 
-# Whether a call that looks like an earlier one may take the fast way.
+# Whether a call that looks like an earlier one may take the fast path.
 CASES = {
     gradients: True,
     loss_and_gradients: True,

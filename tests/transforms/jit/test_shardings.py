@@ -42,7 +42,7 @@ def same(variable, *entries):
 
 @pytest.mark.parametrize("call", ["positional", "keyword", "in a dict"])
 def test_shardings_by_filter(call):
-    """X2, X10: what is written goes out as it came in; twice, the second time by the fast way."""
+    """X2, X10: what is written goes out as it came in; twice, the second time on the fast path."""
     m, x = model(), jnp.ones((4, 8))
     w = m.w
     expected = np.asarray(m.w[...])
@@ -123,15 +123,15 @@ def test_mistakes():
     m, x = model(), jnp.ones((4, 8))
     with pytest.raises(FilterError, match=r"(?s)at +model\.n\n.*BatchStat"):
         plait.jit(step, in_shardings=(plait.StateSharding({plait.Param: named()}), None))(m, x)
-    with pytest.raises(SharingError, match=r"(?s)jit reaches one variable.*a\.n and b\.n"):
+    with pytest.raises(SharingError, match=r"(?s)jit was given one variable.*a\.n and b\.n"):
         plait.jit(lambda a, b: 0, in_shardings=(named(), named("data")))(m, m)
-    with pytest.raises(ArgumentError, match=r"(?s)jit: in_shardings does not fit.*2 where in_shardings has 3"):
+    with pytest.raises(ArgumentError, match=r"(?s)jit: in_shardings does not match.*2 where in_shardings has 3"):
         plait.jit(step, in_shardings=(None, None, None))(m, x)
     with pytest.raises(ArgumentError, match=r"(?s)keyword arguments.*'y'"):
         plait.jit(lambda x, **more: x, in_shardings=None, out_shardings=named())(x, y=1)
     m.w[...] = jax.device_put(m.w[...], named())
     with pytest.raises(
-        ArgumentError, match=r"(?s)another sharding.*at +model\.w\n.*P\(\).*'data', 'model'.*device_put"
+        ArgumentError, match=r"(?s)differs from in_shardings.*at +model\.w\n.*P\(\).*'data', 'model'.*device_put"
     ):
         plait.jit(step, in_shardings=(BY_FILTER, None))(m, x)
     assert float(m.n[...]) == 0
@@ -139,7 +139,7 @@ def test_mistakes():
 
 def test_outputs_that_a_sharding_cannot_cut():
     """X10: an error, as in JAX, and not another layout."""
-    with pytest.raises(ArgumentError, match=r"(?s)out_shardings does not fit.*\(3,\).*'data'"):
+    with pytest.raises(ArgumentError, match=r"(?s)out_shardings does not match.*\(3,\).*'data'"):
         plait.jit(lambda x: x * 1, out_shardings=named("data"))(jnp.ones(3))
     with pytest.raises(ArgumentError, match=r"(?s)more entries.*shape \(\)"):
         plait.jit(lambda x: plait.Param(x), out_shardings=named("data"))(jnp.ones(()))
@@ -151,7 +151,7 @@ def _jit_w(spec, **options):
 
 LAYOUTS_THAT_DO_NOT_FIT = {
     "unknown axis": (P("nope"), r"(?s)in_shardings names an axis.*at +m\.w.*'nope' in P\('nope',\).*'data': 4"),
-    "length": (P(None, ("data", "model")), r"(?s)in_shardings does not fit.*at +m\.w.*\(8, 4\).*of 8"),
+    "length": (P(None, ("data", "model")), r"(?s)in_shardings does not match.*at +m\.w.*\(8, 4\).*of 8"),
     "rank": (P(None, None, "data"), r"(?s)more entries.*at +m\.w.*P\(None, None, 'data'\).*'data': 4.*at most 2"),
     "twice": (P("data", "data"), r"(?s)shards two axes.*at +m\.w.*'data' twice in P.*'data': 4"),
 }
@@ -184,9 +184,9 @@ def test_a_later_call_whose_shape_does_not_fit_is_told_by_path():
     node, fits, odd = model(), jnp.ones(8), jnp.ones(6)
     with jax.set_mesh(MESH):
         assert f(node, fits).shape == (8,)
-        with pytest.raises(ArgumentError, match=r"(?s)in_shardings does not fit.*at +x.*\(6,\).*'data': 4"):
+        with pytest.raises(ArgumentError, match=r"(?s)in_shardings does not match.*at +x.*\(6,\).*'data': 4"):
             f(node, odd)
-        with pytest.raises(ArgumentError, match=r"(?s)arrives in another sharding.*at +x.*P\(\).*P\('data',\)"):
+        with pytest.raises(ArgumentError, match=r"(?s)differs from in_shardings.*at +x.*P\(\).*P\('data',\)"):
             f(node, jax.device_put(fits, named()))
 
 

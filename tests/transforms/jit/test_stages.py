@@ -43,7 +43,7 @@ def test_another_structure_is_refused():
     compiled = step.lower(Net(), 1.0).compile()
     other = Net()
     other.size = 4
-    with pytest.raises(ArgumentError, match="another structure"):
+    with pytest.raises(ArgumentError, match="a different structure"):
         compiled(other, 1.0)
 
 

@@ -161,7 +161,7 @@ def test_w7_two_processes_at_once_store_one_program(folder):
 REFUSED = {
     "no such function": ("warm_train:nothing", "cannot be found"),
     "no calls": ("warm_train:make", "takes calls of jitted functions"),
-    "no cache": ("warm_plain:calls", "does not store its programs"),
+    "no cache": ("warm_plain:calls", "does not store its compiled programs"),
 }
 
 

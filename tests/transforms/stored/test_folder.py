@@ -52,7 +52,7 @@ def test_w7_a_damaged_program_is_refused_and_made_anew(tmp_path, name):
     file = only_file(tmp_path)
     content = file.read_bytes()
     file.write_bytes(DAMAGE[name](content))
-    with pytest.warns(ProgramCacheWarning, match=rf"refused(.*\n)+.*at +{file}"):
+    with pytest.warns(ProgramCacheWarning, match=rf"rejected(.*\n)+.*at +{file}"):
         value, counts = run(double, tmp_path)
     assert (value, counts["loaded"], counts["stored"]) == (2.0, 0, 1)
     assert run(double, tmp_path) == (2.0, {"loaded": 1, "stored": 0, "not stored": 0})
@@ -63,7 +63,7 @@ def test_w7_a_program_under_another_ones_name_is_refused(tmp_path):
     run(triple, tmp_path / "b")
     shutil.copyfile(only_file(tmp_path / "b"), only_file(tmp_path / "a"))
     only_file(tmp_path / "a").chmod(0o600)
-    with pytest.warns(ProgramCacheWarning, match="another program's"):
+    with pytest.warns(ProgramCacheWarning, match="belongs to a different program"):
         assert run(double, tmp_path / "a")[0] == 2.0
 
 
@@ -157,7 +157,7 @@ def test_w8_a_program_that_others_can_write_is_refused(tmp_path, spoil):
     else:
         file.rename(tmp_path / "elsewhere")
         file.symlink_to(tmp_path / "elsewhere")
-    with pytest.warns(ProgramCacheWarning, match="refused"):
+    with pytest.warns(ProgramCacheWarning, match="rejected"):
         assert run(double, tmp_path)[1]["loaded"] == 0
     assert run(double, tmp_path)[1]["loaded"] == 1
 

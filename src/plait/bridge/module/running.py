@@ -11,7 +11,7 @@ from typing import Any
 
 
 class AttrPriority(enum.IntEnum):
-    """Which of two attributes that hold one variable names it: the one with the lower number."""
+    """Which of two attributes with the same variable names it: the one with the lower number."""
 
     HIGH = 0
     INIT_PARENT = 20
@@ -44,7 +44,7 @@ _running = _Running()
 
 @contextlib.contextmanager
 def running(module: Any, *, in_compact: bool = False, constructing: bool = False) -> Iterator[ModuleStackEntry]:
-    """Inside the block, this thread runs ``setup``, a compact method, or what ``init`` or ``apply`` calls."""
+    """Inside the block, this thread runs ``setup``, a compact method, or a method called by ``init`` or ``apply``."""
     entry = ModuleStackEntry(module, in_compact, constructing)
     _running.entries.append(entry)
     try:
@@ -54,7 +54,7 @@ def running(module: Any, *, in_compact: bool = False, constructing: bool = False
 
 
 def current_context() -> ModuleStackEntry | None:
-    """What this thread's innermost ``bridge.Module`` is doing; ``None`` outside of any.
+    """The context of this thread's innermost ``bridge.Module``; ``None`` outside of any.
 
     Example:
         >>> plait.bridge.current_context() is None

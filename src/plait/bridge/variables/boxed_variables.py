@@ -78,8 +78,8 @@ def to_nnx_var(collection: str, x: Any) -> Variable[Any]:
         x: a box, whose fields become metadata, or any value. It is not changed.
 
     Raises:
-        CollectionTypeError: an ``NNXMeta`` of another class, or another collection has the same class.
-        ArgumentError: a box without a value.
+        CollectionTypeError: an ``NNXMeta`` has a different class, or another collection has the same class.
+        ArgumentError: a box has no value.
 
     Example:
         >>> v = plait.bridge.to_nnx_var("params", plait.meta.Partitioned(jnp.ones(2), ("embed",)))
@@ -123,7 +123,7 @@ def to_nnx_var(collection: str, x: Any) -> Variable[Any]:
 
 def _fields(box: Any) -> dict[str, Any]:
     if hasattr(box, "to_nnx_metadata"):
-        # A copy: Flax's LogicallyPartitioned.to_nnx_metadata renames the fields of the box itself.
+        # Copied, because Flax's LogicallyPartitioned.to_nnx_metadata renames the fields of the box itself.
         return dict(copy.copy(box).to_nnx_metadata())
     if dataclasses.is_dataclass(box):
         return {field.name: getattr(box, field.name) for field in dataclasses.fields(box)}

@@ -174,8 +174,8 @@ def from_collections(collections: Mapping[str, Any], like: Any) -> Any:
         A new model. ``like`` is not changed.
 
     Raises:
-        GraphError: values are missing, superfluous, in another collection or of another shape; names collection and
-            path.
+        GraphError: values are missing, unexpected, in a different collection or of a different shape; names collection
+            and path.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))

@@ -23,7 +23,7 @@ A = TypeVar("A")
 
 
 def new_variable(var_type: type[Variable[Any]], value: Any, metadata: Mapping[str, Any]) -> Variable[Any]:
-    """A variable around a converted value: no hook changes the value, and no array moves to a device.
+    """A variable with a converted value: no hook changes the value, and no array moves to a device.
 
     The metadata includes the hooks of the class, as if its constructor had run; ``ref=True`` makes a new reference.
     """
@@ -58,11 +58,11 @@ class NNXMeta(AxisMetadata[A]):
         return self.value
 
     def replace_boxed(self, val: Any) -> NNXMeta[Any]:
-        """A box with the same class and metadata around ``val``."""
+        """A box with the same class and metadata, and the value ``val``."""
         return dataclasses.replace(self, value=val)
 
     def add_axis(self, index: int, params: Mapping[Any, Any]) -> NNXMeta[A]:
-        """A box whose metadata has another axis at ``index``; the box itself if it has no axis metadata.
+        """A box whose metadata has an added axis at ``index``; the box itself if it has no axis metadata.
 
         Args:
             params: ``{PARTITION_NAME: name}``; without it, the axis is unnamed.

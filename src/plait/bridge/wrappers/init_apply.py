@@ -44,7 +44,7 @@ class Functional(Generic[M]):
         """
         if self.graphdef is None:
             raise ArgumentError(
-                "apply needs the structure of the module, which init makes",
+                "apply needs the structure of the module, which init creates",
                 found=f"a Functional of {self.module_type.__name__} without structure",
                 expected="init() before apply()",
                 do="state = f.init(rngs=plait.Rngs(0)); f.apply(state)(x)",

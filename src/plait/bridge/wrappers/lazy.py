@@ -22,7 +22,7 @@ class Initialization:
 
     def __init__(self, module: Any, *, again: bool = True) -> None:
         self.again = again
-        # Objects, not ids alone: an id is reused once its object is gone.
+        # Objects, not only ids, because an id is reused after its object is freed.
         self.marked = {id(node): node for _, node in iter_graph_nodes(module)}
         self.done: dict[int, Any] = {}
         self.trace = current_trace()
@@ -65,7 +65,7 @@ def lazy_init(fn: F, *args: Any, **kwargs: Any) -> F:
 
     Args:
         fn: a module with ``__call__``, or a bound method of a module.
-        *args: what to call it with.
+        *args: the arguments of the call.
 
     Returns:
         ``fn``. The output of the call is discarded.

@@ -32,7 +32,7 @@ from .to_nnx import ToNNX
 
 link_boxes()
 
-# (collection, path) -> what Linen stores there.
+# (collection, path) -> the value that Linen stores.
 Leaves = dict[tuple[str, Path], Any]
 
 
@@ -48,7 +48,7 @@ class ToLinen(linen.Module):
         args: positional arguments of the class.
         kwargs: keyword arguments of the class; readable as attributes.
         skip_rng: whether the class takes no ``rngs``.
-        metadata_fn: what Linen stores for a variable; ``None`` stores bare values.
+        metadata_fn: returns the value that Linen stores for a variable; ``None`` stores bare values.
         abstract_init: whether ``apply`` runs the constructor on shapes only, which allocates no memory. Set it to
             False if the constructor reads the values of arrays.
         same_keys: whether an outermost module draws from exactly the keys passed to ``init``: ``init(key, x)`` then
@@ -167,7 +167,7 @@ class ToLinen(linen.Module):
         return leaves
 
     def _put(self, stored: dict[str, Any], leaves: Leaves) -> None:
-        """Store leaves, and keep the others that are there."""
+        """Store leaves, and keep other existing leaves."""
         changed: set[tuple[str, Any]] = set()
         for (collection, path), leaf in leaves.items():
             put_leaf(stored, (collection, *path), leaf)

@@ -80,7 +80,7 @@ class ToNNX(Module):
                 streams.
 
         Returns:
-            The output alone.
+            Only the output.
         """
         own = self.to_nnx__rngs if rngs is None else rngs
         run = initialization_of(self)
@@ -105,7 +105,7 @@ class ToNNX(Module):
             run.done[id(self)] = self
             self._set(made)
             return out
-        # A shared module is called again: it keeps the variables of the first call, and the output comes from these.
+        # A shared module is called again: it keeps the variables of the first call, which determine the output.
         kept = self._attributes()
         self._set(_merged(made, kept))
         from flax.linen import DenyList

@@ -13,7 +13,7 @@ from ..objects.state import State, tree_entries, tree_state
 
 
 class GraphState(MutableMapping[Any, Any]):
-    """A graphdef and a state in one value: behaves as the state, is a pytree of the state's leaves. (rule G46)
+    """A graphdef and a state in one value: a mapping like the state, and a pytree of the state's leaves. (rule G46)
 
     Example:
         >>> bundle = plait.unpack(plait.Linear(2, 3, rngs=plait.Rngs(0)))
@@ -66,7 +66,7 @@ class GraphState(MutableMapping[Any, Any]):
         return f"GraphState({self.graphdef!r}, {self.state!r})"
 
 
-# The state of a graph is taken apart here, so that the paths are its own. That of a variable is the variable.
+# The state of a graph is flattened here, so that paths start inside it. The state of a variable is the variable.
 
 
 def _flatten(bundle: GraphState) -> Any:

@@ -1,4 +1,4 @@
-"""From structure and values to a graph: the inverse of ``split``, and copies. (rules G37, G41)"""
+"""Building a graph from structure and values: the inverse of ``split``, and copies. (rules G37, G41)"""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def unflatten(
     copy_variables: bool = False,
     recreate_variables: bool = True,
 ) -> Any:
-    """The graph of a graphdef around the leaves of a state.
+    """Build the graph of a graphdef from the leaves of a state.
 
     Args:
         state: a ``State``, nested mapping, ``FlatState``, or a list of leaves in walk order.
         index_ref: index → object, filled while building; shared by several calls.
-        index_ref_cache: index → existing object to reuse (``outer_index_outer_ref`` is its other name).
-        copy_variables: give the result variables of its own, instead of the state's.
-        recreate_variables: make variables around raw values; ``False`` keeps the raw values.
+        index_ref_cache: index → existing object to reuse (also called ``outer_index_outer_ref``).
+        copy_variables: whether the result gets new variables instead of the state's.
+        recreate_variables: whether to create variables for raw values; ``False`` keeps the raw values.
 
     Raises:
-        GraphError: the state does not fit the graphdef; the message names the paths.
+        GraphError: the state does not match the graphdef; the message names the paths.
     """
     make_variables = copied_variables if copy_variables else own_variables if recreate_variables else raw_leaves
     builder = Builder(index_ref, index_ref_cache or outer_index_outer_ref, make_variables)
@@ -52,7 +52,7 @@ def unflatten(
 
 
 def leaves_of(graphdef: GraphDef, *states: Any) -> list[Any]:
-    """The leaves of states of any form, in the walk order of a graphdef; of several states the last wins."""
+    """The leaves of states of any form, in the walk order of a graphdef; later states take precedence."""
     if isinstance(states[0], list):
         return states[0]
     if isinstance(graphdef, NodeDef):
@@ -69,18 +69,18 @@ def merge(
     copy: bool = True,
     recreate_variables: bool = True,
 ) -> Any:
-    """The graph of a graphdef and its states: the inverse of ``split``.
+    """Build the graph of a graphdef and its states: the inverse of ``split``.
 
     Args:
-        graphdef: the structure, or a ``GraphState`` (further ones may follow).
+        graphdef: the structure, or a ``GraphState`` (more may follow).
         state: a ``State``, a nested dict of variables or raw values, or a list of leaves in walk order.
-        *states: more states, merged by path; later ones win.
-        copy: give the result variables of its own; ``False`` makes the state's variables those of the result.
-        recreate_variables: make variables around raw values.
+        *states: more states, merged by path; later ones take precedence.
+        copy: whether the result gets new variables; ``False`` puts the state's own variables into the result.
+        recreate_variables: whether to create variables for raw values.
 
     Raises:
-        GraphTypeError: the first argument is no graphdef, or no state was given.
-        GraphError: the states do not fit; the message names the paths.
+        GraphTypeError: the first argument is not a graphdef, or no state was given.
+        GraphError: the states do not match the graphdef; the message names the paths.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -95,7 +95,7 @@ def merge(
                 "the graph states have different graphdefs",
                 found=f"{len(bundles)} graph states",
                 expected="equal graphdefs",
-                do="merge only what one call of unpack gave",
+                do="merge only graph states that one call of unpack returned",
             )
         graphdef, state, states = graphdef.graphdef, graphdef.state, tuple(each.state for each in bundles[1:])
     _check_mergeable(graphdef, state, states)
@@ -116,33 +116,33 @@ def _check_mergeable(graphdef: Any, state: Any, states: tuple[Any, ...]) -> None
             "merge was called without a state",
             found="a graphdef alone",
             expected="merge(graphdef, state, ...)",
-            do="pass the state that split returned beside the graphdef",
+            do="pass the state that split returned with the graphdef",
         )
     if isinstance(state, list) and states:
         raise GraphError(
-            "only one list of leaves can be merged",
+            "merge takes only one list of leaves",
             found=f"{1 + len(states)} states, the first a list",
             expected="merge(graphdef, [leaves])",
-            do="concatenate the leaves in walk order",
+            do="concatenate the lists of leaves in flattening order",
         )
 
 
 def clone(node: N, variables: bool = True, *, arrays: bool = False) -> N:
-    """A deep structural copy that keeps sharing and cycles.
+    """A deep copy of the structure, with the same sharing and cycles.
 
     Args:
-        variables: give the copy variables of its own; ``False`` shares the variable objects.
-        arrays: copy the buffers too, instead of sharing them.
+        variables: whether the copy gets new variables; ``False`` shares the variable objects.
+        arrays: whether to copy the arrays too, instead of sharing them.
 
     Raises:
         ArgumentError: ``arrays=True`` with ``variables=False``.
     """
     if arrays and not variables:
         raise ArgumentError(
-            "clone cannot copy the arrays of variables that it shares",
+            "clone cannot copy arrays if it shares the variables",
             found="variables=False, arrays=True",
-            expected="arrays=True only with variables=True",
-            do="drop one of the two",
+            expected="arrays=True only together with variables=True",
+            do="remove one of the two arguments",
         )
     if not variables:
         walk = Walk()

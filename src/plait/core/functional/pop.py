@@ -18,10 +18,10 @@ from .split import detached
 
 
 def pop(node: Any, *filters: FilterLiteral) -> Any:
-    """Remove the leaves that match from their owners, and return them.
+    """Remove matching leaves from their owners, and return them.
 
     Args:
-        *filters: one state is returned for each; a leaf goes to the first that matches.
+        *filters: one state is returned for each; a leaf goes to the state of the first filter that matches it.
 
     Raises:
         FilterError: no filter was given.
@@ -41,10 +41,10 @@ def graph_pop(node: Any, filters: tuple[FilterLiteral, ...], /) -> tuple[State, 
     """``pop`` with the filters as a tuple; always a tuple of states."""
     if not filters:
         raise FilterError(
-            "Expected at least one filter: pop needs to know what to take out",
+            "Expected at least one filter: pop needs to know what to remove",
             found="no filter",
             expected="pop(model, filter, ...)",
-            do="to remove everything pass `...`",
+            do="to remove everything, pass `...`",
         )
     check_node(node, "pop")
     predicates = resolve_filters(filters)
@@ -63,7 +63,7 @@ def graph_pop(node: Any, filters: tuple[FilterLiteral, ...], /) -> tuple[State, 
             popped.add(place.first or place)
             removals.append((pop_key, owner, place.key))
             groups[number].append((path, detached(leaf)))
-    for pop_key, owner, key in reversed(removals):  # from the end, so that the indices of a List stay valid
+    for pop_key, owner, key in reversed(removals):  # from the end, so indices into a List stay valid
         pop_key(owner, key)
     return tuple(FlatState(group, sort=True).to_nested_state() for group in groups)
 

@@ -35,7 +35,8 @@ class DelayedAccessor:
 
 
 class CallableProxy:
-    """Stands for an object; access selects a part of it, a call runs ``run(accessor, *args, **kwargs)``."""
+    """A proxy for an object: attribute and item access select a part, a call runs
+    ``run(accessor, *args, **kwargs)``."""
 
     __slots__ = ("_accessor", "_run")
 
@@ -79,7 +80,7 @@ def call(graphdef_state: tuple[GraphDef, Any], /) -> Any:
 
 
 def apply(graphdef: GraphDef, state: Any, *states: Any) -> Any:
-    """``GraphDef.apply``: the same as ``call`` for a graphdef and its states."""
+    """``GraphDef.apply``: like ``call``, for a graphdef and its states."""
 
     def run(accessor: DelayedAccessor, *args: Any, **kwargs: Any) -> Any:
         node = merge(graphdef, state, *states)

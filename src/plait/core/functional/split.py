@@ -1,6 +1,6 @@
-"""From a graph to its structure and its values: all of them, or grouped by filters. (rules G31 to G36)
+"""Splitting a graph into its structure and its values, optionally grouped by filters. (rules G31 to G36)
 
-A graph that has not changed since it was last walked is not walked again.
+A graph that has not changed since the last walk is not walked again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ def flatten(node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool =
 
     Args:
         node: the root.
-        ref_index: indices that several calls share; objects met by an earlier call become back-references.
-        with_paths: leaves as a ``FlatState`` of detached variables; otherwise a list of raw values.
+        ref_index: indices shared by several calls; objects from an earlier call become back-references.
+        with_paths: whether to return the leaves as a ``FlatState`` of detached variables; otherwise they are a list of
+            raw values.
 
     Raises:
-        RegistryError: the root is no node.
+        RegistryError: the root is not a node.
     """
     if kind_of(node) is Kind.STATIC:
         raise not_a_node(RegistryError, node, "flatten")
@@ -48,12 +49,12 @@ def flattened(node: Any, refs: RefMap | None, *, with_paths: bool) -> tuple[Grap
 
 
 def detached(leaf: Any) -> Any:
-    """A state leaf: a variable of its own around the same value, or the array itself."""
+    """A state leaf: a new variable with the same value, or the array itself."""
     return leaf.copy() if isinstance(leaf, Variable) else leaf
 
 
 def detached_leaves(walk: CachedWalk, version: int = 0) -> list[Any]:
-    """Variables of their own around the values of a walk, whose cells have this version."""
+    """New variables with the values of a walk, whose cells have this version."""
     if walk.only_variables:
         return copied_cells(walk.types, walk.cells, version)  # type: ignore[arg-type]
     pairs = [(cls, cell) for cls, cell in zip(walk.types, walk.cells, strict=True) if cls is not None]
@@ -72,14 +73,14 @@ def _states(walk: CachedWalk, filters: tuple[FilterLiteral, ...], *, exhaustive:
 
 
 def nested_groups(groups: Sequence[FlatState], *, is_leaf: bool) -> list[Any]:
-    """Nested states; of a root that is a leaf, the leaf itself, for the first filter that takes it. (rule G24)"""
+    """Nested states; if the root is a leaf, the leaf itself, for the first filter that matches it. (rule G24)"""
     if is_leaf:
         return [group.leaves[0] if len(group) else State({}) for group in groups]
     return [group.to_nested_state() for group in groups]
 
 
 def split(node: Any, *filters: FilterLiteral) -> Any:
-    """A graph as its structure and its values.
+    """Split a graph into its structure and its values.
 
     Args:
         node: a module, a variable, or a container of them. Any other value is its own state.
@@ -106,8 +107,8 @@ def state(node: Any, *filters: FilterLiteral) -> Any:
     """The values of a graph.
 
     Args:
-        *filters: none gives the whole state, one gives one state, several a tuple of states; they need not cover
-            every leaf, and a leaf goes to the first that matches.
+        *filters: without filters the whole state is returned, with one filter one state, with several a tuple of
+            states. The filters need not match every leaf; a leaf goes to the state of the first that matches it.
 
     Example:
         >>> plait.state(plait.Linear(2, 3, rngs=plait.Rngs(0)), plait.Param)["bias"].shape
@@ -119,7 +120,7 @@ def state(node: Any, *filters: FilterLiteral) -> Any:
 
 
 def graphdef(node: Any, /) -> GraphDef:
-    """The structure of a graph; equal structures give the same object."""
+    """The structure of a graph; graphs of equal structure have the same object."""
     return find_walk((node,)).graphdefs[0]
 
 
@@ -144,7 +145,7 @@ def variables(node: Any, *filters: FilterLiteral) -> Any:
 
 
 def unpack(node: Any, *filters: FilterLiteral) -> Any:
-    """One ``GraphState`` per filter; without filters one for everything."""
+    """One ``GraphState`` per filter; without filters, one for the whole graph."""
     graphdef, *states = split(node, *filters)
     bundles = tuple(GraphState(graphdef, each) for each in states)
     return bundles[0] if len(bundles) == 1 else bundles

@@ -34,7 +34,7 @@ def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
             yield place.path, place.value
 
 
-_EMPTY = id(())  # one object for the whole program: two uses of it are not sharing
+_EMPTY = id(())  # one object in the whole program, so two uses of it do not count as sharing
 
 
 def _comes_once(value: Any, kind: Kind) -> bool:
@@ -52,7 +52,7 @@ def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
     """The immediate children that are graph nodes or variables, with their keys.
 
     Raises:
-        GraphError: ``node`` is no node.
+        GraphError: ``node`` is not a node.
     """
     if kind_of(node) not in (Kind.GRAPH, Kind.PYTREE):
         raise not_a_node(GraphError, node, "iter_children")
@@ -69,7 +69,7 @@ def iter_module_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
 
 
 def find_duplicates(node: Any, /, *, only: FilterLiteral = ...) -> list[list[Path]]:
-    """Lists of paths that lead to one object: variables and graph nodes reached in two or more ways.
+    """Lists of paths that lead to the same object, for variables and graph nodes with two or more paths.
 
     Example:
         >>> shared = plait.Param(1.0)
@@ -88,7 +88,7 @@ def find_duplicates(node: Any, /, *, only: FilterLiteral = ...) -> list[list[Pat
 
 
 def set_metadata(node: Any, /, *, only: FilterLiteral = Variable, **metadata: Any) -> None:
-    """Set metadata on the live variables of a graph that match, in place."""
+    """Set metadata, in place, on the matching variables of a graph."""
     predicate = to_predicate(only)
     for path, variable in list(iter_variables(node)):
         if predicate(path, variable):

@@ -1,4 +1,5 @@
-"""Writing states into a graph, in place: every write is planned and checked before the first. (rules G38, G39)"""
+"""Writing states into a graph in place: all writes are planned and checked before the first is made. (rules G38,
+G39)"""
 
 from __future__ import annotations
 
@@ -26,11 +27,11 @@ from ..objects.variables import Variable, cell_of
 def update(node: Any, state: Any, /, *states: Any) -> None:
     """Write states into a graph, in place. Paths that are not in a state keep their values.
 
-    Existing variables get the values (and the metadata, where the leaf is a variable); new entries are added to nodes
-    that accept them. If an entry does not fit, nothing is changed.
+    Existing variables get the new values (and the metadata, if the leaf is a variable); new entries are added to nodes
+    that accept them. If an entry does not match, nothing is changed.
 
     Raises:
-        GraphError: an entry does not fit the graph; the message names its path.
+        GraphError: an entry does not match the graph; the message names its path.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -42,10 +43,10 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
         full = [each for each in (state, *states) if not (isinstance(each, State) and not each)]
         if len(full) != 1:
             raise GraphError(
-                "a variable is updated by exactly one state",
+                "a variable can be updated by one state only",
                 found=f"{len(full)} states that are not empty",
                 expected="1",
-                do="pass the leaf for the variable",
+                do="pass only the new value of the variable",
             )
         check_trace(node._cell.trace, node, "update")
         _write_leaf(node, full[0])
@@ -82,7 +83,7 @@ def _write_leaf(target: Any, value: Any) -> None:
 
 
 def children_by_key(node: Any) -> dict[Any, Any]:
-    """The children of a node, marks taken off."""
+    """The children of a node, without marks."""
     if type(node) is dict:
         return node
     if type(node) is list:
@@ -98,12 +99,12 @@ _ABSENT: Any = type("Absent", (), {})()
 _VARIABLE, _GRAPH, _PYTREE = Kind.VARIABLE, Kind.GRAPH, Kind.PYTREE
 
 
-# (owner, key, cell, value): a child to set; without a key a leaf to write, from a variable if the cell is given.
+# (owner, key, cell, value): a child to set; without a key, a leaf to write, from a variable if there is a cell.
 _Write = tuple[Any, Any, Cell | None, Any]
 
 
 def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
-    """The writes that an update needs, every one checked."""
+    """The writes of an update, all of them checked."""
     trace = trace_state.value
     known = _KINDS
     writes: list[_Write] = []
@@ -148,7 +149,7 @@ def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
                     "the state has entries for a part that the graph does not have",
                     at=describe_path(path_of((link, key))),
                     found=f"the entries {sorted(map(str, value))}",
-                    expected=f"parts of a {type(owner).__name__}: {sorted(map(str, children))}",
+                    expected=f"the children of a {type(owner).__name__}: {sorted(map(str, children))}",
                     do="pass a state of the same model; to add a module, assign it",
                 )
             elif value is not current:  # in a tuple, the same array again is allowed
@@ -160,12 +161,12 @@ def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
 
 
 def _is_part(value: Any) -> bool:
-    """Whether an entry of a state stands for a node: entries of its own, and not none."""
+    """Whether an entry of a state represents a node: a mapping that is not empty."""
     return isinstance(value, Mapping) and not isinstance(value, Variable) and bool(value)
 
 
 def _new_child(value: Any, is_new: bool) -> Any:
-    """What becomes a child for an entry of a state. A part that is new is a dict of variables."""
+    """The child for an entry of a state. A new part becomes a dict of variables."""
     if isinstance(value, Variable):
         return value.copy()
     if not isinstance(value, Mapping):
@@ -174,7 +175,7 @@ def _new_child(value: Any, is_new: bool) -> Any:
 
 
 def _check_can_set(owner: Any, key: Any, value: Any, path: Path, size: int) -> None:
-    """Refuse a child that its owner would refuse, before anything is written."""
+    """Raise, before anything is written, if the owner would reject the child."""
     if isinstance(owner, Pytree):
         check_trace(owner._info.trace, owner, "update")
     if isinstance(owner, list) or (isinstance(owner, List) and type(key) is int):

@@ -1,10 +1,10 @@
-"""Update contexts: preserving object identity through any JAX transform by hand.
+"""Update contexts: preserving object identity across any JAX transform, by hand.
 
-One context serves one round of four steps: split outside, merge inside, split inside, merge outside. The first split
-numbers the caller's objects; the first merge makes private ones under the same numbers; the second split records in the
-graphdef, which is static, which old number became which new one; the second merge uses that to refill the caller's
-own objects. Numbering is a pure function of structure, so step 4 works from the recorded graphdef alone when a compiled
-function is called again. plait's own transforms keep the numbers in the same way (``graph/identities.py``).
+One context is used for one round of four steps: split outside, merge inside, split inside, merge outside. The first
+split numbers the caller's objects. The first merge creates private objects with the same numbers. The second split
+records in the (static) graphdef which old number became which new one. The second merge uses that record to update the
+caller's own objects. The numbering is a pure function of the structure, so when a compiled function is called again,
+step 4 needs only the recorded graphdef. plait's own transforms track numbers in the same way (``graph/identities.py``).
 (U1 to U14, U37 to U40)
 """
 
@@ -67,13 +67,13 @@ def compose_mapping_reversed(ab: Mapping[K, V], bc: Mapping[V, W], /) -> dict[W,
 
 @register_static
 class UpdateContext:
-    """One round of the four steps. Made by ``update_context``.
+    """One round of the four steps, created by ``update_context``.
 
-    To JAX a context is an opaque static value: all contexts are equal, so one that is captured or passed never causes
-    a recompilation.
+    To JAX a context is an opaque static value. All contexts are equal, so capturing or passing one never causes a
+    recompilation.
 
     Attributes:
-        tag: the value that names the context.
+        tag: the value that identifies the context.
         ref_index: outer object → outer index, after step 1.
         index_ref: outer index → inner object, between steps 2 and 3.
     """
@@ -95,21 +95,21 @@ class UpdateContext:
         return f"UpdateContext(tag={self.tag!r})"
 
     def split(self, node: Any, *filters: FilterLiteral) -> Any:
-        """Step 1 outside, or step 3 inside: ``plait.split`` that remembers identities."""
+        """Step 1 outside, or step 3 inside: ``plait.split``, recording identities."""
         with SplitContext(self) as context:
             return context.split(node, *filters)
 
     def merge(self, graphdef: GraphDef, state: Any, /, *states: Any) -> Any:
-        """Step 2 inside, or step 4 outside: ``plait.merge`` that reuses identities.
+        """Step 2 inside, or step 4 outside: ``plait.merge``, reusing the recorded identities.
 
         Raises:
-            GraphError: no split came before, or ``graphdef`` is a back-reference or no graphdef.
+            GraphError: there was no split before, or ``graphdef`` is a back-reference or not a graphdef.
         """
         if not isinstance(graphdef, (NodeDef, VariableDef)):
             raise GraphError(
-                "an update context merges whole roots",
+                "an update context merges only whole graphs",
                 found=describe_type(graphdef),
-                expected="a graphdef of a node or variable",
+                expected="the graphdef of a node or variable",
                 do="merge the graphdef that the context's split returned",
             )
         if self.ref_index is None:
@@ -117,21 +117,21 @@ class UpdateContext:
                 "merge was called before any split of this update context",
                 at=f"the context {self.tag!r}",
                 found="no reference index",
-                expected="split, merge, split, merge, in this order",
+                expected="calls in the order split, merge, split, merge",
                 do="call ctx.split(model) first",
             )
         with MergeContext(self) as context:
             return context.merge(graphdef, state, *states)
 
     def flatten_end(self, ref_index: RefMap) -> None:
-        """Advance after a split: keep the outer indices, or drop the inner objects."""
+        """Advance after a split: store the outer indices, or drop the inner objects."""
         if self.ref_index is None:
             self.ref_index = ref_index
         else:
             self.index_ref = None
 
     def unflatten_end(self, index_ref: IndexMap, inner: bool | None = None) -> None:
-        """Advance after a merge: an inner one keeps its objects for the split that follows."""
+        """Advance after a merge: an inner merge stores its objects for the split that follows."""
         if inner is None or inner:
             self.index_ref = index_ref
 
@@ -163,10 +163,10 @@ class _UpdateContextManager:
         stack = _stacks.by_tag.get(self.tag)
         if not stack:
             raise InternalError(
-                f"internal error: there is no context of the tag {self.tag!r} to leave",
-                found="an empty stack",
+                f"internal error: there is no context with the tag {self.tag!r} to exit",
+                found="an empty stack of contexts",
                 expected="the context that was entered",
-                do="leave contexts in the thread in which they were entered",
+                do="exit each context in the thread that entered it",
             )
         _remove(stack, context)
         if not stack:
@@ -183,7 +183,7 @@ class _UpdateContextManager:
 
 
 def _remove(stack: list[UpdateContext], context: UpdateContext) -> None:
-    """Remove exactly this context; equality does not tell contexts apart."""
+    """Remove exactly this context, by identity, since all contexts are equal."""
     for position in range(len(stack) - 1, -1, -1):
         if stack[position] is context:
             del stack[position]
@@ -194,7 +194,7 @@ def update_context(tag: Hashable) -> _UpdateContextManager:
     """A context manager and decorator that opens an update context.
 
     Args:
-        tag: any hashable value; it distinguishes nested contexts and has no other meaning.
+        tag: any hashable value, used only to distinguish nested contexts.
 
     Example:
         >>> model = plait.Linear(2, 2, rngs=plait.Rngs(0))
@@ -216,7 +216,7 @@ def current_update_context(tag: Hashable) -> UpdateContext:
     """The innermost active context of a tag in this thread.
 
     Raises:
-        GraphError: there is none; the message names the tag.
+        GraphError: there is no such context; the message names the tag.
     """
     stack = _stacks.by_tag.get(tag)
     if not stack:
@@ -230,7 +230,7 @@ def current_update_context(tag: Hashable) -> UpdateContext:
 
 
 class SplitContext:
-    """Splits of several roots under one index; made by ``split_context``."""
+    """Splits of several roots with shared indices; created by ``split_context``."""
 
     __slots__ = ("_refs", "context")
 
@@ -275,7 +275,7 @@ def _ended(verb: str) -> GraphError:
 
 
 class MergeContext:
-    """Merges of several roots under one index; made by ``merge_context``."""
+    """Merges of several roots with shared indices; created by ``merge_context``."""
 
     __slots__ = ("_index_ref", "context", "inner")
 
@@ -317,10 +317,10 @@ class MergeContext:
 
 @contextlib.contextmanager
 def split_context(ctxtag: Hashable | None = None) -> Iterator[SplitContext]:
-    """Splits of several roots that share objects: an object seen by an earlier split becomes a back-reference.
+    """Split several roots that share objects: an object from an earlier split becomes a back-reference.
 
     Args:
-        ctxtag: the tag of an active update context that the splits are a step of.
+        ctxtag: the tag of an active update context; the splits are one of its steps.
 
     Example:
         >>> shared = plait.Param(1.0)
@@ -336,12 +336,12 @@ def split_context(ctxtag: Hashable | None = None) -> Iterator[SplitContext]:
 
 @contextlib.contextmanager
 def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> Iterator[MergeContext]:
-    """Merges of several roots that share objects: the inverse of ``split_context``.
+    """Merge several roots that share objects: the inverse of ``split_context``.
 
     Args:
-        ctxtag: the tag of an active update context that the merges are a step of.
-        inner: whether this is the merge inside the transform; by default a root that carries an index mapping says
-            that it is the one outside.
+        ctxtag: the tag of an active update context; the merges are one of its steps.
+        inner: whether this is the merge inside the transform. By default it is the outer merge if a root has an index
+            mapping, otherwise the inner one.
     """
     context = None if ctxtag is None else current_update_context(ctxtag)
     with MergeContext(context, inner) as merge:

@@ -1,7 +1,7 @@
-"""Axis names of variables: what happens to them when a transform adds or removes an axis.
+"""Axis names of variables, and their updates when a transform adds or removes an axis.
 
-The names stand in the variable's ``out_sharding``, one for each axis of its array. ``vmap`` and ``scan`` go through
-``drop_axis`` and ``put_axis``, so that names and rank agree on either side; ``add_axis`` and ``remove_axis`` do the
+The names are in the variable's ``out_sharding``, one for each axis of its array. ``vmap`` and ``scan`` call
+``drop_axis`` and ``put_axis``, so that names and rank agree inside and outside; ``add_axis`` and ``remove_axis`` do the
 same for a whole tree by hand. (rules V37, V40; ask 8)
 """
 
@@ -19,8 +19,8 @@ from ..objects.visit import iter_variables
 PARTITION_NAME = "partition_name"
 _LAYOUT = "out_sharding"
 
-# ``(variable, shape, place) -> sharding or None``: what the axis names of a variable mean on the mesh that is known;
-# filled by ``plait.partitioning``, which knows of rules and meshes.
+# ``(variable, shape, place) -> sharding or None``: the sharding that a variable's axis names give on the current mesh;
+# set by ``plait.partitioning``, which handles rules and meshes.
 sharding_hooks: list[Callable[[Variable[Any], tuple[int, ...], Callable[[], str]], Any]] = []
 
 
@@ -29,9 +29,9 @@ def add_axis(tree: Any, index: int, metadata: Mapping[str, Any]) -> None:
 
     Args:
         tree: a module, variable, or pytree of them.
-        index: where the new axis stands; names are padded with ``None`` up to there.
-        metadata: ``{PARTITION_NAME: name}``; for any further entry whose key is a tuple in a variable's own metadata,
-            its value is inserted there in the same way.
+        index: position of the new axis; names are padded with ``None`` up to it.
+        metadata: ``{PARTITION_NAME: name}``; any other entry whose key is a tuple in a variable's metadata is inserted
+            there in the same way.
 
     Raises:
         PartitioningUnspecifiedError: ``metadata`` has no ``PARTITION_NAME``.
@@ -48,11 +48,11 @@ def add_axis(tree: Any, index: int, metadata: Mapping[str, Any]) -> None:
 
 
 def remove_axis(tree: Any, index: int, metadata: Mapping[str, Any]) -> None:
-    """Take the name of an axis out of every variable of a tree, in place; undoes ``add_axis``.
+    """Remove the name of an axis from every variable of a tree, in place; the inverse of ``add_axis``.
 
     Raises:
         PartitioningUnspecifiedError: ``metadata`` has no ``PARTITION_NAME``.
-        AxisNameMismatchError: another name, or none, stands at ``index``. Nothing is changed then.
+        AxisNameMismatchError: the axis at ``index`` has a different name, or none. Nothing is changed.
 
     Example:
         >>> v = plait.Param(jnp.ones((2, 3)), out_sharding=("in", "out"))
@@ -69,12 +69,12 @@ def remove_axis(tree: Any, index: int, metadata: Mapping[str, Any]) -> None:
 
 
 def put_axis(variable: Variable[Any], index: int, metadata: Mapping[str, Any], dropped: Any = None) -> None:
-    """Make room for an axis in one variable's names.
+    """Insert an axis into one variable's names.
 
     Args:
-        metadata: as in ``add_axis``; without ``PARTITION_NAME`` the axis gets the names in ``dropped``, or ``None``,
-            and no hook runs.
-        dropped: what ``drop_axis`` returned for this variable; ``None`` for one that had no such axis before.
+        metadata: as in ``add_axis``; without ``PARTITION_NAME``, the axis gets the names in ``dropped``, or ``None``,
+            and no hook is called.
+        dropped: the result of ``drop_axis`` for this variable; ``None`` if it did not have this axis before.
     """
     names = metadata if PARTITION_NAME in metadata else dropped or {}
     for key, old in _named_axes(variable, metadata):
@@ -83,7 +83,7 @@ def put_axis(variable: Variable[Any], index: int, metadata: Mapping[str, Any], d
         place = index if index >= 0 else index + len(old) + 1
         ends_before = place > len(old) or (place == len(old) and dropped is not None and entry not in names)
         if value is None and ends_before:
-            continue  # what lies beyond the names is None anyway
+            continue  # axes beyond the names are None anyway
         entries = [*old, *[None] * (place - len(old))]
         entries.insert(place, value)
         _set_names(variable, key, entries)
@@ -92,10 +92,10 @@ def put_axis(variable: Variable[Any], index: int, metadata: Mapping[str, Any], d
 
 
 def drop_axis(variable: Variable[Any], index: int, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Take an axis out of one variable's names; returns the names that stood there, for ``put_axis``.
+    """Remove an axis from one variable's names; returns the removed names, for ``put_axis``.
 
     Raises:
-        AxisNameMismatchError: ``metadata`` names the axis, and another name stands there.
+        AxisNameMismatchError: ``metadata`` names the axis, but the variable has a different name there.
     """
     _check_removable(variable, index, metadata)
     dropped = {}
@@ -111,7 +111,7 @@ def drop_axis(variable: Variable[Any], index: int, metadata: Mapping[str, Any]) 
 
 
 def has_axis_metadata(variable: Variable[Any], metadata: Mapping[str, Any]) -> bool:
-    """Whether adding or removing an axis does anything to this variable."""
+    """Whether adding or removing an axis affects this variable."""
     own = variable._cell.metadata
     if own.get(_LAYOUT) is not None:
         return True
@@ -130,7 +130,7 @@ def _check_axis_name(metadata: Mapping[str, Any], function: str) -> None:
             f"{function} needs the name of the axis",
             found=f"{dict(metadata)!r}",
             expected=f"an entry {PARTITION_NAME!r}",
-            do=f"pass {{plait.PARTITION_NAME: 'layers'}}, whose key is {PARTITION_NAME!r}; the name may be None",
+            do=f"pass {{plait.PARTITION_NAME: 'layers'}}, where the key is {PARTITION_NAME!r}; the name may be None",
         )
 
 
@@ -167,9 +167,9 @@ def _check_removable(variable: Variable[Any], index: int, metadata: Mapping[str,
         missing = not 0 <= place < len(names) and expected is not None
         if found != expected or missing:
             raise AxisNameMismatchError(
-                "the axis that is taken away has another name",
+                "the axis to remove has a different name",
                 at=f"axis {index} of a {type(variable).__name__}, whose {key} is {names}",
-                found="no name there" if missing else f"{found!r}",
+                found="an axis without a name" if missing else f"{found!r}",
                 expected=f"{expected!r}",
-                do=f"name the axis as the variable does: {{plait.PARTITION_NAME: {found!r}}}",
+                do=f"use the name that the variable has: {{plait.PARTITION_NAME: {found!r}}}",
             )

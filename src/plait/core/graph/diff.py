@@ -1,7 +1,7 @@
 """Differences between two graphdefs, by path.
 
-A graphdef is laid out as a table from paths to what stands there; two tables are compared. Where a whole sub-graph is
-new or gone, only its root is reported.
+Each graphdef becomes a table from paths to definitions, and the two tables are compared. If a whole sub-graph was added
+or removed, only its root is reported.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Difference:
     """One difference at one path.
 
     Attributes:
-        path: where.
-        text: what, as a line: ``layers[3].dropout.rate: 0.1 -> 0.2``.
+        path: where the graphdefs differ.
+        text: a one-line description: ``layers[3].dropout.rate: 0.1 -> 0.2``.
     """
 
     path: Path
@@ -37,7 +37,7 @@ class Difference:
 
 
 class GraphDiff(tuple[Difference, ...]):
-    """The differences between two graphdefs, in path order; prints one to a line, and is empty when there are none."""
+    """The differences between two graphdefs in path order, printed one per line; empty if there are none."""
 
     __slots__ = ()
 
@@ -49,14 +49,14 @@ class GraphDiff(tuple[Difference, ...]):
 
 
 def diff(first: GraphDef, second: GraphDef, /, *, root: str = "") -> GraphDiff:
-    """What differs between two graphdefs, by path.
+    """The differences between two graphdefs, by path.
 
     Args:
-        first, second: graphdefs, for example of ``plait.graphdef(model)`` before and after a change.
-        root: a name to put before the paths, such as ``"model"``.
+        first, second: graphdefs, for example ``plait.graphdef(model)`` before and after a change.
+        root: a prefix for the paths, such as ``"model"``.
 
     Returns:
-        A sequence of ``Difference``s, which prints one to a line.
+        A sequence of ``Difference``s, printed one per line.
 
     Example:
         >>> drop = plait.Dropout(0.1, rngs=plait.Rngs(0))
@@ -91,7 +91,7 @@ def diff(first: GraphDef, second: GraphDef, /, *, root: str = "") -> GraphDiff:
 
 
 def _layout(root: GraphDef) -> dict[Path, Any]:
-    """Path → what stands there; a back-reference becomes the path it leads to."""
+    """Path → definition; a back-reference becomes the path that it points to."""
     table = _places(root)
     paths_by_index: dict[Any, Path] = {
         part.index: path for path, part in table.items() if isinstance(part, (NodeDef, VariableDef))
@@ -105,14 +105,14 @@ def _layout(root: GraphDef) -> dict[Path, Any]:
 def reference_changes(
     before: Sequence[GraphDef], after: Sequence[GraphDef], moved: Mapping[int, int]
 ) -> Iterator[tuple[int, Path, str, bool]]:
-    """How the roots of a crossing changed, by path, including objects that changed places.
+    """How the roots of a call changed, by path, including objects that moved.
 
     Args:
         before, after: the graphdefs of the same roots.
-        moved: index before → index after, of the objects that were there before.
+        moved: index before → index after, for the objects that existed before.
 
     Yields:
-        (number of the root, path, what changed, whether that is only a new variable).
+        (number of the root, path, description, whether the change is only a new variable).
     """
     before_of = {new: old for old, new in moved.items()}
     for number, (old_root, new_root) in enumerate(zip(before, after, strict=True)):
@@ -123,17 +123,17 @@ def reference_changes(
             if old is _NOTHING:
                 yield number, path, f"a new {_name(part)}", isinstance(part, VariableDef)
             elif is_object and before_of.get(part.index) != getattr(old, "index", None):
-                yield number, path, f"another {part.type.__name__} than before", False
+                yield number, path, f"a different {part.type.__name__}", False
             elif not is_object or isinstance(part, VariableDef):
                 for text in _compare(format_path(path) or "the root", old, part):
                     yield number, path, text, False
         for path, old in old_places.items():
             if path not in new_places:
-                yield number, path, f"{_name(old)} is gone", False
+                yield number, path, f"{_name(old)} was removed", False
 
 
 def _places(root: GraphDef) -> dict[Path, Any]:
-    """Path → what stands there, with back-references as they are."""
+    """Path → definition, with back-references unresolved."""
     return {path_of(link): part for link, part in iter_places(root)}
 
 
@@ -169,13 +169,13 @@ def _compare(place: str, old: Any, new: Any) -> Iterator[str]:
             yield f"new {_name(new)} {place}" if not isinstance(new, _Shared) else f"new {place}: {_name(new)}"
         return
     if new is _NOTHING:
-        yield f"{'variable' if isinstance(old, VariableDef) else 'attribute'} {place} is gone (was {_name(old)})"
+        yield f"{'variable' if isinstance(old, VariableDef) else 'attribute'} {place} was removed ({_name(old)})"
         return
     if isinstance(old, StaticAttribute) and isinstance(new, StaticAttribute):
         if not same_static(old.value, new.value):
             before, after = repr_leaf(old.value), repr_leaf(new.value)
             if before == after:
-                before, after = f"{before} (one object)", f"{after} (another, not equal)"
+                before, after = f"{before} (one object)", f"{after} (another object, not equal)"
             yield f"{place}: {before} -> {after}"
         return
     if type(old) is not type(new) or _type(old) is not _type(new) or isinstance(old, _Shared):

@@ -1,8 +1,9 @@
-"""The first of the two walks: from an object graph to its graphdef and its leaves.
+"""The first of the two walks: from an object graph to its graphdef and leaves.
 
-Depth-first, pre-order, over an explicit stack, so that depth costs no recursion. A graph node gets its index before its
-children are visited, a variable or reference when it is visited; both share one counter. An object met again becomes a
-back-reference and adds no leaf, which is what makes cycles finite and sharing exact. (rules G19 to G24)
+The walk is depth-first and pre-order, with an explicit stack, so deep graphs need no recursion. A graph node gets its
+index before its children are visited, a variable or reference when it is visited; both use the same counter. An object
+that was visited before becomes a back-reference and adds no leaf. This keeps cycles finite and preserves sharing
+exactly. (rules G19 to G24)
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from .graphdef import (
 
 
 class RefMap(MutableMapping[Any, Any]):
-    """A mapping keyed by the identity of its keys, which it keeps alive; iterates in insertion order.
+    """A mapping that compares keys by identity and keeps them alive; iterates in insertion order.
 
     Example:
         >>> refs = plait.graph.RefMap()
@@ -90,14 +91,14 @@ class IndexMap(dict[int, Any]):
 
 
 class Walk:
-    """What one or several walks over a shared index met, in order.
+    """The result of one or several walks with a shared index, in order.
 
     Attributes:
         refs: object → index.
         leaves: variables, references, arrays and data leaves.
-        links: where each leaf was met first.
-        stamps: of every graph node and variable; ``None`` once a node was met that cannot tell its changes.
-        containers: mutable plain containers, each with a copy of what it held.
+        links: the first position of each leaf.
+        stamps: those of every graph node and variable; ``None`` if some node does not record its changes.
+        containers: mutable plain containers, each with a copy of its contents.
     """
 
     __slots__ = ("_latest_state", "containers", "leaves", "links", "refs", "stamps")
@@ -111,7 +112,7 @@ class Walk:
         self._latest_state: Stamp | None = None
 
     def add(self, root: Any, link: Link = None) -> GraphDef:
-        """Walk one root. Returns its graphdef; leaves and bookkeeping are appended."""
+        """Walk one root. Returns its graphdef, and appends to leaves, links and the other attributes."""
         kind = _KINDS.get(type(root)) or _classify(root)
         if kind is not Kind.GRAPH and kind is not Kind.PYTREE:
             return self._add_leaf(root, kind, link)
@@ -119,7 +120,7 @@ class Walk:
         return self._add_node(root, kind, link) if seen is None else node_ref(type(root), seen)
 
     def _add_leaf(self, leaf: Any, kind: Kind, link: Link) -> GraphDef:
-        """Take a variable, reference or array in; one that was met before is a back-reference."""
+        """Add a variable, reference or array; one that was visited before becomes a back-reference."""
         definition: GraphDef = _ARRAY
         if kind is Kind.VARIABLE or kind is Kind.REF:
             by_id = self.refs._items
@@ -168,9 +169,9 @@ class Walk:
         return (cls if cls in PYTREE_REGISTRY else GenericPytree), None, metadata, iter(children), [], link
 
     def _open_state(self, state: State) -> None:
-        """Take note of a state: by its stamp, which its views share, or else by what its dict holds."""
+        """Record a state: by its stamp, which its views share, or else by the contents of its dict."""
         tracking = tracking_of(state)
-        if tracking is None:  # its children are views, made anew each time
+        if tracking is None:  # its children are views, created on each access
             self.containers.append((state._mapping, state._mapping.copy()))
         elif tracking is not self._latest_state:
             self._latest_state = tracking
@@ -196,7 +197,7 @@ class Walk:
                     else:
                         entry = static_attribute(key, child.value if child_type is StaticElem else child)
                         if entry._key is None:
-                            self.stamps = None  # it may change in place, and cannot be compared with what it was
+                            self.stamps = None  # it may change in place, and the change cannot be detected
                         entries.append(entry)
                         continue
                 if kind is not Kind.GRAPH and kind is not Kind.PYTREE:

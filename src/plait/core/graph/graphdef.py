@@ -1,10 +1,10 @@
 """Graphdefs: the static half of a graph, interned so that equal structures are one object.
 
-A graphdef says types, static attributes, variable metadata, sharing and cycles; never values, shapes or dtypes. Each
-part is built bottom-up and looked up in one table of weak references, keyed by its parts, which are interned already.
-Equality and hash therefore cost what a pointer costs, however deep the graph is. A part that holds a static value that
-cannot be hashed is not interned; it compares by content, and hashing it raises an error that names the path. (rules
-G11 to G17; ``docs/decisions/0001-interned-structure.md``)
+A graphdef describes types, static attributes, variable metadata, sharing and cycles, but not values, shapes or dtypes.
+Parts are built bottom-up and looked up in one table of weak references, keyed by their own parts, which are already
+interned. So equality and hash are as cheap as for a pointer, no matter how deep the graph is. A part with a static
+value that cannot be hashed is not interned: it is compared by content, and hashing it raises an error with the path.
+(rules G11 to G17; ``docs/decisions/0001-interned-structure.md``)
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ N = TypeVar("N")
 T = TypeVar("T")
 
 
-# A path under construction is a linked list, (link to the owner, key), so that a deep graph costs no quadratic memory.
+# A path under construction is a linked list, (link to the owner, key), so deep graphs do not need quadratic memory.
 Link = tuple[Any, Any] | None
 
 
 def path_of(link: Link) -> Path:
-    """The path that a link stands for."""
+    """The path of a link."""
     keys = []
     while link is not None:
         link, key = link
@@ -41,21 +41,21 @@ def path_of(link: Link) -> Path:
 
 
 class _Ref(weakref.ref[Any]):
-    """A weak reference to a part, which knows the number under which the table has it."""
+    """A weak reference to a part, with the part's key in the table."""
 
     __slots__ = ("number",)
     number: int
 
 
-# Hash of the key → parts with that hash. Who fills it: ``_intern``. What empties it: the death of the part. It holds
-# alive: nothing. The key itself lives on its part only: it may lead to a model (a bound method as a static attribute),
-# and the model to the part.
+# Hash of the key → parts with that hash. ``_intern`` adds entries; an entry is removed when its part dies; the table
+# keeps nothing alive. The key itself is stored only on its part, because it may reference a model (a bound method as a
+# static attribute), and the model may reference the part.
 _TABLE: dict[int, tuple[_Ref, ...]] = {}
-_LOCK = threading.RLock()  # re-entrant: a collection inside may run ``_forget``
+_LOCK = threading.RLock()  # re-entrant: garbage collection inside may run ``_forget``
 
 
 def _intern(key: Any, make: Any, *args: Any) -> Any:
-    """The living part of this key, or a new one."""
+    """The existing part with this key, or a new one."""
     number = hash(key)
     own = None
     while True:
@@ -70,7 +70,7 @@ def _intern(key: Any, make: Any, *args: Any) -> Any:
             own = _Ref(made, _forget)
             own.number = number
         with _LOCK:
-            if _TABLE.get(number, ()) is bucket:  # else another thread was faster, perhaps with this very part
+            if _TABLE.get(number, ()) is bucket:  # otherwise another thread was faster, perhaps with this very part
                 _TABLE[number] = (*bucket, own)
                 return own()
 
@@ -85,10 +85,10 @@ def _forget(dead: _Ref) -> None:
 
 
 class _Part:
-    """A piece of a graphdef. ``_key`` is ``None`` when it could not be interned.
+    """A piece of a graphdef. ``_key`` is ``None`` if the part could not be interned.
 
-    That is so for a part with a static value that cannot be hashed, and so may change in place. Such parts are equal if
-    what they hold was equal when they were made.
+    This is the case if it contains a static value that cannot be hashed, and so may change in place. Such parts are
+    equal if their contents were equal when they were created.
     """
 
     __slots__ = ("__weakref__", "_key")
@@ -111,7 +111,7 @@ class _Part:
         if type(self) is not type(other):
             return NotImplemented
         if self._key is not None or other._key is not None:
-            return False  # an interned part is equal to itself alone
+            return False  # an interned part is equal only to itself
         return all(map(operator.eq, _contents(self), _contents(other)))
 
     def __hash__(self) -> int:
@@ -147,8 +147,8 @@ def _show(value: Any) -> str:
 class GraphDef(_Part, Generic[N]):
     """The static, hashable description of a graph: types, static attributes, variable metadata and sharing.
 
-    Equal structures give equal graphdefs, whichever objects they come from; values, shapes and dtypes play no part.
-    JAX treats a graphdef as static. In annotations, ``GraphDef[Model]`` says which class it describes.
+    Equal structures have equal graphdefs, whichever objects they come from; values, shapes and dtypes are not included.
+    JAX treats a graphdef as static. In annotations, ``GraphDef[Model]`` states which class it describes.
 
     Example:
         >>> a, b = (plait.Linear(2, 3, rngs=plait.Rngs(seed)) for seed in (0, 1))
@@ -156,7 +156,7 @@ class GraphDef(_Part, Generic[N]):
         True
     """
 
-    # Worked out when first asked for, never pickled: the number of leaves, the plan of ``plan.py``, the places of
+    # Computed on first use and never pickled: the number of leaves, the plan of ``plan.py``, the places of
     # ``state_leaves.py``. ``_plain`` is the same graphdef without its index mapping.
     __slots__ = ("_num_leaves", "_places", "_plain", "_plan")
 
@@ -186,7 +186,7 @@ class NodeDef(GraphDef):
         type: the class, or ``GenericPytree``.
         index: number in the walk for graph nodes, ``None`` for pytree nodes.
         attributes: the entries, in walk order.
-        metadata: what the type's ``flatten`` returned beside the children.
+        metadata: what the type's ``flatten`` returned in addition to the children.
         index_mapping: outer index → new index, only on a root inside an update context.
     """
 
@@ -200,7 +200,7 @@ class NodeDef(GraphDef):
 
 @register_static
 class NodeRef(GraphDef):
-    """A back-reference to a node or variable that the walk has met before."""
+    """A back-reference to a node or variable that was visited before."""
 
     __slots__ = ("index", "type")
     _fields = ("type", "index")
@@ -219,7 +219,7 @@ class VariableDef(GraphDef):
 
 @register_static
 class LeafDef(GraphDef):
-    """An array, reference or data leaf; ``index`` is a number only for references, which have identity."""
+    """An array, reference or data leaf; ``index`` is set only for references, which have identity."""
 
     __slots__ = ("index",)
     _fields = ("index",)
@@ -227,7 +227,7 @@ class LeafDef(GraphDef):
 
 
 class _Attribute(_Part):
-    """One entry of a node: a key and what is there."""
+    """One entry of a node: a key and the definition of its child."""
 
     __slots__ = ("key", "value")
     _fields = ("key", "value")
@@ -254,7 +254,8 @@ class LeafAttribute(_Attribute):
 
 @register_static
 class StaticAttribute(_Attribute):
-    """A child that is a static value. ``_content`` is the key of one that cannot be hashed, taken when it was met."""
+    """A child that is a static value. ``_content`` is the key of a value that cannot be hashed, taken during the
+    walk."""
 
     __slots__ = ("_content",)
 
@@ -263,7 +264,7 @@ def _make_attribute(cls: Any, key: Any, value: Any) -> Any:
     """The interned entry of a sub-node or leaf."""
     if value._key is None:
         return cls(key, value)
-    # An interned part stands in the key by its id, which the new part keeps valid by holding it.
+    # In the key, an interned part is represented by its id. The new part references it, so the id stays valid.
     return _intern((cls, type(key), key, id(value)), cls, key, value)
 
 
@@ -312,7 +313,7 @@ def leaf_def(index: int | None = None) -> LeafDef:
 
 
 def with_index_mapping(graphdef: GraphDef, mapping: Mapping[int, int] | None) -> GraphDef:
-    """The same definition with another index mapping on its root. A back-reference carries none."""
+    """The same definition with a different index mapping on its root. A back-reference has no index mapping."""
     frozen = None if mapping is None else HashableMapping(mapping)
     if not isinstance(graphdef, (NodeDef, VariableDef)) or graphdef.index_mapping == frozen:
         return graphdef
@@ -352,7 +353,7 @@ def _rebuild(cls: Any, fields: tuple[Any, ...]) -> Any:
 
 
 def kept_on(graphdef: GraphDef, name: str, make: Callable[[GraphDef], T]) -> T:
-    """What ``make`` works out for a graphdef, kept on it; an index mapping plays no part in it."""
+    """The result of ``make`` for a graphdef, cached on it; an index mapping does not affect it."""
     graphdef = getattr(graphdef, "_plain", graphdef)
     found = getattr(graphdef, name, None)
     if found is None:
@@ -362,7 +363,7 @@ def kept_on(graphdef: GraphDef, name: str, make: Callable[[GraphDef], T]) -> T:
 
 
 def iter_places(root: GraphDef) -> Iterator[tuple[Link, Any]]:
-    """All definitions and static attributes of a graphdef with their places, in the order of the walk."""
+    """All definitions and static attributes of a graphdef with their links, in the order of the walk."""
     stack: list[tuple[Link, Any]] = [(None, root)]
     while stack:
         link, part = stack.pop()
@@ -378,7 +379,7 @@ def iter_parts(root: GraphDef) -> Iterator[GraphDef]:
 
 
 def _contents(part: _Part) -> Iterator[Any]:
-    """What a part goes by that could not be interned: the same for equal parts, without recursion."""
+    """The contents by which a part that is not interned is compared: the same for equal parts, without recursion."""
     stack: list[_Part] = [part]
     while stack:
         part = stack.pop()

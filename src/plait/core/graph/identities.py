@@ -1,9 +1,9 @@
-"""Which object is which on the two sides of a crossing, by the numbers that walks give.
+"""Matching the objects inside and outside of a transform, by the indices that walks assign.
 
-Outside, a walk gives every object a number, the outer index. Inside, private objects are built under the same numbers.
-When they are walked again, each that is still reachable gets a new index, and the pairs are all that has to come out:
-they say which of the caller's own objects the new structure is made of. Update contexts and the calls of transforms do
-the same with them. (rules U8 to U14)
+Outside, a walk gives every object a number, the outer index. Inside, private objects are created with the same numbers.
+When they are walked again, each object that is still reachable gets a new index. The pairs of old and new index are all
+that has to be returned: they determine which of the caller's own objects the new structure consists of. Update contexts
+and calls of transforms both use them. (rules U8 to U14)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .flatten import RefMap
 
 
 def moved_indices(inner: Mapping[int, Any], new: RefMap) -> dict[int, int]:
-    """Outer index → new index, of the private objects that a second walk met."""
+    """Outer index → new index, for the private objects that a second walk visited."""
     return {outer: number for outer, item in inner.items() if (number := new.get(item)) is not None}
 
 

@@ -1,9 +1,9 @@
-"""Where an object stands in a model, for error messages.
+"""Finding the path of an object in a model, for error messages.
 
-A layer does not know its path. When something goes wrong it is looked up: first from the modules whose methods are
-running (the frames of the call stack, outermost first), then from the variables that the running functions use, then
-from the roots that crossings have walked. The longest path wins, since it begins at the largest model. Only errors pay
-for this.
+A layer does not know its path. For an error, the path is searched: first from the modules whose methods are running
+(the frames of the call stack, outermost first), then from the variables that the running functions use, then from the
+roots that calls of transforms have walked. The longest path is used, since it begins at the largest model. Only errors
+pay for the search.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..objects.variables import Variable
 from ..objects.visit import children_if_any, visit
 from .walks import walked_roots
 
-# ``transforms/call/call.py`` registers how to tell the objects of a call from the variables of a frame:
+# ``transforms/call/call.py`` registers a function that finds the objects of a call in the variables of a frame:
 # ``(whether they are the private ones, objects)``.
 crossings: list[Callable[[dict[str, Any]], tuple[bool, Sequence[Any]] | None]] = []
 
@@ -30,20 +30,21 @@ _PACKAGE = __name__.partition(".")[0] + "."
 
 
 def path_within(root: Any, target: Any) -> Path | None:
-    """The first path from a root to an object, or ``None``. Parts that cannot be walked are passed over."""
+    """The first path from a root to an object, or ``None``. Parts that cannot be walked are skipped."""
     return next((place.path for place in visit(root, children=children_if_any) if place.value is target), None)
 
 
 def modules_in_use() -> list[tuple[str, Any]]:
-    """Modules known to the running functions: first those whose methods run, outermost first, then variables.
+    """Modules in the running functions: first those whose methods are running, outermost first, then those in
+    variables.
 
-    Each comes with the name that stands for it in a path: nothing for ``self``, the variable's name otherwise.
+    Each comes with its prefix in a path: empty for ``self``, otherwise the name of the variable.
     """
     running: list[tuple[str, Any]] = []
     local: list[tuple[str, Any]] = []
     frame: Any = sys._getframe(1)
     while frame is not None:
-        ours = frame.f_globals.get("__name__", "").startswith(_PACKAGE)  # our names mean nothing to a user
+        ours = frame.f_globals.get("__name__", "").startswith(_PACKAGE)  # plait's internal names mean nothing to a user
         code = frame.f_code
         for position, (name, value) in enumerate(frame_locals(frame).items()):
             if isinstance(value, Pytree):
@@ -59,7 +60,7 @@ def modules_in_use() -> list[tuple[str, Any]]:
 
 
 def find_path(target: Any) -> str | None:
-    """The path of an object as a user would write it, from the outermost model that is known to hold it."""
+    """The path of an object as a user would write it, from the outermost known model that contains it."""
     best: tuple[str, Path] = ("", ())
     for name, root in [*modules_in_use(), *(("", root) for root in walked_roots())]:
         if root is not target and not name.startswith("_"):
@@ -71,7 +72,7 @@ def find_path(target: Any) -> str | None:
 
 
 def path_of_value(value: Any) -> str | None:
-    """The path of a variable that holds a value, in the modules that are known, the outermost first."""
+    """The path of the variable that holds a value, in the known modules, outermost first."""
     for name, root in [*modules_in_use(), *(("", root) for root in walked_roots())]:
         for place in visit(root, children=children_if_any):
             if isinstance(place.value, Variable) and place.value._cell.raw is value:
@@ -87,7 +88,7 @@ def describe_place(target: Any) -> str:
 
 
 class Running(NamedTuple):
-    """A module whose method was running: its path in the outermost one, if it is known."""
+    """A module whose method was running, with its path in the outermost module, if known."""
 
     module: Any
     method: str
@@ -95,7 +96,7 @@ class Running(NamedTuple):
 
 
 def modules_of_traceback(traceback: TracebackType | None) -> list[Running]:
-    """The modules whose methods were running, outermost first. Paths go on inside the calls of transforms."""
+    """The modules whose methods were running, outermost first. Paths continue inside calls of transforms."""
     found: list[Running] = []
     known: list[tuple[Path, Any]] = []
     outside: list[Path | None] = []
@@ -115,12 +116,12 @@ def modules_of_traceback(traceback: TracebackType | None) -> list[Running]:
 
 
 def remember_cause(error: BaseException) -> None:
-    """Keep what an error comes from, which tells of code that JAX had traced: a jitted function around drops it."""
+    """Store the cause of an error, which locates code that JAX has traced: a surrounding jitted function drops it."""
     error.comes_from = error.__cause__ or error.__context__  # type: ignore[attr-defined]
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The errors behind an error. JAX puts the code that it had traced into one of them."""
+    """The chain of causes of an error. One of them has the location of code that JAX has traced."""
     cause = getattr(error, "comes_from", None) or error.__cause__ or error.__context__
     while cause is not None:
         yield cause
@@ -137,13 +138,13 @@ def objects_of_traceback(traceback: TracebackType | None) -> list[tuple[Path, An
 
 
 def _path_from(known: Sequence[tuple[Path, Any]], target: Any) -> Path | None:
-    """The path of an object that is found in one of those whose paths are known, the innermost first."""
+    """The path of an object inside one of the objects with known paths, innermost first."""
     paths = ((path, path_within(root, target)) for path, root in reversed(known))
     return next(((*path, *rest) for path, rest in paths if rest is not None), None)
 
 
 def place_of(traceback: TracebackType | None) -> str | None:
-    """Where an error came from: ``layers[1] (a Linear), in __call__``; ``None`` if no method of a module ran."""
+    """Where an error occurred: ``layers[1] (a Linear), in __call__``; ``None`` if no method of a module ran."""
     running = modules_of_traceback(traceback)
     if not running:
         return None

@@ -1,13 +1,13 @@
-"""Plans: how the graph of a graphdef is rebuilt, worked out once and kept on the graphdef.
+"""Plans: how to rebuild the graph of a graphdef, computed once and cached on the graphdef.
 
-A rebuild collects every object in one list, the *slots*, so that an object is named by a number: static values first,
-then what other roots have built, the leaves, the graph nodes (still empty), and last the containers, each appended when
-it is made. Attributes are then stored by a few passes over flat tuples instead of node by node. A plan holds nothing
-that its graphdef does not hold: classes, keys and static values, never a module or an array.
+A rebuild collects all objects in one list, the *slots*, so that each object is identified by a number: first static
+values, then objects built for other roots, the leaves, the (still empty) graph nodes, and last the containers, each
+appended when it is created. Attributes are then stored in a few passes over flat tuples instead of node by node. A plan
+contains only what its graphdef contains: classes, keys and static values, never a module or an array.
 
-Graph nodes are created before everything else, and filled after their children (rule G26). No one can tell in which
-order plait's own nodes and containers are filled, so their attributes wait for one common pass; it runs before any
-callback of a registered type, and at the end. (rules G26, G27)
+Graph nodes are created before everything else, and filled after their children (rule G26). The order in which plait's
+own nodes and containers are filled is not observable, so their attributes are stored together in one pass, which runs
+before any callback of a registered type, and at the end. (rules G26, G27)
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Plan:
 
     Attributes:
         constants: static values, the first slots.
-        outer: back-references to what other roots have built, the next slots.
+        outer: back-references to objects built for other roots, the next slots.
         leaves: definitions of the leaves, the next slots.
-        variables: positions of the variables among the leaves; ``None`` when all are.
-        plain: definitions of the nodes that ``empty_object`` makes without marks, the next slots.
+        variables: positions of the variables among the leaves; ``None`` if all leaves are variables.
+        plain: definitions of the nodes that ``empty_object`` creates without marks, the next slots.
         classes: their classes.
         others: definitions of the other graph nodes, the next slots.
-        indices: of all graph nodes, then of all leaves with identity.
-        indexed: picks what has those indices.
-        steps: what fills the slots, in order.
+        indices: those of all graph nodes, then of all leaves with identity.
+        indexed: selects the objects with those indices.
+        steps: functions that fill the slots, in order.
         root: the slot of the result.
     """
 
@@ -57,7 +57,7 @@ class Plan:
         self.classes = [definition.type for definition in found.plain]
         self.others = found.others
         nodes = [*found.plain, *found.others]
-        # Slots are numbered by segment while collecting, since the lengths of the segments are known only now.
+        # During collection, slots are numbered by segment, since the lengths of the segments are known only now.
         sizes = [len(found.constants), len(found.outer), len(found.leaves), len(found.plain), len(found.others)]
         first = [sum(sizes[:segment]) for segment in _SEGMENTS]
 
@@ -82,7 +82,7 @@ def plan_of(graphdef: GraphDef) -> Plan:
 
 
 class _Collected:
-    """What a walk over a graphdef finds. A slot is written as (its number in its segment) * _STRIDE + the segment."""
+    """The result of a walk over a graphdef. A slot is encoded as (number in its segment) * _STRIDE + segment."""
 
     def __init__(self) -> None:
         self.constants: list[Any] = []
@@ -95,7 +95,7 @@ class _Collected:
         self.by_index: dict[int, int] = {}
         self.by_value: dict[int, int] = {}
         self.fillable: dict[tuple[type, tuple[Any, ...]], bool] = {}
-        # The attributes that wait for the next common pass.
+        # The attributes to store in the next common pass.
         self.owners: list[int] = []
         self.names: list[str] = []
         self.values: list[int] = []
@@ -167,7 +167,7 @@ class _Collected:
         return number
 
     def finish(self, definition: NodeDef, own: int | None, keys: list[Any], numbers: list[int]) -> int:
-        """Note how a node is completed, after all that is below it; returns its slot."""
+        """Record how to complete a node, after everything below it; returns its slot."""
         kind = definition.type
         if own is None:
             make = _MAKERS.get(kind)
@@ -190,7 +190,7 @@ class _Collected:
         return own
 
     def can_fill(self, kind: type, keys: tuple[Any, ...]) -> bool:
-        """Whether to fill a node means to store its children in its ``__dict__``, which storing attributes does."""
+        """Whether a node is filled by storing its children in its ``__dict__``."""
         found = self.fillable.get((kind, keys))
         if found is None:
             is_usual = GRAPH_REGISTRY[kind].init is Pytree._graph_init
@@ -198,19 +198,19 @@ class _Collected:
         return found
 
     def flush(self) -> None:
-        """The common pass, for all attributes that wait for it."""
+        """Store all pending attributes in one pass."""
         if self.names:
             self.steps.append((_store, (self.names,), (self.owners, self.values)))
             self.owners, self.names, self.values = [], [], []
 
 
 def _is_plain(kind: type) -> bool:
-    """Whether empty nodes of a class are what ``empty_object`` makes."""
+    """Whether ``empty_object`` creates the empty nodes of a class."""
     return issubclass(kind, Pytree) and kind._graph_create_empty is Pytree._graph_create_empty
 
 
 def _is_ordinary(kind: type, name: Any) -> bool:
-    """Whether a class leaves an attribute of this name to the ``__dict__``: it has no property of that name."""
+    """Whether a class stores an attribute of this name in ``__dict__``: it has no property of that name."""
     if type(name) is not str:
         return False
     for base in kind.__mro__:
@@ -225,7 +225,7 @@ def _is_ordinary(kind: type, name: Any) -> bool:
 _set_attribute: Any = object.__setattr__
 
 
-# Twice as fast as ``node.__dict__.update``, which first makes a dict out of an object that has none yet.
+# Twice as fast as ``node.__dict__.update``, which first creates the dict of an object that has none yet.
 def _store(names: list[str], owners: Pick, values: Pick, slots: Slots) -> None:
     run_through(map(_set_attribute, owners(slots), names, values(slots)))
 
@@ -247,12 +247,12 @@ def _dict_of(keys: list[Any], children: tuple[Any, ...]) -> dict[Any, Any]:
     return dict(zip(keys, children, strict=True))
 
 
-# Containers that do not look at what they contain; what ``nodes.py`` registers for them, without pairs.
+# Containers that do not inspect their contents: as registered in ``nodes.py``, but without pairs.
 _MAKERS: dict[type, Any] = {list: list, tuple: tuple, dict: _dict_of}
 
 
 def picker(places: list[int]) -> Pick:
-    """A function that gives what stands at these places of a list, as a tuple."""
+    """A function that returns the items at these positions of a list, as a tuple."""
     if len(places) > 1:
         return itemgetter(*places)
     return functools.partial(_few, tuple(places))

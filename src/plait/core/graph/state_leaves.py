@@ -1,7 +1,7 @@
-"""From a state to leaves: those of a nested mapping, in the walk order of a graphdef. (rule G29)
+"""The leaves of a nested mapping, in the walk order of a graphdef. (rule G29)
 
-Keys are matched by path. Where the leaves of a graphdef stand is worked out once and kept on it; a state that is not
-exactly that is matched entry by entry, which finds what does not fit.
+Keys are matched by path. The places of a graphdef's leaves are computed once and cached on it. A state that does not
+have exactly these places is matched entry by entry, which finds the mismatch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def leaves_in_order(graphdef: NodeDef, mapping: Mapping[Any, Any]) -> list[Any]:
     """The leaves of a nested mapping, one for each leaf definition of the graphdef.
 
     Raises:
-        GraphError: a leaf is missing, unknown, or stands where a sub-graph belongs (or the reverse).
+        GraphError: a leaf is missing or unknown, or there is a leaf in place of a sub-graph (or the reverse).
     """
     leaves = kept_on(graphdef, "_places", _places_of).find(mapping)
     return _matched(graphdef, mapping) if leaves is None else leaves
@@ -48,14 +48,14 @@ def _places_of(graphdef: GraphDef) -> Places:
 
 
 class Places:
-    """Where the leaves of a graphdef, given by their links, stand in a nested mapping.
+    """The positions of a graphdef's leaves, given by their links, in a nested mapping.
 
-    Mappings are numbered, owners before what they own. Sub-graphs without leaves have no place.
+    Mappings are numbered, owners before their contents. Sub-graphs without leaves have no place.
 
     Attributes:
-        mappings: (number of the owner, key) of each mapping but the first.
-        owners: picks the mapping of each leaf.
-        keys: of each leaf, in its mapping.
+        mappings: (number of the owner, key) of each mapping except the first.
+        owners: selects the mapping of each leaf.
+        keys: the key of each leaf in its mapping.
         sizes: how many entries each mapping has.
     """
 
@@ -66,7 +66,7 @@ class Places:
         self.sizes = [0]
         self.keys: list[Any] = []
         owners: list[int] = []
-        numbers = {id(None): 0}  # of the mappings, by the links of their nodes, which those of the leaves keep alive
+        numbers = {id(None): 0}  # of the mappings, by the links of their nodes, which the leaves' links keep alive
         for node, key in links:
             missing = []
             while id(node) not in numbers:
@@ -84,7 +84,7 @@ class Places:
         self.owners = picker(owners)
 
     def find(self, mapping: Mapping[Any, Any]) -> list[Any] | None:
-        """The leaves, or ``None`` for a mapping that is not nested dicts with exactly these leaves."""
+        """The leaves, or ``None`` if the mapping is not nested dicts with exactly these leaves."""
         if type(mapping) is not dict:
             return None
         mappings: list[dict[Any, Any]] = [mapping]
@@ -104,7 +104,7 @@ class Places:
 
 
 def nested_state(graphdef: GraphDef, links: list[Link], leaves: Sequence[Any]) -> State:
-    """The nested state of the leaves that a walk met, with their links: the inverse of ``leaves_in_order``."""
+    """The nested state of the leaves of a walk, given with their links: the inverse of ``leaves_in_order``."""
     places = kept_on(graphdef, "_places", lambda _: Places(links))
     mappings: list[dict[Any, Any]] = [{}]
     add = mappings.append
@@ -117,10 +117,10 @@ def nested_state(graphdef: GraphDef, links: list[Link], leaves: Sequence[Any]) -
 
 
 def _matched(graphdef: NodeDef, mapping: Mapping[Any, Any]) -> list[Any]:
-    """The same entry by entry: other mappings, sub-graphs without leaves that have an entry, and what does not fit."""
+    """The same entry by entry, for other mappings, for entries of sub-graphs without leaves, and for mismatches."""
     leaves: list[Any] = []
     (root, _), *places = iter_places(graphdef)
-    # Each node that has leaves or an entry, with its entries, by its link; and how many of the entries were used.
+    # Each node with leaves or an entry, by its link: its entries, and how many of them were used.
     nodes: dict[int, tuple[NodeDef, Mapping[Any, Any], Link]] = {id(root): (graphdef, mapping, root)}
     used = dict.fromkeys(nodes, 0)
     for link, part in places:
@@ -131,7 +131,7 @@ def _matched(graphdef: NodeDef, mapping: Mapping[Any, Any]) -> list[Any]:
         found = entries.get(key, _NO_LEAF)
         if isinstance(part, StaticAttribute):
             if found is not _NO_LEAF:
-                raise mismatch(link, owner, "a state entry for a static attribute", found, "no entry")
+                raise mismatch(link, owner, "the state has an entry for a static attribute", found, "no entry")
             continue
         used[id(above)] += found is not _NO_LEAF
         if isinstance(part, NodeDef):
@@ -155,13 +155,13 @@ def _matched(graphdef: NodeDef, mapping: Mapping[Any, Any]) -> list[Any]:
 
 
 def mismatch(link: Link, owner: Any, what: str, found: Any, expected: str) -> GraphError:
-    """The error of a state whose entry does not fit its place in an owner, which is a node or its definition."""
+    """The error of a state whose entry does not match its owner, which is a node or its definition."""
     return GraphError(
-        f"the state does not fit the {'graphdef' if isinstance(owner, GraphDef) else 'graph'}: {what}",
+        f"the state does not match the {'graphdef' if isinstance(owner, GraphDef) else 'graph'}: {what}",
         at=f"{describe_path(path_of(link))} of {_kind(owner)}",
         found="nothing" if found is _NO_LEAF else f"{describe_type(found)}: {found!r:.80}",
         expected=expected,
-        do="pass a state of the same model; missing parts can be added with State.merge(part, rest)"
+        do="pass a state of the same model; add missing parts with State.merge(part, rest)"
         if found is _NO_LEAF
         else "pass a state of the same model",
     )
@@ -182,9 +182,9 @@ def _unknown_entries(definition: NodeDef, mapping: Mapping[Any, Any], link: Link
     full = {entry.key for entry in definition.attributes if entry.key in known and entry.value.num_leaves}
     unknown = [describe_path(path_of((link, key))) for key in sorted_keys(mapping) if key not in known]
     return GraphError(
-        "the state has entries that the graphdef does not know",
+        "the state has entries that the graphdef does not have",
         at=", ".join(unknown),
         found=f"{len(unknown)} unknown path(s) under {_kind(definition)}",
         expected=f"only {sorted(map(str, full))}",
-        do="pass the state of the same model, or filter it first",
+        do="pass a state of the same model, or filter it first",
     )

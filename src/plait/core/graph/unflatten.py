@@ -1,9 +1,9 @@
 """The second of the two walks: from a graphdef and its leaves back to an object graph.
 
-It goes by the plan of the graphdef (``plan.py``): graph nodes are created empty, entered in the index table, and filled
+It follows the plan of the graphdef (``plan.py``): graph nodes are created empty, entered in the index table, and filled
 after their children, so a child may point back to an ancestor. Pytree nodes are built after their children. With a
-cache (index → existing object) graph nodes are emptied and refilled in place and variables are written in place, which
-is how a crossing changes the caller's own objects. (rules G25 to G30)
+cache (index → existing object), graph nodes are emptied and refilled in place, and variables are written in place. This
+is how a transform changes the caller's own objects. (rules G25 to G30)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..objects.variables import Variable, cell_of, copied_cells, make_variable
 from .graphdef import GraphDef, LeafDef, VariableDef
 from .plan import Plan, plan_of
 
-# What a step-4 merge passes for a leaf of the caller's own that the transformed function did not write.
+# What a step-4 merge passes for a leaf of the caller that the transformed function did not write.
 UNTOUCHED: Any = type("Untouched", (), {"__repr__": lambda self: "<untouched>"})()
 MakeVariables = Callable[[Sequence[VariableDef], Sequence[Any]], Sequence[Any]]
 
@@ -31,9 +31,9 @@ class Builder:
     """Builds graphs that share one index table.
 
     Args:
-        index_ref: index → object, filled while building; ``None`` when the graph shares nothing with other roots.
+        index_ref: index → object, filled while building; ``None`` if the graph shares nothing with other roots.
         cache: index → existing object to reuse.
-        make_variables: ``(VariableDefs, leaves) -> objects`` for variables that are not in the cache.
+        make_variables: ``(VariableDefs, leaves) -> objects``, for variables that are not in the cache.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class Builder:
         """The graph of ``graphdef`` around ``leaves``, one for each of its leaf definitions in walk order.
 
         Raises:
-            GraphError: another number of leaves, or a cached object of another type.
+            GraphError: the number of leaves or the type of a cached object is wrong.
         """
         plan = plan_of(graphdef)
         if len(plan.leaves) != len(leaves):
             raise GraphError(
-                "the number of leaves does not fit the graphdef",
+                "the number of leaves does not match the graphdef",
                 found=f"{len(leaves)} leaves",
                 expected=f"{len(plan.leaves)}",
-                do="pass the leaves that flatten gave for this graphdef",
+                do="pass the leaves that flatten returned with this graphdef",
             )
         known = self.index_ref
         outer = [_built_before(known or {}, definition) for definition in plan.outer]
@@ -75,16 +75,16 @@ class Builder:
         return slots[plan.root]
 
     def _nodes(self, plan: Plan) -> tuple[list[Any], list[Pytree]]:
-        """The empty graph nodes, from the cache where it has them; and those of ours from the cache."""
+        """The empty graph nodes, from the cache if it has them; and plait's own nodes among the cached ones."""
         found = [self.cache.get(definition.index) for definition in (*plan.plain, *plan.others)]  # type: ignore[arg-type]
         for definition, node in zip((*plan.plain, *plan.others), found, strict=True):
             if node is not None and type(node) is not definition.type:
                 raise GraphError(
-                    f"Expected a node of type {definition.type.__name__}, and the cache holds {describe_type(node)}",
+                    f"Expected a node of type {definition.type.__name__}, but the cache has {describe_type(node)}",
                     at=f"index {definition.index}",
                     found=describe_type(node),
                     expected=with_article(definition.type.__name__),
-                    do="leave the cache out, or pass one that maps the indices of this graphdef to its own objects",
+                    do="omit the cache, or pass one that maps the indices of this graphdef to matching objects",
                 )
         nodes = _new_nodes(plan)
         for place, node in enumerate(found):
@@ -127,10 +127,10 @@ def _built_before(known: Mapping[int, Any], definition: Any) -> Any:
         return known[definition.index]
     except KeyError:
         raise GraphError(
-            "a back-reference leads to nothing that was built before",
+            "a reference points to an object that was not built before",
             found=f"index {definition.index} of type {definition.type.__name__}",
             expected=f"one of the indices {sorted(known)}",
-            do="merge the roots in the order in which they were split, under one context",
+            do="merge the roots in the order in which they were split, within one context",
         ) from None
 
 
@@ -140,8 +140,8 @@ def _check_new(known: Mapping[Any, Any], plan: Plan) -> None:
             raise RegistryError(
                 f"index {definition.index} of the graphdef is already used",
                 found=f"{describe_type(known[definition.index])} in index_ref, for a {definition.type.__name__}",
-                expected="an index_ref without the objects of this graphdef",
-                do="merge it with an index_ref of its own: plait.graph.unflatten(graphdef, state, index_ref={})",
+                expected="an index_ref without objects at the indices of this graphdef",
+                do="pass a new index_ref: plait.graph.unflatten(graphdef, state, index_ref={})",
             )
 
 
@@ -151,7 +151,8 @@ def _new_nodes(plan: Plan) -> list[Any]:
 
 
 def own_variables(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> Sequence[Any]:
-    """Variables of the current trace from leaves that no one else holds: adopted, or made around raw values."""
+    """Variables of the current trace from leaves that are not used elsewhere: the leaves themselves, or new ones for
+    raw values."""
     if all(issubclass(kind, Variable) for kind in set(map(type, leaves))):
         return leaves
     trace = trace_state.value
@@ -164,7 +165,7 @@ def own_variables(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> 
 
 
 def copied_variables(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> Sequence[Any]:
-    """New variables of the current trace, whatever the leaves are."""
+    """New variables of the current trace, for any kind of leaves."""
     kinds = [*map(type, leaves)]
     if all(issubclass(kind, Variable) and kind.copy is Variable.copy for kind in set(kinds)):
         return copied_cells(kinds, map(cell_of, leaves))
@@ -172,7 +173,7 @@ def copied_variables(definitions: Sequence[VariableDef], leaves: Sequence[Any]) 
 
 
 def raw_leaves(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> Sequence[Any]:
-    """The leaves as they are."""
+    """The leaves, unchanged."""
     return leaves
 
 
@@ -180,17 +181,17 @@ def write_cached_variable(cached: Any, definition: VariableDef, leaf: Any) -> An
     """Write a leaf into an existing variable.
 
     Raises:
-        GraphError: what is cached is no variable of the recorded class.
+        GraphError: the cached object is not a variable of the recorded class.
     """
     if not isinstance(cached, Variable) or type(cached) is not definition.type:
         raise GraphError(
             "Expected a Variable in the cache"
             if not isinstance(cached, Variable)
-            else f"Expected a node of type {definition.type.__name__}, and the cache holds {describe_type(cached)}",
+            else f"Expected a node of type {definition.type.__name__}, but the cache has {describe_type(cached)}",
             at=f"index {definition.index}",
             found=describe_type(cached),
             expected=f"a Variable of class {definition.type.__name__}",
-            do="leave the cache out, or pass one that maps the indices of this graphdef to its own objects",
+            do="omit the cache, or pass one that maps the indices of this graphdef to matching objects",
         )
     if isinstance(leaf, Variable):
         cached.update_from_state(leaf)

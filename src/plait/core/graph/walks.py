@@ -1,14 +1,15 @@
-"""Cached walks: what a crossing remembers about a graph between two calls.
+"""Cached walks: what transforms remember about a graph between two calls.
 
-A cached walk belongs to its first root, which holds it: a walk lives no longer than the graph it describes, and a
-reference cycle that a user makes stays one that the garbage collector can see. It holds the interned graphdefs, the
-cells of the variables, the stamps of all nodes and the contents of plain containers; never a root, so that dropping a
-model frees it at once. What was taken out of a plain container is let go by the next walk. In a walk of several roots
-each root holds the contents of its own containers, or the first would keep the others alive.
+A cached walk is stored on its first root. So a walk lives no longer than its graph, and reference cycles in a user's
+model remain visible to the garbage collector. It references the interned graphdefs, the cells of the variables, the
+stamps of all nodes and the contents of plain containers, but never a root, so dropping a model frees it at once. An
+object that was removed from a plain container is released by the next walk. In a walk of several roots each root stores
+the contents of its own containers; otherwise the first would keep the others alive.
 
-It is trusted while the structure clock stands still; re-stamped when the clock moved but none of its own stamps did;
-made anew otherwise. Plain lists and dicts cannot tell when they change, so their elements are compared by identity on
-every use. Graphs with nodes that can neither tell nor be compared are walked anew each time. (rules U33, U34)
+A cached walk is valid while the structure clock has not advanced. If the clock advanced but none of the walk's own
+stamps did, the walk gets a new time; otherwise the graph is walked again. Plain lists and dicts do not record changes,
+so their elements are compared by identity on every use. Graphs with nodes that neither record changes nor can be
+compared are walked every time. (rules U33, U34)
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .graphdef import GraphDef, Link, path_of
 
 
 class Constant:
-    """Stands where a cell stands, for a leaf that is an array of its own."""
+    """Takes the place of a cell, for a leaf that is a plain array."""
 
     __slots__ = ("raw",)
 
@@ -35,7 +36,7 @@ class Constant:
 
 
 class Contents:
-    """The plain containers below one root, each with a copy of what it held."""
+    """The plain containers below one root, each with a copy of its contents."""
 
     __slots__ = ("__weakref__", "guard", "items")
 
@@ -47,24 +48,26 @@ class Contents:
 
 
 class CachedWalk:
-    """One or several roots, walked under one index.
+    """One or several roots, walked with one index.
 
     Attributes:
         graphdefs: one for each root.
-        cells: of the variables, in walk order; arrays stand as constants.
+        cells: the cells of the variables in walk order; arrays are ``Constant``s.
         counts: how many of the leaves belong to each root.
         only_variables: whether every leaf is a variable.
-        lists: the first root's plain lists of modules, each with a copy. Modules compare by identity, so ``!=`` on
-            such a list is the comparison wanted, at the speed of C.
-        runs: what jitted functions made for calls of this walk, by the number of the function (``dispatch.py``). The
-            latest of each number also stands beside the walk, where a call finds it. They hold cells, not the walk.
+        lists: the first root's plain lists of modules, each with a copy. Modules compare by identity, so ``!=`` on such
+            a list does the right comparison, at the speed of C.
+        runs: functions that jitted functions generated for calls with this walk, by the number of the jitted function
+            (``dispatch.py``). The latest of each number is also stored next to the walk, where a call finds it. They
+            reference cells, not the walk.
     """
 
     def __init__(self, roots: tuple[Any, ...]) -> None:
-        self.stamp = clock.now  # before the walk: a change made meanwhile moves the clock past it
+        self.stamp = clock.now  # before the walk, so a concurrent change makes this time outdated
         walk = Walk()
         graphdefs, counts = [], []
-        # What each root holds in plain containers, as callables, because other roots than the first are held weakly.
+        # The contents of plain containers per root, as callables, because all roots except the first are referenced
+        # weakly.
         self.containers: list[Callable[[], Contents | None]] = []
         self.owners: list[int] = []
         self.lists: list[tuple[list[Any], list[Any]]] = []
@@ -91,7 +94,7 @@ class CachedWalk:
         self.runs: dict[int, Any] = {}
 
     def is_current(self) -> bool:
-        """Whether the graph is still as it was walked."""
+        """Whether the graph has not changed since the walk."""
         now = clock.now
         if self.stamp != now:
             stamps = self.stamps
@@ -101,7 +104,7 @@ class CachedWalk:
         return all(map(_unchanged, self.lists)) and containers_stand(self.containers)
 
     def hold_weakly(self, roots: tuple[Any, ...]) -> None:
-        """Leave what other roots than the first hold to those roots, so that the first does not keep it alive."""
+        """Let each root other than the first store its own contents, so that the first does not keep them alive."""
         for place, owner in enumerate(self.owners):
             contents = self.containers[place]()
             if owner and contents is not None:
@@ -118,13 +121,13 @@ class CachedWalk:
 
 
 def _compares_by_identity(container: tuple[Any, Any]) -> bool:
-    """Whether ``==`` on a list asks no element but for its identity."""
+    """Whether ``==`` on a list compares all elements by identity."""
     current, saved = container
     return type(current) is list and all(type(item).__eq__ is object.__eq__ for item in saved)
 
 
 def containers_stand(containers: list[Callable[[], Contents | None]]) -> bool:
-    """Whether plain containers still hold what they held."""
+    """Whether plain containers still have the same contents."""
     for held in containers:
         contents = held()
         if contents is None or not all(map(_unchanged, contents.items)):
@@ -133,7 +136,7 @@ def containers_stand(containers: list[Callable[[], Contents | None]]) -> bool:
 
 
 def _unchanged(container: tuple[Any, Any]) -> bool:
-    """Whether a plain container still holds the same elements."""
+    """Whether a plain container still has the same elements."""
     current, saved = container
     kind = type(current)
     if kind is list:
@@ -151,7 +154,7 @@ def _unchanged(container: tuple[Any, Any]) -> bool:
 
 
 def find_walk(roots: tuple[Any, ...]) -> CachedWalk:
-    """The cached walk of these roots, or a new one, kept on the first root where that is possible."""
+    """The cached walk of these roots, or a new one, cached on the first root if possible."""
     first = roots[0]
     try:
         kept = first._walks
@@ -173,12 +176,12 @@ def find_walk(roots: tuple[Any, ...]) -> CachedWalk:
             kept[key] = walk
             _walked.add(first) if kind_of(first) is Kind.GRAPH else None
         except (AttributeError, TypeError):
-            pass  # a root that can hold no walk, or cannot be referred to weakly
+            pass  # a root that cannot store a walk, or has no weak references
     return walk
 
 
 def drop_walk(kept: dict[Any, Any], key: Any) -> None:
-    """Forget a walk that a root keeps, and the runs that were made for it."""
+    """Remove a cached walk from a root, and the runs that were generated for it."""
     walk = kept.pop(key, None)
     if walk is not None:
         for number, run in list(walk.runs.items()):
@@ -187,7 +190,7 @@ def drop_walk(kept: dict[Any, Any], key: Any) -> None:
 
 
 def drop_runs(root: Any, number: int) -> None:
-    """Forget what one jitted function keeps on a root."""
+    """Remove what one jitted function has cached on a root."""
     kept = root._walks
     kept.pop(number, None)
     for walk in list(kept.values()):
@@ -196,7 +199,7 @@ def drop_runs(root: Any, number: int) -> None:
 
 
 def _hand_over(contents: Contents, root: Any, walk: CachedWalk) -> None:
-    """Let the root hold its contents for as long as both it and the walk live."""
+    """Let the root store its contents as long as both the root and the walk exist."""
     key, owner = (Contents, id(contents)), weakref.ref(root)
 
     def callback(_: Any) -> None:
@@ -215,9 +218,9 @@ def _same_roots(others: tuple[Any, ...], roots: tuple[Any, ...]) -> bool:
 
 
 def _forget(first: weakref.ref[Any], key: tuple[int, ...]) -> Callable[[Any], None]:
-    """Drop a walk of several roots when one of the others dies."""
+    """Drop a walk of several roots when one of the other roots dies."""
 
-    def callback(_: Any, drop: Any = drop_walk) -> None:  # at the end of the interpreter, globals are gone
+    def callback(_: Any, drop: Any = drop_walk) -> None:  # at interpreter shutdown, globals are gone
         owner = first()
         if owner is not None:
             drop(owner._walks, key)
@@ -225,14 +228,14 @@ def _forget(first: weakref.ref[Any], key: tuple[int, ...]) -> Callable[[Any], No
     return callback
 
 
-# Roots that hold a walk, for naming the path of an object in an error.
+# Roots with a cached walk, to find the path of an object for an error.
 _walked: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def walked_roots() -> list[Any]:
-    """The living roots that hold a walk."""
+    """The existing roots that have a cached walk."""
     while True:
         try:
             return list(_walked)
-        except RuntimeError:  # another thread walked its first model just now
+        except RuntimeError:  # another thread is walking its first model
             continue

@@ -1,8 +1,8 @@
 """The status of attributes: data (part of the state) or static (part of the structure).
 
-A mark (``plait.data(v)``, ``plait.static(v)``, a class-level declaration) wins; otherwise the value decides: arrays,
-variables, modules and registered data types are data, everything else is static, and a plain container counts as data
-exactly while it holds data. (rules G58 to G62)
+A mark (``plait.data(v)``, ``plait.static(v)``, a class-level declaration) takes precedence; otherwise the value
+decides: arrays, variables, modules and registered data types are data, and everything else is static. A plain container
+is data as long as it contains data. (rules G58 to G62)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Static = Annotated[T, STATIC]
 
 
 class Mark:
-    """What ``data`` and ``static`` return: a status, with the value or the options of a dataclass field."""
+    """The result of ``data`` and ``static``: a status, with the value or the options of a dataclass field."""
 
     __slots__ = ("options", "status", "value")
 
@@ -66,7 +66,7 @@ def static(value: Any = _NOTHING, /, **options: Any) -> Any:
     """Mark a value, or a class-level field, as static: part of the structure, compared and hashed under ``jit``.
 
     Args:
-        value: the value to assign; it may hold no arrays, variables or modules.
+        value: the value to assign, without arrays, variables or modules.
         **options: for a field of ``plait.dataclass``: the keywords of ``dataclasses.field``.
 
     Raises:
@@ -95,7 +95,7 @@ def _mark(status: str, value: Any, options: dict[str, Any]) -> Mark:
 
 
 def register_data_type(type: Any, /) -> Any:
-    """Make instances of a class count as data wherever they are assigned. Usable as a decorator.
+    """Treat instances of a class as data wherever they are assigned. Usable as a decorator.
 
     Example:
         >>> @plait.register_data_type
@@ -123,7 +123,7 @@ def is_data(value: Any, /) -> bool:
 
 
 def iter_data(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The data found in a value, which may be a container, with its place."""
+    """The data in a value, which may be a container, with paths."""
     kind = kind_of(value)
     if kind is Kind.PYTREE:
         for key, child in pytree_impl(type(value)).flatten(value)[0]:
@@ -133,7 +133,8 @@ def iter_data(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def has_data(value: Any, /) -> list[Any]:
-    """The data found in a value: itself, or what a container holds anywhere inside. Empty, and so false, if none.
+    """The data in a value: the value itself, or everything at any depth of a container; empty, so false, if there is
+    none.
 
     Example:
         >>> plait.has_data([1, {"w": plait.Param(2.0)}]), plait.has_data([1, 2])
@@ -143,7 +144,7 @@ def has_data(value: Any, /) -> list[Any]:
 
 
 def holds_data(value: Any) -> bool:
-    """Whether any data is found in a value."""
+    """Whether a value contains any data."""
     return next(iter_data(value), None) is not None
 
 
@@ -168,7 +169,7 @@ def declared_statuses(cls: type) -> dict[str, str]:
 
 
 def check_static(value: Any, name: str, owner: type) -> None:
-    """Refuse data under a static attribute.
+    """Raise if a static attribute contains data.
 
     Raises:
         AttributeStatusError: names the attribute, the class, and what was found.
@@ -181,12 +182,12 @@ def check_static(value: Any, name: str, owner: type) -> None:
             at=f"{owner.__name__}.{format_path((name, *path))}",
             found=describe_type(item),
             expected="numbers, strings, functions and other values without arrays, variables or modules",
-            do=f"drop the mark, or mark it as data: self.{name} = plait.data({name})",
+            do=f"remove the mark, or mark it as data: self.{name} = plait.data({name})",
         )
 
 
 def check_no_marks_inside(value: Any, name: str, owner: type) -> None:
-    """Refuse marks nested in a plain list, tuple or dict.
+    """Raise if a plain list, tuple or dict contains marks.
 
     Raises:
         AttributeStatusError: names the attribute and the class.
@@ -195,11 +196,11 @@ def check_no_marks_inside(value: Any, name: str, owner: type) -> None:
         kind = type(item)
         if kind is Mark:
             raise AttributeStatusError(
-                f"a {item.status}() mark stands inside a container",
+                f"plait.{item.status}() was used inside a container",
                 at=f"{owner.__name__}.{name}",
                 found=f"{item!r:.60} inside {describe_type(value)}",
-                expected="marks around the whole attribute",
-                do="take the marks off the elements; containers of modules and arrays need none, and others are marked "
+                expected="marks on whole attributes only",
+                do="remove the marks from the elements; containers of modules and arrays need none, mark others "
                 f"as a whole: self.{name} = plait.{item.status}({name})",
             )
         if kind is list or kind is tuple or kind is dict:

@@ -1,4 +1,5 @@
-"""Cells: what a variable holds, which is all of it that crossings keep; and how raw values are read and stored."""
+"""Cells: the contents of variables, the only part of them that calls of transforms store; reading and writing raw
+values."""
 
 from __future__ import annotations
 
@@ -24,23 +25,24 @@ ARRAYS = (jax.Array, np.ndarray)
 SCALARS = (bool, int, float, complex)
 
 
-# The metadata of a variable that was given none: one dict for all of them, replaced (never edited) when one changes.
+# The metadata of variables without metadata: one dict for all of them, replaced (never edited) when one changes.
 PLAIN_METADATA: dict[str, Any] = {"hijax": False, "ref": False, "eager_sharding": True}
 
 
 PLAIN_METADATA_KEY: HashableMapping[str, Any] = HashableMapping(PLAIN_METADATA)
 
 
-# Runs an iterator to its end at the speed of C, and keeps nothing of what it gives.
+# Consumes an iterator at the speed of C and discards its items.
 run_through: Callable[[Iterable[Any]], None] = collections.deque[Any](maxlen=0).extend
 
 
 class Cell(Stamp):
-    """What a variable holds; the only part of it that crossings keep."""
+    """The contents of a variable; the only part of it that calls of transforms store."""
 
     __slots__ = ("metadata", "raw", "trace")
 
-    # Made by the million: whoever makes a cell sets all of it, the version too, and Python runs no constructor.
+    # Created by the million, so Python runs no constructor: the code that creates a cell sets all its slots, with
+    # version.
     __init__ = object.__init__
 
 
@@ -51,12 +53,12 @@ def metadata_key(cell: Cell) -> HashableMapping[str, Any]:
 
 
 def dict_of(metadata: HashableMapping[str, Any]) -> dict[str, Any]:
-    """The metadata dict for a new variable; plain metadata stays the one shared dict."""
+    """The metadata dict for a new variable; for default metadata, the shared dict."""
     return PLAIN_METADATA if metadata is PLAIN_METADATA_KEY else dict(metadata)
 
 
 class StoredKey(NamedTuple):
-    """A typed random key on its way through pickle, which JAX does not offer for them."""
+    """A typed random key in a pickle; JAX cannot pickle them itself."""
 
     data: np.ndarray
     impl: str
@@ -69,23 +71,23 @@ def storable(leaf: Any) -> Any:
 
 
 def has_ref(cell: Cell) -> bool:
-    """Whether the value is kept in a JAX reference."""
+    """Whether the value is stored in a JAX reference."""
     return cell.metadata["ref"] and is_mutable_array(cell.raw)
 
 
 def is_gone(value: Any) -> bool:
-    """Whether a value is an array whose buffer an earlier call took over."""
+    """Whether a value is an array whose buffer was donated to an earlier call."""
     return type(value) is ArrayImpl and value.is_deleted()
 
 
 def gone(at: str | None) -> DonatedArrayError:
-    """The error for such an array; ``at`` says which variables hold it."""
+    """The error for such an array; ``at`` names the variables that hold it."""
     return DonatedArrayError(
-        "Array has been deleted: an earlier call took over the buffer of a variable (donation)",
+        "Array has been deleted: the buffer of a variable was donated to an earlier call",
         at=at,
         found="a deleted array",
         expected="an array",
-        do="go on with the object that the donating call updated, or donate plait.clone(model, arrays=True)",
+        do="use the object that the donating call updated, or donate plait.clone(model, arrays=True)",
     )
 
 
@@ -95,7 +97,7 @@ def read(raw: Any) -> Any:
 
 
 def fitting(value: Any, metadata: dict[str, Any]) -> Any:
-    """A value as metadata asks: in a new reference with ``ref=True``, by itself otherwise."""
+    """A value to store: in a new reference with ``ref=True``, otherwise unchanged."""
     value = read(value)
     return new_ref(jnp.asarray(value)) if metadata["ref"] and isinstance(value, (*ARRAYS, *SCALARS)) else value
 
@@ -118,7 +120,7 @@ def store_part(cell: Cell, index: Any, value: Any) -> None:
         )
         cell.raw = value if same else raw.at[index].set(_cast(value, raw.dtype))
     elif isinstance(raw, np.ndarray):
-        # A copy: detached state leaves and clones hold the same NumPy array.
+        # Copied, since detached state leaves and clones hold the same NumPy array.
         copied = raw.copy()
         copied[index] = value
         cell.raw = copied

@@ -1,11 +1,11 @@
-"""The structure clock: one process-wide counter that moves with every structural change to an object already walked.
+"""The structure clock: one process-wide counter that advances with every structural change of a walked object.
 
-Every object that a walk can enter owns a ``Stamp``. Its ``version`` is 0 until a crossing first sees the object; from
-then on each structural change gives it a fresh number and sets the clock to that number. A cached walk is trusted while
-the clock stands still; otherwise it compares the versions of its own stamps (see ``walks.py``).
+Every object that a walk can enter has a ``Stamp``. Its ``version`` is 0 until a transform first walks the object. From
+then on, each structural change gives it a new number and sets the clock to that number. A cached walk is valid while
+the clock has not advanced; otherwise it compares the versions of its own stamps (see ``walks.py``).
 
-Numbers are never used twice, so two threads that change two objects at once cannot hide each other's change. Stamps are
-what caches hold: they refer to nothing, so no cache keeps a module alive.
+Numbers are never reused, so two threads that change two objects at the same time cannot hide each other's change.
+Caches store stamps, which reference nothing, so no cache keeps a module alive.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _numbers = itertools.count(2)
 
 
 class Clock:
-    """Holds ``now``, the number of the latest structural change."""
+    """The clock: ``now`` is the number of the latest structural change."""
 
     __slots__ = ("now",)
 
@@ -27,12 +27,12 @@ class Clock:
 clock = Clock()
 
 
-# The version of a leaf of a state that was split from a graph, until a crossing sees it as part of a graph.
+# The version of a leaf of a state that was split from a graph, until it is walked as part of a graph.
 DETACHED = -1
 
 
 class Stamp:
-    """The version of one object's structure; 0, or ``DETACHED``, means that no crossing has seen the object."""
+    """The version of one object's structure; 0, or ``DETACHED``, means that no transform has walked the object."""
 
     __slots__ = ("version",)
 
@@ -41,12 +41,12 @@ class Stamp:
 
 
 def mark_seen(stamp: Stamp) -> None:
-    """Note that a walk is about to read the object. Must come before the reading."""
+    """Record that a walk is about to read the object. Must be called before reading."""
     if stamp.version <= 0:
         stamp.version = 1
 
 
 def mark_changed(stamp: Stamp) -> None:
-    """Note a structural change. Must come after the change."""
+    """Record a structural change. Must be called after the change."""
     if stamp.version > 0:
         stamp.version = clock.now = next(_numbers)

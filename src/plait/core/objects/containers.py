@@ -1,7 +1,7 @@
 """``List`` and ``Dict``: containers that are modules, with identity and tracked changes.
 
-Plain lists and dicts of modules work as attributes too. These two can be shared, can be roots of a transform, and tell
-the structure clock about every change. (rule G65)
+Plain lists and dicts of modules also work as attributes. These two can be shared, can be arguments of a transform, and
+report every change to the structure clock. (rule G65)
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class List(Module, MutableSequence[A], _slots=True):
         info = self._change()
         is_slice = isinstance(index, slice)
         values, statuses = _unmarked(value if is_slice else [value])
-        if is_slice or statuses != [None]:  # without a mark a place keeps its status, as attributes do
+        if is_slice or statuses != [None]:  # without a mark an element keeps its status, like attributes
             self._move_marks(statuses, lambda known: known.__setitem__(index, statuses if is_slice else statuses[0]))
         self._elements[index] = values if is_slice else values[0]
         mark_changed(info)
@@ -91,11 +91,11 @@ class List(Module, MutableSequence[A], _slots=True):
         return bool(self._info.marks) and place in self._info.marks
 
     def _marked(self) -> list[Any]:
-        """The elements, with the marks that they were given."""
+        """The elements with their marks."""
         return [data(item) if self._is_marked(place) else item for place, item in enumerate(self._elements)]
 
     def _move_marks(self, added: list[str | None], move: Callable[[list[str | None]], None]) -> None:
-        """Do to the marks of the elements what is about to be done to the elements."""
+        """Apply a change of the elements to their marks, before it is made."""
         marks = self._info.marks or {}
         if not any(added) and not any(type(key) is int for key in marks):
             return
@@ -107,7 +107,7 @@ class List(Module, MutableSequence[A], _slots=True):
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # not those of sequences and mappings
 
-    # The graph face
+    # As a graph node
 
     def _graph_flatten(self) -> tuple[list[tuple[Any, Any]], Any]:
         attributes, metadata = super()._graph_flatten()
@@ -154,7 +154,7 @@ class List(Module, MutableSequence[A], _slots=True):
                 self.__dict__[key] = value
         mark_changed(self._info)
 
-    # The JAX face
+    # As a JAX pytree
 
     def _tree_parts(self) -> tuple[list[Any], Any]:
         children, aux = super()._tree_parts()
@@ -198,7 +198,8 @@ _set_elements = List.__dict__["_elements"].__set__
 
 
 def _unmarked(items: Iterable[Any]) -> tuple[list[Any], list[str | None]]:
-    """Elements without their marks, and the marks that change something: ``data`` on what is not data by itself."""
+    """Elements without their marks, and the marks that have an effect: ``data`` on values that are not data by
+    themselves."""
     items = list(items)
     values = [item.value if type(item) is Mark else item for item in items]
     statuses = [

@@ -1,11 +1,11 @@
-"""Filters: which leaves of a graph a request is about.
+"""Filters: selecting leaves of a graph.
 
 A filter literal is turned into a predicate ``(path, value) -> bool``: a type, a tag, ``...``, a bool, ``None``, a
-callable, a list or tuple (any of them), or one of the classes here. With several filters a leaf goes to the first that
+callable, a list or tuple (any of them), or one of the classes here. With several filters, a leaf goes to the first that
 matches. Filter objects compare by content, so they can be static values of a graph.
 
-A variable of a ``Stack`` holds many layers. A filter is asked about the path of each of them, ``blocks.3.kernel``, and
-has to give one answer for all. (rule ST4)
+A variable of a ``Stack`` holds many layers. A filter is called with the path of each of them, ``blocks.3.kernel``, and
+must return the same result for all. (rule ST4)
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Predicate = Callable[[Path, Any], bool]
 
 
 def to_predicate(filter: FilterLiteral, /) -> Predicate:
-    """The predicate that a filter literal stands for.
+    """The predicate of a filter literal.
 
     Args:
         filter: a type (``isinstance``), a string (tag), ``...`` or ``True`` (everything), ``None`` or ``False``
             (nothing), a list or tuple (any of them), or a callable ``(path, value) -> bool``.
 
     Raises:
-        FilterTypeError: the object is none of these, or is a class of Flax's own.
+        FilterTypeError: the object is none of these, or is a Flax class.
 
     Example:
         >>> from plait.filterlib import to_predicate
@@ -55,24 +55,25 @@ def to_predicate(filter: FilterLiteral, /) -> Predicate:
         "this object cannot be used as a filter",
         found=f"{filter!r} of type {type(filter).__name__}",
         expected="a type, a tag, ..., a bool, None, a callable (path, value) -> bool, or a list of these",
-        do="for example plait.Param, plait.PathContains('kernel'), plait.Not(plait.BatchStat)",
+        do="pass, for example, plait.Param, plait.PathContains('kernel'), plait.Not(plait.BatchStat)",
     )
 
 
 def _check_not_of_flax(kind: type) -> None:
-    """Refuse ``flax.nnx.Param`` and its like: no variable of plait is an instance of it, so it would select nothing."""
+    """Raise for ``flax.nnx.Param`` and other Flax classes: no plait variable is an instance, so they would select
+    nothing."""
     if kind.__module__.startswith("flax.nnx"):
         raise FilterTypeError(
-            "a class of Flax selects nothing in a model of plait",
+            "a Flax class selects nothing in a plait model",
             found=f"{kind.__module__}.{kind.__qualname__}",
-            expected=f"a class of plait, such as plait.{kind.__name__}",
-            do="import plait in the place of flax.nnx, or start the program with: python -m plait.as_flax program.py",
+            expected=f"a plait class, such as plait.{kind.__name__}",
+            do="import plait instead of flax.nnx, or start the program with: python -m plait.as_flax program.py",
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class Everything:
-    """Matches every leaf; ``...`` and ``True`` are short for it.
+    """Matches every leaf; short forms are ``...`` and ``True``.
 
     Example:
         >>> plait.Everything() == plait.filterlib.to_predicate(...)
@@ -85,7 +86,7 @@ class Everything:
 
 @dataclasses.dataclass(frozen=True)
 class Nothing:
-    """Matches no leaf; ``None`` and ``False`` are short for it.
+    """Matches no leaf; short forms are ``None`` and ``False``.
 
     Example:
         >>> plait.Nothing()((), plait.Param(1.0))
@@ -98,7 +99,7 @@ class Nothing:
 
 @dataclasses.dataclass(frozen=True)
 class OfType:
-    """Matches values that are instances of ``type``, subclasses included; a type is short for it.
+    """Matches instances of ``type`` and its subclasses; the short form is the type itself.
 
     Example:
         >>> plait.OfType(plait.Param)((), plait.LoRAParam(1.0))
@@ -116,7 +117,7 @@ class OfType:
 
 @dataclasses.dataclass(frozen=True)
 class WithTag:
-    """Matches variables whose ``tag`` metadata equals ``tag``; a string is short for it.
+    """Matches variables whose ``tag`` metadata equals ``tag``; the short form is the string.
 
     Example:
         >>> plait.WithTag("dropout")((), plait.Variable(0, tag="dropout"))
@@ -135,11 +136,11 @@ class WithTag:
 
 @dataclasses.dataclass(frozen=True)
 class PathContains:
-    """Matches leaves whose path has ``key`` as one part.
+    """Matches leaves whose path contains ``key``.
 
     Args:
-        key: the part to look for.
-        exact: ``False`` matches when some part contains ``key`` as text.
+        key: the key to look for.
+        exact: ``False`` also matches if ``key`` is a substring of some key of the path.
 
     Example:
         >>> path = ("layers", 3, "kernel")
@@ -188,7 +189,7 @@ class PathIn:
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
 class _Combination:
-    """Several filters under one logical operation."""
+    """Several filters, combined by a logical operation."""
 
     predicates: tuple[Predicate, ...]
 
@@ -206,7 +207,7 @@ class _Combination:
 
 
 class Any_(_Combination):
-    """Matches leaves that any of the filters matches; a list or tuple is short for it.
+    """Matches leaves that any of the filters matches; the short form is a list or tuple.
 
     Example:
         >>> plait.Any(plait.Param, plait.BatchStat)((), plait.BatchStat(0.0))
@@ -246,7 +247,7 @@ class Not(_Combination):
 
 @dataclasses.dataclass(frozen=True)
 class OfLayers:
-    """A user's predicate, asked about the path of each layer of a stack.
+    """A user's predicate, called with the path of each layer of a stack.
 
     Attributes:
         predicate: ``(path, value) -> bool``.
@@ -262,13 +263,13 @@ class OfLayers:
 
 
 def asked(predicate: Predicate, path: Path, value: Any, filter: Any) -> bool:
-    """What a predicate says of a variable of stacked layers: the same for each of them.
+    """The result of a predicate for a variable of stacked layers, which must be the same for each layer.
 
     Args:
-        filter: what to call it.
+        filter: the filter to show in the error.
 
     Raises:
-        FilterError: it says different things; names one layer of each kind.
+        FilterError: the results differ; the message names a layer that matches and one that does not.
     """
     answers: dict[bool, Path] = {}
     for layer, _ in iter_layer_paths(path):
@@ -276,11 +277,11 @@ def asked(predicate: Predicate, path: Path, value: Any, filter: Any) -> bool:
     if len(answers) == 1:
         return next(iter(answers))
     raise FilterError(
-        "a filter tells layers of a stack from each other, and their arrays are stored as one",
+        "a filter selects some layers of a stack, but their arrays are stored as one",
         at=describe_path(path),
-        found=f"{filter!r:.80} matches {describe_path(answers[True])}, and not {describe_path(answers[False])}",
-        expected="one answer for all layers of the stack",
-        do="select within one layer, model.blocks[3]; or work on a model with a list: plait.as_list(model)",
+        found=f"{filter!r:.80} matches {describe_path(answers[True])}, but not {describe_path(answers[False])}",
+        expected="the same result for all layers of the stack",
+        do="select within one layer, model.blocks[3]; or convert the stack to a list first: plait.as_list(model)",
     )
 
 
@@ -289,10 +290,10 @@ Any_.__name__ = "Any"  # pickle finds the class by its __qualname__
 
 
 def resolve_filters(filters: Sequence[FilterLiteral]) -> list[Predicate]:
-    """Predicates of several filters that are tried in turn.
+    """The predicates of several filters, which are tried in order.
 
     Raises:
-        FilterError: a catch-all (``...`` or ``True``) stands before another filter, which could then never match.
+        FilterError: a catch-all (``...`` or ``True``) comes before another filter, which could then never match.
     """
     for index, filter in enumerate(filters):
         if filter is ... or filter is True:

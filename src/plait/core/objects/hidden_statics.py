@@ -1,4 +1,4 @@
-"""Plain containers as JAX sees them: elements that are not data become pytrees without leaves."""
+"""Plain containers as JAX pytrees: elements that are not data are replaced by pytrees without leaves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .nodes import Kind, Static, kind_of, pytree_impl
 
 
 def hide_static(value: Any) -> Any:
-    """A container whose elements that are not data became pytrees without leaves."""
+    """A container in which elements that are not data are replaced by pytrees without leaves."""
     kind = kind_of(value)
     if kind is Kind.STATIC:
         return Static(value)

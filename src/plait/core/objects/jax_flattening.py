@@ -1,8 +1,8 @@
-"""Graphs that JAX flattens as trees: cycles raise an error, lost sharing a warning.
+"""Graphs that JAX flattens as trees: cycles raise an error, and lost sharing causes a warning.
 
-JAX flattens an object by asking for its children one at a time, and flattens each before it asks for the next. So while
-the outermost object yields its children, all other objects that JAX flattens are below it. A cycle would never end
-(and the interpreter would not recover); a shared object becomes one copy for each path.
+JAX flattens an object by requesting its children one at a time, and flattens each before it requests the next. So while
+the outermost object yields its children, all other objects that JAX flattens are below it. A cycle would never end (and
+the interpreter would not recover); a shared object becomes one copy per path.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...paths import describe_path
 from .nodes import Kind, kind_of
 from .visit import children_if_any, visit
 
-# JAX's own functions that flatten and keep no more than the leaves, or the structure.
+# JAX's own functions that flatten and use only the leaves, or only the structure.
 _KEEP_NO_TREE = {"tree_leaves", "leaves", "tree_structure", "structure", "tree_reduce", "tree_all", "block_until_ready"}
 
 
@@ -34,11 +34,11 @@ _latest = _Latest()
 
 
 def check_no_cycle(node: Any, root: Any = None) -> None:
-    """Refuse an object that leads to itself.
+    """Raise if an object contains itself.
 
     Args:
         node: the object.
-        root: where the paths in the message begin; ``None`` is the object itself.
+        root: the start of the paths in the message; ``None`` means the object itself.
 
     Raises:
         GraphError: names the path.
@@ -48,8 +48,8 @@ def check_no_cycle(node: Any, root: Any = None) -> None:
         raise GraphError(
             "JAX was given a model that contains itself",
             at=_two_paths(node if root is None else root, node),
-            found=f"the same {type(node).__name__} at both: a cycle, which is no tree",
-            expected="a tree, where JAX flattens a model by itself (jax.tree.map, jax.jit)",
+            found=f"the same {type(node).__name__} at both: a cycle",
+            expected="a tree, because here JAX itself flattens the model (jax.tree.map, jax.jit)",
             do="use plait's own transforms, plait.jit(f)(model, x), and plait.map(f, state) for plait.state(model)",
         )
 
@@ -58,10 +58,10 @@ def watched(node: Any, children: Sequence[Any]) -> Iterable[Any]:
     """The children of an object that JAX flattens.
 
     Raises:
-        GraphError: the object leads to itself.
+        GraphError: the object contains itself.
 
     Warns:
-        LostSharingWarning: an object or a variable has several places below the outermost object.
+        LostSharingWarning: an object or a variable has several paths from the outermost object.
     """
     flattening = _latest.flattening
     if flattening is None:
@@ -69,7 +69,7 @@ def watched(node: Any, children: Sequence[Any]) -> Iterable[Any]:
     root, met, seen = flattening
     if id(node) in met:
         check_no_cycle(node, root)
-        seen.append((node, node))  # shared, perhaps in a plain list, which is no object of ours
+        seen.append((node, node))  # shared, perhaps in a plain list, which plait does not track
     met.add(id(node))
     seen.append(children)
     return children
@@ -93,10 +93,10 @@ def _warn_of_shared(root: Any, every: list[Any]) -> None:
         if counts[id(item)] > 1 and kind_of(item) in (Kind.VARIABLE, Kind.GRAPH) and not _only_looks():
             warn(
                 LostSharingWarning,
-                "JAX was given a model in which something is shared, and makes a copy for each place",
+                "JAX was given a model with a shared part, and makes a copy for each path",
                 at=_two_paths(root, item),
                 found=f"the same {type(item).__name__} at both",
-                expected="a tree, where JAX flattens a model by itself (jax.tree.map, jax.jit)",
+                expected="a tree, because here JAX itself flattens the model (jax.tree.map, jax.jit)",
                 do="use plait's own transforms, plait.jit(f)(model, x), and plait.map(f, state) for plait.state(model)",
             )
             return
@@ -108,7 +108,7 @@ def _two_paths(root: Any, item: Any) -> str:
 
 
 def _only_looks() -> bool:
-    """Whether the running function of JAX only reads the leaves or the structure, and rebuilds no tree."""
+    """Whether the running JAX function only reads the leaves or the structure, without rebuilding a tree."""
     frame: Any = sys._getframe(1)
     package = __name__.partition(".")[0]
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:

@@ -1,9 +1,9 @@
-"""Lost writes: cells of copied variables, which warn if a value written to them is never read.
+"""Lost writes: cells of copied variables that warn if a value written to them is never read.
 
 Variables are copied when one of JAX's own transforms rebuilds them inside a trace, and when a state is split from a
 graph. A write to a leaf of a state reaches the model through ``plait.update(model, state)``, or another model through
-``merge``; both read it. If a leaf was written and is freed without having been read, the write is lost, and a warning
-says so, once for each line of the program that wrote.
+``merge``; both read it. If a leaf was written and is freed before it is read, the write is lost. This causes a warning,
+once for each line of the program that writes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .clock import DETACHED
 
 
 class _LatestFlatten(threading.local):
-    """The trace, other than the top level, in which JAX last took a variable apart in this thread."""
+    """The trace, other than the top level, in which JAX last flattened a variable in this thread."""
 
     trace: Any = None
 
@@ -31,10 +31,10 @@ latest_flatten = _LatestFlatten()
 class LentCell(Cell):
     """The cell of a variable that one of JAX's own transforms rebuilt inside a trace.
 
-    What is written to it reaches the caller only if the variable is returned. A value that was changed, never flattened
-    again and never walked by plait is lost when the cell dies, and the cell says so. A copy that the user makes inside
-    the trace, with ``jax.tree.map``, is no such variable: it is taken apart in the trace in which it is rebuilt, while
-    the arguments of a transform are taken apart outside of it.
+    A value written to it reaches the caller only if the variable is returned. If a changed value is never flattened
+    again and never walked by plait, it is lost when the cell dies, and the cell warns. This does not apply to a copy
+    that the user makes inside the trace with ``jax.tree.map``: it is flattened in the same trace in which it is
+    rebuilt, while the arguments of a transform are flattened outside.
     """
 
     __slots__ = ("carried", "kind")
@@ -50,9 +50,9 @@ class LentCell(Cell):
         if self.raw is not self.carried and not self.version:
             what = f"{with_article(self.kind)} of shape {getattr(self.raw, 'shape', None)}"
             warnings.warn(
-                f"{what} was changed inside one of JAX's own transforms, which works on a copy, and the change is "
-                "lost. Return the module from the function, or use plait's transform of the same name, which carries "
-                "changes out.",
+                f"{what} was changed inside one of JAX's own transforms, which works on a copy, so the change is "
+                "lost. Return the module from the function, or use plait's transform of the same name, which keeps "
+                "changes.",
                 LostUpdateWarning,
                 stacklevel=1,
             )
@@ -60,13 +60,13 @@ class LentCell(Cell):
 
 _PLAIT = __name__.partition(".")[0]
 
-# Who is written, by the identity of the cell: the kind of variable, and the place as ``warn_explicit`` takes it. Filled
-# by ``note_write``, emptied by the next reader, or by the death of the cell.
+# Written cells, by identity: the kind of variable, and the source location for ``warn_explicit``. ``note_write`` adds
+# an entry; the next reader, or the death of the cell, removes it.
 _WRITTEN: dict[int, tuple[Any, ...]] = {}
 
 
 class UnreadCell(Cell):
-    """The cell of a leaf of a split state, from a write to the next reader, who makes it a plain one again."""
+    """The cell of a leaf of a split state, between a write and the next read, which makes it a plain ``Cell`` again."""
 
     __slots__ = ()
 
@@ -82,11 +82,11 @@ class UnreadCell(Cell):
 
     def __del__(self) -> None:
         kind, place = _WRITTEN.pop(id(self), (None, None))
-        if place is not None and self.version == DETACHED:  # else it belongs to a graph by now
+        if place is not None and self.version == DETACHED:  # otherwise it belongs to a graph now
             warnings.warn_explicit(
-                f"what was written into {with_article(kind)} of a state is lost. A state that was split from a model "
-                "has variables of its own. To change the model: plait.update(model, state), or write into "
-                "plait.variables(model), which are its own.",
+                f"a value written into {with_article(kind)} of a state is lost. A state that was split from a model "
+                "has copies of its variables. To change the model, call plait.update(model, state), or write into "
+                "plait.variables(model), which returns the model's own variables.",
                 LostUpdateWarning,
                 *place,
             )
@@ -96,7 +96,7 @@ _set_raw = Cell.__dict__["raw"].__set__
 
 
 def note_write(cell: Cell, kind: type) -> None:
-    """Remember which place in the program wrote into a detached cell."""
+    """Record the line of the program that wrote to a detached cell."""
     cell.__class__ = UnreadCell
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PLAIT:

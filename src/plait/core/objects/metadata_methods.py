@@ -1,4 +1,4 @@
-"""The metadata of a variable: how it is read and changed, and the rules for its entries."""
+"""The metadata of a variable: reading and changing it, and the rules for its entries."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class MetadataMethods:
     _cell: Cell
 
     def get_metadata(self, name: str = _MISSING, default: Any = _MISSING, *, exclude_required: bool = False) -> Any:
-        """The metadata: all of it as a new dict, or the entry of a name.
+        """All metadata as a new dict, or a single entry.
 
         Args:
             name: the entry to return.
-            default: what to return when there is none of that name.
-            exclude_required: leave out the three flags that every variable has.
+            default: the result if there is no entry of that name.
+            exclude_required: whether to omit the three flags that every variable has.
 
         Raises:
-            MetadataKeyError: no entry of that name, and no default.
+            MetadataKeyError: there is no entry of that name and no default.
         """
         metadata = self._cell.metadata
         if (default is not _MISSING) if name is _MISSING else exclude_required:
             raise ArgumentTypeError(
-                "get_metadata was called in a form that it does not have",
-                found="a default and no name" if name is _MISSING else f"name={name!r}, exclude_required=True",
+                "get_metadata does not accept these arguments",
+                found="a default without a name" if name is _MISSING else f"name={name!r}, exclude_required=True",
                 expected="get_metadata(name), get_metadata(name, default) or get_metadata(exclude_required=...)",
-                do="for one entry: variable.get_metadata(name, default)",
+                do="to read one entry, call variable.get_metadata(name, default)",
             )
         if name is _MISSING:
             return {key: metadata[key] for key in metadata if not (exclude_required and key in REQUIRED_METADATA)}
@@ -64,11 +64,11 @@ class MetadataMethods:
         return name in metadata or (name in _OLD_SHARDING_NAMES and "out_sharding" in metadata)
 
     def set_metadata(self, *args: Any, **entries: Any) -> None:
-        """Change the metadata: ``set_metadata(dict)`` replaces all of it, ``set_metadata(name, value)`` and
-        ``set_metadata(**entries)`` change entries.
+        """Change the metadata: ``set_metadata(dict)`` replaces all entries, ``set_metadata(name, value)`` and
+        ``set_metadata(**entries)`` set single entries.
 
         Raises:
-            MetadataError: one of the three flags would change.
+            MetadataError: the call would change one of the three flags.
             TraceContextError: the variable belongs to another trace.
         """
         metadata = kept = self._cell.metadata
@@ -80,10 +80,10 @@ class MetadataMethods:
             new = entries
         else:
             raise ArgumentTypeError(
-                "set_metadata was called in a form that it does not have",
+                "set_metadata does not accept these arguments",
                 found=f"{len(args)} positional arguments and the keywords {sorted(entries)}",
                 expected="set_metadata(dict), set_metadata(name, value) or set_metadata(name=value, ...)",
-                do="for example variable.set_metadata(name=value)",
+                do="call, for example, variable.set_metadata(name=value)",
             )
         for name in REQUIRED_METADATA & new.keys():
             if new[name] != metadata[name]:
@@ -94,7 +94,7 @@ class MetadataMethods:
         """Delete a metadata entry.
 
         Raises:
-            MetadataKeyError: there is none of that name.
+            MetadataKeyError: there is no entry of that name.
             MetadataError: the entry is one of the three flags.
         """
         metadata = self._cell.metadata
@@ -130,7 +130,8 @@ _OLD_SHARDING_NAMES = ("sharding", "sharding_names")
 def joined_with_box(
     kind: type, box: VariableMetadata[Any], given: dict[str, bool | None], keywords: dict[str, Any]
 ) -> dict[str, Any]:
-    """Metadata from an initializer and from the constructor: its entries win, our hooks win, flags must agree."""
+    """Metadata from an initializer and the constructor: the initializer's entries and the constructor's hooks win;
+    flags agree."""
     entries = dict(box.metadata)
     for name in REQUIRED_METADATA & entries.keys():
         flag = entries.pop(name)
@@ -140,7 +141,7 @@ def joined_with_box(
                 at=with_article(kind.__name__),
                 found=f"{name}={given[name]} as a keyword, {flag} from the initializer's metadata",
                 expected="one value",
-                do=f"leave out one of the two, for example drop {name}= from the constructor",
+                do=f"remove one of the two, for example {name}= from the constructor",
             )
         given[name] = flag
     hooks = {name: hook for name, hook in keywords.items() if name in _HOOK_NAMES and hook}
@@ -150,13 +151,13 @@ def joined_with_box(
 def refuse_hijax(kind: type, flags: Mapping[str, Any]) -> None:
     if flags["hijax"]:
         raise NotImplementedError(
-            f"{kind.__name__}: hijax=True is not offered by plait; leave hijax out, the variable then works "
-            "under every transform"
+            f"{kind.__name__}: hijax=True is not supported by plait; without it, the variable works under "
+            "every transform"
         )
 
 
 def tidied(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """New metadata entries: hooks as tuples, old sharding names renamed, with a warning for each old way."""
+    """New metadata entries: hooks as tuples, old sharding names renamed, with deprecation warnings."""
     tidy = dict(entries)
     for old in _OLD_SHARDING_NAMES:
         if old in tidy:
@@ -177,7 +178,7 @@ _hooks_warned: set[str] = set()
 
 
 def _warn_about_hooks() -> None:
-    """Once per process: methods say the same as hooks in metadata, and can be read in one place."""
+    """Warn once per process: methods do the same as hooks in metadata, and are defined in one place."""
     if not _hooks_warned:
         _hooks_warned.add("warned")
         deprecated(
@@ -192,6 +193,6 @@ def _fixed_flag(variable: MetadataMethods, name: str, old: Any, new: Any) -> Met
     return MetadataError(
         f"the flag {name!r} of {describe_type(variable)} cannot be changed",
         found=f"{new!r}",
-        expected=f"{old!r}, as it was when the variable was made",
-        do=f"make a new variable: {name_of_class(type(variable))}(value, {name}={not old})",
+        expected=f"{old!r}, the value from the constructor of the variable",
+        do=f"create a new variable: {name_of_class(type(variable))}(value, {name}={not old})",
     )

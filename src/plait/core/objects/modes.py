@@ -1,8 +1,8 @@
-"""Modes: settings that switch how a layer computes, such as training and evaluation. (rules D4, D5, L6)
+"""Modes: settings that change how a layer computes, such as training and evaluation. (rules D4, D5, L6)
 
-The protocol is one method. A layer that has modes defines ``set_view`` with a keyword for each, where ``None`` leaves
-the mode as it is; ``view``, ``train``, ``eval`` and ``set_attributes`` call it with those that it takes. What a mode
-means for the layer is the layer's own business: it need not be an attribute of that name.
+The protocol is a single method. A layer with modes defines ``set_view`` with a keyword for each mode, where ``None``
+leaves the mode unchanged; ``view``, ``train``, ``eval`` and ``set_attributes`` call it with the keywords that it
+accepts. The layer itself defines what a mode does; it need not be an attribute of that name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def mode_names(node: Any) -> set[str] | None:
-    """The modes of a node; ``None`` where its ``set_view`` takes any name."""
+    """The modes of a node; ``None`` if its ``set_view`` accepts any name."""
     if not hasattr(node, "set_view"):
         return set()
     parameters = inspect.signature(node.set_view).parameters.values()

@@ -1,4 +1,4 @@
-"""Modules, the base of layers and models, and the dataclasses of plait. (rules G64 to G66)"""
+"""Modules, the base class of layers and models, and plait's dataclasses. (rules G64 to G66)"""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ C = TypeVar("C", bound=type)
 
 
 class Module(Sowing, Pytree):
-    """Base of layers and models. Assign variables, modules, containers of them, arrays and static values freely.
+    """Base class of layers and models. Attributes can be variables, modules, containers of them, arrays and static
+    values.
 
     Example:
         >>> class Net(plait.Module):
@@ -36,11 +37,11 @@ class Module(Sowing, Pytree):
     def set_attributes(self, *filters: Any, raise_if_not_found: bool = True, **attributes: Any) -> None:
         """Set existing attributes, or modes, on this module and all modules below it, in place.
 
-        A name that is no attribute of a module is handed to its ``set_view``, if that takes it.
+        If a name is not an attribute of a module, it is passed to the module's ``set_view``, if that accepts it.
 
         Args:
-            *filters: only modules that one of these matches; none means all.
-            raise_if_not_found: whether an attribute that no module has is an error.
+            *filters: only modules that one of these matches are changed; without filters, all modules.
+            raise_if_not_found: whether to raise if no module has an attribute.
             **attributes: names and new values.
 
         Raises:
@@ -56,21 +57,21 @@ class Module(Sowing, Pytree):
         set_attributes(self, chosen, attributes, raise_if_not_found=raise_if_not_found)
 
     def train(self, **attributes: Any) -> None:
-        """Switch to training: ``deterministic=False, use_running_average=False`` wherever a module has them."""
+        """Switch to training: set ``deterministic=False, use_running_average=False`` on all modules that have them."""
         values = {"deterministic": False, "use_running_average": False, **attributes}
         self.set_attributes(raise_if_not_found=False, **values)
 
     def eval(self, **attributes: Any) -> None:
-        """Switch to evaluation: ``deterministic=True, use_running_average=True`` wherever a module has them."""
+        """Switch to evaluation: set ``deterministic=True, use_running_average=True`` on all modules that have them."""
         values = {"deterministic": True, "use_running_average": True, **attributes}
         self.set_attributes(raise_if_not_found=False, **values)
 
 
 def set_attributes(node: Any, chosen: Predicate, attributes: dict[str, Any], *, raise_if_not_found: bool) -> None:
-    """Set existing attributes, or modes, on the graph nodes that are chosen, in place.
+    """Set existing attributes, or modes, on the chosen graph nodes, in place.
 
     Raises:
-        ArgumentError: an attribute exists on no such node, and ``raise_if_not_found`` is set.
+        ArgumentError: no such node has an attribute, and ``raise_if_not_found`` is set.
     """
     missing = set(attributes)
     for path, module in list(iter_graph_nodes(node)):
@@ -86,15 +87,15 @@ def set_attributes(node: Any, chosen: Predicate, attributes: dict[str, Any], *, 
                 missing.discard(name)
     if missing and raise_if_not_found:
         raise ArgumentError(
-            "Could not find at least one instance of the following attributes: no module has what was to be set",
+            "Could not find at least one instance of the following attributes: no module has them",
             found=f"the names {sorted(missing)}",
-            expected="attributes of a module that the filters match",
+            expected="attributes of modules that the filters match",
             do="check the names, or pass raise_if_not_found=False",
         )
 
 
 class Object(Pytree, pytree=False):
-    """Base of graph objects that are not JAX pytrees.
+    """Base class of graph objects that are not JAX pytrees.
 
     Example:
         >>> class Counter(plait.Object):
@@ -108,7 +109,7 @@ class Object(Pytree, pytree=False):
 
 @dataclass_transform(field_specifiers=(dataclasses.field, data, static))
 def dataclass(cls: Any = None, /, **options: Any) -> Any:
-    """``dataclasses.dataclass`` for plait classes: ``data()`` and ``static()`` work as fields, ``repr`` stays ours.
+    """``dataclasses.dataclass`` for plait classes: ``data()`` and ``static()`` work as fields, and ``repr`` is plait's.
 
     Example:
         >>> @plait.dataclass

@@ -1,7 +1,7 @@
-"""Functions and types by name: how a static value is written down without its code.
+"""Functions and types by name, to store a static value without its code.
 
-A name is ``module:qualified.name``. Public modules of JAX are tried first, because where JAX defines a function is its
-own affair, and because some of its functions (``jax.nn.relu``) are not what their own name leads to.
+A name is ``module:qualified.name``. Public modules of JAX are tried first, because the module where JAX defines a
+function is private, and because the qualified names of some functions (``jax.nn.relu``) do not lead to them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PUBLIC_MODULES = ("types", "jax.nn", "jax.numpy", "jax.lax", "jax.nn.initialize
 
 
 def name_of(value: Any) -> str | None:
-    """The name that leads back to a value, or ``None``."""
+    """The name under which a value can be found again, or ``None``."""
     own = getattr(value, "__module__", None)
     name = getattr(value, "__qualname__", getattr(value, "__name__", None))
     for module in (*_PUBLIC_MODULES, own):
@@ -25,7 +25,7 @@ def name_of(value: Any) -> str | None:
 
 
 def find_named(name: str) -> Any:
-    """What a name leads to in the modules that are imported already, or ``None``; nothing is imported."""
+    """The value of a name in the modules that are already imported, or ``None``; nothing is imported."""
     module, _, qualified = name.partition(":")
     return _find(module, qualified) if qualified else None
 
@@ -38,12 +38,12 @@ def _find(module: str, name: str) -> Any:
 
 
 class Sentinel:
-    """A value that stands for nothing but itself; a pickle has its name.
+    """A unique value, pickled by its name.
 
     Args:
-        module: where it is assigned.
-        name: the name there.
-        text: how it is shown.
+        module: the module in which it is assigned.
+        name: its name in that module.
+        text: its ``repr``.
     """
 
     def __init__(self, module: str, name: str, text: str) -> None:
@@ -57,7 +57,7 @@ class Sentinel:
 
 
 class NamedFunction:
-    """Stands in a pickle for a function that pickle itself cannot find."""
+    """Represents, in a pickle, a function that pickle itself cannot find."""
 
     __slots__ = ("name",)
 
@@ -88,7 +88,7 @@ def from_named(value: Any) -> Any:
 
 
 def _mapped(f: Callable[[Any], Any], value: Any) -> Any:
-    """``f`` on the elements of a plain container; the container itself where nothing changes."""
+    """``f`` on the elements of a plain container; the container itself if nothing changes."""
     if type(value) in (list, tuple):
         items = [f(item) for item in value]
         return value if all(map(operator.is_, items, value)) else type(value)(items)

@@ -29,16 +29,16 @@ def nested(items: Iterable[tuple[Path, Any]]) -> dict[Any, Any]:
     """The nested dict of (path, leaf) pairs.
 
     Raises:
-        GraphError: a path is empty, or the beginning of another.
+        GraphError: a path is empty, or a prefix of another path.
     """
     root: dict[Any, Any] = {}
     for path, leaf in items:
         if not path:
             raise GraphError(
-                "a leaf has the empty path",
+                "a leaf has an empty path",
                 found=f"{leaf!r:.80} at ()",
                 expected="paths with at least one key",
-                do="a single leaf is its own state; it needs no nesting",
+                do="use a single leaf as it is; it does not need nesting",
             )
         owner = root
         for key in path[:-1]:
@@ -53,9 +53,9 @@ def nested(items: Iterable[tuple[Path, Any]]) -> dict[Any, Any]:
 
 def _overlap(path: Path) -> GraphError:
     return GraphError(
-        "one path leads through the leaf of another",
+        "one path goes through the leaf of another path",
         at=describe_path(path),
-        found="a leaf and a nested state at the same place",
-        expected="leaves only at the ends of paths",
+        found="a leaf and a nested state at the same path",
+        expected="leaves only at the end of a path",
         do="rename one of the two",
     )

@@ -1,4 +1,4 @@
-"""Questions about the kind of a value. (rule G3)"""
+"""Predicates for the kind of a value. (rule G3)"""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def is_node_module(x: Any) -> bool:
 
 
 def is_pytree_node(x: Any, *, check_graph_registry: bool = True) -> bool:
-    """Whether ``x`` is a pytree node; with ``check_graph_registry=False`` graph nodes that JAX knows count too.
+    """Whether ``x`` is a pytree node; with ``check_graph_registry=False``, also graph nodes that are registered with
+    JAX.
 
     Example:
         >>> layers = plait.List()
@@ -52,7 +53,7 @@ def is_pytree_node(x: Any, *, check_graph_registry: bool = True) -> bool:
 
 
 def is_node_type(t: type) -> bool:
-    """Whether instances of ``t`` are graph nodes, or pytree nodes with an entry of their own.
+    """Whether instances of ``t`` are graph nodes, or pytree nodes registered with plait.
 
     Example:
         >>> plait.graph.is_node_type(plait.Module), plait.graph.is_node_type(dict), plait.graph.is_node_type(int)
@@ -72,7 +73,7 @@ def is_node_leaf(x: Any) -> bool:
 
 
 def is_state_leaf(x: Any) -> bool:
-    """Whether ``x`` is a leaf that states hold: any variable.
+    """Whether ``x`` is a leaf of a state: any variable.
 
     Example:
         >>> plait.graph.is_state_leaf(plait.Param(1.0)), plait.graph.is_state_leaf(jnp.zeros(2))

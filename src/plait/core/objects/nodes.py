@@ -1,9 +1,9 @@
-"""What every value in a graph is, and the two registries that say so.
+"""The kinds of values in a graph, and the two registries that determine them.
 
-Each value met in a walk is exactly one kind, decided by its type alone and remembered per type. (rule G1)
+Each value in a walk is of exactly one kind, decided by its type alone and cached per type. (rule G1)
 
-* graph nodes have identity and may be shared or cyclic; a type is one by exact registration;
-* pytree nodes are values that are rebuilt: list, tuple, dict, ``None``, states, and all that JAX knows as containers;
+* graph nodes have identity and may be shared or cyclic; a type must be registered itself, not through a base class;
+* pytree nodes are values that are rebuilt: list, tuple, dict, ``None``, states, and all containers registered with JAX;
 * variables and references are leaves with identity, arrays leaves without;
 * everything else is static.
 """
@@ -48,10 +48,10 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class GraphNodeImpl:
-    """How a registered graph node type is taken apart and rebuilt.
+    """How a registered graph node type is flattened and rebuilt.
 
-    ``stamp`` gives the object that tells its structural changes, or ``None`` for types that cannot tell; walks over
-    those are never reused.
+    ``stamp`` returns the object that records structural changes, or ``None`` for types that do not record them; walks
+    over such nodes are never reused.
     """
 
     type: type
@@ -66,7 +66,7 @@ class GraphNodeImpl:
 
 @dataclasses.dataclass(frozen=True)
 class PytreeNodeImpl:
-    """How a pytree node type is taken apart and rebuilt; without setters it is immutable for update and pop."""
+    """How a pytree node type is flattened and rebuilt; without setters, it is immutable for update and pop."""
 
     type: type
     flatten: Callable[[Any], tuple[Sequence[tuple[Any, Any]], Any]]
@@ -76,7 +76,7 @@ class PytreeNodeImpl:
 
 
 class GenericPytree:
-    """Marker type: a container that JAX knows and plait has no entry for.
+    """Marker type for a container that is registered with JAX but not with plait.
 
     Example:
         >>> import collections
@@ -87,7 +87,7 @@ class GenericPytree:
 
 @dataclasses.dataclass(frozen=True)
 class DataElem:
-    """Wraps a child returned by a ``flatten`` callback that is data whatever its type.
+    """Wraps a child returned by a ``flatten`` callback, to treat it as data whatever its type.
 
     Example:
         >>> plait.graph.DataElem(2.0).value
@@ -99,7 +99,7 @@ class DataElem:
 
 @dataclasses.dataclass(frozen=True)
 class StaticElem:
-    """Wraps a child returned by a ``flatten`` callback that is static whatever its type.
+    """Wraps a child returned by a ``flatten`` callback, to treat it as static whatever its type.
 
     Example:
         >>> plait.graph.StaticElem((1, 2)).value
@@ -117,7 +117,7 @@ def unwrapped(child: Any) -> Any:
 
 @register_static
 class Static:
-    """A pytree without leaves that carries one static value; equality by the value.
+    """A pytree without leaves that holds one static value and compares by it.
 
     Example:
         >>> jax.tree.leaves(plait.graph.Static("relu"))
@@ -156,21 +156,22 @@ def register_graph_node_type(
     *,
     stamp: Callable[[Any], Stamp] | None = None,
 ) -> None:
-    """Make instances of a type graph nodes: objects with identity that can be shared and cyclic. (rule G5)
+    """Register a type of graph nodes: objects with identity that can be shared and cyclic. (rule G5)
 
     Args:
         type: the class; subclasses are not included.
         flatten: ``node -> (sequence of (key, child), metadata)``, in a deterministic order, metadata hashable.
-        set_key: ``(node, key, value)`` stores a child; a variable given for a variable updates the one in place.
-        pop_key: ``(node, key)`` removes a child and returns it.
-        create_empty: ``metadata -> node`` without children, without running a user's ``__init__``.
-        clear: ``node`` drops all content in place.
+        set_key: ``(node, key, value)`` stores a child; if both the old and the new child are variables, it updates the
+            old one.
+        pop_key: ``(node, key)`` removes and returns a child.
+        create_empty: ``metadata -> node``, a node without children; must not run a user's ``__init__``.
+        clear: ``node`` removes all content in place.
         init: ``(node, iterable of (key, child))`` fills an empty node.
-        stamp: ``node -> Stamp``, for types that mark their own structural changes; without it walks over instances are
-            made anew each time.
+        stamp: ``node -> Stamp``, for types that record their structural changes; without it, instances are walked again
+            each time.
 
     Raises:
-        GraphError: the type is registered already.
+        GraphError: the type is already registered.
 
     Example:
         >>> class Box:
@@ -202,16 +203,16 @@ def register_pytree_node_type(
     set_key: Callable[[Any, Any, Any], None] | None = None,
     pop_key: Callable[[Any, Any], Any] | None = None,
 ) -> None:
-    """Make instances of a type pytree nodes of graphs: values without identity. (rule G6)
+    """Register a type of pytree nodes of graphs: values without identity. (rule G6)
 
     Args:
         flatten: ``node -> (sequence of (key, child), metadata)``.
         unflatten: ``(sequence of (key, child), metadata) -> node``.
-        set_key: how update stores a child; without it the type is immutable for update.
-        pop_key: how pop removes a child; without it the type is immutable for pop.
+        set_key: stores a child in ``update``; without it, ``update`` treats the type as immutable.
+        pop_key: removes a child in ``pop``; without it, ``pop`` treats the type as immutable.
 
     Raises:
-        GraphError: the type is registered already.
+        GraphError: the type is already registered.
 
     Example:
         >>> class Pair:
@@ -241,7 +242,7 @@ def _check_unregistered(type: type, registry: Mapping[type, Any], kind: Kind) ->
         )
 
 
-# Classes of which users said that their objects are data. A pytree among them is walked all the same.
+# Classes whose objects users have registered as data. Pytrees among them are still walked.
 DATA_TYPES: set[type] = set()
 
 
@@ -251,7 +252,7 @@ def kind_of(value: Any) -> Kind:
 
 
 def _classify(value: Any) -> Kind:
-    """Decide the kind of a type met for the first time."""
+    """Determine the kind of a new type."""
     cls = type(value)
     if issubclass(cls, Variable):
         kind = Kind.VARIABLE
@@ -260,7 +261,7 @@ def _classify(value: Any) -> Kind:
     elif cls in PYTREE_REGISTRY or issubclass(cls, tuple):
         kind = Kind.PYTREE
     elif issubclass(cls, jax.Array) or isinstance(value, jax.Array):
-        # Tracers of references and of arrays share their types, so this cannot be remembered.
+        # Tracers of references and of arrays have the same types, so this cannot be cached per type.
         return Kind.REF if is_mutable_array(value) else Kind.ARRAY
     elif is_mutable_array(value):
         return Kind.REF
@@ -277,13 +278,13 @@ def _classify(value: Any) -> Kind:
 def _is_jax_container(value: Any) -> bool:
     try:
         leaves, _ = jax.tree_util.tree_flatten(value, is_leaf=lambda x: x is not value)
-    except Exception:  # only a registered container can fail to be flattened, for instance by keys that do not sort
+    except Exception:  # only flattening a registered container can fail, for example if its keys cannot be sorted
         return True
     return not (len(leaves) == 1 and leaves[0] is value)
 
 
 def get_node_impl(x: Any) -> GraphNodeImpl | PytreeNodeImpl | None:
-    """How ``x`` is taken apart, or ``None`` for variables and values that are no nodes.
+    """How ``x`` is flattened, or ``None`` for variables and values that are not nodes.
 
     Example:
         >>> plait.graph.get_node_impl([1]).type, plait.graph.get_node_impl(1)
@@ -298,7 +299,7 @@ def get_node_impl(x: Any) -> GraphNodeImpl | PytreeNodeImpl | None:
 
 
 def get_node_impl_for_type(t: type) -> GraphNodeImpl | PytreeNodeImpl | None:
-    """How instances of ``t`` are taken apart; ``GenericPytree`` stands for containers that only JAX knows.
+    """How instances of ``t`` are flattened; ``GenericPytree`` for containers that are registered only with JAX.
 
     Example:
         >>> plait.graph.get_node_impl_for_type(dict).type, plait.graph.get_node_impl_for_type(int)
@@ -318,7 +319,7 @@ def pytree_impl(t: type) -> PytreeNodeImpl:
 
 
 def check_index(owner: Any, key: Any, size: int, at: str | None = None) -> None:
-    """Refuse to set an item for which a list or ``List`` of this size has no place; a ``List`` has one at its end."""
+    """Raise if a list or ``List`` of this size has no item at this index; a ``List`` can be extended by one."""
     places = size if isinstance(owner, list) else size + 1
     if not (isinstance(key, int) and 0 <= key < places):
         raise GraphError(
@@ -382,7 +383,7 @@ def jax_key_to_key(entry: Any) -> Any:
 
 
 def jax_to_nnx_path(jax_path: tuple[Any, ...], /) -> tuple[Any, ...]:
-    """A JAX key path as a path of plait.
+    """A JAX key path as a plait path.
 
     Example:
         >>> (path, _), = jax.tree_util.tree_leaves_with_path({"a": [1]})
@@ -394,8 +395,8 @@ def jax_to_nnx_path(jax_path: tuple[Any, ...], /) -> tuple[Any, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class _GenericMetadata:
-    """How to rebuild a container: its JAX structure (or the class of a tuple that JAX does not know), and where each
-    sorted child stood."""
+    """How to rebuild a container: its JAX structure (or the class of a tuple not registered with JAX), and the original
+    position of each sorted child."""
 
     treedef: Any
     order: tuple[int, ...]
@@ -417,7 +418,7 @@ def _flatten_generic(node: Any) -> tuple[list[tuple[Any, Any]], _GenericMetadata
             f"{with_article(owner)} gives two children the same key",
             found=f"the keys {keys}",
             expected="distinct keys",
-            do="give each child a key of its own in jax.tree_util.register_pytree_with_keys",
+            do="give each child a different key in jax.tree_util.register_pytree_with_keys",
         )
     try:
         order = sorted(range(len(keys)), key=lambda i: sort_key(keys[i]))
@@ -452,7 +453,7 @@ _GENERIC_IMPL = PytreeNodeImpl(GenericPytree, _flatten_generic, _unflatten_gener
 
 
 def check_node(node: Any, operation: str) -> None:
-    """Refuse a root that is no node, variable or array.
+    """Raise if the root is not a node, variable or array.
 
     Raises:
         GraphTypeError: names the operation and the type.
@@ -462,7 +463,7 @@ def check_node(node: Any, operation: str) -> None:
 
 
 def not_a_node(error: type[PlaitError], node: Any, operation: str) -> PlaitError:
-    """The error of an operation on graphs that was given something else."""
+    """The error of a graph operation whose argument is not a graph."""
     return error(
         f"{operation} takes a module, a variable or a container of them",
         found=f"{node!r:.80} of type {type(node).__name__}",
@@ -472,7 +473,7 @@ def not_a_node(error: type[PlaitError], node: Any, operation: str) -> PlaitError
 
 
 def change_of(verb: str, owner: Any, key: Any, value: Any, at: str) -> Callable[..., Any]:
-    """How an owner sets or pops a child (``verb``), as its type registered it.
+    """The function that sets or pops (``verb``) a child of an owner, as registered for its type.
 
     Raises:
         GraphError: the owner is immutable.

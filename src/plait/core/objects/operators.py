@@ -18,17 +18,17 @@ from .trace_guard import path_of
 
 
 def value_of(operand: Any) -> Any:
-    """The value of a variable, for use; anything else as it is.
+    """The value of a variable; anything else unchanged.
 
     Raises:
-        DonatedArrayError: the array is gone; names the path.
+        DonatedArrayError: the array was donated; names the path.
     """
     return _own_value(operand) if isinstance(operand, VariableOperators) else operand
 
 
 def _own_value(variable: VariableOperators) -> Any:
     value = variable.get_value()
-    if type(value) is ArrayImpl and value.is_deleted():  # ``is_gone``, without a call for each operator
+    if type(value) is ArrayImpl and value.is_deleted():  # ``is_gone`` inlined, to save a call per operator
         raise gone(path_of(variable))
     return value
 
@@ -57,7 +57,7 @@ def _unary(operation: Callable[[Any], Any], name: str) -> Any:
 
 
 def _trunc(value: Any) -> Any:
-    """``math.trunc`` asks for a method that NumPy's numbers do not have."""
+    """``math.trunc`` needs a method that NumPy's numbers do not have."""
     return math.trunc(value if hasattr(value, "__trunc__") else float(value))
 
 
@@ -73,8 +73,8 @@ class VariableOperators:
 
     __slots__ = ()
 
-    # NumPy arrays leave a mixed operation to us, as they do for JAX arrays; otherwise they would ask for a NumPy array,
-    # which a traced value cannot give.
+    # NumPy arrays defer mixed operations to variables, as they do to JAX arrays; otherwise they would need a NumPy
+    # array, which a traced value cannot provide.
     __array_priority__ = 100
 
     def get_value(self) -> Any:

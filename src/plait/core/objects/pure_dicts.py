@@ -1,4 +1,4 @@
-"""States as nested dicts of raw values, and back, for whoever knows no variables."""
+"""Conversion between states and nested dicts of raw values, for code that does not use variables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def to_pure_dict(state: Mapping[Any, Any], /, extract_fn: Callable[[Any], Any] |
     """A nested dict of raw values.
 
     Args:
-        extract_fn: what to store for a leaf; by default a variable gives its value and other leaves pass.
+        extract_fn: the value to store for a leaf; by default the value of a variable, and other leaves unchanged.
 
     Example:
         >>> plait.to_pure_dict(plait.State({"a": {0: plait.Param(1.0)}}))
@@ -29,12 +29,12 @@ def to_pure_dict(state: Mapping[Any, Any], /, extract_fn: Callable[[Any], Any] |
 
 
 def with_value(leaf: Any, value: Any) -> Any:
-    """A copy of a variable with another value; in the place of anything else, the value."""
+    """A copy of a variable with a new value; for any other leaf, the value."""
     return leaf.replace(value) if isinstance(leaf, Variable) else value
 
 
 def plain_value(leaf: Any) -> Any:
-    """The raw value of a leaf; what a reference holds, and not the reference."""
+    """The raw value of a leaf; for a reference, its content."""
     return read(leaf.get_raw_value() if isinstance(leaf, Variable) else leaf)
 
 
@@ -44,10 +44,10 @@ def replace_by_pure_dict(
     """Write the values of a nested dict into a state, in place. Integer keys may come as strings.
 
     Args:
-        replace_fn: ``(leaf, value) -> leaf``; by default a variable gets a copy with the new value.
+        replace_fn: ``(leaf, value) -> leaf``; by default a variable is copied with the new value.
 
     Raises:
-        GraphError: the dict has a path that the state has not. Nothing is changed then.
+        GraphError: the dict has a path that the state does not have; nothing is changed.
 
     Example:
         >>> state = plait.State({"layers": {0: plait.Param(1.0)}})
@@ -80,7 +80,7 @@ def replace_by_pure_dict(
 
 
 def restore_int_paths(pure: Mapping[Any, Any], /) -> dict[Any, Any]:
-    """The same nested dict with string keys that are integers as integers, as they were before JSON or msgpack.
+    """Convert string keys of a nested dict that are integers back to integers, as they were before JSON or msgpack.
 
     Example:
         >>> plait.restore_int_paths({"layers": {"0": "a", "-1": "b"}})

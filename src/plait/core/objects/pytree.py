@@ -1,7 +1,7 @@
-"""``Pytree``, the base of all plait objects: graph nodes, and pytrees to JAX.
+"""``Pytree``, the base class of all plait objects: graph nodes, and JAX pytrees.
 
-Attributes live in the instance's ``__dict__``; what plait needs to know about an object (its trace, version and
-explicit marks) lives in one ``NodeInfo`` beside it, which is also the object's stamp. (rules G58 to G66)
+Attributes are stored in the instance's ``__dict__``. plait's data about an object (its trace, version and explicit
+marks) is stored in a separate ``NodeInfo``, which is also the object's stamp. (rules G58 to G66)
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ from .visit import iter_variables
 
 
 class NodeInfo(Stamp):
-    """What plait knows about one object: its structure version, its trace, and its explicit marks."""
+    """plait's data about one object: its structure version, its trace, and its explicit marks."""
 
     __slots__ = ("marks", "trace")
 
-    marks: dict[Any, str] | None  # by attribute name; in a List also by place
+    marks: dict[Any, str] | None  # by attribute name; in a List also by index
     trace: Any
 
-    __init__ = object.__init__  # as for cells: whoever makes one sets all of it
+    __init__ = object.__init__  # as for cells: the code that creates one sets all slots
 
 
 class UnseenInfo(NodeInfo):
-    """The info of many nodes that were made at once, until a walk sees a node or the node gets a mark.
+    """The shared info of many nodes created at once, used until a node is walked or gets a mark.
 
-    Most merged models are called and dropped, and need no more. Its version stays 0.
+    Most merged models are called and dropped, and need nothing else. Its version stays 0.
     """
 
     __slots__ = ()
@@ -84,7 +84,7 @@ class UnseenInfo(NodeInfo):
 _MISSING: Any = object()
 
 
-# Where plait keeps what it knows about an object, and about its class.
+# Where plait stores its data about an object and its class.
 RESERVED = frozenset({"_info", "_walks", "_elements", "_declared", "_pytree"})
 
 
@@ -92,7 +92,8 @@ _PLAIN_VALUES = (bool, int, float, str, type(None))
 
 
 class Pytree:
-    """Base of all plait objects: a graph node, and a JAX pytree unless the class says ``pytree=False``.
+    """Base class of all plait objects: a graph node, and a JAX pytree unless the class is defined with
+    ``pytree=False``.
 
     Example:
         >>> class Point(plait.Pytree):
@@ -103,7 +104,7 @@ class Pytree:
     """
 
     # Python stores the parameters of a generic class, ``Net[int]()``, in ``__orig_class__`` of the object. As a slot it
-    # is no attribute of the graph, so that the graphdef stays that of ``Net()``.
+    # is not an attribute of the graph, so the graphdef stays equal to that of ``Net()``.
     __slots__ = ("__orig_class__", "__weakref__", "_info", "_walks")
 
     _info: NodeInfo
@@ -117,7 +118,7 @@ class Pytree:
             raise ArgumentTypeError(
                 f"{cls.__name__} defines __slots__",
                 found=f"__slots__ = {cls.__dict__['__slots__']!r}",
-                expected="attributes in __dict__, where plait sees them",
+                expected="attributes in __dict__, where plait can find them",
                 do="remove __slots__ from the class",
             )
         if pytree is not None:
@@ -154,7 +155,7 @@ class Pytree:
                     at=f"{type(self).__name__}.{name}",
                     found=f"plait.{status}()",
                     expected=f"plait.{status}(value)",
-                    do=f"give it the value: self.{name} = plait.{status}(value)",
+                    do=f"pass the value: self.{name} = plait.{status}(value)",
                 )
             if not self._pytree:
                 status = None
@@ -182,7 +183,7 @@ class Pytree:
         if status is not None:
             info.marks[name] = status  # type: ignore[index]
         object.__setattr__(self, name, value)
-        info = self._info  # again: a walk in another thread may have made it the node's own meanwhile
+        info = self._info  # read again: a walk in another thread may have replaced it by the node's own info
         if info.version and (status is not None or not _same_plain(before, value)):
             mark_changed(info)
 
@@ -194,7 +195,7 @@ class Pytree:
             info.marks.pop(name, None)
         mark_changed(self._info)
 
-    # The graph face ---------------------------------------------------------------------------------------------------
+    # As a graph node --------------------------------------------------------------------------------------------------
 
     def _graph_flatten(self) -> tuple[list[tuple[str, Any]], Any]:
         items = sorted(self.__dict__.items())
@@ -232,7 +233,7 @@ class Pytree:
         return ArgumentError(
             f"Cannot {verb} key {key!r} of {describe_type(self)}",
             found=f"a key of type {type(key).__name__}, and the attributes {sorted(self.__dict__)}",
-            expected="an attribute name" if verb == "set" else "an attribute that is there",
+            expected="an attribute name" if verb == "set" else "an existing attribute",
             do="check the path",
         )
 
@@ -252,10 +253,10 @@ class Pytree:
         self.__dict__.update(children)
         mark_changed(self._info)
 
-    # The JAX face (rule G63) ------------------------------------------------------------------------------------------
+    # As a JAX pytree (rule G63) ---------------------------------------------------------------------------------------
 
     def _tree_parts(self) -> tuple[list[Any], Any]:
-        """Children in name order, and what stays static."""
+        """Children in name order, and the static part."""
         if "flax.nnx" in sys.modules:
             _warn_if_flax_reads(self)
         names, children, rest = [], [], {}
@@ -311,7 +312,7 @@ class Pytree:
         return {"attributes": dict(self.__dict__), "marks": self._info.marks}
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        if type(self).__reduce__ is not object.__reduce__:  # of a class below, or of one beside this in its bases
+        if type(self).__reduce__ is not object.__reduce__:  # from a subclass, or from another base of it
             return self.__reduce__()
         return copyreg.__newobj__, (type(self),), to_named(self.__getstate__())  # type: ignore[attr-defined]
 
@@ -349,20 +350,20 @@ class Pytree:
 
 
 def _in_order(marks: dict[Any, str]) -> tuple[tuple[Any, str], ...]:
-    """Marks as static values; the keys are names, and places in a ``List``."""
+    """Marks as static values; the keys are names, or indices of a ``List``."""
     return tuple((key, marks[key]) for key in sorted(marks, key=sort_key))
 
 
 def _warn_if_flax_reads(node: Pytree) -> None:
-    """Tell a user that Flax, which knows nothing of plait, walks one of its objects."""
+    """Warn that Flax, which does not support plait objects, is walking one."""
     frame = sys._getframe(2)
-    for _ in range(6):  # our own and those of jax.tree_util come first
+    for _ in range(6):  # frames of plait and jax.tree_util come first
         if str(frame.f_globals.get("__name__")).startswith("flax.nnx"):
             warn(
                 NothingSelectedWarning,
-                f"flax.nnx was given a {type(node).__name__} of plait, in which its filters find no variables",
-                found=f"{frame.f_globals['__name__']} of Flax, which takes the object for a container of arrays",
-                expected="functions of plait",
+                f"flax.nnx was given a plait {type(node).__name__}, in which its filters find no variables",
+                found=f"{frame.f_globals['__name__']} of Flax, which treats the object as a container of arrays",
+                expected="plait functions",
                 do="start the program with: python -m plait.as_flax program.py; in a NumPyro program use "
                 "plait.bridge.numpyro_module",
             )
@@ -376,20 +377,20 @@ def _warn_of_replaced(node: Pytree, name: str, variable: Variable[Any]) -> None:
     owner, kind = path_of(node) or type(node).__name__, type(variable).__name__
     warn(
         ReplacedVariableWarning,
-        f"an array takes the place of a {kind}",
+        f"a {kind} was replaced by an array",
         at=f"{owner}.{name}",
-        found="an array, which no filter by kind selects: an optimizer does not update it",
-        expected=f"a new value for the {kind}, which stays where it is",
-        do=f"write the value into the variable: module.{name}[...] = value; or make a new one: "
+        found="an array, which no filter by type selects: an optimizer does not update it",
+        expected=f"a new value for the {kind}, which stays in the module",
+        do=f"write the value into the variable: module.{name}[...] = value; or create a new one: "
         f"module.{name} = {name_of_class(type(variable))}(value)",
     )
 
 
-_LOCK = threading.RLock()  # re-entrant: a collection inside may run a finalizer that walks a module
+_LOCK = threading.RLock()  # re-entrant: garbage collection inside may run a finalizer that walks a module
 
 
 def own_info(node: Pytree) -> NodeInfo:
-    """The info of one node, from now on its own."""
+    """The info of one node; a shared one is replaced by the node's own."""
     info = node._info
     if type(info) is NodeInfo:
         return info
@@ -398,7 +399,7 @@ def own_info(node: Pytree) -> NodeInfo:
     own.trace = info.trace
     own.marks = None
     with _LOCK:
-        if type(node._info) is UnseenInfo:  # or another thread was faster
+        if type(node._info) is UnseenInfo:  # otherwise another thread was faster
             _set_info(node, own)
         return node._info
 
@@ -420,12 +421,12 @@ def empty_object(cls: type, marks: dict[str, str] | None) -> Any:
     info.marks = marks
     node = _new(cls)
     _set_info(node, info)
-    _set_walks(node, None)  # never unset, or a user's __getattr__ that delegates would hand out those of another object
+    _set_walks(node, None)  # never unset, or a user's delegating __getattr__ would return those of another object
     return node
 
 
 def empty_objects(classes: Sequence[type]) -> list[Any]:
-    """What ``empty_object`` makes without marks, for many classes at once."""
+    """``empty_object`` without marks, for many classes at once."""
     info = UnseenInfo()
     info.version = 0
     info.trace = trace_state.value
@@ -437,12 +438,12 @@ def empty_objects(classes: Sequence[type]) -> list[Any]:
 
 
 def _same_plain(before: Any, value: Any) -> bool:
-    """Whether an assignment left the structure as it was: the same object, or an equal number or string."""
+    """Whether an assignment leaves the structure unchanged: the same object, or an equal number or string."""
     return before is value or (type(before) in _PLAIN_VALUES and same_static(before, value))
 
 
 def check_kept_status(node: Pytree, name: str, value: Any) -> None:
-    """An update may not put a variable or array where a plain static value is. (rule G38)"""
+    """Raise if an update would replace a plain static value by a variable or array. (rule G38)"""
     current = node.__dict__.get(name, _MISSING)
     if current is _MISSING or not holds_data(value):
         return
@@ -452,7 +453,7 @@ def check_kept_status(node: Pytree, name: str, value: Any) -> None:
 
 
 class _TreeAux(NamedTuple):
-    """What a module's JAX face keeps beside its children."""
+    """The auxiliary data of a module as a JAX pytree."""
 
     names: tuple[str, ...]
     static: HashableMapping[str, Any]
@@ -460,9 +461,9 @@ class _TreeAux(NamedTuple):
 
 
 def _variables_comment(node: Pytree) -> str:
-    """Per kind of variable, and of several kinds together, how many elements and bytes there are below a module."""
+    """The numbers of elements and bytes below a module, per kind of variable and in total."""
     by_kind: dict[str, list[Any]] = {}
-    with contextlib.suppress(GraphError):  # what cannot be walked is not counted
+    with contextlib.suppress(GraphError):  # parts that cannot be walked are not counted
         for _, variable in [*iter_variables(node)]:
             by_kind.setdefault(_shown_kind(variable), []).extend(jax.tree.leaves(variable.get_raw_value()))
     texts = {kind: text for kind in sorted(by_kind) if (text := size_comment(by_kind[kind]))}
@@ -477,7 +478,7 @@ def _shown_kind(variable: Variable[Any]) -> str:
 
 
 def check_pytree(node: Any, /) -> None:
-    """Raise if a static attribute of a plait object holds data.
+    """Raise if a static attribute of a plait object contains data.
 
     Raises:
         AttributeStatusError: names the attribute and what was found.
@@ -490,5 +491,5 @@ def check_pytree(node: Any, /) -> None:
 
 
 def copied_buffers(leaf: Any) -> Any:
-    """The leaf with a buffer of its own."""
+    """The leaf with a copied buffer."""
     return jnp.copy(leaf) if isinstance(leaf, jax.Array) else copy.deepcopy(leaf)

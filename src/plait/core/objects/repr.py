@@ -1,7 +1,8 @@
 """Readable, constructor-like text for variables, modules, states and graphdefs.
 
-This file knows names, comments and fields, not the objects they come from. Arrays with more than one element show as
-``Array(shape=(2, 3), dtype=float32)``; an object that was printed already shows as ``...``. (rules G66, G68)
+This file handles names, comments and fields, not the objects they come from. Arrays with more than one element are
+shown as ``Array(shape=(2, 3), dtype=float32)``; an object that was already printed is shown as ``...``. (rules G66,
+G68)
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ _printing = _Printing()
 
 
 class Text(str):
-    """Text that is shown as it is."""
+    """Text that is shown verbatim."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
 def repr_leaf(value: Any) -> str:
-    """One value; big arrays by shape and dtype."""
+    """The text of one value; large arrays by shape and dtype."""
     if isinstance(value, (jax.Array, np.ndarray)) and hasattr(value, "shape"):
         if value.size > 1 or isinstance(value, Tracer) or not _is_number(value):
             return f"Array(shape={tuple(value.shape)}, dtype={value.dtype})"
@@ -77,10 +78,10 @@ def repr_fields(
     multiline: bool = False,
     owner: Any = None,
 ) -> str:
-    """``Name(a=1, b=2)``, over several lines when it is long, has a comment or is asked for.
+    """``Name(a=1, b=2)``, on several lines if it is long, has a comment, or if this is requested.
 
     Args:
-        owner: the object printed; met again before the outermost one is finished, it shows as ``Name(...)``.
+        owner: the printed object; if it occurs again inside the outermost object, it is shown as ``Name(...)``.
     """
     opening, closing = brackets[: len(brackets) // 2], brackets[len(brackets) // 2 :]
     printed = _printing.printed
@@ -105,7 +106,7 @@ def repr_fields(
 
 
 def size_comment(arrays: Iterable[Any]) -> str:
-    """``1,234 (4.9 KB)``: how many elements, how many bytes."""
+    """``1,234 (4.9 KB)``: the numbers of elements and bytes."""
     count = size = 0
     for array in arrays:
         if hasattr(array, "shape") and hasattr(array, "dtype"):
@@ -125,7 +126,7 @@ def format_bytes(size: int) -> str:
     return f"{value:.1f} TB"
 
 
-# Treescope calls the hook ``__treescope_repr__``, which these functions answer, so it is loaded by then. (rule G68)
+# These functions implement the hook ``__treescope_repr__``. Treescope calls it, so it is already imported. (rule G68)
 
 
 def render_object(
@@ -136,8 +137,8 @@ def render_object(
     *,
     comment: str = "",
 ) -> Any:
-    """An object that unfolds: ``Name(a=1, b=2)``; a value with an empty label is an element. The comment stands behind
-    the bracket."""
+    """A foldable object: ``Name(a=1, b=2)``; a value with an empty label is an element. The comment follows the opening
+    bracket."""
     parts = sys.modules["treescope"].rendering_parts
     children = []
     for place, (label, value) in enumerate(fields):
@@ -161,7 +162,7 @@ def _path_of_field(path: str, label: str, place: int) -> str:
 
 
 def render_mapping(kind: type, mapping: Mapping[Any, Any], path: str | None, subtree_renderer: Any) -> Any:
-    """A mapping that unfolds: ``Name({'a': 1})``."""
+    """A foldable mapping: ``Name({'a': 1})``."""
     return sys.modules["treescope"].repr_lib.render_dictionary_wrapper(
         object_type=kind, wrapped_dict=mapping, path=path, subtree_renderer=subtree_renderer
     )

@@ -1,7 +1,7 @@
 """Random streams: named sources of keys whose state is part of the model.
 
-A stream holds a key and a counter; each draw is ``fold_in(key, counter)`` and advances the counter, in and out of
-``jit`` alike. (rules R1 to R5, R9)
+A stream has a key and a counter. Each draw returns ``fold_in(key, counter)`` and advances the counter, inside and
+outside of ``jit``. (rules R1 to R5, R9)
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _public(module: ModuleType) -> dict[str, Any]:
     return {name: value for name, value in sorted(vars(module).items()) if callable(value) and name[0] != "_"}
 
 
-# What a stream does by methods of its own, and initializers that draw nothing.
+# Names that streams define as methods, and initializers that draw nothing.
 _OTHERS = {"clone", "fold_in", "split", "Initializer", "constant", "ones", "zeros"}
 # The samplers of jax.random, whose first argument is a key, and the families of initializers (rule R4).
 SAMPLERS = [
@@ -54,7 +54,7 @@ INITIALIZERS = [name for name in _public(jax.nn.initializers) if name not in _OT
 
 
 class _Samplers(Pytree):
-    """The samplers and initializers of JAX, with the key drawn from the stream."""
+    """JAX's samplers and initializers, with the key drawn from the stream."""
 
     def __call__(self) -> jax.Array:
         raise NotImplementedError
@@ -111,12 +111,12 @@ def as_key(source: Any) -> jax.Array:
         "this value cannot seed a random stream",
         found=f"{source!r:.80} of type {type(source).__name__}",
         expected="an integer seed, a key of jax.random.key, a raw uint32 key, or an RngStream",
-        do="for example plait.Rngs(0) or plait.Rngs(params=0, dropout=1)",
+        do="write, for example, plait.Rngs(0) or plait.Rngs(params=0, dropout=1)",
     )
 
 
 def key_shape(k: Any) -> tuple[int, ...]:
-    """The shape of keys that a number or a shape asks for.
+    """The shape of keys, from a number or a shape.
 
     Raises:
         ArgumentTypeError: it is neither.
@@ -126,35 +126,35 @@ def key_shape(k: Any) -> tuple[int, ...]:
         shape = tuple(map(operator.index, k if isinstance(k, Sequence) and not isinstance(k, str) else (k,)))
     except TypeError:
         raise ArgumentTypeError(
-            "this is no shape for random keys",
+            "this is not a valid shape for random keys",
             found=f"{k!r:.80} of type {type(k).__name__}",
             expected="an integer or a tuple of integers",
-            do="for example 4, or (2, 4)",
+            do="pass, for example, 4 or (2, 4)",
         ) from None
     if any(length < 0 for length in shape):
         raise ArgumentError(
             "random keys cannot have a negative length",
             found=f"{k!r:.80}",
-            expected="lengths of 0 or more",
-            do="for example 4, or (2, 4)",
+            expected="lengths that are 0 or greater",
+            do="pass, for example, 4 or (2, 4)",
         )
     return shape
 
 
 def raise_many_keys(stream: RngStream, at: str | None = None) -> NoReturn:
-    """Refuse to draw from a stream that holds many keys."""
+    """Raise for a draw from a stream with an array of keys."""
     raise StreamError(
-        f"the stream {stream.tag!r} holds many keys, and a draw needs one",
+        f"the stream {stream.tag!r} has an array of keys, but a draw needs a single key",
         at=at or path_of(stream),
         found=f"keys of shape {stream.key.shape}",
-        expected="one key, of shape ()",
-        do="draw in a function that is mapped over the keys, or restore the stream first: plait.restore_rngs(backups)",
+        expected="a single key, of shape ()",
+        do="draw in a function that is mapped over the keys, or first restore the stream: plait.restore_rngs(backups)",
     )
 
 
-@functools.partial(jax.jit, inline=True)  # one dispatch in place of three; under a trace the operations stand there
+@functools.partial(jax.jit, inline=True)  # one dispatch instead of three; inlined under a trace
 def _draw(key: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A key, and the count after it."""
+    """A key, and the next count."""
     return jax.random.fold_in(key, count), count + jnp.uint32(1)
 
 
@@ -164,7 +164,8 @@ def _next(count: jax.Array) -> jax.Array:
 
 
 def _is_concrete(count: Any) -> bool:
-    """Whether a count is of NumPy: it stays concrete while JAX traces, and a stack counts the draws of a block so."""
+    """Whether a count is a NumPy number: it stays concrete during tracing, so that a stack can count the draws of a
+    block."""
     return isinstance(count, (np.ndarray, np.generic))
 
 
@@ -202,7 +203,7 @@ class RngStream(_Samplers):
         """The next key: ``fold_in(key, count)``, and the counter advances.
 
         Raises:
-            StreamError: the stream holds many keys.
+            StreamError: the stream has an array of keys.
             TraceContextError: the stream belongs to another trace.
         """
         key, value = self._current()
@@ -214,7 +215,7 @@ class RngStream(_Samplers):
         return key
 
     def _current(self) -> tuple[Any, Any]:
-        """The key and the count, if they may be used here."""
+        """The key and the count, if they can be used here."""
         check_trace(self.count._cell.trace, self.count, f"draw from the stream {self.tag!r}, which changes its")
         value, key = self.count.get_value(), self.key.get_value()
         if key.shape:
@@ -222,7 +223,7 @@ class RngStream(_Samplers):
         return key, value
 
     def fork(self, *, split: int | tuple[int, ...] | None = None) -> RngStream:
-        """A new independent stream, seeded by one draw of this one.
+        """A new independent stream, seeded with one draw of this stream.
 
         Args:
             split: deprecated; use ``split``.
@@ -233,7 +234,7 @@ class RngStream(_Samplers):
         return self.split(split)
 
     def split(self, k: int | tuple[int, ...]) -> RngStream:
-        """A new stream that holds a split of one draw of this one.
+        """A new stream of keys, split from one draw of this stream.
 
         Args:
             k: the number of keys, or their shape.
@@ -246,7 +247,7 @@ class RngStream(_Samplers):
         return type(self)(jax.random.split(self(), shape), tag=self.tag)
 
     def broadcast(self, k: int | tuple[int, ...]) -> RngStream:
-        """A new stream that holds one draw of this one, repeated.
+        """A new stream of copies of one draw of this stream.
 
         Args:
             k: the number of copies, or their shape.
@@ -256,7 +257,7 @@ class RngStream(_Samplers):
 
 
 def skip_key(stream: RngStream) -> None:
-    """Advance the counter of a stream as a draw does, without deriving the key; errors are those of a draw."""
+    """Advance the counter of a stream as a draw does, without deriving the key; raises the same errors as a draw."""
     stream.count.set_value(_after(stream._current()[1]))
 
 
@@ -265,12 +266,12 @@ def _warn_fork_split() -> None:
 
 
 class Rngs(_Samplers):
-    """Named random streams; a name that is missing falls back to ``default``.
+    """Named random streams; a missing name falls back to ``default``.
 
     Args:
         default: seed or key of the default stream, or a mapping from names to seeds and keys.
-        **streams: seeds and keys by name. If a stream is given as a key, its key is used; the stream is
-            not shared, and the counter of the new one starts at 0.
+        **streams: seeds and keys by name. If the value is a stream, its key is used; the stream is not shared, and the
+            counter of the new stream starts at 0.
 
     Raises:
         ArgumentError: a value is neither a seed, nor a key, nor a stream.
@@ -303,10 +304,10 @@ class Rngs(_Samplers):
             if isinstance(streams.get(each), RngStream):
                 return streams[each]
         raise error(
-            f"No RngStream named {name!r} found: there is no random stream {name!r}, and no default one",
+            f"No RngStream named {name!r} found: there is no random stream {name!r} and no default stream",
             found=f"the streams {sorted(self)}",
             expected=f"a stream {name!r} or 'default'" if name != "default" else "a stream 'default'",
-            do=f"make it: plait.Rngs({name}=0), or plait.Rngs(0) for a default stream",
+            do=f"create it: plait.Rngs({name}=0), or plait.Rngs(0) for a default stream",
         )
 
     def __call__(self) -> jax.Array:
@@ -327,7 +328,7 @@ class Rngs(_Samplers):
         return ((name, self.__dict__[name]) for name in self)
 
     def fork(self, *, split: int | tuple[int, ...] | Mapping[FilterLiteral, Any] | None = None) -> Rngs:
-        """New independent streams, each seeded by one draw of its own.
+        """New independent streams, each seeded with one draw of the old stream.
 
         Args:
             split: deprecated; use ``split``. Streams that it does not select are forked.
@@ -343,7 +344,7 @@ class Rngs(_Samplers):
         return self._rewritten({} if split is None else split, RngStream.split, RngStream.fork)
 
     def split(self, k: int | tuple[int, ...] | Mapping[FilterLiteral, Any]) -> Rngs:
-        """New streams that hold splits of one draw each.
+        """New streams of keys, each split from one draw of the old stream.
 
         Args:
             k: a number or shape for all streams, or a mapping from filters to numbers or shapes. Streams that no filter
@@ -357,7 +358,7 @@ class Rngs(_Samplers):
         return self._rewritten(k, RngStream.split)
 
     def broadcast(self, k: int | tuple[int, ...] | Mapping[FilterLiteral, Any]) -> Rngs:
-        """New streams that hold one draw each, repeated; arguments as in ``split``."""
+        """New streams of copies of one draw each; arguments as in ``split``."""
         return self._rewritten(k, RngStream.broadcast)
 
     def _rewritten(

@@ -18,7 +18,7 @@ class _Defaults(threading.local):
 
 defaults = _Defaults()
 
-# What of plait's settings of this thread a trace may depend on: what they are called → what they are now.
+# The settings of this thread that a trace may depend on: name → function that returns the current value.
 settings_in_force: dict[str, Callable[[], Any]] = {
     "variable defaults": lambda: (defaults.hijax, defaults.ref, defaults.eager_sharding)
 }
@@ -32,7 +32,7 @@ class Restoring:
         self._restore: Callable[[], None] | None = apply()
 
     def __enter__(self) -> Restoring:
-        if self._restore is None:  # entered again, after the first block restored what was before
+        if self._restore is None:  # entered again, after the first block restored the previous setting
             self._restore = self._apply()
         return self
 
@@ -87,11 +87,11 @@ def setting(owner: Any, **values: Any) -> Callable[[], Callable[[], None]]:
 
 
 def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> _VariableDefaults:
-    """The flags that new variables of this thread get; keywords set them.
+    """The default flags of new variables in this thread; keywords set them.
 
     Args:
         hijax: not supported by plait; with ``True``, constructing a variable raises an error.
-        ref: whether new variables keep their value in a JAX reference.
+        ref: whether new variables store their value in a JAX reference.
 
     Returns:
         A mapping of the current flags. As a context manager or decorator it restores the previous ones.
@@ -107,7 +107,7 @@ def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> _Vari
 
 
 def use_eager_sharding(value: bool, /) -> Restoring:
-    """Set whether new variables of this thread are placed on devices as their metadata says (default ``True``).
+    """Set whether new variables of this thread are placed on devices according to their metadata (default ``True``).
 
     Takes effect immediately; as a context manager or decorator it restores the previous setting.
 
@@ -121,7 +121,7 @@ def use_eager_sharding(value: bool, /) -> Restoring:
 
 
 def using_eager_sharding() -> bool:
-    """Whether new variables of this thread are placed on devices as their metadata says.
+    """Whether new variables of this thread are placed on devices according to their metadata.
 
     Example:
         >>> plait.using_eager_sharding()

@@ -1,7 +1,7 @@
-"""Sowing: how a module records intermediate values while it runs. (rules D1, D2)
+"""Sowing: recording intermediate values while a module runs. (rules D1, D2)
 
-While ``capture`` runs, each module holds a record in ``_sown``: the kinds that are captured and the variables sown so
-far. It is an ordinary attribute, so transforms carry it like any other. Without a record, values become attributes.
+While ``capture`` runs, each module has a record in ``_sown``: the captured kinds and the variables sown so far. It is
+an ordinary attribute, so transforms handle it like any other. Without a record, values become attributes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ settings_in_force["sown values kept"] = lambda: _keeping.wanted
 
 
 def keeping_sown() -> Restoring:
-    """Store sown values as attributes without a warning, because Linen collections are made from them."""
+    """Store sown values as attributes without a warning, because Linen collections are created from them."""
     return Restoring(setting(_keeping, wanted=True))
 
 
@@ -62,7 +62,7 @@ def what_shuts_in(module: Any) -> str | None:
 
 
 def new_record(kinds: tuple[type, ...], values: dict[str, Any], method_outputs: type | None) -> dict[str, Any]:
-    """What a module holds while its values are captured."""
+    """The record of a module while its values are captured."""
     return {"kinds": kinds, "values": values, "method_outputs": method_outputs}
 
 
@@ -79,7 +79,7 @@ class Sowing:
         reduce_fn: Callable[[Any, Any], Any] = _append,
         init_fn: Callable[[], Any] = tuple,
     ) -> bool:
-        """Record a value, for ``plait.capture`` to return with the result of the model.
+        """Record a value, which ``plait.capture`` returns with the result of the model.
 
         Outside ``capture`` the value is stored in an attribute of the module, with a warning.
 
@@ -87,14 +87,14 @@ class Sowing:
             kind: the class of the variable that stores it, or a collection name.
             name: the name of the variable.
             value: the value.
-            reduce_fn: ``(kept, value) -> kept``; by default values are collected in a tuple.
-            init_fn: makes the initial value.
+            reduce_fn: ``(stored, value) -> stored``; by default, values are collected in a tuple.
+            init_fn: returns the initial value.
 
         Returns:
-            Whether the value was kept: inside ``capture``, whether exactly its kind is one of those captured.
+            Whether the value was stored: inside ``capture``, whether exactly this kind is captured.
 
         Raises:
-            ArgumentError: the name belongs to an attribute that is no variable of this kind.
+            ArgumentError: the name belongs to an attribute that is not a variable of this kind.
 
         Example:
             >>> class Doubling(plait.Module):
@@ -119,9 +119,9 @@ class Sowing:
         return True
 
     def perturb(self, name: str, value: Any, kind: type[Variable[Any]] | str = Perturbation) -> Any:
-        """The value plus a stored one that starts as zeros: its gradient is the gradient at this place.
+        """Add a stored value, initially zeros, whose gradient is the gradient with respect to ``value`` here.
 
-        Inside ``plait.capture`` it is stored if its kind is captured, or was given as ``init``; outside it is an
+        Inside ``plait.capture`` it is stored if its kind is captured or it was passed as ``init``; outside, it is an
         attribute of the module.
 
         Args:
@@ -130,7 +130,7 @@ class Sowing:
             kind: the class of the stored variable, or a collection name.
 
         Raises:
-            ArgumentError: the name belongs to an attribute that is no variable of this kind.
+            ArgumentError: the name belongs to an attribute that is not a variable of this kind.
 
         Example:
             >>> class Doubling(plait.Module):
@@ -151,18 +151,18 @@ class Sowing:
         stored = variable.get_value()
         if jnp.shape(stored) != jnp.shape(value):
             raise ShapeError(
-                f"the perturbation {name!r} does not have the shape of the value that it is added to",
+                f"the perturbation {name!r} and the value that it is added to have different shapes",
                 at=f"{type(self).__name__}.{name}",
                 found=f"a perturbation of shape {jnp.shape(stored)} and a value of shape {jnp.shape(value)}",
-                expected="one shape",
-                do=f"use another name for the other place or shape: self.perturb({name + '_2'!r}, value)",
+                expected="the same shape",
+                do=f"use a different name for each shape:  self.perturb({name + '_2'!r}, value)",
             )
         return value + stored
 
 
 def _warn_about_attributes(kind: type) -> None:
     deprecated(
-        "sow outside of plait.capture, which keeps values in attributes of the module",
+        "sow outside of plait.capture, which stores values as attributes of the module",
         since="0.1",
         instead=f"plait.capture(model, plait.{kind.__name__})(...)",
         removed_in="2.0",
@@ -179,11 +179,11 @@ def _kept(module: Any, record: dict[str, Any] | None, kind: type, name: str) -> 
     if found is None or isinstance(found, kind):
         return found
     raise ArgumentError(
-        f"Expected {name!r} to be of type {kind.__name__!r}: the name is taken by something else",
+        f"Expected {name!r} to be of type {kind.__name__!r}: the name is already used for something else",
         at=f"{type(module).__name__}.{name}",
         found=describe_type(found),
         expected=f"{with_article(kind.__name__)}, or no attribute of this name",
-        do=f"use another name: {name + '_values'!r}",
+        do=f"use a different name: {name + '_values'!r}",
     )
 
 

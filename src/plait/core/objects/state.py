@@ -1,11 +1,12 @@
 """States: the values of a graph, nested or flat.
 
-A ``State`` is a nested mapping from keys to leaves (detached variables, or raw values); a ``FlatState`` is the same as
-a sequence of (path, leaf), sorted by path. Both are pytrees. (rules G47 to G50)
+A ``State`` is a nested mapping from keys to leaves (detached variables, or raw values); a ``FlatState`` is the same
+values as a sequence of (path, leaf), sorted by path. Both are pytrees. (rules G47 to G50)
 
-A state that belongs to a graph, as those of an optimizer do, can be **tracked**: its nested dicts are its own, every
-write to it or to a view on it moves the structure clock, and so a walk need not compare them at each call. Whatever
-could write past it (``raw_mapping``, or a nested mapping stored without a copy) ends that for good.
+A state that belongs to a graph, such as the state of an optimizer, can be **tracked**: no other object shares its
+nested dicts, and every write to it or to a view of it advances the structure clock. So a walk need not compare them in
+each call. Any access that could bypass the tracking (``raw_mapping``, or a nested mapping stored without a copy) ends
+it permanently.
 """
 
 from __future__ import annotations
@@ -42,22 +43,22 @@ class _Tracking(Stamp):
 
 
 class _Grouped:
-    """What states, nested and flat, do by filters; each has these methods as its own."""
+    """The methods of nested and flat states that take filters."""
 
     def split(self: Any, first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
-        """One state per filter; the filters must cover every leaf."""
+        """One state per filter; the filters must match every leaf."""
         return grouped(self, (first, *filters), exhaustive=True)
 
     def filter(self: Any, first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
-        """One state per filter; leaves that none matches are left out."""
+        """One state per filter, without the leaves that match none of them."""
         return grouped(self, (first, *filters), exhaustive=False)
 
 
 class State(MutableMapping[Any, Any]):
     """A nested mapping from attribute names and indices to leaves.
 
-    ``state[key]`` is a leaf, or a view on a nested mapping whose writes go through; ``state.key`` is the same for
-    string keys. A state is a pytree: ``jax.tree.map(f, state)`` keeps classes and metadata of its variables.
+    ``state[key]`` is a leaf, or a writable view of a nested mapping; ``state.key`` is the same for string keys. A state
+    is a pytree: ``jax.tree.map(f, state)`` keeps the classes and metadata of its variables.
 
     Args:
         mapping: a nested mapping, or an iterable of (key, value) pairs.
@@ -105,7 +106,7 @@ class State(MutableMapping[Any, Any]):
         return self._view(value) if type(value) is dict else value
 
     def _view(self: S, mapping: dict[Any, Any]) -> S:
-        """A nested mapping as a state whose writes go through, and are told."""
+        """A nested mapping as a state that writes to it, and reports writes."""
         return _around(type(self), mapping, self._tracking)
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -195,7 +196,7 @@ class State(MutableMapping[Any, Any]):
 
     @classmethod
     def merge(cls: type[S], state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> S:
-        """The union by path; later states win."""
+        """The union by path; later states take precedence."""
         if not states and isinstance(state, cls):
             return state
         union: dict[Path, Any] = {}
@@ -212,7 +213,7 @@ _new: Callable[[Any], Any] = object.__new__
 
 
 def _around(cls: type[S], mapping: dict[Any, Any], tracking: _Tracking | None) -> S:
-    """A state around this very mapping."""
+    """A state with this mapping, not a copy."""
     state = _new(cls)
     _set_mapping(state, mapping)
     _set_tracking(state, tracking)
@@ -225,7 +226,7 @@ def tracked(state: S) -> S:
 
 
 def _own(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The nesting copied, also that of states in it."""
+    """A copy of the nested mappings, including nested states."""
     own = {}
     for key, value in mapping.items():
         own[key] = _own(value) if type(value) is dict else value
@@ -233,7 +234,7 @@ def _own(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def tracking_of(state: State) -> Stamp | None:
-    """The stamp that tells every change of a state's nesting, if there is one."""
+    """The stamp that records every change of a state's nesting, if there is one."""
     tracking = state._tracking
     return None if tracking is None or tracking.ended else tracking
 
@@ -271,8 +272,8 @@ def _sorts_as_dicts(mapping: dict[Any, Any]) -> bool:
 def tree_entries(state: State) -> tuple[list[Any], list[Any]]:
     """The keys and values of a state in the order in which JAX sees them.
 
-    To JAX the nested mappings are the dicts that they are, which it goes through at the speed of C. Where it could not
-    sort the keys of one below, they are states.
+    JAX sees nested mappings as dicts, which it flattens at the speed of C. If it cannot sort the keys of a mapping
+    below, they are states instead.
     """
     mapping = state._mapping
     if _sorts_as_dicts(mapping):
@@ -330,7 +331,7 @@ class FlatState(Sequence[tuple[Path, Any]]):
 
     Args:
         items: the pairs.
-        sort: whether to sort them by path; ``False`` says that they are sorted already.
+        sort: whether to sort them by path; ``False`` means that they are already sorted.
 
     Example:
         >>> flat = plait.FlatState([(("b",), 2.0), (("a", 0), 1.0)], sort=True)
@@ -352,7 +353,7 @@ class FlatState(Sequence[tuple[Path, Any]]):
 
     @classmethod
     def from_sorted(cls, paths: tuple[Path, ...], leaves: list[Any]) -> FlatState:
-        """From paths and leaves that are in order already."""
+        """From paths and leaves that are already sorted."""
         flat = object.__new__(cls)
         object.__setattr__(flat, "paths", paths)
         object.__setattr__(flat, "leaves", leaves)
@@ -390,7 +391,7 @@ class FlatState(Sequence[tuple[Path, Any]]):
 
     @staticmethod
     def merge(flat: FlatState, /, *flats: FlatState) -> FlatState:
-        """The union by path; later ones win."""
+        """The union by path; later states take precedence."""
         if not flats:
             return flat
         union: dict[Path, Any] = {}
@@ -399,7 +400,7 @@ class FlatState(Sequence[tuple[Path, Any]]):
         return FlatState(union.items(), sort=True)
 
     def to_nested_state(self) -> State:
-        """The same as a nested state."""
+        """The leaves as a nested state."""
         return from_flat_state(self)
 
 
@@ -412,10 +413,10 @@ jax.tree_util.register_pytree_with_keys(
 
 
 def group_leaves(flat: FlatState, filters: Sequence[FilterLiteral], *, exhaustive: bool) -> list[FlatState]:
-    """Give each leaf to the first filter that matches; one flat state per filter. (rule G52)
+    """Assign each leaf to the first filter that matches; one flat state per filter. (rule G52)
 
     Raises:
-        FilterError: a leaf was left over and ``exhaustive`` is set.
+        FilterError: a leaf matches no filter, and ``exhaustive`` is set.
     """
     predicates = resolve_filters(filters)
     groups: list[tuple[list[Path], list[Any]]] = [([], []) for _ in predicates]
@@ -432,10 +433,10 @@ def group_leaves(flat: FlatState, filters: Sequence[FilterLiteral], *, exhaustiv
         raise FilterError(
             "Non-exhaustive filters: some leaves match none of them",
             at=first_few([f"{describe_path(path)} ({type(leaf).__name__})" for path, leaf in left_over]),
-            found=f"{len(left_over)} of {len(flat)} leaves left over by "
+            found=f"{len(left_over)} of {len(flat)} leaves not matched by "
             + (", ".join(map(describe_filter, filters)) or "no filter"),
             expected="filters that together match every leaf",
-            do="add `...` as the last filter, which takes the rest: plait.split(model, plait.Param, ...)",
+            do="add `...` as the last filter, for all other leaves: plait.split(model, plait.Param, ...)",
         )
     return [FlatState.from_sorted(tuple(paths), leaves) for paths, leaves in groups]
 
@@ -453,14 +454,14 @@ def to_flat_state(state: Mapping[Any, Any], /) -> FlatState:
 
 
 def from_flat_state(flat: FlatState | Mapping[Path, Any] | Iterable[tuple[Path, Any]], /, *, cls: type[S] = State) -> S:  # type: ignore[assignment]
-    """The nested state of a flat one.
+    """Convert a flat state to a nested one.
 
     Args:
         flat: a ``FlatState``, a mapping from paths to leaves, or pairs of the two.
         cls: the class of the result.
 
     Raises:
-        GraphError: one path is the beginning of another.
+        GraphError: one path is a prefix of another.
 
     Example:
         >>> plait.from_flat_state({("a", 0): 1.0})["a"][0]
@@ -471,7 +472,7 @@ def from_flat_state(flat: FlatState | Mapping[Path, Any] | Iterable[tuple[Path, 
 
 
 def grouped(state: Any, filters: tuple[FilterLiteral, ...], *, exhaustive: bool) -> Any:
-    """One state for each filter, flat or nested as the whole; a single one by itself."""
+    """One state for each filter, flat or nested like ``state``; for a single filter, the state itself."""
     is_flat = isinstance(state, FlatState)
     groups = group_leaves(state if is_flat else to_flat_state(state), filters, exhaustive=exhaustive)
     states = groups if is_flat else [from_flat_state(group, cls=class_of(state)) for group in groups]

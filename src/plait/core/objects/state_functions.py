@@ -1,4 +1,4 @@
-"""States split, filtered, mapped and subtracted, as functions that take any nested mapping."""
+"""Splitting, filtering, mapping and subtracting states, as functions of any nested mapping."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .state import FlatState, S, State, class_of, difference, from_flat_state, g
 
 
 def split_state(state: Mapping[Any, Any], first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
-    """One state per filter; the filters must cover every leaf. One filter gives one state, several a tuple.
+    """One state per filter; the filters must match every leaf. Returns one state for one filter, a tuple for several.
 
     Raises:
         FilterError: a leaf matches none of the filters; the message names its path.
@@ -28,7 +28,7 @@ def split_state(state: Mapping[Any, Any], first: FilterLiteral, /, *filters: Fil
 
 
 def filter_state(state: Mapping[Any, Any], first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
-    """One state per filter; leaves that none matches are left out. One filter gives one state, several a tuple.
+    """One state per filter, without unmatched leaves. Returns one state for one filter, a tuple for several.
 
     Example:
         >>> list(plait.filter_state(plait.state(plait.BatchNorm(3, rngs=plait.Rngs(0))), plait.BatchStat))
@@ -59,7 +59,7 @@ def diff(state: S, other: Mapping[Any, Any], /) -> S:
 
 
 def merge_state(state: Mapping[Any, Any], /, *states: Mapping[Any, Any], cls: type[S] = State) -> S:  # type: ignore[assignment]
-    """The union of states by path; later ones win. A single state is returned unchanged.
+    """The union of states by path; later states take precedence. A single state is returned unchanged.
 
     Example:
         >>> plait.to_pure_dict(plait.merge_state(plait.State({"a": 1, "b": 2}), plait.State({"b": 3})))
@@ -72,7 +72,7 @@ def joined(states: Sequence[Any], operation: str) -> Mapping[Any, Any]:
     """States of any form as one nested mapping.
 
     Raises:
-        ArgumentTypeError: names the operation and the type of what is no state.
+        ArgumentTypeError: names the operation and the type that is not a state.
     """
     for state in states:
         _check_state(state, operation)

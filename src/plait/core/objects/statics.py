@@ -1,18 +1,18 @@
-"""Static values: when two of them are the same structure.
+"""Static values: when two of them count as equal structure.
 
-A static attribute is part of a graphdef, and so of a compile key. Two static values are the same when their *keys*
-are equal. Python's own ``==`` is too wide for that (``1 == True == 1.0``, ``0.0 == -0.0``) and too narrow for functions
-that a factory makes anew each time (``optax.adam(1e-3)``), so keys are built here:
+A static attribute is part of a graphdef, and so of a compilation key. Two static values are equal structure if their
+*keys* are equal. Python's ``==`` is too loose for that (``1 == True == 1.0``, ``0.0 == -0.0``), and too strict for
+functions that a factory creates in each call (``optax.adam(1e-3)``), so keys are built here:
 
 * numbers, strings and ``None`` by type and value, floats by their bits, so that nan is nan and 0.0 is not -0.0;
 * tuples and frozensets by their elements;
-* functions defined inside a function by code, defaults and the keys of what they close over (arrays, lists and other
-  unhashable things by identity), unless they assign ``nonlocal`` names; other functions by identity;
+* functions defined inside a function by code, defaults and the keys of their closure (arrays, lists and other
+  unhashable values by identity), unless they assign ``nonlocal`` names; other functions by identity;
   ``functools.partial`` by its parts;
-* everything else by its own ``==`` and ``hash``.
+* everything else by ``==`` and ``hash``.
 
 A value that cannot be hashed, such as a set, a dict of settings or a plain dataclass, may change in place. Its key is
-taken anew each time, from what it holds then (``content_key``).
+computed each time from its current content (``content_key``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BY_IDENTITY = frozenset({type, BuiltinFunctionType})
 
 
 class _Identity:
-    """A key for an object whose own equality is not to be asked."""
+    """A key that compares an object by identity, not by its own ``==``."""
 
     __slots__ = ("value",)
 
@@ -54,7 +54,7 @@ class _Identity:
 
 
 def static_key(value: Any) -> Any:
-    """A hashable object that is equal for values that are the same structure.
+    """A hashable key that is equal for values that are equal structure.
 
     Raises:
         TypeError: the value, or something inside it, cannot be hashed.
@@ -98,10 +98,10 @@ def _key(value: Any, within: tuple[FunctionType, ...]) -> Any:
 
 
 def _function_key(function: FunctionType, within: tuple[FunctionType, ...]) -> Any:
-    """Functions made by the same code with the same surroundings are the same.
+    """Functions with the same code and the same closure are equal.
 
-    ``within`` are the functions whose surroundings are being looked at, outermost first; one met again is named by its
-    place among them.
+    ``within`` are the functions whose closures are being processed, outermost first; if one occurs again, its key is
+    its position among them.
     """
     if "<locals>" not in function.__qualname__ and function.__closure__ is None:
         return _Identity(function)
@@ -122,7 +122,7 @@ def _function_key(function: FunctionType, within: tuple[FunctionType, ...]) -> A
     for cell in function.__closure__ or ():
         try:
             cells.append(key(cell.cell_contents))
-        except ValueError:  # a cell that is not filled yet
+        except ValueError:  # an empty cell
             cells.append(_Identity(cell))
     defaults = tuple(map(key, function.__defaults__ or ()))
     keyword_defaults = tuple((name, key(item)) for name, item in sorted((function.__kwdefaults__ or {}).items()))
@@ -138,12 +138,13 @@ def _function_key(function: FunctionType, within: tuple[FunctionType, ...]) -> A
     )
 
 
-# Filled by the function below, by code object; holds as many code objects as its size says.
+# A cache of the function below, by code object; keeps at most ``maxsize`` code objects alive.
 @functools.lru_cache(maxsize=4096)
 def _writes_surroundings(code: CodeType) -> bool:
-    """Whether a function assigns a ``nonlocal`` name: it then has a state of its own, and is only itself.
+    """Whether a function assigns a ``nonlocal`` name: it then has its own state, and is equal only to itself.
 
-    Its key may not follow that state, or the first call would change the structure of the model that holds it.
+    Its key must not depend on that state; otherwise the first call would change the structure of the model that
+    contains it.
     """
     outside = set(code.co_freevars)
     if not outside:
@@ -158,7 +159,7 @@ def _writes_surroundings(code: CodeType) -> bool:
 
 
 class _Copy:
-    """The key of a value that has ``==`` and no hash: what it was when the key was taken."""
+    """The key of a value with ``==`` but without a hash: a copy from the time when the key was computed."""
 
     __slots__ = ("kind", "value")
 
@@ -172,15 +173,15 @@ class _Copy:
     def __eq__(self, other: object) -> bool:
         try:
             return isinstance(other, _Copy) and self.kind is other.kind and (self.value == other.value) is True
-        except Exception:  # whatever a class raises that cannot be compared
+        except Exception:  # classes that cannot be compared raise anything
             return False
 
 
 def content_key(value: Any) -> Any:
-    """A hashable object that is equal for static values that are equal now, whether they can be hashed or not.
+    """A hashable key that is equal for static values that are equal now, even if they cannot be hashed.
 
-    Containers and dataclasses go by what they hold, other values without a hash by a copy and ``==``, and those that
-    cannot be copied by identity.
+    Containers and dataclasses are compared by their content, other values without a hash by a copy and ``==``, and
+    values that cannot be copied by identity.
 
     Example:
         >>> from plait.core.objects.statics import content_key
@@ -208,12 +209,12 @@ def content_key(value: Any) -> Any:
     try:
         copied = _Copy(value)
         return copied if copied == _Copy(value) else _Identity(value)
-    except Exception:  # whatever a class raises that cannot be copied
+    except Exception:  # classes that cannot be copied raise anything
         return _Identity(value)
 
 
 def same_static(first: Any, second: Any) -> bool:
-    """Whether two values are the same structure; values that cannot be hashed are compared with ``==``.
+    """Whether two values are equal structure; values that cannot be hashed are compared with ``==``.
 
     Example:
         >>> from plait.core.objects.statics import same_static
@@ -236,10 +237,10 @@ def same_static(first: Any, second: Any) -> bool:
 
 @register_static
 class HashableMapping(Mapping[K, V], Generic[K, V]):
-    """An immutable mapping that compares with its like by content and hashes independently of order.
+    """An immutable mapping that compares by content and hashes independently of order.
 
-    Values count as the same by the rules of this file. Hashing a mapping that holds a value that cannot be hashed
-    raises ``StaticValueError``, which names the key.
+    Values are compared by the rules of this file. If a value cannot be hashed, hashing the mapping raises
+    ``StaticValueError``, which names the key.
 
     Example:
         >>> from plait.graph import HashableMapping
@@ -267,12 +268,12 @@ class HashableMapping(Mapping[K, V], Generic[K, V]):
                         at=str(name),
                         found=f"{type(value).__name__}: {error}",
                         expected="a value with both == and hash, such as a frozen dataclass or a tuple",
-                        do="make the value hashable, such as a tuple in place of a list, or keep it out of the graph",
+                        do="make the value hashable, such as a tuple instead of a list, or keep it out of the graph",
                     ) from error
             self._key = frozenset(pairs)
         return self._key
 
-    def __reduce__(self) -> Any:  # without the hash, which holds in this process alone
+    def __reduce__(self) -> Any:  # without the hash, which is valid only in this process
         return _unpickled, (type(self), to_named(self._items))
 
     def __getitem__(self, name: K) -> V:
@@ -288,7 +289,7 @@ class HashableMapping(Mapping[K, V], Generic[K, V]):
         return name in self._items
 
     def items(self) -> ItemsView[K, V]:
-        """Those of the dict underneath, which are quicker than the abstract class's."""
+        """The items of the underlying dict, which are faster than those of the abstract class."""
         return self._items.items()
 
     def __hash__(self) -> int:
@@ -299,7 +300,7 @@ class HashableMapping(Mapping[K, V], Generic[K, V]):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if not isinstance(other, HashableMapping):  # a dict has no hash that could agree with this one's
+        if not isinstance(other, HashableMapping):  # a dict has no hash that could match this one
             return NotImplemented
         if self._items.keys() != other.keys():
             return False

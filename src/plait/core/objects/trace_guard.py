@@ -1,6 +1,6 @@
 """The trace guard: an object may be changed only in the JAX trace that it belongs to.
 
-A write from a deeper trace would leave a tracer behind in an object that outlives the trace; a write from a foreign one
+A write from an inner trace would leave a tracer in an object that outlives the trace; a write from an unrelated one
 would be lost. Reading is always allowed.
 """
 
@@ -13,53 +13,53 @@ from ..._compat import current_trace as current_trace, describe_trace, trace_sta
 from ...errors import TraceContextError
 from ...words import with_article
 
-# ``locate.py`` registers how to find the path of an object: from the modules and variables of the running functions,
-# and from the graphs that crossings have walked.
+# ``locate.py`` registers a function that finds the path of an object: from the modules and variables of the running
+# functions, and from the graphs that transforms have walked.
 find_paths: list[Callable[[Any], str | None]] = []
-# ``compat/private_names.py`` registers who lets an object be changed in a foreign trace.
+# ``compat/private_names.py`` registers functions that allow changing an object in a different trace.
 excuses: list[Callable[[Any], bool]] = []
 
 
 def check_trace(trace: Any, owner: Any, action: str) -> None:
-    """Refuse to change ``owner``, which belongs to ``trace``, from another trace.
+    """Raise if ``owner``, which belongs to ``trace``, would be changed in a different trace.
 
     Raises:
-        TraceContextError: the current trace is another one; the message names the class, the path where it is known,
-            and both traces.
+        TraceContextError: the current trace is a different one; the message names the class, the path (if known), and
+            both traces.
     """
     if trace is not trace_state.value:
         raise_foreign_trace(trace, owner, action)
 
 
 def raise_foreign_trace(trace: Any, owner: Any, action: str) -> None:
-    """Raise the error of ``check_trace``, unless the owner is excused."""
+    """Raise the error of ``check_trace``, unless the owner is exempt."""
     if any(excuse(owner) for excuse in excuses):
         return
     path = path_of(owner)
     kind = type(owner).__name__
     what = f"{action[:-2]} {with_article(kind)}" if action.endswith(" a") else f"{action} {kind}"
     here, there = describe_trace(current_trace()), describe_trace(trace)
-    there = "that around it, another of the same kind" if there == here else there
+    there = "another trace of the same kind around it" if there == here else there
     transform = transform_of(current_trace())
     raise TraceContextError(
-        f"Cannot mutate {kind}: cannot {what} from another trace than the one it belongs to",
+        f"Cannot mutate {kind}: cannot {what} from a different trace than its own",
         at=f"{path} ({with_article(kind)})" if path else with_article(kind),
         found=f"the current trace is {here}",
         expected=f"{there}, where the {kind} was created",
         do="return the new value from the function, and make the change after the call"
         if transform is None
-        else "make the model an argument of the function, and use plait's own transform, which carries the change out: "
+        else "make the model an argument of the function, and use plait's own transform, which keeps the change: "
         + _CALLS.get(transform, f"plait.{transform}(f)(model, x)"),
     )
 
 
-# How a function of a model and an array is passed to a transform, where it is not ``plait.jit(f)(model, x)``.
+# How a function of a model and an array is passed to transforms that are not called like ``plait.jit(f)(model, x)``.
 _CALLS = {
     "grad": "plait.grad(f)(model, x), with argnums=1 for the gradient with respect to x alone",
     "vmap": "plait.vmap(f, in_axes=(None, 0))(model, x)",
     "scan": "plait.scan(f)(model, x), where f returns the model and an output",
-    "fori_loop": "plait.fori_loop(0, n, f, model), where f takes a number and the model, and returns the model",
-    "while_loop": "plait.while_loop(goes_on, f, model), where f returns the model",
+    "fori_loop": "plait.fori_loop(0, n, f, model), where f takes an index and the model, and returns the model",
+    "while_loop": "plait.while_loop(cond_fun, f, model), where f returns the model",
     "cond": "plait.cond(pred, f, g, model, x)",
     "switch": "plait.switch(index, [f, g], model, x)",
     "shard_map": "plait.shard_map(f, mesh=mesh, in_specs=(P(), P()), out_specs=P())(model, x)",
@@ -67,5 +67,5 @@ _CALLS = {
 
 
 def path_of(owner: Any) -> str | None:
-    """The path of an object, if it is found in a model that is known."""
+    """The path of an object, if it is found in a known model."""
     return next((found for find in find_paths if (found := find(owner)) is not None), None)

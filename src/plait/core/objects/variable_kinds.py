@@ -1,4 +1,4 @@
-"""The kinds of variables that plait itself knows; programs add their own by subclassing ``Variable``."""
+"""The kinds of variables that plait defines; programs add their own by subclassing ``Variable``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ A = TypeVar("A")
 
 
 class Param(Variable[A]):
-    """A value that training learns.
+    """A trainable parameter.
 
     Example:
         >>> plait.state(plait.Linear(2, 3, rngs=plait.Rngs(0)), plait.Param)["bias"].shape
@@ -40,7 +40,7 @@ class BatchStat(Variable[A]):
 
 
 class Cache(Variable[A]):
-    """Keys and values that autoregressive decoding keeps.
+    """Keys and values cached for autoregressive decoding.
 
     Example:
         >>> cache = plait.Cache(jnp.zeros((4, 2)))
@@ -69,24 +69,25 @@ class Perturbation(Intermediate[A]):
 
 
 class OptState(Variable[A]):
-    """A value that an optimizer keeps between steps."""
+    """A value that an optimizer stores between steps."""
 
 
 class OptArray(OptState[A]):
-    """An array of an optimizer's state that belongs to no variable of the model, such as a count of steps."""
+    """An array of an optimizer's state that does not belong to a variable of the model, such as a step count."""
 
 
 class OptVariable(OptState[A]):
-    """An array of an optimizer's state that mirrors a variable of the model, such as a momentum; has its metadata."""
+    """An array of an optimizer's state that belongs to a variable of the model, such as its momentum; has the same
+    metadata."""
 
 
 class VariableState(Variable[A]):
     """Any leaf of a state: every variable is an instance.
 
-    ``VariableState(type=Param, value=v, **metadata)`` makes a detached variable of the given kind.
+    ``VariableState(type=Param, value=v, **metadata)`` creates a detached variable of the given kind.
 
     Raises:
-        ArgumentTypeError: ``type`` is no variable class.
+        ArgumentTypeError: ``type`` is not a variable class.
 
     Example:
         >>> leaf = plait.VariableState(plait.Param, jnp.zeros(2), note="demo")
@@ -108,7 +109,7 @@ class _VariableStateType(VariableType):
                 "VariableState needs a variable class",
                 found=f"type={type!r}",
                 expected="a subclass of plait.Variable",
-                do="for example plait.VariableState(plait.Param, value)",
+                do="write, for example, plait.VariableState(plait.Param, value)",
             )
         return type.from_metadata(value, metadata)
 

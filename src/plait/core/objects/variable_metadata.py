@@ -1,4 +1,4 @@
-"""What wrapped initializers return: a value with the hooks and metadata for the variable that will hold it."""
+"""Results of wrapped initializers: a value with the hooks and metadata for the variable that will hold it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class VariableMetadata(Generic[A]):
         self.metadata = dict(metadata or {})
 
     def hooks(self) -> dict[str, tuple[Callable[..., Any], ...]]:
-        """The hooks that are there, by name."""
+        """The hooks that are set, by name."""
         return {name: getattr(self, name) for name in HOOKS if getattr(self, name)}
 
     def __eq__(self, other: object) -> bool:
@@ -77,7 +77,7 @@ def with_metadata(
     on_remove_axis: Any = (),
     **metadata: Any,
 ) -> F:
-    """Wrap an initializer so that the variable made from its result gets these hooks and metadata.
+    """Wrap an initializer so that variables created from its result get these hooks and metadata.
 
     Args:
         initializer: any callable that returns a value.
@@ -101,12 +101,12 @@ def with_metadata(
 
 
 def with_partitioning(initializer: F, sharding: Any, mesh: Any = None, **metadata: Any) -> F:
-    """Wrap an initializer so that the variable made from its result says how it is laid out over devices.
+    """Wrap an initializer so that variables created from its result have a sharding.
 
     Args:
         initializer: any callable that returns a value.
-        sharding: a tuple of axis names, or another layout that ``out_sharding`` takes.
-        mesh: the mesh that the names belong to; ``None`` means the one in force where the variable is made.
+        sharding: a tuple of axis names, or any other value that ``out_sharding`` accepts.
+        mesh: the mesh of the axis names; ``None`` means the current mesh when the variable is created.
         **metadata: more entries of the variable's metadata.
 
     Example:

@@ -1,6 +1,6 @@
 """Names of variable kinds: the two-way table between collection names, such as ``params``, and classes. (rule V48)
 
-Other formats (Linen collections, checkpoints) speak of collections by name; ``sow`` and ``perturb`` take one too.
+Other formats (Linen collections, checkpoints) refer to collections by name; ``sow`` and ``perturb`` also accept names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .variables import Variable
 
 T = TypeVar("T", bound=type)
 
-# Who fills it: ``register_variable_name``. It is never emptied, and holds the classes alive.
+# ``register_variable_name`` adds entries. They are never removed, and keep the classes alive.
 _CLASSES: dict[str, type[Variable[Any]]] = {
     "params": Param,
     "batch_stats": BatchStat,
@@ -30,18 +30,18 @@ def register_variable_name(name: str, cls: T, *, overwrite: bool = False) -> T: 
 @overload
 def register_variable_name(name: str, cls: None = None, *, overwrite: bool = False) -> Callable[[T], T]: ...
 def register_variable_name(name: str, cls: Any = None, *, overwrite: bool = False) -> Any:
-    """Bind a collection name to a class of variables. Without ``cls``, a decorator.
+    """Bind a collection name to a variable class. Without ``cls``, returns a decorator.
 
     Args:
         name: the name.
         cls: the class.
-        overwrite: take the name over from the class that has it.
+        overwrite: whether to replace the class that has the name.
 
     Returns:
         The class.
 
     Raises:
-        ArgumentError: the name belongs to a class already, and ``overwrite`` is not set.
+        ArgumentError: the name already belongs to a class, and ``overwrite`` is not set.
 
     Example:
         >>> @plait.register_variable_name("demo_moments")
@@ -56,9 +56,9 @@ def register_variable_name(name: str, cls: Any = None, *, overwrite: bool = Fals
     if known is not None and not overwrite:
         raise ArgumentError(
             f"the variable name {name!r} is already registered",
-            found=f"{cls.__name__} for a name of {known.__name__}",
-            expected="a name that is free",
-            do=f"choose another name, or plait.register_variable_name({name!r}, {cls.__name__}, overwrite=True)",
+            found=f"{cls.__name__}, for a name that belongs to {known.__name__}",
+            expected="an unused name",
+            do=f"choose a different name, or plait.register_variable_name({name!r}, {cls.__name__}, overwrite=True)",
         )
     _CLASSES[name] = cls
     return cls
@@ -67,12 +67,12 @@ def register_variable_name(name: str, cls: Any = None, *, overwrite: bool = Fals
 def variable_type_from_name(
     name: str, /, *, base: type[Variable[Any]] = Variable, allow_register: bool = False
 ) -> type[Variable[Any]]:
-    """The class of variables that a collection name stands for.
+    """The variable class of a collection name.
 
     Args:
         name: the name.
-        base: the parent of a class that is made for an unknown name.
-        allow_register: make and remember a class for an unknown name, instead of raising.
+        base: the parent of a class that is created for an unknown name.
+        allow_register: whether to create and register a class for an unknown name, instead of raising.
 
     Raises:
         ArgumentError: the name is unknown.
@@ -85,7 +85,7 @@ def variable_type_from_name(
     if found is None:
         if not allow_register:
             raise ArgumentError(
-                f"Name {name} is not registered: no class of variables has the name {name!r}",
+                f"Name {name} is not registered: no variable class has the name {name!r}",
                 found=f"the name {name!r}",
                 expected=f"one of {sorted(_CLASSES)}",
                 do=f"plait.register_variable_name({name!r}, SomeVariable), or pass allow_register=True",
@@ -95,11 +95,11 @@ def variable_type_from_name(
 
 
 def variable_name_from_type(cls: type[Variable[Any]], /, *, allow_register: bool = False) -> str:
-    """The collection name of a class of variables; subclasses do not have the name of their parent.
+    """The collection name of a variable class; subclasses do not have the name of their parent.
 
     Args:
         cls: the class.
-        allow_register: register the class under its own name if it has none, instead of raising.
+        allow_register: whether to register a class without a collection name under its own name, instead of raising.
 
     Raises:
         ArgumentError: the class has no name; or, with ``allow_register``, another class has its name.

@@ -1,11 +1,11 @@
-"""Variables: the only mutable cells of a model, each a typed box around a value and its metadata.
+"""Variables: the mutable cells of a model, each a typed container of a value and its metadata.
 
-A variable owns one ``Cell``, for life. The cell holds the raw value, the metadata, the trace that the variable belongs
-to and the version of its structure (its metadata). Crossings read and write cells, so nothing that they remember refers
-to a variable or to what its metadata refers to.
+A variable has one ``Cell`` for its whole life. The cell holds the raw value, the metadata, the trace that the variable
+belongs to, and the version of its structure (its metadata). Transforms read and write cells, so their caches never
+reference a variable or the objects in its metadata.
 
-This file is long because ``Variable`` is one class, with everything that a box around an array has to answer to. Its
-operators and its metadata methods are in files of their own.
+This file is long because ``Variable`` is one class, with the whole interface of a container of an array. Its operators
+and its metadata methods are in separate files.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _MISSING: Any = type("_Missing", (), {"__repr__": lambda self: "<missing>"})()
 
 
 class VariableType(type):
-    """Gives every kind of variable empty slots, and registers it as a pytree."""
+    """Metaclass that gives every variable class empty slots and registers it as a pytree."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
         namespace.setdefault("__slots__", ())
@@ -106,7 +106,7 @@ def _unflattener(cls: type[Variable[Any]]) -> Callable[[Any, Any], Variable[Any]
 
 
 def make_variable(cls: type[Any], raw: Any, metadata: dict[str, Any], trace: Any) -> Any:
-    """A variable around a raw value, without hooks, sharding or copies."""
+    """A variable with a raw value, without hooks, sharding or copies."""
     cell = Cell()
     cell.version = 0
     cell.raw = raw
@@ -118,14 +118,14 @@ def make_variable(cls: type[Any], raw: Any, metadata: dict[str, Any], trace: Any
 
 
 def variable_around(cls: type[Any], cell: Cell) -> Any:
-    """A variable around this very cell."""
+    """A variable with this cell, not a copy."""
     variable = _new(cls)
     _set_cell(variable, cell)
     return variable
 
 
 def make_variables(kinds: Iterable[type[Any]], raws: Iterable[Any], metadata: Iterable[dict[str, Any]]) -> list[Any]:
-    """What ``make_variable`` makes in the current trace, for many at once; each gets metadata of its own."""
+    """``make_variable`` in the current trace, for many at once; each variable gets its own metadata."""
     trace, plain = trace_state.value, PLAIN_METADATA
     variables = [*map(_new, kinds)]
     for variable, raw, given in zip(variables, raws, metadata, strict=True):
@@ -139,7 +139,7 @@ def make_variables(kinds: Iterable[type[Any]], raws: Iterable[Any], metadata: It
 
 
 def copied_cells(kinds: Iterable[type[Any]], cells: Iterable[Cell], version: int = 0) -> list[Any]:
-    """What ``Variable.copy`` makes, for many at once: new variables of these classes around what the cells hold."""
+    """``Variable.copy`` for many at once: new variables of these classes with the contents of the cells."""
     trace, plain = trace_state.value, PLAIN_METADATA
     variables = [*map(_new, kinds)]
     for variable, source in zip(variables, cells, strict=True):
@@ -156,18 +156,19 @@ def copied_cells(kinds: Iterable[type[Any]], cells: Iterable[Cell], version: int
 
 
 class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=VariableType):
-    """A mutable box around a value, usually an array, that has a kind (its class) and metadata.
+    """A mutable container of a value, usually an array, with a kind (its class) and metadata.
 
-    Reading and writing looks like using the array: ``v[...]`` and ``v.value`` read, ``v[...] = x`` and ``v.value = x``
-    write, and every ``jax.numpy`` function and operator takes the variable itself. Subclasses give filters something
-    to select; no registration is needed.
+    It is used like the array: ``v[...]`` and ``v.value`` read, ``v[...] = x`` and ``v.value = x`` write, and every
+    ``jax.numpy`` function and operator accepts the variable itself. Filters select variables by class; subclasses need
+    no registration.
 
     Args:
         value: an array, a pytree, any Python object, or a ``VariableMetadata``.
-        hijax: not offered by plait.
-        ref: keep the value in a JAX reference cell.
-        eager_sharding: place the value on devices as ``out_sharding`` says.
-        **metadata: any entries; part of the structure of a graph, so they must compare, and hash under ``jit``.
+        hijax: not supported by plait.
+        ref: whether to store the value in a JAX reference.
+        eager_sharding: whether to place the value on devices according to ``out_sharding``.
+        **metadata: any entries; they are part of the structure of a graph, so they need ``==``, and a hash under
+            ``jit``.
 
     Raises:
         MetadataError: a JAX reference was given as the value, or a flag is given twice with different values.
@@ -196,7 +197,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
     ) -> None:
         given = {"hijax": hijax, "ref": ref, "eager_sharding": eager_sharding}
         entries = metadata
-        if type(self).__dictoffset__:  # what the constructor of a subclass assigned before it came here
+        if type(self).__dictoffset__:  # attributes that a subclass assigned before it called this constructor
             entries.update(vars(self))
             vars(self).clear()
         if isinstance(value, VariableMetadata):
@@ -225,12 +226,12 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         cell.raw = new_ref(jnp.asarray(value)) if flags["ref"] else value  # type: ignore[arg-type]
 
     def create_value(self, value: A) -> A:
-        """What the constructor stores for ``value``; override it to change values on creation."""
+        """The value that the constructor stores for ``value``; override it to change values on creation."""
         return value
 
     @classmethod
     def from_metadata(cls, value: A, metadata: Mapping[str, Any]) -> Variable[A]:
-        """A variable of this class around ``value``, without hooks, ``create_value``, sharding or copies."""
+        """A variable of this class with ``value``, without hooks, ``create_value``, sharding or copies."""
         entries = {**PLAIN_METADATA, **tidied(metadata)}
         refuse_hijax(cls, entries)
         return make_variable(cls, value, PLAIN_METADATA if entries == PLAIN_METADATA else entries, current_trace())
@@ -245,7 +246,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         """Store a value, without hooks; with ``ref=True`` it is written through the reference.
 
         Raises:
-            TraceContextError: the variable belongs to another trace, and has no reference to write through.
+            TraceContextError: the variable belongs to a different trace, and has no reference to write through.
         """
         cell = self._cell
         if cell.metadata is not PLAIN_METADATA and has_ref(cell) and not is_mutable_array(value):
@@ -258,10 +259,10 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
     raw_value = property(get_raw_value, set_raw_value)
 
     def get_value(self, *, index: Any = _MISSING) -> Any:
-        """The value, after the get hooks.
+        """Read the value, with get hooks applied.
 
         Args:
-            index: read only this part: an array index, or the key of a dict, list or tuple value; ``...`` is all.
+            index: the part to read: an array index, or a key of a dict, list or tuple value; ``...`` means everything.
         """
         cell = self._cell
         value = cell.raw
@@ -277,17 +278,17 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         return value
 
     def set_value(self, value: Any, *, index: Any = _MISSING) -> None:
-        """Store a value, after the set hooks.
+        """Store a value, with set hooks applied.
 
-        Without ``index`` shape, dtype and type may change. With it, arrays keep theirs: the new value is broadcast and
-        cast into the part that the index names.
+        Without ``index``, shape, dtype and type may change. With it, an array keeps its shape and dtype: the new value
+        is broadcast and cast to the indexed part.
 
         Raises:
-            TraceContextError: the variable belongs to another trace, and has no reference to write through.
+            TraceContextError: the variable belongs to a different trace, and has no reference to write through.
         """
         cell = self._cell
         plain = cell.metadata is PLAIN_METADATA
-        # JAX itself carries a write through a reference out of the trace it is made in.
+        # JAX itself propagates a write through a reference out of its trace.
         through_reference = not plain and has_ref(cell)
         if cell.trace is not trace_state.value and not through_reference:
             raise_foreign_trace(cell.trace, self, "change the value of")
@@ -366,9 +367,9 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
                 return getattr(cell.raw[...], name)
             raise VariableAttributeError(
                 f"{describe_type(self)} has no attribute {name!r}",
-                found=f"no metadata of that name, and a value of type {type(cell.raw).__name__} without it",
-                expected=f"an attribute of the value, or one of the metadata {sorted(cell.metadata)}",
-                do=f"to add metadata of this name: variable.set_metadata({name}=value)",
+                found=f"neither metadata of that name nor an attribute of the value, of type {type(cell.raw).__name__}",
+                expected=f"an attribute of the value, or one of the metadata entries {sorted(cell.metadata)}",
+                do=f"to add metadata of this name, call variable.set_metadata({name}=value)",
             ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -382,14 +383,15 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         raise VariableAttributeError(
             f"Cannot set attribute {name!r} of {describe_type(self)}",
             found="an assignment to an attribute",
-            expected="`.value` and `[...]` are the only things that can be assigned",
-            do=f"for the value write variable.value = value, for metadata variable.set_metadata({name}=value)",
+            expected="an assignment to `.value` or `[...]`",
+            do=f"to set the value, write variable.value = value; for metadata, variable.set_metadata({name}=value)",
         )
 
     def _set_own(self, name: str, value: Any) -> None:
-        """What a class with a mixin that has attributes assigns is metadata, or no copy of the variable had it."""
-        in_constructor = not hasattr(self, "_cell")  # of a class that has not called ours yet
-        if in_constructor or name.startswith("__"):  # as Python's own ``__orig_class__``
+        """Assignments of a class whose mixin has attributes become metadata, so that copies of the variable have
+        them."""
+        in_constructor = not hasattr(self, "_cell")  # of a subclass that has not called this one yet
+        if in_constructor or name.startswith("__"):  # such as Python's ``__orig_class__``
             object.__setattr__(self, name, value)
         else:
             self.set_metadata(**{name: value})
@@ -398,8 +400,8 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         raise VariableAttributeError(
             f"cannot delete the attribute {name!r} of {describe_type(self)}",
             found="a deletion of an attribute",
-            expected="only metadata can be deleted",
-            do=f"to delete metadata: variable.del_metadata({name!r})",
+            expected="the deletion of metadata",
+            do=f"to delete metadata, call variable.del_metadata({name!r})",
         )
 
     @property
@@ -412,7 +414,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
     # Copies -----------------------------------------------------------------------------------------------------------
 
     def copy(self, value: Any = _MISSING, **updates: Any) -> Variable[A]:
-        """A new variable of the same class, with another value and changed metadata where given; hooks do not run."""
+        """A new variable of the same class, optionally with a new value and changed metadata; hooks do not run."""
         cell = self._cell
         metadata = cell.metadata
         if updates:
@@ -429,33 +431,33 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
     replace = copy
 
     def to_variable(self) -> Variable[A]:
-        """A fresh variable with the same value and metadata."""
+        """A new variable with the same value and metadata."""
         return self.copy()
 
     def to_state(self) -> Variable[A]:
-        """A fresh detached variable with the same value and metadata."""
+        """A new detached variable with the same value and metadata."""
         return self.copy()
 
     def copy_from(self, other: Variable[A]) -> None:
-        """Take value and metadata from a variable of exactly the same class.
+        """Copy value and metadata from a variable of exactly the same class.
 
         Raises:
             MetadataError: the classes differ.
-            TraceContextError: this variable belongs to another trace.
+            TraceContextError: this variable belongs to a different trace.
         """
         if type(self) is not type(other):
             raise MetadataError(
                 "Cannot copy from incompatible container: copy_from takes a variable of the same class",
                 found=describe_type(other),
                 expected=describe_type(self),
-                do="take the value alone: variable.set_value(other.get_value())",
+                do="copy only the value: variable.set_value(other.get_value())",
             )
         cell = self._cell
         check_trace(cell.trace, self, "change")
         self.update_from_state(other)
 
     def update_from_state(self, leaf: Variable[A]) -> None:
-        """Take the raw value and, where they differ, the metadata of a state leaf; the three flags are kept."""
+        """Copy the raw value and, if different, the metadata of a state leaf; the three flags are kept."""
         cell, source = self._cell, leaf._cell
         raw = source.raw if source.metadata is PLAIN_METADATA else read(source.raw)
         if cell.metadata is not PLAIN_METADATA and has_ref(cell):
@@ -512,7 +514,7 @@ _new: Callable[[Any], Any] = object.__new__
 cell_of: Callable[[Any], Cell] = Variable.__dict__["_cell"].__get__
 _set_cell: Callable[[Any, Cell], None] = Variable.__dict__["_cell"].__set__
 
-# Filled by the partitioning folder: functions (variable, value) -> placed value.
+# Set by ``plait.partitioning``: functions (variable, value) -> placed value.
 eager_sharding_hooks: list[Callable[[Variable[Any], Any], Any]] = []
 
 
@@ -529,17 +531,17 @@ def _unpickle(cls: type[Variable[Any]], raw: Any, metadata: dict[str, Any] | Non
 
 
 def _misfit(variable: Variable[Any], index: Any, value: Any, error: ValueError) -> ValueError:
-    """The error for a value that does not fit the part that it is written to."""
+    """The error for a value that cannot be broadcast to the indexed part."""
     raw = variable._cell.raw
     if not isinstance(raw, ARRAYS):
         return error
     place = "[...]" if index is ... else f"[{index!r:.40}]"
     return ShapeError(
-        "a value does not fit the part of a variable that it is written to",
+        "a value cannot be broadcast to the part of a variable that it is assigned to",
         at=(path_of(variable) or with_article(type(variable).__name__)) + place,
         found=f"an array of shape {np.shape(value)}: {str(error).splitlines()[0]}",
-        expected=f"one that broadcasts to a part of an array of shape {raw.shape}",
-        do="to give the variable another shape: variable.value = value",
+        expected=f"an array that broadcasts to that part of an array of shape {raw.shape}",
+        do="to change the shape of the variable, write variable.value = value",
     )
 
 
@@ -551,5 +553,5 @@ def _refuse_references(value: Any, kind: type) -> None:
             f"Cannot pass a Ref directly: a JAX Ref is not allowed as the value of {with_article(kind.__name__)}",
             found="a value that is, or contains, a JAX Ref",
             expected="arrays or other values",
-            do=f"pass the array and let the variable make the reference: {name_of_class(kind)}(x, ref=True)",
+            do=f"pass the array, and let the variable create the reference: {name_of_class(kind)}(x, ref=True)",
         )

@@ -1,9 +1,9 @@
-"""The one way through an object graph, for whoever looks at it rather than takes it apart. (G53)
+"""Visiting an object graph: the traversal for code that inspects a graph without flattening it. (G53)
 
-``visit`` goes in the order of the flatten walk: owners before what they own, children in the order of their keys. An
-object that is met again is shown again, with the place where it was met first, and is not entered a second time, so
-that cycles end. Paths are read off a place when they are asked for. The stack is explicit: depth costs no recursion.
-Stopping early is leaving the loop, and a part is passed over by setting ``place.enter`` to ``False`` inside it.
+``visit`` uses the order of the flatten walk: owners before their children, children in the order of their keys. An
+object that occurs again is yielded again, with its first place, but not entered a second time, so cycles end. Paths are
+computed on access. The stack is explicit, so deep graphs need no recursion. To stop early, leave the loop; to skip a
+part, set ``place.enter`` to ``False`` in the loop.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .nodes import DataElem, Kind, StaticElem, get_node_impl, kind_of
 
 
 class Place:
-    """Where a value stands in a graph.
+    """The position of a value in a graph.
 
     Attributes:
-        owner: the place of the node that holds the value; ``None`` for the root.
+        owner: the place of the node that contains the value; ``None`` for the root.
         key: the value's key in its owner.
         value: the value, without the wrapper that forces its kind.
-        kind: what it is; data that is no array counts as an array.
-        first: the place where the same object was met before, or ``None``.
+        kind: its kind; data that is not an array counts as an array.
+        first: the first place of the same object if it occurred before, otherwise ``None``.
         enter: whether its children come next; a loop over ``visit`` may set it to ``False``.
     """
 
@@ -56,7 +56,7 @@ class Place:
 
 
 def has_identity(value: Any, kind: Kind) -> bool:
-    """Whether the walks follow the identity of a value: graph nodes, variables and references. (G1)"""
+    """Whether walks compare a value by identity: graph nodes, variables and references. (G1)"""
     return kind is Kind.VARIABLE or kind is Kind.GRAPH or kind is Kind.REF
 
 
@@ -66,7 +66,7 @@ def children_of(node: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def children_if_any(node: Any) -> Iterable[tuple[Any, Any]]:
-    """The same, and none of a node that cannot be walked: its error belongs to whoever walks it."""
+    """The same, or no children if the node cannot be walked; the walk itself raises the error."""
     try:
         return children_of(node)
     except GraphError:
@@ -83,8 +83,9 @@ def visit(
 
     Args:
         root: any value.
-        is_shared: ``(value, kind) -> bool``: what is one object wherever it stands; other values are new each time.
-        children: how a node is opened; it may leave out what cannot be opened.
+        is_shared: ``(value, kind) -> bool``: which values count as the same object at all places; other values are new
+            each time.
+        children: returns the children of a node; it may omit nodes that cannot be entered.
     """
     met: dict[int, Place] = {}
     stack = [Place(None, None, root)]
@@ -110,7 +111,7 @@ def children_first(places: Iterable[Place]) -> Iterator[Place]:
 
 
 def iter_graph_nodes(root: Any) -> Iterator[tuple[Path, Any]]:
-    """Every graph node below and including ``root``, once, at its first path; owners before what they own."""
+    """Every graph node below and including ``root``, once, at its first path; owners before their children."""
     return ((place.path, place.value) for place in visit(root) if place.kind is Kind.GRAPH and place.first is None)
 
 

@@ -1,7 +1,7 @@
-"""Capturing: run a model and get what its modules sowed along with its result. (rule D3)
+"""Capturing: running a model and returning the values that its modules sowed along with its result. (rule D3)
 
-Before the call each module gets an empty record (see ``sowing.py``); after it the records are collected into states and
-removed again, even if the call raises.
+Before the call, each module gets an empty record (see ``sowing.py``). After the call, the records are collected into
+states and removed, even if the call raises.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ def capture(
     method_outputs: type[Variable[Any]] | None = None,
     only: FilterLiteral = ...,
 ) -> Callable[..., Any]:
-    """Wrap a model so that a call returns what its modules sowed along with the result.
+    """Wrap a model so that a call also returns the values that its modules sowed.
 
     Args:
-        fn: a module, a bound method of one, or a function whose first argument is the module. Called with kinds
-            alone, ``capture`` is a decorator for such a function.
-        *kinds: classes of variables; one state is returned for each. Only values of exactly these kinds are kept. A
-            variable goes to the first that it is an instance of, so list subclasses first.
-        init: a state of sown values to start from, such as perturbations, in the form that a call returns. They are
-            returned only if their kind is among ``kinds``.
+        fn: a module, a bound method of one, or a function whose first argument is the module. Called with only kinds,
+            ``capture`` is a decorator for such a function.
+        *kinds: variable classes; one state is returned for each. Only values of exactly these kinds are recorded. A
+            variable goes to the first kind that it is an instance of, so list subclasses first.
+        init: a state of initial sown values, such as perturbations, in the form that a call returns. They are returned
+            only if their kind is among ``kinds``.
         method_outputs: sow the output of every public method, and of ``__call__``, as this kind under its name. If it
             is ``plait.Perturbation`` or a subclass, the outputs are perturbed instead, see ``capture_gradients``.
-        only: of which modules; a filter, or a path pattern such as ``"layers[*].attention"``.
+        only: the modules whose method outputs to sow; a filter, or a path pattern such as ``"layers[*].attention"``.
 
     Returns:
-        A function that returns ``(result, state_1, …, state_n)``, or only the result if no kinds are given. Nothing
-        sown stays in the modules.
+        A function that returns ``(result, state_1, …, state_n)``, or only the result if no kinds are given. No sown
+        values remain in the modules.
 
     Raises:
         ArgumentTypeError: ``fn`` has no module, or a kind is not a variable class.
-        GraphError: ``init`` has a path that leads to no module, or ``only`` chooses none.
+        GraphError: ``init`` has a path that is not a module, or ``only`` matches no module.
 
     Example:
         >>> class Net(plait.Module):
@@ -90,10 +90,10 @@ def _capturing(fn: Any, *, kinds: tuple[Any, ...], init: Any, method_outputs: An
     for kind in (*kinds, *([] if method_outputs is None else [method_outputs])):
         if not (isinstance(kind, type) and issubclass(kind, Variable)):
             raise ArgumentTypeError(
-                "capture takes classes of variables",
+                "capture takes variable classes",
                 found=f"{kind!r:.80}",
                 expected="subclasses of plait.Variable",
-                do="for example plait.capture(model, plait.Intermediate)",
+                do="write, for example, plait.capture(model, plait.Intermediate)",
             )
 
     chosen = PathPattern(only) if isinstance(only, str) else to_predicate(only)
@@ -109,7 +109,7 @@ def _capturing(fn: Any, *, kinds: tuple[Any, ...], init: Any, method_outputs: An
             sown = _gathered(root, modules)
         if not kinds:
             return result
-        # Of exactly these kinds: a value of ``init`` may be of a subclass that nobody asked for.
+        # Only exactly these kinds: a value of ``init`` may have a subclass that was not requested.
         asked = [(path, variable) for path, variable in sown if type(variable) in kinds]
         groups = group_leaves(FlatState(asked, sort=True), kinds, exhaustive=False)
         return result, *(group.to_nested_state() for group in groups)
@@ -121,22 +121,22 @@ def _capturing(fn: Any, *, kinds: tuple[Any, ...], init: Any, method_outputs: An
 def recording(
     root: Any, kind: type[Variable[Any]], observer: Observer
 ) -> Iterator[Callable[[], list[tuple[Path, Variable[Any]]]]]:
-    """Inside the block, calls of methods go through ``observer``, and modules keep what it sows as ``kind``.
+    """Inside the block, method calls go through ``observer``, and modules record the values that it sows as ``kind``.
 
     Args:
         root: where to look for modules.
-        kind: the class of what is kept.
-        observer: called with each module, the name of its method, and the call; the module's record says its path.
+        kind: the class of the recorded values.
+        observer: called with each module, the name of its method, and the call. The module's record has its path.
 
     Yields:
-        A function that returns what was kept so far, with its paths. Functions that are compiled already are traced
-        again, so that the observer sees what happens in them.
+        A function that returns the values recorded so far, with their paths. Functions that are already compiled are
+        traced again, so that the observer sees their calls.
     """
     modules = _modules_of(root, root)
     run = next(_runs)
     with _records(modules, (kind,), None, {}), observed_methods([module for _, module in modules], observer):
         for path, module in modules:
-            module.__dict__[RECORD].update(run=run, path=path)  # another static value: another structure
+            module.__dict__[RECORD].update(run=run, path=path)  # a new static value makes the structure different
         yield lambda: list(_gathered(root, modules))
 
 
@@ -144,7 +144,7 @@ _runs = itertools.count()
 
 
 def _root_of(fn: Any, args: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
-    """Where to look for modules, and what to call."""
+    """The object to search for modules, and the function to call."""
     if isinstance(fn, Module):
         call: Any = fn
         return fn, call
@@ -163,22 +163,22 @@ def _modules_of(root: Any, fn: Any) -> list[tuple[Path, Module]]:
             "capture found no module",
             found=f"{describe_type(root)} as the first argument of {getattr(fn, '__name__', fn)!r:.60}",
             expected="a module, a bound method of one, or a function whose first argument is one",
-            do="plait.capture(model, plait.Intermediate)(x), or plait.capture(f, plait.Intermediate)(model, x)",
+            do="call plait.capture(model, plait.Intermediate)(x), or plait.capture(f, plait.Intermediate)(model, x)",
         )
     return modules
 
 
 def _observed(root: Any, modules: list[tuple[Path, Module]], chosen: Callable[[Path, Any], bool]) -> list[Module]:
-    """The modules whose outputs are wanted. One that is held in several places has several paths."""
+    """The modules whose outputs are recorded. A shared module has several paths."""
     places = {path: paths for paths in find_duplicates(root) for path in paths}
     found = [module for path, module in modules if any(chosen(each, module) for each in places.get(path, [path]))]
     if not found:
         raise GraphError(
-            "capture: only chooses no module",
+            "capture: only= matches no module",
             at=f"only={chosen!r:.80}",
             found=f"modules at {first_few([describe_path(path) for path, _ in modules])}",
             expected="at least one of them",
-            do="write the path as it is accessed, with * for any key: 'layers[*].attention'",
+            do="write the path as in Python, with * for any key: 'layers[*].attention'",
         )
     return found
 
@@ -187,7 +187,7 @@ def _observed(root: Any, modules: list[tuple[Path, Module]], chosen: Callable[[P
 def _records(
     modules: list[tuple[Path, Module]], kinds: tuple[Any, ...], init: Any, outputs: dict[int, Any]
 ) -> Iterator[None]:
-    """Every module holds a record inside the block, and what it held before after it."""
+    """Inside the block every module has a record; afterwards its previous content is restored."""
     preset = _preset_values(init, modules)
     known = {type(variable): None for values in preset.values() for variable in values.values()}
     captured = (*kinds, *known)
@@ -211,7 +211,7 @@ def _preset_values(init: Any, modules: list[tuple[Path, Module]]) -> dict[Path, 
     for path, leaf in at_stacked_paths(dict(flat), [*paths]).items():
         if path[:-1] not in paths:
             raise GraphError(
-                "init has a value for a place that is no module",
+                "init has a value at a path that is not a module",
                 at=describe_path(path),
                 found=describe_type(leaf),
                 expected="paths of modules, each with the name of a sown value",
@@ -223,7 +223,7 @@ def _preset_values(init: Any, modules: list[tuple[Path, Module]]) -> dict[Path, 
 
 
 def _gathered(root: Any, modules: list[tuple[Path, Module]]) -> Iterable[tuple[Path, Variable[Any]]]:
-    """What was sown, with its paths. Modules that left the graph during the call count too."""
+    """The sown values with their paths, including those of modules that were removed from the graph during the call."""
     found: dict[int, tuple[Path, Any]] = {}
     for path, module in (*iter_graph_nodes(root), *modules):
         if isinstance(module, Module) and RECORD in module.__dict__:
@@ -235,7 +235,7 @@ def _gathered(root: Any, modules: list[tuple[Path, Module]]) -> Iterable[tuple[P
 
 
 def _record_output(module: Any, name: str, call: Callable[[], Any]) -> Any:
-    """What a method returns, sown if the module's record asks for it, or perturbed."""
+    """The output of a method, sown or perturbed if the module's record requests it."""
     output = call()
     record = module.__dict__.get(RECORD)
     kind = None if record is None else record["method_outputs"]
@@ -248,7 +248,7 @@ def _record_output(module: Any, name: str, call: Callable[[], Any]) -> Any:
 
 
 def _perturbed(module: Module, name: str, output: Any, kind: type[Variable[Any]]) -> Any:
-    """The output with each of its arrays of real or complex numbers perturbed; calls of one method share the zeros."""
+    """The output with each of its real or complex arrays perturbed; all calls of one method share the zeros."""
     leaves, structure = jax.tree.flatten(output)
     places = [place for place, leaf in enumerate(leaves) if jnp.issubdtype(getattr(leaf, "dtype", bool), jnp.inexact)]
     for number, place in enumerate(places):

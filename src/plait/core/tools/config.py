@@ -1,8 +1,8 @@
 """A model's structure as JSON, and back.
 
 The configuration of a module is its graphdef, with shape and dtype of each leaf: types and functions by name, static
-values as JSON. It holds no values and no code; reading one runs no code either, because names are looked up only in
-modules that the program has imported already.
+values as JSON. It contains no values and no code, and reading it runs no code, because names are looked up only in
+modules that the program has already imported.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FORMAT = "plait-config-1"
 
 
 def to_config(node: Any, /) -> dict[str, Any]:
-    """The structure of a graph as a dict that ``json.dumps`` takes.
+    """The structure of a graph as a dict for ``json.dumps``.
 
     Args:
         node: a module, or any graph.
@@ -70,17 +70,18 @@ def to_config(node: Any, /) -> dict[str, Any]:
 
 
 def from_config(config: dict[str, Any], /) -> Any:
-    """The graph of a configuration; its leaves are ``jax.ShapeDtypeStruct``, for ``update`` or a checkpoint to fill.
+    """Build the graph of a configuration. Its leaves are ``jax.ShapeDtypeStruct``, to be filled by ``update`` or a
+    checkpoint.
 
     Raises:
-        ConfigError: it is no configuration, or names something that the program has not imported.
+        ConfigError: it is not a configuration, or refers to a name that the program has not imported.
     """
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise ConfigError(
-            "this is no plait configuration",
+            "this is not a plait configuration",
             found=f"format {config.get('format')!r}" if isinstance(config, dict) else describe_type(config),
             expected=f"a dict with format {FORMAT!r}",
-            do="make one with plait.to_config(model)",
+            do="create one with plait.to_config(model)",
         )
     leaves: list[Any] = []
     graphdef = _decode(config["graph"], leaves, ())
@@ -104,7 +105,7 @@ def _encode(part: GraphDef, values: Any, path: Path) -> dict[str, Any]:
         }
     assert isinstance(part, NodeDef)
     if part.type is GenericPytree:
-        raise _cannot("a container that only JAX knows", path)
+        raise _cannot("a container that is registered only with JAX", path)
     attributes = []
     for entry in part.attributes:
         below = (*path, entry.key)
@@ -168,7 +169,7 @@ def _encode_static(value: Any, path: Path) -> Any:
 
 
 def _name_of(value: Any, path: Path) -> str:
-    """``module:qualified.name``, if that leads back to the value."""
+    """``module:qualified.name``, if that name refers to the value."""
     name = name_of(value)
     if name is None:
         raise _cannot(f"{value!r:.60} of type {type(value).__name__}, which has no importable name", path)
@@ -177,11 +178,11 @@ def _name_of(value: Any, path: Path) -> str:
 
 def _cannot(what: str, path: Path) -> ConfigError:
     return ConfigError(
-        "a structure cannot be written as a configuration",
+        "this structure cannot be stored as a configuration",
         at=describe_path(path),
         found=what,
-        expected="types and functions defined at the top level of a module, and values that JSON can say",
-        do="define the function at the top level of a module instead of inside another, or as a lambda",
+        expected="types and functions defined at the top level of a Python module, and values that JSON can represent",
+        do="define the function at the top level of a Python module, not inside another function or as a lambda",
     )
 
 
@@ -189,10 +190,10 @@ def _resolve(name: Any, path: Path) -> Any:
     found = find_named(str(name))
     if found is None:
         raise ConfigError(
-            "a configuration names something that this program has not imported",
+            "a configuration refers to a name that this program has not imported",
             at=describe_path(path),
             found=f"the name {name!r}",
-            expected="a type or function of an imported module",
+            expected="a type or function of an imported Python module",
             do=f"import {str(name).partition(':')[0]} first; reading a configuration imports nothing by itself",
         )
     return found
@@ -208,7 +209,7 @@ def _decode(data: Any, leaves: list[Any], path: Path) -> Any:
         if "variable" in data:
             cls = _resolve(data["variable"], path)
             if not (isinstance(cls, type) and issubclass(cls, Variable)):
-                raise TypeError(f"{data['variable']} is no variable class")
+                raise TypeError(f"{data['variable']} is not a variable class")
             metadata = {name: _decode_value(value, path) for name, value in data["metadata"].items()}
             leaves.append(_decode_value(data["value"], path))
             key = HashableMapping({**PLAIN_METADATA, **metadata}) if metadata else PLAIN_METADATA_KEY
@@ -232,27 +233,27 @@ def _decode(data: Any, leaves: list[Any], path: Path) -> Any:
             "a configuration is damaged",
             at=describe_path(path),
             found=f"{type(error).__name__}: {error}",
-            expected="what plait.to_config wrote",
-            do="write it again",
+            expected="the unmodified result of plait.to_config",
+            do="create it again with plait.to_config",
         ) from error
 
 
 def _node_type(name: str, path: Path) -> type:
     cls = _resolve(name, path)
     if not (isinstance(cls, type) and is_node_type(cls)):
-        raise TypeError(f"{name} is no class of nodes")
+        raise TypeError(f"{name} is not a node class")
     return cls
 
 
 def _key(key: Any) -> Any:
-    """A key as it was: JSON has lists for tuples, and no list can be a key."""
+    """The original key: JSON turns tuples into lists, and a list cannot be a key."""
     return tuple(map(_key, key)) if isinstance(key, list) else key
 
 
 def _decode_value(data: Any, path: Path) -> Any:
     if not isinstance(data, dict):
         return data
-    # The entry that says what it is, in whatever order the file has them.
+    # The entry with the kind of the value, in any order.
     kind = min(data, key=lambda name: name not in ("shape", "partial", "dataclass"))
     value = data[kind]
     if kind == "shape":
@@ -281,7 +282,7 @@ def _decode_value(data: Any, path: Path) -> Any:
     if kind == "dataclass":
         cls = _resolve(value, path)
         if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
-            raise TypeError(f"{value} is no dataclass")
+            raise TypeError(f"{value} is not a dataclass")
         return cls(**{name: _decode_value(item, path) for name, item in data["fields"]})
     if kind == "name":
         return _resolve(value, path)

@@ -1,7 +1,7 @@
-"""Calls that leave a text in every traceback through them.
+"""Calls that add a text to every traceback through them.
 
-A traceback that JAX keeps of an operation has the names of the functions that ran, and no objects. So the function that
-makes a labelled call has the label for its name. Only ``debug_nans`` asks for labels.
+The traceback that JAX stores for an operation has the names of the functions that ran, but no objects. So a labelled
+call is made by a function whose name is the label. Only ``debug_nans`` uses labels.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _FILE = "<a labelled call of plait>"
 
 
 def wants_labels() -> bool:
-    """Whether JAX checks for NaN or infinities now."""
+    """Whether JAX currently checks for NaN or infinities."""
     config: Any = jax.config
     return config.jax_debug_nans or config.jax_debug_infs
 
 
 def labelled(label: str, call: Callable[[], R]) -> R:
-    """What the call returns."""
+    """Make the call, with the label in its tracebacks."""
     code: CodeType = _through.__code__.replace(co_name=label, co_qualname=label, co_filename=_FILE)
     return FunctionType(code, {})(call)
 

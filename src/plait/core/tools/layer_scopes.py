@@ -1,7 +1,7 @@
-"""Operations that carry the path of their layer, through JAX's named scopes.
+"""Operations that have the path of their layer, through JAX's named scopes.
 
-Only exports and their explanations ask for this; the names in other programs are relative, and have no mark
-(``module_names.py``). The names stay in the exported program, where profilers and converters show them.
+Only exports and their error messages use this; in other programs the names are relative and have no mark
+(``module_names.py``). The names remain in the exported program, where profilers and converters show them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..objects.module import Module
 from ..objects.visit import iter_graph_nodes
 from .method_observers import observed_methods
 
-_MARK = "@"  # before a path, so that it is told from names that JAX and users give
+_MARK = "@"  # before a path, to distinguish it from names by JAX and users
 
 
 @contextlib.contextmanager
 def layer_scopes(root: Any) -> Iterator[None]:
-    """Methods of the modules in ``root`` run in a scope of their path, inside the block."""
+    """Inside the block, methods of the modules in ``root`` run in a scope with their path."""
     modules = [(path, module) for path, module in iter_graph_nodes(root) if isinstance(module, Module)]
     places = {id(module): format_path(path) for path, module in modules if path}
 
@@ -39,6 +39,6 @@ def layer_scopes(root: Any) -> Iterator[None]:
 
 
 def layer_of(eqn: Any) -> str | None:
-    """The path of the innermost layer that an operation of a traced program stands in."""
+    """The path of the innermost layer of an operation in a traced program."""
     found = re.findall(rf"{_MARK}([^/()]+)", str(eqn.source_info.name_stack))
     return found[-1] if found else None

@@ -1,9 +1,9 @@
-"""Watching the public methods of modules while a block runs, without editing their classes.
+"""Observing the public methods of modules while a block runs.
 
-The methods are replaced on the classes, since that is where Python looks up ``__call__``, and restored when the last
-block that watches a class ends. Calls on other objects of the class, or in other threads, are unaffected unless the
-observer knows the object. What replaces a method is made once and kept, so that JAX's
-caches, whose keys are functions, find ``Block.__call__`` in one trace as in the one before.
+The methods are replaced on the classes, since Python looks up ``__call__`` there, and restored when the last block that
+observes a class ends. Calls on other objects of the class, or in other threads, are unaffected unless the observer
+handles the object. The replacement of a method is created once and cached: JAX's caches have functions as keys, so they
+need the same ``Block.__call__`` in each trace.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ..objects.module import Module
 
 
 class MethodCall:
-    """A call that is about to run. Calling it runs it, through the other observers if there are any.
+    """A pending call. Calling it runs it, through the other observers if there are any.
 
     Attributes:
-        args, kwargs: what the method was given, without the module.
+        args, kwargs: the arguments of the method, without the module.
     """
 
     __slots__ = ("args", "kwargs", "run")
@@ -37,20 +37,20 @@ class MethodCall:
 
 
 Observer = Callable[[Any, str, MethodCall], Any]
-"""Takes a module, the name of its method and the call; returns what the call is to return."""
+"""Takes a module, the name of its method and the call; returns the result of the call."""
 
 NOT_OBSERVED: frozenset[Any] = frozenset({*Module.__mro__, *List.__mro__, *Dict.__mro__, Generic})
 _ABSENT: Any = object()
 _lock = threading.Lock()
-# Class → (its observers, each with the number of blocks that asked for it; what its own methods were).
+# Class → (its observers, each with the number of blocks that use it; its original methods).
 _observed: dict[type, tuple[dict[Observer, int], dict[str, Any]]] = {}
-# Class → {name: (method, what replaces it)}. Who fills it: ``_replace_methods``. What empties it: the death of a class.
+# Class → {name: (method, replacement)}. ``_replace_methods`` adds entries; an entry is removed when its class dies.
 _replacements: weakref.WeakKeyDictionary[type, dict[str, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
-_recording = 0  # blocks that look at each call
+_recording = 0  # the number of blocks that observe every call
 
 
 def is_observing() -> bool:
-    """Whether any block has to see every call now, so that no traced function may be used a second time."""
+    """Whether some block must observe every call now, so that cached traces must not be reused."""
     return _recording > 0
 
 
@@ -58,16 +58,15 @@ def is_observing() -> bool:
 def observed_methods(
     modules: Iterable[Any], observer: Observer, *, records: bool = True, except_of: frozenset[Any] = NOT_OBSERVED
 ) -> Iterator[None]:
-    """Calls of public methods of these modules, and of ``__call__``, go through ``observer`` inside the block.
+    """Inside the block, calls of public methods and of ``__call__`` of these modules go through ``observer``.
 
-    Objects of the same classes that are not among the modules go through it too. An observer that is given twice is
-    called once.
+    So do calls on other objects of the same classes. An observer that is registered twice is called once.
 
     Args:
-        modules: those to watch.
+        modules: the modules to observe.
         observer: called with each call.
-        records: whether it has to see every call, also those of functions that JAX has traced before.
-        except_of: classes whose methods are not watched: those that belong to every module of a library.
+        records: whether it must observe every call, including calls inside functions that JAX has already traced.
+        except_of: classes whose methods are not observed, such as the base class of all modules of a library.
     """
     global _recording
     classes = {type(module) for module in modules}
@@ -111,7 +110,7 @@ def _replace_methods(cls: type, except_of: frozenset[Any]) -> dict[str, Any]:
 
 
 def _takes_self(method: Any) -> bool:
-    """Whether this is a method, or something like one, such as what ``jit`` returns."""
+    """Whether this is a method, or method-like, such as the result of ``jit``."""
     if isinstance(method, FunctionType):
         return True
     return callable(method) and hasattr(method, "__get__") and not isinstance(method, type | staticmethod | classmethod)
@@ -121,7 +120,7 @@ def _replacement(cls: type, name: str, method: Any) -> Any:
     @functools.wraps(method)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         call = MethodCall(functools.partial(method.__get__(self, cls), *args, **kwargs), args, kwargs)
-        if type(self) is cls and cls in _observed:  # a class reached through super() is not the class of the object
+        if type(self) is cls and cls in _observed:  # super() calls a method of a class that is not the object's own
             for observer in tuple(_observed[cls][0]):
                 call = MethodCall(functools.partial(observer, self, name, call), args, kwargs)
         return call()

@@ -1,13 +1,13 @@
 """Names of modules in compiled programs: ``jit(step)/blocks/0/attention/query/dot_general``.
 
-While ``jit`` traces, the methods of the modules among its arguments, and of those that it captures, run in JAX's named
-scopes. A scope says the way from the module around it: ``attention/query``, and ``../norm`` for a module that is no
-part of the one that calls it. JAX joins such names however transforms are nested, so a block that is traced once and
-called at many places has its own name at each. A compiled program carries the names as metadata; a step pays nothing,
-and no cache has them in its key.
+While ``jit`` traces, the methods of the modules among its arguments, and of those that the function captures, run in
+JAX's named scopes. The name of a scope is the path relative to the calling module: ``attention/query``, or ``../norm``
+for a module that is not part of the caller. JAX joins the names of nested transforms, so a block that is traced once
+and called in many places has a different name in each. The names are metadata of the compiled program: they cost
+nothing per step, and are not part of any cache key.
 
-Each function that a transform traces has a frame: the private modules that it was given, with their paths in its
-arguments. The transform itself runs in the scope of the module that it was given, outside.
+Each function that a transform traces has a frame: its private modules, with their paths in the function's arguments.
+The transform itself runs, outside, in the scope of the module that was passed to it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ R = TypeVar("R")
 
 
 class _Frame:
-    """The modules that one traced function knows.
+    """The modules of one traced function.
 
     Attributes:
-        base: where its root stands in the whole program.
-        paths: of its modules, by their ids; they live as long as the frame.
-        current: of the module whose method is running.
-        inputs: of items of lists that were called, by their ids: what each was given first.
+        base: the path of its root in the whole program.
+        paths: the paths of its modules, by id; the modules live as long as the frame.
+        current: the path of the module whose method is running.
+        inputs: the first input of each list item that was called, by id of the item.
     """
 
     __slots__ = ("base", "current", "inputs", "paths")
@@ -62,7 +62,7 @@ class _Frame:
 
 class _Naming(threading.local):
     frame: _Frame | None = None
-    counts: dict[int, int] | None = None  # of iterations, while a loop is run step by step
+    counts: dict[int, int] | None = None  # iteration counts, while a loop runs step by step
 
 
 _naming = _Naming()
@@ -75,7 +75,7 @@ def is_naming() -> bool:
 
 @contextlib.contextmanager
 def names_in_program() -> Iterator[None]:
-    """Inside the block a program is traced, and modules that transforms are given get names."""
+    """Inside the block a program is traced, and modules that are passed to transforms get names."""
     before = _naming.frame
     _naming.frame = _Frame((), {}) if before is None else before.copy()  # a program inside another captures its modules
     try:
@@ -88,13 +88,13 @@ def names_in_program() -> Iterator[None]:
 def modules_named(
     roots: Sequence[Any], labels: Callable[[], Sequence[str]], captured: Callable[[], Mapping[str, Any]] = dict
 ) -> Iterator[None]:
-    """Methods of the modules in ``roots``, the arguments of a traced function, run in scopes of their paths.
+    """Methods of the modules in ``roots``, the arguments of a traced function, run in scopes with their paths.
 
     Args:
         roots: the arguments that are objects.
-        labels: what the function calls them.
-        captured: objects that the function uses and that are no arguments, by name. They are asked for where no module
-            is known yet, so not inside of a program that knows them.
+        labels: the argument names.
+        captured: returns objects that the function captures, by name. It is called only if no module is known yet, so
+            not inside a program that knows them.
     """
     before = _naming.frame
     holders = _holders(roots, labels)
@@ -117,9 +117,9 @@ def modules_named(
 
 
 def module_places(roots: Sequence[Any], labels: Callable[[], Sequence[str]]) -> list[tuple[Path, Module]]:
-    """The modules in some objects, once each, with the paths that their names are made of.
+    """The modules in some objects, once each, with the paths for their names.
 
-    The path begins in the object, if only one of them holds modules, and with what the object is called if several do.
+    If only one object contains modules, paths start inside it; if several do, paths start with the name of the object.
     """
     return [(holder.path(place), place.value) for holder in _holders(roots, labels) for place in holder.places]
 
@@ -162,7 +162,7 @@ def _modules_in(root: Any, met: set[int]) -> Iterator[Place]:
 
 @contextlib.contextmanager
 def iterations_counted() -> Iterator[None]:
-    """Inside the block a loop runs step by step, and ``iteration`` counts."""
+    """Inside the block a loop runs step by step, and ``iteration`` counts its iterations."""
     before, _naming.counts = _naming.counts, {}
     try:
         yield
@@ -171,11 +171,11 @@ def iterations_counted() -> Iterator[None]:
 
 
 def iteration(loop: str, f: Any, call: Callable[[], R]) -> R:
-    """Run one iteration of a loop of ``f``, with its number as a label where that is wanted."""
+    """Run one iteration of a loop of ``f``, with its number as a label if labels are used."""
     counts = _naming.counts
     if counts is None or not wants_labels():
         return call()
-    number = counts[id(f)] = counts.get(id(f), -1) + 1  # a condition is counted apart from the body
+    number = counts[id(f)] = counts.get(id(f), -1) + 1  # the condition has a different count than the body
     return labelled(f"{ITERATION} {number} of {loop}", call)
 
 
@@ -184,7 +184,7 @@ ITERATION = "iteration"
 
 @contextlib.contextmanager
 def scope_of_arguments(roots: Sequence[Any], plain: Sequence[Any]) -> Iterator[None]:
-    """A transform that is given one module, and other leaves, runs in the scope of that module."""
+    """If one module is passed to a transform, with other leaves, the transform runs in the scope of that module."""
     frame = _naming.frame
     modules = [] if frame is None else [root for root in roots if id(root) in frame.paths]
     if frame is None or len(modules) != 1:
@@ -223,14 +223,14 @@ def _in_scope(module: Any, name: str, call: MethodCall) -> Any:
 
 
 def path_in_program(module: Any) -> Path | None:
-    """Where a module stands in the program that is being traced; ``None`` if it is none of its arguments."""
+    """The path of a module in the program that is being traced; ``None`` if it is not part of the arguments."""
     frame = _naming.frame
     path = None if frame is None else frame.paths.get(id(module))
     return None if frame is None or path is None else (*frame.base, *path)
 
 
 def scope_between(here: Path, there: Path) -> str:
-    """The way from one path to another: ``attention/query``, ``../norm``."""
+    """The relative path from one path to another: ``attention/query``, ``../norm``."""
     shared = next((i for i, (a, b) in enumerate(zip(here, there, strict=False)) if a != b), min(len(here), len(there)))
     return "/".join([*[".."] * (len(here) - shared), *map(name_of_key, there[shared:])])
 

@@ -1,7 +1,7 @@
-"""NaN and infinities: which variables hold them, and which module made them.
+"""NaN and infinities: which variables have them, and which module produced them.
 
-JAX can check what every operation returns (``jax.debug_nans``), and says which operation returned a NaN. It knows
-nothing of modules; here the module whose method ran is read from the traceback.
+JAX can check the results of all operations (``jax.debug_nans``), and reports which operation returned a NaN. It does
+not know about modules; here, the running module is found from the traceback.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from .module_names import ITERATION, names_in_program
 
 
 def find_nonfinite(node: Any, filter: FilterLiteral = ...) -> dict[str, int]:
-    """The variables and arrays of a model that hold NaN or infinity.
+    """The variables and arrays of a model that contain NaN or infinity.
 
     Args:
-        node: a model, a variable, an array, a state, or a pytree of them; outside of transforms.
-        filter: which of them to look at.
+        node: a model, a variable, an array, a state, or a pytree of them; not inside a transform.
+        filter: which of them to check.
 
     Returns:
         ``{path: count}``, with the number of non-finite entries; empty if there are none.
@@ -59,7 +59,8 @@ _NUMBERS: tuple[type, ...] = (jax.Array, np.ndarray, np.generic, float, complex)
 
 
 def _count(leaf: Any) -> int:
-    """How many numbers are not finite. What holds none, such as text or a shape without values, counts as finite."""
+    """The number of non-finite entries. Values without numbers, such as text or a shape without values, count as
+    finite."""
     is_number = isinstance(leaf, _NUMBERS)
     if not is_number or isinstance(leaf, Tracer) or not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
         return 0
@@ -68,15 +69,15 @@ def _count(leaf: Any) -> int:
 
 @contextlib.contextmanager
 def debug_nans(*, infs: bool = False) -> Iterator[None]:
-    """Check every operation inside the block, and stop at the first that returns a NaN, with the path of its module.
+    """Check every operation inside the block, and raise at the first that returns a NaN, with the path of its module.
 
-    A context manager, and a decorator. It is ``jax.debug_nans``, which runs compiled functions a second time without
-    compiling them when they return a NaN; what plait adds is the name of the module, and of variables that held NaN
-    before. Since the error comes before anything is written back, a NaN never gets into running statistics, caches or
-    optimizer states. It slows a program down, because it waits for every result.
+    A context manager and decorator. It uses ``jax.debug_nans``, which runs a compiled function again, uncompiled, if it
+    returns a NaN; plait adds the name of the module, and the names of variables that contained NaN before. The error is
+    raised before anything is written back, so a NaN never gets into running statistics, caches or optimizer states. It
+    slows a program down, because it waits for every result.
 
     Args:
-        infs: whether infinities count too, as with ``jax.debug_infs``.
+        infs: whether to check for infinities too, as ``jax.debug_infs`` does.
 
     Raises:
         NonFiniteError: an operation returned a NaN.
@@ -105,7 +106,7 @@ def _described(error: FloatingPointError) -> NonFiniteError:
     running = modules_of_traceback(error.__traceback__)
     what = str(error).removesuffix(".")
     held = _held(running[0].module) if running else {}
-    place = place_of(error.__traceback__) or "outside of the methods of modules"
+    place = place_of(error.__traceback__) or "outside of all methods of modules"
     roots = [(running[-1].path or (), running[-1].module)] if running else objects_of_traceback(error.__traceback__)
     below = next(filter(None, (_below(roots, cause) for cause in causes(error))), None)
     labels = max((labels_of(each.__traceback__) for each in (error, *causes(error))), key=len)
@@ -120,9 +121,9 @@ def _described(error: FloatingPointError) -> NonFiniteError:
     if held:
         before = first_few(held, 4)
         model = type(running[0].module).__name__
-        do = f"make these anew, or go back to a checkpoint: {before} of {model} held some before"
+        do = f"initialize these again, or restore a checkpoint: {before} of {model} had non-finite values before"
     else:
-        do = "look at what goes in there: a division by zero, a log or root of a negative number, or a NaN in the input"
+        do = "check the inputs there: a division by zero, a log or root of a negative number, or a NaN"
     word = "an infinity" if "inf" in what.replace("invalid", "") else "a NaN"
     return NonFiniteError(f"{word} appeared", at=place, found=what, expected="finite numbers", do=do)
 
@@ -141,13 +142,13 @@ def _with_iterations(place: str, labels: Sequence[str]) -> str:
 
 
 def _below(roots: list[tuple[Path, Any]], cause: BaseException) -> tuple[list[tuple[Path, Any]], str] | None:
-    """The modules in some whose methods JAX saw when it traced what failed, such as a derivative: the innermost.
+    """The innermost modules whose methods were running when JAX traced the code that failed, such as a derivative.
 
-    JAX keeps which code ran, and not on which objects: several modules of one class stand for each other, unless the
-    labels of a traceback tell which of them ran (``labelled_calls.py``).
+    JAX records which code ran, but not on which objects. So modules of one class cannot be distinguished, unless the
+    labels of a traceback show which of them ran (``labelled_calls.py``).
 
     Args:
-        roots: with their paths.
+        roots: the objects to search, with their paths.
 
     Returns:
         The modules with their paths, all of one class, and the name of the method; ``None`` if there are none.
@@ -168,7 +169,7 @@ def _below(roots: list[tuple[Path, Any]], cause: BaseException) -> tuple[list[tu
 
 
 def _runs(node: Any, code: Any, line: int) -> bool:
-    """Whether a line is one of the method of that name; what JAX keeps of the code is its name and file."""
+    """Whether a line belongs to the method of that name; JAX records only the name and file of the code."""
     own = getattr(inspect.unwrap(getattr(type(node), code.co_name, _runs)), "__code__", None)
     if own is None or (own.co_name, own.co_filename) != (code.co_name, code.co_filename):
         return False

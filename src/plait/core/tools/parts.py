@@ -1,4 +1,4 @@
-"""The objects of a graph with all the places where they stand, so that others can be put there."""
+"""The objects of a graph with all their places, so that they can be replaced."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ..objects.visit import Place, has_identity, visit
 
 
 class Part:
-    """An object of a graph with all its places; numbers, strings and ``None`` are one for each place.
+    """An object of a graph with all its places; numbers, strings and ``None`` are a separate part at each place.
 
     Attributes:
         value: the object.
-        places: (part that holds it, key) of each place; none for the root.
-        paths: of each place; ``()`` for the root.
+        places: (owning part, key) of each place; empty for the root.
+        paths: the path of each place; ``()`` for the root.
     """
 
     def __init__(self, value: Any, places: list[tuple[Part, Any]], paths: list[Path]) -> None:
         self.value, self.places, self.paths = value, places, paths
-        self.node = value  # what stands there now: immutable nodes are made anew with each change
+        self.node = value  # the current object: immutable nodes are rebuilt with each change
 
     def put(self, value: Any) -> Part:
-        """Another object in all places; what then stands there."""
+        """Put a different object in all places; returns the new part."""
         if value is not self.value:
             for owner, key in self.places:
                 owner.put_child(key, value)
@@ -49,7 +49,7 @@ class Part:
                     f"the root is an immutable {type(node).__name__}, which cannot be changed in place",
                     found=f"a change at {key!r}",
                     expected="a module, list or dict as the root",
-                    do="select in the modules that it holds",
+                    do="select in the modules that it contains",
                 )
             for owner, place in self.places:
                 owner.put_child(place, self.node)

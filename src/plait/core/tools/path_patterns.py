@@ -1,7 +1,7 @@
-"""Path patterns: places in a graph written as a user writes the access, with wildcards.
+"""Path patterns: paths in a graph, written as in Python, with wildcards.
 
-``encoder.layers[*].attention`` is read part by part. A part is a key; in it ``*`` stands for any text and ``?`` for any
-character. ``*`` alone is any one key, ``**`` any number of keys, and ``[2:5]`` a range of indices.
+``encoder.layers[*].attention`` is matched key by key. In a key, ``*`` matches any text and ``?`` any character. ``*``
+alone matches any single key, ``**`` any number of keys, and ``[2:5]`` a range of indices.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _DEEP = "**"
 
 @dataclasses.dataclass(frozen=True)
 class PathPattern:
-    """A filter that matches the paths which a pattern describes.
+    """A filter that matches the paths of a pattern.
 
     Args:
-        text: the pattern; the empty one is the root.
+        text: the pattern; the empty pattern matches the root.
 
     Raises:
-        ArgumentError: the text is no pattern.
+        ArgumentError: the text is not a pattern.
     """
 
     text: str
@@ -39,10 +39,10 @@ class PathPattern:
     def __post_init__(self) -> None:
         if not _WHOLE.fullmatch(self.text) or self.text.startswith("."):
             raise ArgumentError(
-                "this text is no path pattern",
+                "this text is not a path pattern",
                 found=repr(self.text),
                 expected="keys joined by dots, indices in brackets, * for any key, ** for any number of keys",
-                do="for example 'encoder.layers[*].attention', 'layers[:6]' or '**.kernel'",
+                do="write, for example, 'encoder.layers[*].attention', 'layers[:6]' or '**.kernel'",
             )
 
     def __call__(self, path: Path, value: Any) -> bool:
@@ -69,7 +69,7 @@ def _index(text: str) -> str | slice:
 
 
 def glob_of(text: str) -> str:
-    """A part that matches this text and nothing else."""
+    """A pattern key that matches only this text."""
     return re.sub(r"([*?\[])", r"[\1]", text)
 
 

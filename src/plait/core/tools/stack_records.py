@@ -1,7 +1,8 @@
-"""What the layers of a stack sow: stacked while they run, and one value for each layer in what ``capture`` returns.
+"""Values sown by the layers of a stack: stacked while the layers run, and one value per layer in the result of
+``capture``.
 
 A block that runs in the loop of a stack sows into the record of the stacked block, and scan stacks its values. A view
-has a record of its own, which the stack's record holds under ``layers``. (rule ST8)
+has its own record, which is stored in the stack's record under ``layers``. (rule ST8)
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def with_records(stack: Any, layer: int, view: Any) -> Any:
 
 
 def sown_values(path: Path, record: Mapping[str, Any]) -> Iterator[tuple[Path, Variable[Any]]]:
-    """The variables of the record of a module, one for each layer that the path of the module stands for."""
+    """The variables in the record of a module, one for each layer that the path of the module represents."""
     for name, variable in record["values"].items():
         for layer, index in iter_layer_paths(path):
             own = variable if not index else variable.copy(_slice(variable.get_raw_value(), index))
@@ -48,9 +49,9 @@ def _slice(value: Any, index: tuple[int, ...]) -> Any:
 
 
 def at_stacked_paths(flat: Mapping[Path, Any], modules: Iterable[Path]) -> dict[Path, Any]:
-    """Leaves at paths of layers, put together at the paths of the stacked blocks among the modules.
+    """Combine leaves at the paths of layers into leaves at the paths of the stacked blocks among the modules.
 
-    Leaves at other paths, and of layers of which one is missing, stay where they are.
+    Leaves at other paths, and leaves that some layers lack, are unchanged.
     """
     found = dict(flat)
     names: dict[Path, list[Any]] = {}

@@ -1,8 +1,7 @@
-"""Blocks of one structure as one block whose arrays have an axis of layers in front, and its layers as views.
+"""Blocks of equal structure as one block whose arrays have a leading axis of layers, and its layers as views.
 
-A view is a block of its own around variables whose cells are slices: they read from the stacked array and write into
-it. Values are all that a view can change, since the layers of a stack have their structure in common.
-(rules ST1 to ST3)
+A view is a separate block with variables whose cells are slices: they read from the stacked array and write to it. A
+view can change only values, since all layers of a stack have the same structure. (rules ST1 to ST3)
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class SliceCell(Cell):
 
     Attributes:
         whole: the cell of the stacked variable.
-        index: which layer.
+        index: the number of the layer.
     """
 
     __slots__ = ("_metadata", "index", "whole")
@@ -71,11 +70,11 @@ class SliceCell(Cell):
 
     @metadata.setter
     def metadata(self, metadata: Any) -> None:
-        raise _all_alike("other metadata of a variable", "model.blocks.set_metadata, or plait.select(model, ...)")
+        raise _all_alike("new metadata of a variable", "model.blocks.set_metadata, or plait.select(model, ...)")
 
 
 def layer_of(array: Any, index: int) -> Any:
-    """One layer of a stacked array, or of the shape of one."""
+    """One layer of a stacked array or of a stacked ``ShapeDtypeStruct``."""
     if isinstance(array, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(array.shape[1:], array.dtype, sharding=_inner(array.sharding))
     return array[index]
@@ -90,14 +89,14 @@ def _inner(sharding: Any) -> Any:
 
 def _with_layer(array: Any, index: int, part: Any) -> Any:
     if isinstance(array, jax.ShapeDtypeStruct):
-        raise _all_alike("a value for one layer of a shape without values", "give the whole model values first")
+        raise _all_alike("a value for one layer, when the others only have a shape", "initialize the whole model first")
     is_number = isinstance(part, SCALARS) or getattr(part, "weak_type", False)
     if np.shape(part) != array.shape[1:] or (not is_number and getattr(part, "dtype", None) != array.dtype):
         raise ShapeError(
-            "one layer of a stack was given a value of another shape or dtype",
+            "one layer of a stack was given a value with a different shape or dtype",
             found=f"{getattr(part, 'dtype', type(part).__name__)}{np.shape(part)}",
             expected=f"{array.dtype}{array.shape[1:]}, since the layers of a stack are stored as one array",
-            do="cast it, or work on a model with a list: plait.as_list(model)",
+            do="cast it, or convert the stack to a list: plait.as_list(model)",
         )
     if isinstance(array, np.ndarray):
         array = array.copy()
@@ -108,10 +107,10 @@ def _with_layer(array: Any, index: int, part: Any) -> Any:
 
 def _other_value(value: Any, whole: Any) -> ShapeError:
     return ShapeError(
-        "one layer of a stack was given a value of another kind",
+        "one layer of a stack was given a value of a different type",
         found=describe_type(value),
-        expected=f"a value like those of the other layers: {describe_type(whole)}",
-        do="work on a model with a list: plait.as_list(model)",
+        expected=f"a value of the same type as in the other layers: {describe_type(whole)}",
+        do="convert the stack to a list: plait.as_list(model)",
     )
 
 
@@ -120,12 +119,12 @@ def _all_alike(found: str, do: str) -> GraphError:
         "one layer of a stack cannot differ from the others in structure",
         found=f"{found} of one layer",
         expected="new values only",
-        do=f"change all layers: {do}; or work on a model with a list: plait.as_list(model)",
+        do=f"change all layers: {do}; or convert the stack to a list: plait.as_list(model)",
     )
 
 
 class ViewInfo(NodeInfo):
-    """The info of a node of a view, whose structure is that of all layers."""
+    """The info of a node of a view, which has the structure of all layers."""
 
     __slots__ = ()
 
@@ -135,7 +134,7 @@ class ViewInfo(NodeInfo):
 
     @version.setter
     def version(self, version: int) -> None:
-        raise _all_alike("another attribute", "model.eval(), plait.view(model, ...), plait.select(model, ...)")
+        raise _all_alike("a changed attribute", "model.eval(), plait.view(model, ...), plait.select(model, ...)")
 
 
 def layer_view(stacked: Any, index: int, axis: str | None) -> Any:
@@ -172,16 +171,16 @@ def _slice(variable: Variable[Any], index: int, axis: str | None) -> Variable[An
 
 
 def layer_copy(stacked: Any, index: int, axis: str | None) -> Any:
-    """One layer of a stacked block as a block of its own."""
+    """A copy of one layer of a stacked block."""
     return clone(layer_view(stacked, index, axis))
 
 
 def stacked(blocks: Sequence[Any], axis: str | None, names: Callable[[int], str] = "blocks[{}]".format) -> Any:
-    """One block around the arrays of all of these, stacked along a new first axis.
+    """One block with the arrays of all of these, stacked along a new first axis.
 
     Args:
         axis: the name of the axis.
-        names: what a user calls a block, by its number.
+        names: the user's name of a block, by its number.
 
     Raises:
         ArgumentError: the blocks differ; names the path.
@@ -199,8 +198,8 @@ def stacked(blocks: Sequence[Any], axis: str | None, names: Callable[[int], str]
                     "blocks of a stack cannot share variables",
                     at=f"{owners[id(leaf)]} and {at} (the same {type(leaf).__name__})",
                     found="one variable in two blocks",
-                    expected="variables of its own for each block",
-                    do="give the shared layer to the blocks as an argument of their call",
+                    expected="separate variables for each block",
+                    do="pass the shared layer to the blocks as an argument of each call",
                 )
     leaves = []
     for position, (first, link) in enumerate(zip(walks[0].leaves, walks[0].links, strict=True)):
@@ -237,7 +236,7 @@ def smallest_period(items: Sequence[Any]) -> int:
 
 
 def check_equal(first: GraphDef, other: GraphDef, name: str, other_name: str) -> None:
-    """Refuse blocks of different structure.
+    """Raise if the blocks have different structures.
 
     Raises:
         ArgumentError: names the first differences.
@@ -246,9 +245,9 @@ def check_equal(first: GraphDef, other: GraphDef, name: str, other_name: str) ->
         raise ArgumentError(
             "the blocks of a stack differ",
             at=f"{name} and {other_name}",
-            found=str(diff(first, other)).replace("\n", "; ")[:400] or "another structure",
-            expected="blocks of one class with equal static attributes, or equal ones at a distance of period=...",
-            do="make them equal; if they repeat, pass the length of the pattern as the period; or keep the list",
+            found=str(diff(first, other)).replace("\n", "; ")[:400] or "a different structure",
+            expected="blocks of one class with equal static attributes, or a pattern of period=... such blocks",
+            do="make them equal; or, if a pattern repeats, pass its length as the period; or keep the list",
         )
 
 
@@ -261,7 +260,7 @@ def _stack_trees(values: list[Any], at: Callable[[int], str]) -> Any:
                 "the blocks of a stack differ",
                 at=f"{at(0)} and {at(number)}",
                 found=f"{_described(values[0])} and {_described(value)}",
-                expected="arrays of one shape and dtype, and no references",
+                expected="arrays with the same shape and dtype, and no references",
                 do="make them equal, or keep the list",
             )
     return jax.tree.map(lambda *leaves: _stack(leaves), *values)
@@ -283,7 +282,7 @@ def _stack(leaves: Sequence[Any]) -> Any:
 
 
 def place_new(block: Any) -> None:
-    """Lay out the variables of a new stacked block as their names say."""
+    """Shard the variables of a new stacked block according to their axis names."""
     for _, variable in iter_variables(block):
         cell = variable._cell
         if cell.metadata["eager_sharding"] and cell.metadata.get("out_sharding"):
@@ -292,15 +291,15 @@ def place_new(block: Any) -> None:
 
 
 def over_layers(function: Callable[[Path, Any], Any], model: Any, path: Path, value: Any) -> Any:
-    """``function(path, value)``, asked for each layer if the value stands in a stack; what it returns is stacked again.
+    """``function(path, value)``, called for each layer if the value is in a stack; the results are then stacked.
 
     Args:
-        model: where the path begins.
+        model: the start of the path.
         value: a part of a model, or the value of a variable.
 
     Raises:
-        ArgumentError: what it returns for the layers differs in structure.
-        SharingError: it returns one variable for two layers.
+        ArgumentError: the results for the layers differ in structure.
+        SharingError: the results for two layers contain the same variable.
     """
     if not has_layers(path):
         return function(path, value)
@@ -329,7 +328,7 @@ def _over(function: Callable[[Path, Any], Any], path: Path, value: Any, axes: Se
                 at=f"{names[0]} and {names[odd]}",
                 found=f"{found[0]!r:.60} and {found[odd]!r:.60}",
                 expected="one value for all layers of the stack",
-                do="work on a model with a list: plait.as_list(model)",
+                do="convert the stack to a list: plait.as_list(model)",
             )
         return found[0]
     return stacked(found, axes[0], names.__getitem__)

@@ -1,7 +1,7 @@
-"""Model surgery: parts of a model, selected by path and filter, that are read, frozen or exchanged in one call.
+"""Model surgery: selecting parts of a model by path and filter, and reading, freezing or replacing them in one call.
 
-All of it happens in place, on the model that was given. What is not selected is not touched: the same objects hold the
-same arrays afterwards.
+Everything happens in place, on the given model. Parts that are not selected do not change: they remain the same objects
+with the same arrays.
 """
 
 from __future__ import annotations
@@ -46,21 +46,22 @@ def trainable(path: Path, value: Any) -> bool:
 
 
 def select(model: Any, /, *filters: FilterLiteral) -> Selection:
-    """Parts of a model, to read or change in one call.
+    """Select parts of a model, to read or change them in one call.
 
     Args:
         model: a module, or a container of modules and variables.
-        *filters: what a part must match, all of them. A string is a path pattern: ``"encoder.layers[*].attention"``,
-            ``"layers[:6]"``, ``"**.kernel"``; ``*`` stands for any one key and ``**`` for any number. Everything else
-            is a filter as elsewhere, and is asked about modules, containers, variables, arrays and static values alike:
-            ``plait.Linear``, ``plait.Param``, ``plait.WithTag("dropout")``; a list or tuple means any of its entries.
+        *filters: a part must match all of them. A string is a path pattern: ``"encoder.layers[*].attention"``,
+            ``"layers[:6]"``, ``"**.kernel"``; ``*`` matches any single key and ``**`` any number of keys. Everything
+            else is a filter as elsewhere, and is applied to modules, containers, variables, arrays and static values:
+            ``plait.Linear``, ``plait.Param``, ``plait.WithTag("dropout")``; a list or tuple matches if any of its
+            entries matches.
 
     Returns:
-        The parts in the order of the graph. A part that is held in several places is selected once, when the filters
-        match any of them; what lies below it goes by the first.
+        The parts in the order of the graph. A shared part is selected once, if the filters match any of its paths;
+        parts below it are matched by the first of these paths.
 
     Raises:
-        ArgumentError: nothing matches; names the nearest paths.
+        ArgumentError: nothing matches; the message names the closest paths.
 
     Example:
         >>> rngs = plait.Rngs(0)
@@ -89,7 +90,7 @@ def _without_text(filter: Any) -> Any:
 
 
 class Selection:
-    """Parts of a model; made by ``plait.select``."""
+    """Parts of a model, from ``plait.select``."""
 
     def __init__(self, model: Any, parts: list[Part]) -> None:
         self._model, self._parts = model, parts
@@ -120,19 +121,19 @@ class Selection:
         return dict(self)
 
     def replace(self, function: Callable[[Path, Any], Any], /) -> Selection:
-        """Put another object in the place of each part; the way to wrap, exchange or remove.
+        """Replace each part by a different object, to wrap, exchange or remove it.
 
-        A part that is held in several places is given once, and its replacement goes to all of them. A part of the
-        blocks of a ``Stack`` is given once for each layer, as a copy, and the replacements are stacked.
+        A shared part is passed once, and its replacement is put in all its places. A part in the blocks of a ``Stack``
+        is passed once for each layer, as a copy, and the replacements are stacked.
 
         Args:
-            function: ``(path, part) -> replacement``. All are computed before the first is put in its place.
+            function: ``(path, part) -> replacement``. All replacements are computed before the first one is stored.
 
         Returns:
-            The selection of the replacements, each with the first path of what it replaces.
+            The selection of the replacements, each with the first path of the part that it replaces.
 
         Raises:
-            ArgumentError: the root is selected, which has no place in the model.
+            ArgumentError: the root of the model is selected.
 
         Example:
             >>> model = plait.Sequential(plait.Linear(2, 2, rngs=plait.Rngs(0)))
@@ -144,23 +145,23 @@ class Selection:
         for part in self._parts:
             if not part.places:
                 raise ArgumentError(
-                    "the root of the model cannot be replaced in the model",
+                    "the root of the model cannot be replaced",
                     at=describe_path(part.paths[0]),
                     found=f"a selection with {describe_type(part.value)}, the model itself",
                     expected="parts below the root",
-                    do="assign your own variable, or add a path pattern such as '*.**' to the selection",
+                    do="assign to your own name, or add a path pattern such as '*.**' to the selection",
                 )
         new = [over_layers(function, self._model, part.paths[0], part.value) for part in self._parts]
         return Selection(self._model, [part.put(value) for part, value in zip(self._parts, new, strict=True)])
 
     def set(self, value: Any, /) -> Selection:
-        """Give each part this value: a variable keeps its identity and metadata; arrays and settings are replaced.
+        """Set each part to this value: a variable keeps its identity and metadata; arrays and settings are replaced.
 
         Args:
-            value: the new value; a Python number fills a variable or array, in its own shape and dtype.
+            value: the new value; a Python number fills a variable or array, which keeps its shape and dtype.
 
         Raises:
-            ArgumentError: a module or container is selected, which has no value of its own.
+            ArgumentError: a module or container is selected, which has no value.
 
         Example:
             >>> model = plait.Sequential(plait.Linear(2, 2, rngs=plait.Rngs(0)), plait.Dropout(0.5))
@@ -172,7 +173,7 @@ class Selection:
         return self.map(lambda path, old: jnp.full_like(old, value) if _fills(value, old) else value)
 
     def map(self, function: Callable[[Path, Any], Any], /) -> Selection:
-        """As ``set``, with ``function(path, old value)`` as the new value.
+        """Like ``set``, with ``function(path, old value)`` as the new value.
 
         Example:
             >>> model = plait.Linear(2, 2, rngs=plait.Rngs(0))
@@ -193,7 +194,7 @@ class Selection:
         old = [part.get_value() if isinstance(part, Variable) else part for _, part in self]
         new = [over_layers(function, self._model, path, value) for path, value in zip(self.paths, old, strict=True)]
         pairs = [*zip(self._parts, new, strict=True)]
-        # What may be refused comes first; a variable stays where it is.
+        # Replacements, which may raise, come first; a variable is written in place.
         parts = [part if isinstance(part.value, Variable) else part.put(value) for part, value in pairs]
         for part, value in pairs:
             if isinstance(part.value, Variable):
@@ -201,12 +202,12 @@ class Selection:
         return Selection(self._model, parts)
 
     def freeze(self) -> Selection:
-        """Mark the variables of the parts, and of all that lies below, as frozen.
+        """Mark the variables of the parts, and of everything below them, as frozen.
 
         The mark is the metadata ``frozen=True``, which the filter ``plait.trainable`` reads: an
-        ``Optimizer(model, tx, wrt=plait.trainable)`` made afterwards has no state for them and never changes them, and
-        ``plait.grad`` with ``plait.DiffState(0, plait.trainable)`` gives no gradients. Statistics and random streams
-        go on as they did; ``eval()`` stops those.
+        ``Optimizer(model, tx, wrt=plait.trainable)`` created afterwards has no state for them and never changes them,
+        and ``plait.grad`` with ``plait.DiffState(0, plait.trainable)`` computes no gradients for them. Statistics and
+        random streams continue to update; use ``eval()`` to stop that.
 
         Example:
             >>> model = plait.Sequential(plait.Linear(2, 3, rngs=plait.Rngs(0)), plait.Linear(3, 1, rngs=plait.Rngs(1)))
@@ -221,20 +222,21 @@ class Selection:
         return self
 
     def unfreeze(self) -> Selection:
-        """Take the mark of ``freeze`` off again. An optimizer that is to train the parts must be made anew."""
+        """Undo ``freeze``. To train the parts, create a new optimizer."""
         for _, variable in self._variables():
             if variable.get_metadata("frozen", None) is not None:
                 variable.del_metadata("frozen")
         return self
 
     def share_with(self, other: Any, /) -> Selection:
-        """Put one object in the place of every part, so that all use the same parameters.
+        """Replace every part by one object, so that all use the same parameters.
 
         Args:
             other: a module or variable, or the path pattern of one in the model.
 
         Raises:
-            ArgumentError: the pattern matches several, or the parameters of a part have other paths or shapes.
+            ArgumentError: the pattern matches several objects, or the parameters of a part have different paths or
+                shapes.
 
         Example:
             >>> rngs = plait.Rngs(0)
@@ -249,8 +251,8 @@ class Selection:
                 raise ArgumentError(
                     "share_with takes one object",
                     found=f"the pattern {other!r}, which matches {len(found)}: {_listed(found.paths)}",
-                    expected="a pattern that matches one",
-                    do=f"for example share_with({describe_path(found.paths[0])!r})",
+                    expected="a pattern that matches one object",
+                    do=f"write, for example, share_with({describe_path(found.paths[0])!r})",
                 )
             other = found._parts[0].value
         theirs = _shapes(other)
@@ -258,22 +260,22 @@ class Selection:
             own = _shapes(part)
             if own != theirs:
                 raise ArgumentError(
-                    "parts whose parameters have other shapes cannot share them",
+                    "parts with different parameter shapes cannot share parameters",
                     at=describe_path(path),
                     found=f"variables of shapes {_shown(own)}",
-                    expected=f"those of {describe_type(other)} to share: {_shown(theirs)}",
-                    do="to put something else there, use replace(lambda path, part: other)",
+                    expected=f"the shapes of {describe_type(other)}: {_shown(theirs)}",
+                    do="to replace the part by something else, use replace(lambda path, part: other)",
                 )
         return self.replace(lambda path, part: other)
 
     def copy_from(self, model: Any, /) -> Selection:
-        """Give the variables of the parts, and of all that lies below, the values at the same paths of another model.
+        """Copy values from the same paths of another model to the variables of the parts and everything below them.
 
-        A newly made model gives parts the first values that its own code gives them. Values are copied, and cast to
-        the dtype that is there.
+        Use a newly created model to reset parts to the initial values from its own code. Values are copied, and cast to
+        the existing dtype.
 
         Raises:
-            ArgumentError: the other model has no variable at a path, or one of another shape. Nothing is changed then.
+            ArgumentError: the other model has no variable at a path, or one with a different shape; nothing is changed.
 
         Example:
             >>> make = lambda seed: plait.Sequential(*(plait.Linear(2, 2, rngs=plait.Rngs(seed)) for _ in range(2)))
@@ -287,20 +289,20 @@ class Selection:
         return self
 
     def reinitialize(self, rngs: Rngs, /, **arguments: Any) -> Selection:
-        """Give the modules of the parts, and all that lies below, new first values, in their own variables.
+        """Reinitialize the modules of the parts and everything below them, in their existing variables.
 
-        Each module that holds variables is made once more by its own class, with the constructor arguments that it
-        keeps as attributes of the same names, those in its ``derived_arguments`` excepted; plait's layers keep all but
-        initializers and metadata. Random streams stay as they are.
+        Each module with variables is created again by its class, with the constructor arguments that it stores as
+        attributes of the same name, except those in its ``derived_arguments``. plait's layers store all arguments
+        except initializers and metadata. Random streams do not change.
 
         Args:
-            rngs: where the keys come from.
-            **arguments: arguments for the constructors that take them, such as ``kernel_init``. Layers do not keep
-                their initializers, so one that is not the default must be given again, or use ``copy_from``.
+            rngs: the source of the keys.
+            **arguments: arguments for the constructors that accept them, such as ``kernel_init``. Layers do not store
+                their initializers, so pass those that are not the default again, or use ``copy_from``.
 
         Raises:
-            ArgumentError: a module does not keep an argument that its constructor needs, holds variables that its
-                constructor does not make, or a part is no module. Nothing is changed then.
+            ArgumentError: a module does not store an argument that its constructor needs, or has variables that its
+                constructor does not create, or a part is not a module; nothing is changed.
 
         Example:
             >>> model = plait.Sequential(plait.Linear(2, 2, rngs=plait.Rngs(0)), plait.Linear(2, 2, rngs=plait.Rngs(1)))
@@ -313,18 +315,18 @@ class Selection:
         for path, part in self:
             if kind_of(part) not in (Kind.GRAPH, Kind.PYTREE) or part is None:
                 raise ArgumentError(
-                    "only modules can be initialized again",
+                    "only modules can be reinitialized",
                     at=describe_path(path),
                     found=describe_type(part),
                     expected="modules, or containers of them",
-                    do="select the module that holds it, or use map(lambda path, value: ...)",
+                    do="select the module that contains it, or use map(lambda path, value: ...)",
                 )
             for owner_path, owner in _holders(path, part, done):
                 fresh = {place.path: place.value for place in visit(_made_again(owner_path, owner, rngs, arguments))}
                 for key, variable in iter_variables(owner):
                     if _is_initialized(variable):
                         writes.append(((*owner_path, *key), variable, fresh.get(key)))
-        self._write(writes, "the module as its constructor makes it")
+        self._write(writes, "the module from its constructor")
         return self
 
     def _variables(self) -> Iterator[tuple[Path, Variable[Any]]]:
@@ -362,8 +364,8 @@ def _nothing_matches(model: Any, predicates: list[Any], parts: list[Part]) -> Ar
         "no part of the model matches the selection",
         at=describe_type(model),
         found=listed or "no filters, and an empty model",
-        expected=f"a path of the model; the nearest are {', '.join(near)}" if near else "filters that match together",
-        do="see what there is: print(plait.select(model, ...))",
+        expected=f"a path of the model; the closest are {', '.join(near)}" if near else "filters that match some part",
+        do="list all parts: print(plait.select(model, ...))",
     )
 
 
@@ -383,7 +385,7 @@ def _fills(value: Any, old: Any) -> bool:
 
 
 def _shapes(node: Any) -> dict[Path, Any]:
-    """The shapes of a part's variables by path, random streams left out."""
+    """The shapes of a part's variables by path, without random streams."""
     initialized = ((path, value) for path, value in iter_variables(node) if _is_initialized(value))
     return {path: jax.tree.map(jnp.shape, plain_value(value)) for path, value in initialized}
 
@@ -400,7 +402,7 @@ def _copied_as(value: Any, like: Any) -> Any:
 
 
 def _holders(path: Path, node: Any, done: RefMap) -> Iterator[tuple[Path, Any]]:
-    """The outermost modules below a node that hold variables of their own, each once; random streams left out."""
+    """The outermost modules below a node that directly contain variables, each once, without random streams."""
     for place in visit(node):
         if place.kind is Kind.GRAPH and place.value in done:
             place.enter = False
@@ -413,15 +415,15 @@ def _holders(path: Path, node: Any, done: RefMap) -> Iterator[tuple[Path, Any]]:
 
 
 def _is_initialized(value: Any) -> bool:
-    """Whether a constructor gives it a first value: a variable, and no random stream."""
+    """Whether a constructor initializes it: a variable that is not part of a random stream."""
     return isinstance(value, Variable) and not isinstance(value, RngState)
 
 
 def _made_again(path: Path, module: Any, rngs: Rngs, given: Mapping[str, Any]) -> Any:
-    """A module of the same class and arguments, with new first values.
+    """A module with the same class and arguments, and new initial values.
 
     Raises:
-        ArgumentError: an argument that the constructor needs is not kept.
+        ArgumentError: the module does not store an argument that the constructor needs.
     """
     parameters = list(inspect.signature(type(module).__init__).parameters.values())[1:]
     kept, derived = children_by_key(module), getattr(type(module), "derived_arguments", ())
@@ -442,10 +444,10 @@ def _made_again(path: Path, module: Any, rngs: Rngs, given: Mapping[str, Any]) -
             missing.append(name)
     if missing or not isinstance(module, Pytree):
         raise ArgumentError(
-            "a module cannot be made again: it does not keep what its constructor needs",
+            "a module cannot be re-created: it does not store the arguments of its constructor",
             at=f"{describe_path(path)} ({describe_type(module)})",
-            found=f"no attributes {', '.join(missing)}" if missing else "a container of variables, and no module",
+            found=f"no attributes {', '.join(missing)}" if missing else "a container of variables, not a module",
             expected="each argument of __init__ as an attribute of the same name",
-            do="make the model anew and take its values: plait.select(model, ...).copy_from(new_model)",
+            do="create a new model and copy its values: plait.select(model, ...).copy_from(new_model)",
         )
     return type(module)(**arguments)

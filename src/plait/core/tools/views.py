@@ -1,4 +1,4 @@
-"""Copies of a graph that share its variables and differ in static settings, or in their nodes and leaves.
+"""Copies of a graph that share its variables but differ in static settings, nodes or leaves.
 
 (rules D5, D9, G55, G56)
 """
@@ -44,7 +44,7 @@ def with_attributes(
     """A copy that shares the variables, with existing attributes replaced on the matching modules.
 
     Raises:
-        ArgumentError: an attribute exists on no matching module.
+        ArgumentError: no matching module has an attribute.
 
     Example:
         >>> drop = plait.Dropout(0.5, rngs=plait.Rngs(0))
@@ -64,17 +64,17 @@ def view(
     raise_if_not_found: bool = True,
     **settings: Any,
 ) -> N:
-    """A copy that shares the variables, with other mode settings.
+    """A copy that shares the variables, with different mode settings.
 
-    Each matching object that has ``set_view`` gets the settings that its ``set_view`` takes.
+    Each matching object with a ``set_view`` gets the settings that its ``set_view`` accepts.
 
     Args:
-        only: which objects.
-        raise_if_not_found: whether a setting that no object accepts is an error.
+        only: the objects to change.
+        raise_if_not_found: whether to raise if no object accepts a setting.
         **settings: for example ``deterministic=True, use_running_average=True``.
 
     Raises:
-        ArgumentError: names the settings that no object takes.
+        ArgumentError: no object accepts some of the settings; the message names them.
 
     Example:
         >>> drop = plait.Dropout(0.5, rngs=plait.Rngs(0))
@@ -90,10 +90,10 @@ def view(
         unused -= set(chosen)
     if unused and raise_if_not_found:
         raise ArgumentError(
-            "Unused keys: no object takes a setting of this view",
+            "Unused keys: no set_view method accepts these settings",
             found=f"the settings {sorted(unused)}",
-            expected="names that some set_view takes",
-            do="see what there is: print(plait.view_info(model))",
+            expected="parameters of a set_view method",
+            do="list the settings: print(plait.view_info(model))",
         )
     return copied
 
@@ -105,13 +105,12 @@ def _viewed(node: Any, only: FilterLiteral) -> list[Any]:
 
 
 def view_info(node: Any, /, *, only: FilterLiteral = ...) -> str:
-    """The settings that ``view`` can make on a graph: per class its arguments, their defaults and what they do.
+    """The settings that ``view`` accepts for a graph: for each class, the arguments, their defaults and descriptions.
 
     Example:
         >>> print(plait.view_info(plait.Dropout(0.5, rngs=plait.Rngs(0))))
         Dropout:
-          deterministic: bool | None = None
-            whether to return the input as it is.
+          deterministic: bool | None = None whether to return the input unchanged.
     """
     sections: dict[str, str] = {}
     for value in _viewed(node, only):
@@ -128,7 +127,7 @@ def view_info(node: Any, /, *, only: FilterLiteral = ...) -> str:
 
 
 def _argument_texts(doc: str) -> dict[str, list[str]]:
-    """The lines about each argument in the section ``Args`` of a docstring."""
+    """The lines for each argument in the section ``Args`` of a docstring."""
     lines = doc.splitlines()
     texts: dict[str, list[str]] = {}
     if "Args:" not in lines:
@@ -150,10 +149,10 @@ def _argument_texts(doc: str) -> dict[str, list[str]]:
 
 
 def map(f: Callable[[Path, Any], Any], node: N, /, *, recreate_variables: bool = True) -> N:
-    """A new graph with ``f(path, leaf)`` at each leaf.
+    """A new graph with ``f(path, leaf)`` for each leaf.
 
-    The leaves are those of ``node`` itself: what ``f`` writes into a variable changes ``node``. The new graph shares no
-    variable with it: where ``f`` returns a variable that it was given, the new graph has a copy.
+    The leaves are those of ``node`` itself: if ``f`` writes to a variable, ``node`` changes. The new graph shares no
+    variables with ``node``: if ``f`` returns its argument, the new graph gets a copy.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -177,7 +176,7 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /) -> Any:
         f: ``(path, value) -> value``.
 
     Raises:
-        GraphError: a cycle leads to a node whose children are not done.
+        GraphError: a node contains itself.
     """
     done: dict[Place, Any] = {}
     children: dict[Place | None, list[tuple[Any, Any]]] = {}
@@ -187,18 +186,18 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /) -> Any:
             done[place] = f(place.path, _rebuilt(place, children.pop(place, [])))
         elif first not in done:
             raise GraphError(
-                "recursive_map met a cycle",
+                "recursive_map found a cycle",
                 at=describe_path(place.path),
-                found=f"{describe_type(place.value)} whose children are still being mapped",
+                found=f"{describe_type(place.value)} that contains itself",
                 expected="a graph without cycles",
-                do="break the cycle first, or map the state with plait.map",
+                do="remove the cycle first, or map the state with plait.map",
             )
         children.setdefault(place.owner, []).append((place.key, done[first]))
     return children[None][0][1]
 
 
 def _rebuilt(place: Place, children: list[tuple[Any, Any]]) -> Any:
-    """A node around other children; a leaf as it is."""
+    """A node with new children; a leaf unchanged."""
     if not place.enter:
         return place.value
     impl = get_node_impl(place.value)
@@ -220,25 +219,25 @@ def with_vars(
     only: FilterLiteral = ...,
     allow_duplicates: bool = False,
 ) -> N:
-    """A copy whose matching variables are made again with other flags.
+    """A copy in which the matching variables are created again with different flags.
 
     Args:
-        ref: keep values in JAX references, or take them out.
+        ref: whether to store values in JAX references.
         mutable: the older name of ``ref``.
-        allow_duplicates: whether a matching variable may be reached by two paths.
+        allow_duplicates: whether a matching variable may have two paths.
 
     Raises:
-        GraphError: a matching variable is reached by two paths.
+        GraphError: a matching variable has two paths.
         NotImplementedError: ``hijax=True``.
     """
     if hijax:
-        raise NotImplementedError("with_vars: hijax=True is not offered by plait; leave hijax out")
+        raise NotImplementedError("with_vars: hijax=True is not supported by plait; omit it")
     ref = mutable if ref is None else ref
     predicate = to_predicate(only)
     if not allow_duplicates:
         for paths in find_duplicates(node, only=lambda path, value: isinstance(value, Variable)):
             raise GraphError(
-                "with_vars takes no shared variables",
+                "with_vars does not accept shared variables",
                 at=" and ".join(describe_path(path) for path in paths),
                 found="one variable at both (a duplicate)",
                 expected="each variable at one path",

@@ -38,7 +38,7 @@ def write(
     interpreter.
 
     Args:
-        programs: by the name of the signature.
+        programs: programs, by the name of the signature.
         path: the file to create.
         options: whether to replace an existing file.
 
@@ -136,7 +136,7 @@ def _tensor(name: str, details: Mapping[str, Any]) -> Tensor:
 
 
 def run(path: str, signature: str | None) -> Running:
-    """With LiteRT's interpreter, which TensorFlow has too."""
+    """Run with LiteRT's interpreter, which TensorFlow also has."""
     import os
     import warnings
 

@@ -18,7 +18,7 @@ from .stablehlo_loader import MANIFEST, ArtifactError
 
 
 def write_manifest(folder: Path, kind: tuple[str, int], content: dict[str, Any]) -> None:
-    """Write what a folder of this format and version holds, with the sums of the files that are there."""
+    """Write the manifest of a folder of this format and version, with the checksums of its files."""
     files = {file.name: {"sha256": _sum(file), "bytes": file.stat().st_size} for file in sorted(folder.iterdir())}
     manifest = {"format": kind[0], "format_version": kind[1], **content, "files": files}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
@@ -34,7 +34,7 @@ def refused_as_plait_does(path: str | os.PathLike[str]) -> Iterator[None]:
     """Inside ``with``, errors of the loader become plait's errors.
 
     Raises:
-        ExportError: it names the file, or the folder where the loader names none.
+        ExportError: names the file, or the folder if the loader names no file.
     """
     try:
         yield

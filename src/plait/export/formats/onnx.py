@@ -79,7 +79,7 @@ def write(
     """Write the first program as an ONNX file, with the program's names of inputs and outputs.
 
     Args:
-        programs: by the name of the signature.
+        programs: programs, by the name of the signature.
         path: the file to create.
         options: whether to replace an existing file.
         most_bytes: the maximum size of weights in the file; larger ones go to an external data file, ``PATH.data``.
@@ -145,7 +145,7 @@ def _convert(jax2onnx: Any, onnx: Any, program: Program, outputs: list[str]) -> 
             jax2onnx, onnx, lambda *arrays: tuple(traced(*arrays)), arguments,
             input_names=[*program.weights, *names], output_names=shown,
         )  # fmt: skip
-    except Exception as error:  # jax2onnx raises whatever its converter of an operation raises
+    except Exception as error:  # jax2onnx raises any error of its converters
         known = dataclasses.replace(program, call=rewritten(program.call, FOR_ONNX))
         operations = unsupported_operations(known, lambda function, shapes: _checked(jax2onnx, onnx, function, shapes))
         raise refusal(
@@ -271,7 +271,7 @@ def _dtype(onnx: Any, number: int) -> str:
 
 
 def run(path: str, signature: str | None) -> Running:
-    """With ONNX Runtime."""
+    """Run with ONNX Runtime."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

@@ -1,4 +1,4 @@
-"""What is asked of a writer beside the programs."""
+"""The options of a writer, in addition to the programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WriteOptions:
         overwrite: whether to replace an existing export.
 
     Raises:
-        ArgumentError: an unknown platform, or none.
+        ArgumentError: a platform is unknown, or there is none.
     """
 
     platforms: Sequence[str] = PLATFORMS

@@ -78,7 +78,7 @@ def write(
     """Write several functions that share their weights, one signature each.
 
     Args:
-        programs: by the name of the signature.
+        programs: programs, by the name of the signature.
         path: the folder to create.
         options: platforms, target and overwrite.
 
@@ -222,7 +222,7 @@ def _names_of_variables(reader: Any, keys: Sequence[str]) -> dict[str, str]:
 
 
 def run(path: str, signature: str | None) -> Running:
-    """With TensorFlow."""
+    """Run with TensorFlow."""
     import os
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -71,7 +71,7 @@ def write(
     """Write several functions that share their weights; the first one is the default when loading.
 
     Args:
-        programs: by the name of the signature.
+        programs: programs, by the name of the signature.
         path: the folder to create.
         options: where the functions can run, and whether to replace an existing export.
         shard_bytes: the maximum size of a weights file in bytes; a larger array gets its own file.
@@ -104,7 +104,7 @@ def load_stablehlo(path: str | os.PathLike[str], signature: str | None = None) -
 
     Args:
         path: the folder.
-        signature: which function; by default the first.
+        signature: the function to load; by default the first.
 
     Returns:
         A function of the inputs, in the order of the manifest or by name. It returns an array if the only output is
@@ -155,7 +155,7 @@ def _signature(name: str, exported: jax.export.Exported, program: Program) -> di
         "calling_convention": exported.calling_convention_version,
         "inputs": described_inputs(program),
         "outputs": [_described(key, y.shape, y.dtype) for key, y in outputs.items()],
-        "state": list(program.state),  # inputs that are outputs too; the initial value is the tensor "state:" + name
+        "state": list(program.state),  # inputs that are also outputs; the initial value is the tensor "state:" + name
         "weights": list(program.weights),
     }
 
@@ -193,7 +193,7 @@ def _from_json(entry: dict[str, Any]) -> Tensor:
 
 
 def run(path: str, signature: str | None) -> Running:
-    """With JAX, and the loader that every bundle has."""
+    """Run with JAX, and the loader in every bundle."""
     import runpy
     from pathlib import Path
 

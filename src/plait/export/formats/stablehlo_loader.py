@@ -1,9 +1,9 @@
-"""``y = load(path)(x)``: a StableHLO bundle without plait, by JAX and NumPy. Each bundle has a copy as ``load.py``.
+"""``y = load(path)(x)``: loads a StableHLO bundle with only JAX and NumPy. Each bundle has a copy as ``load.py``.
 
-``manifest.json`` names the rest: for each signature a ``jax.export`` artifact of ``(weights, inputs) -> outputs``,
-three dictionaries of arrays, and safetensors files (an 8-byte little-endian length, that many bytes of JSON which say
-each tensor's dtype, shape and byte range, then the bytes). Each file's SHA-256 is compared before the file is used.
-State goes in and comes out under one name; ``apply.state`` has its first values.
+``manifest.json`` lists the other files: for each signature a ``jax.export`` artifact of
+``(weights, inputs) -> outputs``, three dictionaries of arrays, and safetensors files (an 8-byte little-endian length,
+that many bytes of JSON with each tensor's dtype, shape and byte range, then the bytes). Each file's SHA-256 is checked
+before the file is used. State has the same name as input and output; ``apply.state`` has its initial values.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import jax.export
 import numpy as np
 
 FORMAT, FORMAT_VERSION, MANIFEST = "plait-stablehlo", 2, "manifest.json"
-# The names that the safetensors format gives to dtypes, and NumPy's (with ml_dtypes, which JAX brings).
+# The dtype names of the safetensors format, and NumPy's (with ml_dtypes, which JAX installs).
 DTYPES = {f"{a}{bits}": f"{b}{bits}" for a, b in (("U", "uint"), ("I", "int")) for bits in (8, 16, 32, 64)}
 DTYPES |= {"BOOL": "bool", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 DTYPES |= {"C64": "complex64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
@@ -23,20 +23,20 @@ DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, Recursio
 
 
 class ArtifactError(ValueError):
-    """A folder that is no whole, unchanged bundle."""
+    """The folder is not a complete, unchanged bundle."""
 
 
 def need(condition, what, place):
-    """Refuse a file: ``place`` is its path or name."""
+    """Raise an error about a file unless the condition holds; ``place`` is its path or name."""
     if not condition:
         raise ArtifactError(f"{what}\n  at        {place}\n  do        copy the folder again, or export again")
 
 
 def load(path, signature=None):
-    """One function of the bundle, by default its first, with its weights: ``load(path)(x)``, or inputs by name."""
+    """Load one function of the bundle, by default its first, with its weights: ``load(path)(x)``, or inputs by name."""
     folder, manifest = Path(path), read_manifest(path)
     name = next(iter(manifest["signatures"])) if signature is None else signature
-    need(name in manifest["signatures"], f"signatures {list(manifest['signatures'])}, and no {name!r}", folder)
+    need(name in manifest["signatures"], f"signatures {list(manifest['signatures'])}, but not {name!r}", folder)
     chosen, tensors = manifest["signatures"][name], {}
     for file in manifest.get("weight_files", ()):
         tensors.update(read_safetensors(checked(folder, manifest, file), file))
@@ -52,12 +52,12 @@ def load(path, signature=None):
     except Exception as error:  # JAX's reader raises errors of many kinds
         raise ArtifactError(f"{file} is damaged: {type(error).__name__}: {error}"[:300]) from error
     described = lambda arrays: {key: (*map(str, each.shape), each.dtype.name) for key, each in arrays.items()}
-    need(described(own) == described(weights) and described(given) == takes, "a function of other arrays", file)
+    need(described(own) == described(weights) and described(given) == takes, "a function of different arrays", file)
     call = jax.jit(function.call)
 
     def apply(*args, **inputs):
         if len(args) > len(takes) or sorted([*list(takes)[: len(args)], *inputs]) != sorted(takes):
-            raise TypeError(f"{name} takes the inputs {list(takes)}, each once; given {len(args)} and {list(inputs)}")
+            raise TypeError(f"{name} takes the inputs {list(takes)}, each once, but got {len(args)} and {list(inputs)}")
         inputs.update(zip(takes, args, strict=False))
         outputs = call(weights, inputs)
         return outputs["y"] if list(outputs) == ["y"] else outputs
@@ -67,7 +67,7 @@ def load(path, signature=None):
 
 
 def read_manifest(path, kind=(FORMAT, FORMAT_VERSION), part="signatures"):
-    """The manifest as a dictionary; anything but a complete manifest of this format and version is refused."""
+    """The manifest as a dictionary; raises if it is not a complete manifest of this format and version."""
     place = Path(path) / MANIFEST
     try:
         manifest = json.loads(place.read_text(encoding="utf-8"))
@@ -76,24 +76,24 @@ def read_manifest(path, kind=(FORMAT, FORMAT_VERSION), part="signatures"):
         need(manifest[part], f"a manifest without {part}", place)
         needed = [*manifest.get("weight_files", ()), *(chosen["file"] for chosen in manifest[part].values())]
         for name in (*manifest["files"], *needed):
-            need(is_file_name(name), f"{name!r} is no file of this folder", place)
+            need(is_file_name(name), f"{name!r} is not a file of this folder", place)
             need(len(bytes.fromhex(manifest["files"][name]["sha256"])) == 32, f"no SHA-256 of {name!r}", place)
         for chosen in manifest.get("signatures", {}).values():
             names = [entry["name"] for entry in (*chosen["inputs"], *chosen["outputs"])] + chosen["weights"]
-            need(all(isinstance(name, str) for name in (*names, *chosen["state"])), "a name that is no text", place)
+            need(all(isinstance(name, str) for name in (*names, *chosen["state"])), "a non-string name", place)
     except DAMAGED as error:
-        need(isinstance(error, ArtifactError), f"no whole manifest: {type(error).__name__}: {error}"[:300], place)
+        need(isinstance(error, ArtifactError), f"an incomplete manifest: {type(error).__name__}: {error}"[:300], place)
         raise
     return manifest
 
 
 def is_file_name(text):
-    """Whether a text names a file of a folder, on any system, and nothing outside of it."""
+    """Whether a string is a valid file name inside a folder on any system, and not a path outside of it."""
     return isinstance(text, str) and text not in ("", ".", "..") and not set(text) & set("/\\:\0")
 
 
 def checked(folder, manifest, name):
-    """The bytes of one file, mapped into memory; a missing or changed file is refused by name."""
+    """The bytes of one file, mapped into memory; raises an error with the name of a missing or changed file."""
     try:
         content = np.memmap(folder / name, np.uint8, "r")
     except (OSError, ValueError) as error:
@@ -104,7 +104,7 @@ def checked(folder, manifest, name):
 
 
 def read_safetensors(content, name):
-    """The tensors of a safetensors file, by name, without a copy; whatever does not fit the file is refused."""
+    """The tensors of a safetensors file, by name, without a copy; raises if the header does not match the file."""
     try:
         length, tensors = int.from_bytes(bytes(content[:8]), "little"), {}
         data = content[8 + length :]

@@ -52,7 +52,7 @@ class Config:
 
     @property
     def obx_export_tf_preprocess_only(self) -> bool:
-        """Whether signatures are those of the preprocessors alone."""
+        """Whether only the preprocessors are exported."""
         here = self._here.get()
         return self._values[_NAME] if here is None else here
 

@@ -51,7 +51,7 @@ def resolve_conversion(
     """The options of one method, from its ``jax2tf_kwargs``.
 
     Raises:
-        ArgumentError: an option that is unknown, unsupported, or contradicts the module.
+        ArgumentError: an option is unknown, unsupported, or contradicts the module.
     """
     given = dict(kwargs or {})
     if "polymorphic_shapes" in given:
@@ -160,7 +160,7 @@ def _shape_of_each_leaf(tensors: Any, shapes: Any) -> list[str | None]:
     def is_leaf(shape: Any) -> bool:
         return shape is None or isinstance(shape, str)
 
-    # jax2tf.PolyShape, the older way to write a shape, is a tuple whose text is the newer way.
+    # jax2tf.PolyShape, the older form of a shape, is a tuple whose string is the newer form.
     texts = jax.tree_util.tree_map(lambda shape: str(shape) if isinstance(shape, tuple) else shape, shapes)
     each: list[str | None] = []
     try:
@@ -190,10 +190,10 @@ def _shape_of_each_leaf(tensors: Any, shapes: Any) -> list[str | None]:
 
 
 def sizes_of(tensor: Any, shape: str | None, scope: jax.export.SymbolicScope) -> tuple[Any, ...]:
-    """The sizes that a symbolic shape gives to a tensor, which may have other fixed ones; ``None`` where none does.
+    """The sizes of a tensor from a symbolic shape and its own fixed sizes; ``None`` for unknown sizes.
 
     Raises:
-        ArgumentError: it is not a shape, or has another number of axes.
+        ArgumentError: it is not a shape, or has a different number of axes.
     """
     if tensor.shape.rank is None:
         raise ArgumentError(

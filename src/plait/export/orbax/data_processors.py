@@ -27,7 +27,7 @@ class DataProcessor(abc.ABC):
             itself for one key. Pass both, or neither.
 
     Raises:
-        ArgumentError: keys that are not names, or only one of the two.
+        ArgumentError: keys are not names, or only one of the two is given.
     """
 
     def __init__(self, name: str, input_keys: Sequence[str] = (), output_keys: Sequence[str] = ()) -> None:
@@ -37,7 +37,7 @@ class DataProcessor(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, *tensors: Any) -> Any:
-        """The step on tensors, while TensorFlow traces a signature."""
+        """Run the step on tensors, while TensorFlow traces a signature."""
 
     @property
     def input_signature(self) -> Any:
@@ -55,7 +55,7 @@ class DataProcessor(abc.ABC):
 
 
 class JaxDataProcessor(DataProcessor):
-    """A JAX function without parameters before or after a method, converted as the method is.
+    """A JAX function without parameters before or after a method, converted like the method.
 
     Args:
         jax_fn: a function of arrays.
@@ -63,7 +63,7 @@ class JaxDataProcessor(DataProcessor):
         input_keys, output_keys: as in ``DataProcessor``.
         input_polymorphic_shape: the dynamic sizes, as in ``JaxModule``: one for all arguments, or a sequence with one
             for each.
-        jax2tf_kwargs: options of the conversion, as in ``JaxModule``. ``with_gradient=True`` lets gradients through.
+        jax2tf_kwargs: options of the conversion, as in ``JaxModule``. ``with_gradient=True`` enables gradients.
 
     Example:
         >>> plait.export.data_processors.JaxDataProcessor(jax.nn.softmax, "softmax", ("logits",), ("p",), "b, ...")
@@ -118,7 +118,7 @@ class TfDataProcessor(DataProcessor):
 
     @property
     def input_signature(self) -> Any:
-        """That of the ``tf.function``, if it is one and has it."""
+        """The signature of the function, if it is a ``tf.function`` with a signature."""
         return getattr(self._tf_fn, "input_signature", None)
 
     def __call__(self, *tensors: Any) -> Any:

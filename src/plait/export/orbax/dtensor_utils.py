@@ -1,4 +1,4 @@
-"""Shards parameters over devices as TensorFlow DTensors, by JAX's partition specs.
+"""Shards parameters over devices as TensorFlow DTensors, according to JAX's partition specs.
 
 ``JaxModule(..., pspecs=...)`` shards its variables over the mesh of ``maybe_enable_dtensor_export_on``. It is a mesh of
 CPU devices, one for each device of the JAX mesh: a SavedModel is written from host memory.
@@ -33,7 +33,7 @@ class Mesh:
 
 
 class DTensorStartError(ExportError, ValueError):
-    """TensorFlow has run something already, so that DTensor cannot be started any more."""
+    """TensorFlow has already run an operation, so DTensor can no longer be started."""
 
 
 class _Meshes(threading.local):
@@ -94,12 +94,12 @@ def initialize_dtensor(reset_context: bool = False) -> None:
 
 
 def dtensor_initialized() -> bool:
-    """Whether ``initialize_dtensor`` was called and its devices are as many as JAX's."""
+    """Whether ``initialize_dtensor`` was called and it has as many devices as JAX."""
     return _initialized and _dtensor().num_local_devices("CPU") == jax.local_device_count()
 
 
 def shutdown_dtensor() -> None:
-    """Stop what ``initialize_dtensor`` started.
+    """Stop the DTensor system.
 
     Raises:
         ExportError: DTensor is not initialized; a ``RuntimeError``.
@@ -118,7 +118,7 @@ def shutdown_dtensor() -> None:
 
 @contextlib.contextmanager
 def maybe_enable_dtensor_export_on(mesh: jax.sharding.Mesh | None) -> Iterator[None]:
-    """Make ``mesh`` the one over which ``JaxModule`` shards variables, in this thread.
+    """Set the mesh over which ``JaxModule`` shards variables, in this thread.
 
     Does nothing if ``mesh`` is ``None`` or DTensor is not initialized.
     """
@@ -147,7 +147,7 @@ def get_pspec_from_jax_arrays(tree: Any) -> Any:
     """The partition spec of each array of ``tree``; arrays without a sharding have an empty one.
 
     Raises:
-        ArgumentError: an array with another kind of sharding than a ``NamedSharding``, or arrays on different meshes.
+        ArgumentError: an array does not have a ``NamedSharding``, or arrays have different meshes.
 
     Example:
         >>> mesh = jax.sharding.Mesh(jax.devices()[:1], "d")
@@ -210,9 +210,9 @@ def jax_array_to_dtensor(
     """``arr`` as a DTensor on ``dmesh``, sharded by ``pspec``.
 
     Raises:
-        ArgumentError: a dimension sharded over several axes, where that is not allowed, or one that the axis does not
-            divide, or an axis that the mesh does not have.
-        ArgumentTypeError: an entry of the spec that is neither ``None``, a name nor a tuple of names.
+        ArgumentError: a dimension is sharded over several axes, which is not allowed, or is not divisible by the axis
+            size, or the mesh does not have an axis.
+        ArgumentTypeError: an entry of the spec is neither ``None``, a name nor a tuple of names.
     """
     tf = require("tensorflow", extra="tensorflow", purpose="to use DTensors")
     dtensor = _dtensor()

@@ -29,10 +29,10 @@ class ExportManager:
 
     Args:
         module: the module.
-        serving_configs: what to serve of it.
+        serving_configs: the signatures to serve.
 
     Raises:
-        ArgumentError: a name that two signatures have, or a signature that does not fit its method.
+        ArgumentError: two signatures have the same name, or a signature does not match its method.
 
     Example:
         >>> manager = ExportManager(module, [ServingConfig("serving_default", signature)])  # doctest: +SKIP
@@ -93,8 +93,8 @@ class ExportManager:
             overwrite: whether to replace a ``model_path`` that is not a SavedModel.
 
         Raises:
-            ArgumentError: options of another type, a parameter whose name cannot be saved, or examples for an unknown
-                signature.
+            ArgumentError: the options have the wrong type, a parameter's name cannot be saved, or there are examples
+                for an unknown signature.
             ExportPathError: the folder cannot be written, or ``model_path`` has other contents.
             ExportError: an example fails.
         """

@@ -35,11 +35,11 @@ def save_jax_exported_map(
     Args:
         dir_path: the folder to create.
         jax_exported_map: programs by name, from ``JaxModule.obm_module_to_jax_exported_map``.
-        vjp_order: how often the programs can be differentiated after loading.
+        vjp_order: how many times the programs can be differentiated after loading.
         overwrite: whether to replace an existing folder.
 
     Raises:
-        ArgumentError: no programs, or a name that is not a valid file name.
+        ArgumentError: there are no programs, or a name is not a valid file name.
         ExportPathError: the folder cannot be written, or ``dir_path`` exists.
         ExportError: a program cannot be serialised.
 
@@ -95,6 +95,6 @@ def _read(folder: Path, manifest: Any, file: str) -> jax.export.Exported:
     content = checked(folder, manifest, file)
     try:
         return jax.export.deserialize(bytearray(content))
-    except Exception as error:  # whatever the parser of this version of JAX raises
+    except Exception as error:  # JAX's parser may raise anything
         problem = f"JAX cannot read it: {type(error).__name__}: {error}".replace("\n", " ")[:300]
         raise ArtifactError(f"{problem}\n  at        {folder / file}") from error

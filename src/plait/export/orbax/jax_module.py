@@ -38,7 +38,7 @@ class _Method:
     shape: Any
     kwargs: dict[str, Any]
     conversion: Conversion
-    variants: Variants | None  # if it has a program for each of some sizes
+    variants: Variants | None  # if it has one program for each of a set of sizes
     jit_compile: bool
     in_tensorflow: Any = None
     jitted: Any = None
@@ -70,7 +70,7 @@ class JaxModule(tf.Module):
             function names its inputs and outputs, so that processors can be connected to it.
         trainable: which parameters are trainable: ``None`` for none, one bool for all, or a pytree of bools.
         input_polymorphic_shape: the dynamic sizes of the input, as in ``"batch, 8, 8, 1"`` or ``"batch, ..."``; a
-            pytree of these for an input that is a pytree. ``None``: all are fixed. (Or a mapping.)
+            pytree of these for an input that is a pytree. ``None`` means that all are fixed. (Or a mapping.)
         jax2tf_kwargs: ``polymorphic_constraints``, ``with_gradient``, ``native_serialization_platforms`` and
             ``native_serialization_disabled_checks``, as for ``jax2tf.convert``. (Or a mapping.)
         jit_compile: whether TensorFlow compiles each method with XLA. (Or a mapping.)
@@ -80,16 +80,16 @@ class JaxModule(tf.Module):
             over only the largest.
         allow_multi_axis_sharding_consolidation: the same.
         input_polymorphic_shape_symbol_values: the allowed sizes of each name in ``input_polymorphic_shape``:
-            ``{"batch": (1, 8)}``. The method is then one program with fixed sizes for each combination, and an input
-            of another size raises. (Or a mapping.)
+            ``{"batch": (1, 8)}``. The method is then one program with fixed sizes for each combination, and an input of
+            a different size raises. (Or a mapping.)
         export_version: only ``ExportModelType.TF_SAVEDMODEL``.
         jax2obm_kwargs: not supported.
         target: the reader of the SavedModel: ``"tensorflow==2.16"``, or a StableHLO version; by default the installed
             TensorFlow.
 
     Raises:
-        ArgumentError: arguments that contradict each other; names them.
-        NotImplementedError: an argument of another export format.
+        ArgumentError: arguments contradict each other; names them.
+        NotImplementedError: an argument belongs to a different export format.
 
     Example:
         >>> module = JaxModule({"w": w}, lambda p, x: x @ p["w"], input_polymorphic_shape="b, 2")  # doctest: +SKIP
@@ -188,7 +188,7 @@ class JaxModule(tf.Module):
 
     @property
     def model_param_names(self) -> Any:
-        """The name of each parameter's variable, in a tree like the parameters."""
+        """The name of each parameter's variable, in the structure of the parameters."""
         return jax.tree_util.tree_unflatten(self._inside.params_def, self._inside.names)
 
     @property
@@ -222,7 +222,7 @@ class JaxModule(tf.Module):
                 ``jax.ShapeDtypeStruct`` or ``tf.TensorSpec``.
 
         Raises:
-            ArgumentError: an input that does not fit ``input_polymorphic_shape``.
+            ArgumentError: an input does not match ``input_polymorphic_shape``.
 
         Example:
             >>> programs = module.obm_module_to_jax_exported_map(x)  # doctest: +SKIP
@@ -243,7 +243,7 @@ class JaxModule(tf.Module):
         """Assign new values to all variables. Traced and bound functions use them.
 
         Raises:
-            ArgumentError: structure, shapes or dtypes differ from the module's parameters. Then no variable changes.
+            ArgumentError: structure, shapes or dtypes differ from the module's parameters; no variable changes.
         """
         inside = self._inside
         new_def = jax.tree_util.tree_structure(params)
@@ -272,7 +272,7 @@ def _check_format(version: Any, jax2obm_kwargs: Any) -> None:
     if version is not ExportModelType.TF_SAVEDMODEL:
         raise NotImplementedError(f"export_version={version}: plait writes SavedModels only (TF_SAVEDMODEL)")
     if jax2obm_kwargs:
-        raise NotImplementedError("jax2obm_kwargs belongs to another format than a SavedModel")
+        raise NotImplementedError("jax2obm_kwargs does not apply to a SavedModel")
 
 
 def _resolve_consolidation(old: bool | None, new: bool | None) -> bool:
@@ -332,7 +332,7 @@ def _resolve_method(
 
 
 def _with_keys(function: Any, method: _Method) -> Any:
-    """The function, which tells the keys of its input and outputs if it has any."""
+    """The function, with the keys of its inputs and outputs if it has any."""
     if method.info is not None:
         function.apply_fn_info = method.info
     return function

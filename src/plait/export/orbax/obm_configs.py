@@ -1,4 +1,4 @@
-"""The options of Orbax models, which plait does not write: each name says so when it is used."""
+"""The options of Orbax models, which plait does not write: using a name raises an error."""
 
 from __future__ import annotations
 

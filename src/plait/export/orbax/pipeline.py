@@ -22,7 +22,7 @@ Values = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Pipeline:
-    """Steps in their order around a method; made by ``connected``."""
+    """Steps in their order before and after a method; created by ``connected``."""
 
     inputs: tuple[str, ...]
     before: tuple[DataProcessor, ...]
@@ -37,10 +37,10 @@ def connected(
     method: ApplyFnInfo,
     postprocessors: Sequence[DataProcessor],
 ) -> Pipeline:
-    """The steps in the order required by their keys. Outputs are the values that no step after the method takes.
+    """The steps in the order required by their keys. Outputs are the values that no step after the method uses.
 
     Raises:
-        ArgumentError: a key without a source or with two, or a cycle of steps.
+        ArgumentError: a key has no source or two, or the steps form a cycle.
     """
     inputs = _input_keys(input_signature)
     givers = dict.fromkeys(inputs, "the input signature")
@@ -61,7 +61,7 @@ def by_key(pipeline: Pipeline, inputs: Sequence[Any]) -> Values:
 
 
 def run_steps(steps: Sequence[DataProcessor], values: Mapping[str, Any]) -> Values:
-    """What the steps add to the values."""
+    """The values that the steps add."""
     known = dict(values)
     for step in steps:
         known |= named_outputs(step.output_keys, step(*(known[key] for key in step.input_keys)), repr(step.name))
@@ -69,7 +69,7 @@ def run_steps(steps: Sequence[DataProcessor], values: Mapping[str, Any]) -> Valu
 
 
 def run_in_a_row(steps: Sequence[DataProcessor], *inputs: Any) -> Any:
-    """Steps without keys: each takes what the one before it returned."""
+    """Run steps without keys: each takes the output of the previous one."""
     outputs = steps[0](*inputs)
     for step in steps[1:]:
         outputs = step(outputs)
@@ -77,10 +77,10 @@ def run_in_a_row(steps: Sequence[DataProcessor], *inputs: Any) -> Any:
 
 
 def named_outputs(keys: Sequence[str], outputs: Any, who: str) -> Values:
-    """What a step or a method returned, by its keys.
+    """The outputs of a step or method, by its keys.
 
     Raises:
-        ArgumentError: it does not fit the keys.
+        ArgumentError: the outputs do not match the keys.
     """
     if isinstance(outputs, Mapping) and set(outputs) == set(keys):
         return {key: outputs[key] for key in keys}
@@ -113,7 +113,7 @@ def _input_keys(signature: Sequence[Any]) -> tuple[str, ...]:
 
 
 def named_by_key(signature: Sequence[Any]) -> list[Any]:
-    """The signature with the key as the name of each spec that has none; TensorFlow would number them."""
+    """The signature, with the key as the name of each unnamed spec; otherwise TensorFlow would number them."""
     if len(signature) != 1 or not isinstance(signature[0], Mapping):
         return list(signature)
     return [{key: _named(spec, key) for key, spec in signature[0].items()}]
@@ -128,7 +128,8 @@ def _named(spec: Any, key: str) -> Any:
 
 
 def _in_order(steps: Sequence[DataProcessor], givers: dict[str, str]) -> tuple[DataProcessor, ...]:
-    """The steps, each after those whose values it takes, and otherwise as given; ``givers`` learns of them."""
+    """The steps, each after those whose values it uses, and otherwise in the given order; ``givers`` is extended by
+    them."""
     known = set(givers)
     for step in steps:
         _give(step.output_keys, repr(step.name), givers)
@@ -144,7 +145,7 @@ def _in_order(steps: Sequence[DataProcessor], givers: dict[str, str]) -> tuple[D
                     f"{step.name!r} needs {', '.join(repr(key) for key in step.input_keys if key not in known)}"
                     for step in waiting
                 ),
-                expected="an order in which each comes after those whose values it takes",
+                expected="an order in which each processor comes after those whose values it uses",
                 do="break the cycle: give one of the values a different key",
             )
         waiting.remove(ready)

@@ -36,11 +36,11 @@ class ServingConfig:
             each takes the output of the previous one.
         postprocessors: steps after the method, instead of ``tf_postprocessor``.
         extra_trackable_resources: a structure of TensorFlow resources (tables, variables, …) that the processors use.
-        method_key: which method; optional if there is only one.
+        method_key: the method to serve; optional if there is only one.
         obm_kwargs: must be empty.
 
     Raises:
-        ArgumentError: no name, arguments that exclude each other, or ``obm_kwargs``.
+        ArgumentError: there is no name, arguments exclude each other, or ``obm_kwargs`` is not empty.
 
     Example:
         >>> ServingConfig("serving_default", [tf.TensorSpec((None, 2), tf.float32, name="x")])  # doctest: +SKIP
@@ -71,7 +71,7 @@ class ServingConfig:
                 at=f"signature {keys[0]!r}",
                 found=f"obm_kwargs={self.obm_kwargs!r}",
                 expected="nothing",
-                do="leave it out",
+                do="omit it",
             )
         _check_steps(self, keys[0])
         signature = self.input_signature
@@ -124,7 +124,7 @@ class ServingConfig:
         """The method that is served.
 
         Raises:
-            ArgumentError: a ``method_key`` that there is not, or none where there are several methods.
+            ArgumentError: ``method_key`` is unknown, or missing although there are several methods.
         """
         if not isinstance(infer_step_fns, Mapping):
             return infer_step_fns
@@ -133,7 +133,7 @@ class ServingConfig:
             return infer_step_fns[keys[0]]
         if self.method_key is None or self.method_key not in infer_step_fns:
             raise ArgumentError(
-                "the signature does not say which method it serves"
+                "the signature does not specify which method it serves"
                 if self.method_key is None
                 else "the signature serves an unknown method",
                 at=f"signature {self.get_signature_keys()[0]!r}",
@@ -150,8 +150,8 @@ class ServingConfig:
 
         Args:
             infer_step_fns: a method, or methods by key: ``module.jax_methods`` or ``module.methods``.
-            require_numpy: whether tensors become NumPy arrays after each processor. For JAX methods they must; for
-                TensorFlow's they need not.
+            require_numpy: whether tensors become NumPy arrays after each processor. JAX methods need this; TensorFlow
+                methods do not.
         """
         method = self.get_infer_step(infer_step_fns)
         pipeline = self._pipeline(method)
@@ -253,7 +253,7 @@ class ServingConfig:
         return inputs[0]
 
     def _as_tensors(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The inputs as the served signature would get them: lists, for example, as one tensor."""
+        """The inputs as the served signature would receive them; for example, a list as one tensor."""
         tf = require("tensorflow", extra="tensorflow", purpose="to run a preprocessor")
         signature = self.get_input_signature(required=False)
         if signature is None or len(signature) != len(inputs):

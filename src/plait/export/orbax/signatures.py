@@ -30,7 +30,7 @@ class TensorSpecWithDefault:
         is_primary: whether ``make_auto_batching_function`` takes the batch size from this input too.
 
     Raises:
-        ArgumentError: the value is ``None`` or does not fit the spec.
+        ArgumentError: the value is ``None`` or does not match the spec.
 
     Example:
         >>> TensorSpecWithDefault(tf.TensorSpec((None,), tf.float32), [1.0])  # doctest: +SKIP
@@ -131,7 +131,7 @@ def make_auto_batching_function(input_signature: Sequence[Any]) -> Callable[...,
     are repeated.
 
     Returns:
-        A function of the positional inputs that returns the tuple of them, or the one input if there is one.
+        A function of the positional inputs that returns them as a tuple, or the input itself if there is only one.
 
     Raises:
         ArgumentError: the signature has no primary input.
@@ -172,7 +172,7 @@ def make_auto_batching_function(input_signature: Sequence[Any]) -> Callable[...,
 
 
 def _repeated(tf: Any, tensor: Any, batch: Any) -> Any:
-    """The tensor with ``batch`` as its first size, which is that or 1 before."""
+    """The tensor repeated to the batch size ``batch``; its first size is that or 1."""
     size = tf.shape(tensor)[0]
     message = "an input has neither the batch size 1 nor that of the primary inputs"
     check = tf.debugging.assert_equal(tf.logical_or(size == 1, size == batch), True, message)
@@ -199,7 +199,7 @@ class CallableSignatures:
         self._signatures = {
             name: functools.partial(self._call, name, definition)
             for name, definition in signature_defs.items()
-            if definition.method_name  # what has none is the model's initialisation
+            if definition.method_name  # definitions without one are the model's initialisation
         }
 
     @classmethod
@@ -210,12 +210,12 @@ class CallableSignatures:
 
         Args:
             model_dir: folder of the SavedModel.
-            tags: which of its graphs.
+            tags: the tags of the graph to load.
             sess_config: configuration of the session.
         """
         tf = require("tensorflow", extra="tensorflow", purpose="to load a SavedModel")
         level = tf.compat.v1.logging.get_verbosity()
-        tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)  # it says that this way of loading is old
+        tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)  # it warns that this API is deprecated
         try:
             with tf.Graph().as_default():
                 session = tf.compat.v1.Session(config=sess_config)
@@ -232,8 +232,8 @@ class CallableSignatures:
     def _call(self, name: str, definition: Any, /, **inputs: Any) -> dict[str, Any]:
         tf = require("tensorflow", extra="tensorflow", purpose="to run a SavedModel")
         message, needed = f"the inputs are not those of the signature {name!r}", set(definition.inputs)
-        check_known(message, inputs, sorted(needed), "give the inputs by keyword")
-        check_known(f"{message}: some are missing", sorted(needed - set(definition.defaults)), inputs, "give them too")
+        check_known(message, inputs, sorted(needed), "pass the inputs by keyword")
+        check_known(f"{message}: some are missing", sorted(needed - set(definition.defaults)), inputs, "pass them too")
         values = {key: tf.make_ndarray(proto) for key, proto in definition.defaults.items()} | inputs
         feed = {definition.inputs[key].name: value for key, value in values.items()}
         return self._session.run({key: info.name for key, info in definition.outputs.items()}, feed)

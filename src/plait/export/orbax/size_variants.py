@@ -1,4 +1,4 @@
-"""A method for a finite set of sizes: one program for each; TensorFlow chooses the one that fits the input.
+"""A method for a finite set of sizes: one program for each; TensorFlow chooses the one that matches the input.
 
 For functions that cannot be traced with dynamic sizes, since they branch on them, and for devices that need fixed ones.
 All programs read the same variables.
@@ -26,7 +26,7 @@ class Variants:
 
     Args:
         input_shape: a symbolic shape, or a pytree of such.
-        sizes: numbers for all names in it, for each combination.
+        sizes: the values of all names in it, for each combination.
     """
 
     input_shape: Any
@@ -41,14 +41,14 @@ def every_size(input_shape: Any, values: Any) -> Variants:
         values: ``{"batch": (1, 8)}``.
 
     Raises:
-        ArgumentError: a name without values, values without a name, or values that are not sizes.
+        ArgumentError: a name has no values, there are values for an unknown name, or values are not sizes.
     """
     texts = map(str, jax.tree_util.tree_leaves(input_shape))  # jax2tf.PolyShape, the older form, is a leaf too
     words = {word for text in texts for word in names_in(text)}
     names = sorted(words - FUNCTIONS)
-    if words & {"mod", "floordiv"}:  # JAX keeps these as they are, also of numbers
+    if words & {"mod", "floordiv"}:  # JAX does not evaluate these, even for numbers
         raise ArgumentError(
-            "a size that is a quotient or a remainder has no numbers",
+            "a size that is a quotient or a remainder cannot be listed",
             found=f"input_polymorphic_shape={input_shape!r}",
             expected="names, and their sums, products, max and min",
             do="give the size a separate name, with its own values",

@@ -10,7 +10,7 @@ from ...errors import ArgumentError
 from ...words import describe_type
 from ..program.checks import check_some
 
-ApplyFn = Callable[[Any, Any], Any]  # of the parameters and the one input, a pytree
+ApplyFn = Callable[[Any, Any], Any]  # (parameters, input), where the input is a pytree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class ApplyFnInfo:
         output_keys: keys of its outputs.
 
     Raises:
-        ArgumentError: no keys, a duplicate key, or a key that is not a string.
+        ArgumentError: there are no keys, a duplicate key, or a key that is not a string.
 
     Example:
         >>> info = plait.export.typing.ApplyFnInfo(lambda p, x: x["ids"] * p, ("ids",), ("scores",))
@@ -48,7 +48,7 @@ def checked_keys(argument: str, keys: Any, owner: str) -> tuple[str, ...]:
     """The keys as a tuple.
 
     Raises:
-        ArgumentError: a string instead of a sequence, a key that is not a string, or a duplicate key.
+        ArgumentError: the keys are a string instead of a sequence, or a key is a duplicate or not a string.
     """
     each = tuple(keys) if isinstance(keys, (list, tuple)) else None
     if each is None or not all(isinstance(key, str) and key for key in each) or len(set(each)) != len(each):

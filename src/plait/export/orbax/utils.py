@@ -1,4 +1,4 @@
-"""The helpers of the SavedModel interface, under the name that Orbax Export gives their module."""
+"""The helpers of the SavedModel interface, under the module name of Orbax Export."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..tensorflow.names import variable_names
 
 
 def get_param_names(params: Any) -> Any:
-    """The name of each parameter's variable, in a tree like the parameters.
+    """The name of each parameter's variable, in the structure of the parameters.
 
     Example:
         >>> plait.export.utils.get_param_names({"layers": [{"w": 1.0}], "~": 2.0})

@@ -20,16 +20,16 @@ from .validation_report import ValidationReport, ValidationReportOption
 
 
 class ValidationManager:
-    """Compares a loaded SavedModel with the JAX functions it was made from.
+    """Compares a loaded SavedModel with its original JAX functions.
 
     Args:
         module: the ``JaxModule``, or a mapping from method keys to JAX functions of one argument.
-        serving_configs: what was exported of it.
+        serving_configs: the exported signatures.
         model_inputs: batches for all signatures, or a mapping from signature names to batches. A batch is a mapping of
             inputs by name, a sequence of positional inputs, or one input.
 
     Raises:
-        ArgumentError: a signature without batches, or batches for an unknown signature.
+        ArgumentError: a signature has no batches, or there are batches for an unknown signature.
 
     Example:
         >>> manager = plait.export.validate.ValidationManager(module, configs, batches)  # doctest: +SKIP
@@ -73,7 +73,7 @@ class ValidationManager:
             The report of each signature.
 
         Raises:
-            ArgumentError: a signature that the loaded model does not have, or outputs of different structures.
+            ArgumentError: the loaded model lacks a signature, or outputs have different structures.
         """
         option = report_option or ValidationReportOption()
         signatures = getattr(loaded_model, "signatures", loaded_model)
@@ -127,7 +127,7 @@ def _batches(key: str, model_inputs: Any) -> list[Any]:
 
 
 def _call(function: Callable[..., Any], batch: Any, signature: Sequence[Any] | None) -> Any:
-    """Call a candidate on a batch. A loaded signature takes several inputs by name only, and tensors."""
+    """Call a candidate on a batch. A loaded signature takes tensors, and several inputs only by name."""
     specs = dict(getattr(function, "structured_input_signature", ((), {}))[1])
     inputs = batch if isinstance(batch, Mapping) else _by_name(batch, signature, list(specs))
     if inputs is None:
@@ -141,7 +141,7 @@ def _call(function: Callable[..., Any], batch: Any, signature: Sequence[Any] | N
 
 
 def _by_name(batch: Any, signature: Sequence[Any] | None, wanted: list[str]) -> dict[str, Any] | None:
-    """A batch of positional inputs under the names of a loaded signature, if they can be told."""
+    """A batch of positional inputs under the names of a loaded signature, if the names can be determined."""
     values = list(batch) if isinstance(batch, (list, tuple)) else [batch]
     if len(wanted) == len(values) == 1:
         return {wanted[0]: values[0]}

@@ -1,4 +1,4 @@
-"""What a comparison of a saved model with its original found, as data and as JSON."""
+"""The results of comparing a saved model with its original, as data and as JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ValidationReportOption:
         print_debug_info: whether to print the reports.
 
     Raises:
-        OverflowError: a negative tolerance.
+        OverflowError: a tolerance is negative.
 
     Example:
         >>> plait.export.validate.ValidationReportOption(floating_atol=1e-5).floating_rtol
@@ -82,7 +82,7 @@ class ValidationSingleJobResult:
 
 
 def named_outputs(outputs: Any) -> Any:
-    """A sequence, or an array, as a dictionary with TensorFlow's names; anything else as it is."""
+    """A sequence, or an array, as a dictionary with TensorFlow's names; anything else unchanged."""
     if isinstance(outputs, (list, tuple)):
         return {f"output_{index}": value for index, value in enumerate(outputs)}
     return {"output_0": outputs} if hasattr(outputs, "dtype") else outputs
@@ -102,7 +102,7 @@ class FloatingPointDiffReport:
 
 @dataclasses.dataclass(frozen=True)
 class NonFloatingPointDiffReport:
-    """How many of the other tensors differ in any element."""
+    """The number of other tensors that differ in any element."""
 
     total_flattened_tensors: int
     mismatches: int
@@ -112,7 +112,7 @@ class NonFloatingPointDiffReport:
 
 @dataclasses.dataclass(frozen=True)
 class LatencyStat:
-    """Milliseconds for one batch."""
+    """The latency of one batch in milliseconds."""
 
     num_batches: int
     avg_in_ms: float
@@ -129,7 +129,7 @@ class ValidationReport:
         option: the tolerances.
 
     Raises:
-        ArgumentError: outputs that differ in structure or shape.
+        ArgumentError: outputs differ in structure or shape.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class ValidationReport:
         self.metadata = {side: dict(result.metadata) for side, result in sides.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as nested dictionaries of numbers and texts."""
+        """The report as nested dictionaries of numbers and strings."""
         return {
             "outputs": {name: dataclasses.asdict(report) for name, report in self.outputs.items()},
             "latency": {side: dataclasses.asdict(stat) for side, stat in self.latency.items()},

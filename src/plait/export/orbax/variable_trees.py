@@ -20,7 +20,7 @@ from .dtensor_utils import CONTEXT, Mesh, get_current_mesh, jax_array_to_dtensor
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where the variables of a module lie: on ``mesh`` by their specs, or on the CPU if there is none."""
+    """The placement of a module's variables: on ``mesh`` according to their specs, or on the CPU without a mesh."""
 
     mesh: Mesh | None
     pspecs: list[PartitionSpec | None]
@@ -38,10 +38,10 @@ class Placement:
 
 
 def resolve_placement(params: Any, pspecs: Any, *, consolidate: bool) -> Placement:
-    """Where the variables of ``params`` go in the current context.
+    """The placement of the variables of ``params`` in the current context.
 
     Raises:
-        ArgumentError: specs without a mesh, a mesh without specs, or specs of another structure.
+        ArgumentError: there are specs without a mesh, a mesh without specs, or the structure of the specs differs.
     """
     mesh = get_current_mesh()
     leaves, structure = jax.tree_util.tree_flatten(params)
@@ -74,7 +74,7 @@ def resolve_placement(params: Any, pspecs: Any, *, consolidate: bool) -> Placeme
         specs = structure.flatten_up_to(pspecs)
     except ValueError as error:
         raise ArgumentError(
-            "pspecs has another structure than params",
+            "the structures of pspecs and params differ",
             found=str(error),
             expected=str(structure),
             do="get_pspec_from_jax_arrays(params)",
@@ -91,10 +91,10 @@ def resolve_placement(params: Any, pspecs: Any, *, consolidate: bool) -> Placeme
 
 
 def resolve_values(params: Any) -> list[Any]:
-    """Each leaf as an array of numbers: JAX's own as they are, others as NumPy's.
+    """Each leaf as an array of numbers: JAX arrays unchanged, others as NumPy arrays.
 
     Raises:
-        ArgumentTypeError: a leaf that is not an array of numbers.
+        ArgumentTypeError: a leaf is not an array of numbers.
     """
     pairs = jax.tree_util.tree_flatten_with_path(params)[0]
     for path, leaf in pairs:
@@ -104,7 +104,8 @@ def resolve_values(params: Any) -> list[Any]:
 
 
 def make_variables(values: list[Any], names: list[str], trainable: list[bool], placement: Placement) -> list[Any]:
-    """A variable for each value. Plain ones lie on the CPU, since on an accelerator they would double its memory."""
+    """A variable for each value. Plain ones are on the CPU, because on an accelerator they would double its memory
+    use."""
     tf = require("tensorflow", extra="tensorflow", purpose="to make variables")
     if placement.mesh is not None:
         kind = tf.experimental.dtensor.DVariable

@@ -23,8 +23,8 @@ def run_examples(signatures: Mapping[str, Any], examples: Mapping[str, Sequence[
     """Run each example through its signature, and return the examples by input name.
 
     Raises:
-        ArgumentError: examples for an unknown signature.
-        ExportError: an example that fails.
+        ArgumentError: there are examples for an unknown signature.
+        ExportError: an example fails.
     """
     message = "warmup_examples has an unknown signature"
     check_known(message, examples, sorted(signatures), "name the examples after a signature_key")

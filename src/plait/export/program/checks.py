@@ -27,7 +27,7 @@ def check_different(
     """Raise for a duplicate name; ``names`` are pairs of owner and name.
 
     Raises:
-        ArgumentError: or another error type; has the name and both owners.
+        ArgumentError: or the given error type; has the name and both owners.
     """
     owners: dict[str, Any] = {}
     for owner, name in names:

@@ -36,9 +36,9 @@ class InputSpec:
         name: name of the input in the file's signature.
 
     Raises:
-        ArgumentError: a size that is neither positive nor a name, a dtype that JAX lacks, or a name that is not a
-            Python identifier.
-        ArgumentTypeError: the shape is a string, or has an entry that is neither ``int`` nor ``str``.
+        ArgumentError: a size is neither positive nor a name, JAX does not have the dtype, or the name is not a Python
+            identifier.
+        ArgumentTypeError: the shape is a string, or an entry is neither ``int`` nor ``str``.
 
     Example:
         >>> spec = plait.export.InputSpec(("batch", 8, 8, 1))
@@ -99,8 +99,8 @@ def resolve_input_specs(specs: Any) -> tuple[InputSpec, ...]:
     """One input or several, in order; each an ``InputSpec``, a shape, or an example array.
 
     Raises:
-        ArgumentTypeError: something else.
-        ArgumentError: two inputs have one name.
+        ArgumentTypeError: an input is something else.
+        ArgumentError: two inputs have the same name.
 
     Example:
         >>> from plait.export.program.input_spec import resolve_input_specs
@@ -121,7 +121,7 @@ def resolve_input_specs(specs: Any) -> tuple[InputSpec, ...]:
 
 
 def _renamed(name: str, spec: InputSpec) -> InputSpec:
-    """The input under its key in a dictionary, if it has no name of its own."""
+    """The input under its key in a dictionary, if it does not have a name."""
     return dataclasses.replace(spec, name=name) if spec.name == UNNAMED else spec
 
 
@@ -131,7 +131,7 @@ def _named(name: str, spec: Any) -> InputSpec:
     if _is_shape(spec):
         return InputSpec(tuple(spec), name=name)
     if hasattr(spec, "shape") and hasattr(spec, "dtype"):
-        dtype = jax.dtypes.canonicalize_dtype(spec.dtype)  # as JAX takes an array
+        dtype = jax.dtypes.canonicalize_dtype(spec.dtype)  # as JAX converts an array
         return InputSpec(tuple(spec.shape), dtype, name)
     raise ArgumentTypeError(
         "an input of an export needs a shape and a dtype",

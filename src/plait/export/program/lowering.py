@@ -32,7 +32,7 @@ def known_platforms(platforms: str | Sequence[str]) -> tuple[str, ...]:
         ArgumentError: there is none, or an unknown one.
     """
     wanted = tuple(dict.fromkeys([platforms] if isinstance(platforms, str) else platforms))
-    advice = "platforms=('cpu', 'cuda'), or leave it out"
+    advice = "platforms=('cpu', 'cuda'), or omit it"
     check_some("an export needs a platform to run on", "platforms", wanted, advice)
     check_known("there is no platform of this name", wanted, KNOWN_PLATFORMS, advice)
     return wanted
@@ -49,9 +49,9 @@ def traced_program(program: Program) -> tuple[Program, list[str]]:
         traced = _traced(jax.jit(program.call), _shapes(program), symbolic(program.inputs))
     except PlaitError:
         raise
-    except Exception as error:  # whatever the model raises
+    except Exception as error:  # the model may raise anything
         raise _explained(error) from error
-    unused = program.optional - _used(traced.jaxpr.jaxpr, sorted(program.weights))  # as JAX flattens a dictionary
+    unused = program.optional - _used(traced.jaxpr.jaxpr, sorted(program.weights))  # JAX's order for a dictionary
     kept = {name: array for name, array in program.weights.items() if name not in unused}
     return dataclasses.replace(program, weights=kept), list(traced.out_info)
 
@@ -90,8 +90,9 @@ def lowered(
 ) -> jax.export.Exported:
     """Export a function of pytrees of arrays with ``jax.export``: all formats use this.
 
-    A file is a program for one device. If the function only says how arrays are sharded over several, as
-    ``jax.jit(..., in_shardings=...)`` and sharding constraints do, that is dropped: it changes no value.
+    A file is a program for one device. If the function only specifies how arrays are sharded over several devices, as
+    ``jax.jit(..., in_shardings=...)`` and sharding constraints do, the shardings are removed, since they change no
+    value.
 
     Args:
         function: traceable by JAX.
@@ -112,13 +113,13 @@ def lowered(
             alone = _exported(alone, shapes, platforms, disabled_checks)
         if alone.nr_devices == 1:
             return alone
-    except ValueError as error:  # an array on a mesh with explicit axes, which its type names
+    except ValueError as error:  # an array on a mesh with explicit axes, which are part of its type
         reason = error
     raise ExportError(
         "the function computes on several devices",
         found=f"{exported.nr_devices} devices",
-        expected="a function for one device; shardings and sharding constraints are dropped",
-        do="leave shard_map and meshes with explicit axes out of the exported function",
+        expected="a function for one device; shardings and sharding constraints are removed",
+        do="remove shard_map and meshes with explicit axes from the exported function",
     ) from reason
 
 
@@ -150,7 +151,7 @@ def _traced(jitted: Any, *shapes: Any) -> Any:
 
 
 def _used(jaxpr: Any, names: list[str]) -> set[str]:
-    """The names of those first arguments of a program that its results depend on."""
+    """The names of the first arguments of a program, without those that its results do not depend on."""
     needed = {var for var in jaxpr.outvars if not hasattr(var, "val")}
     for eqn in reversed(jaxpr.eqns):
         if eqn.effects or not needed.isdisjoint(eqn.outvars):

@@ -66,7 +66,7 @@ def program_of(
         model: a module, or ``(params, function)`` where ``function(params, *inputs)`` is pure.
         inputs: an ``InputSpec``, a shape, a sequence of ``InputSpec``s, one for each argument, or a dictionary: an
             input is passed to the argument with its name, or all in order if the function has other names.
-        method: which method of the module.
+        method: the name of the module's method.
         state: variables that are inputs and outputs of the program.
         frozen: variables whose changes are discarded.
 
@@ -101,7 +101,7 @@ def _program_of_module(
 ) -> Program:
     if not isinstance(method, str):
         raise ArgumentTypeError(
-            "a method is given by its name",
+            "a method must be given by its name",
             at=type(model).__name__,
             found=describe_type(method),
             expected="the name of a method",
@@ -113,7 +113,7 @@ def _program_of_module(
             at=type(model).__name__,
             found=f"method={method!r}",
             expected="the name of a method",
-            do=f"define {type(model).__name__}.{method}, or name another one",
+            do=f"define {type(model).__name__}.{method}, or pass the name of an existing method",
         )
     graphdef, flat = split(model)
     flat = to_flat_state(flat)
@@ -220,9 +220,9 @@ def shared_weights(programs: Mapping[str, Program]) -> dict[str, np.ndarray]:
                 raise ArgumentError(
                     "two signatures have different weights under one name",
                     at=key,
-                    found=f"other values in the signature {name!r} than in one before it",
+                    found=f"values in the signature {name!r} that differ from those of an earlier one",
                     expected="functions of one model",
-                    do="export them into two folders",
+                    do="export them to two folders",
                 )
     return weights
 

@@ -1,8 +1,8 @@
 """Rewrites a program to operations that a converter supports.
 
 The converters of other formats lack a few JAX operations, or support them only with fixed sizes. Each has an equivalent
-in supported operations. How arrays are sharded means nothing to a file. So a program is traced, and *rules* replace or
-drop such operations, also in loops and branches; all other operations are unchanged, with their source locations.
+in supported operations. Shardings have no meaning in a file. So a program is traced, and *rules* replace or remove such
+operations, also in loops and branches; all other operations are unchanged, with their source locations.
 
 A rule gets an operation and its known inputs; it returns a JAX function of the inputs, or ``None`` to keep the
 operation.
@@ -50,12 +50,12 @@ NO_MESH = jax.sharding.Mesh(np.empty((), object), ())
 
 
 def without_layouts(function: Callable[..., Any], *shapes: Any) -> Callable[..., Any]:
-    """The function without what says where its arrays lie on the devices of a mesh, which changes no value.
+    """The function without shardings and sharding constraints, which change no value.
 
     Args:
         function: traceable by JAX; of pytrees of arrays.
-        shapes: its arguments as ``jax.ShapeDtypeStruct``. A mesh that is in force says what its layouts mean, and the
-            function that is returned is to be called where none is: ``jax.set_mesh(NO_MESH)``.
+        shapes: its arguments as ``jax.ShapeDtypeStruct``. The current mesh, if any, determines the meaning of its
+            shardings. Call the returned function without a mesh: ``jax.set_mesh(NO_MESH)``.
     """
     closed, out = jax.make_jaxpr(function, return_shape=True)(*shapes)
     with jax.set_mesh(NO_MESH):
@@ -298,12 +298,12 @@ def _refused(eqn: Any, known: list[Any]) -> None:
 
 
 def _anywhere(eqn: Any, known: list[Any]) -> Any:
-    """A constraint on where a value lies."""
+    """Removes a sharding constraint."""
     return lambda x: x
 
 
 def _jit_anywhere(eqn: Any, known: list[Any]) -> Any:
-    """A jitted function whose arguments and results lie anywhere."""
+    """Removes the shardings of a jitted function's arguments and results."""
     shardings = (*eqn.params["in_shardings"], *eqn.params["out_shardings"])
     if eqn.params["ctx_mesh"].empty and not any(isinstance(each, jax.sharding.Sharding) for each in shardings):
         return None

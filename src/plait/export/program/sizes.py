@@ -27,9 +27,9 @@ def read_sizes(shape: str | None, known: Sequence[int | None], scope: export.Sym
         scope: the scope in which equal names are equal sizes.
 
     Raises:
-        ArgumentError: it is not a shape, has another number of axes, or a number that differs from a known size.
+        ArgumentError: it is not a shape, has a different number of axes, or a number that differs from a known size.
     """
-    # No name of the user's can be equal to this size, since it is in a separate scope.
+    # No user-defined name can be equal to this size, since it is in a separate scope.
     (unknown,) = export.symbolic_shape("unknown")
     like: Any = tuple(unknown if size is None else size for size in known)
     try:

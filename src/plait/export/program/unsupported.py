@@ -22,7 +22,7 @@ from .operations import operations
 from .program import Program
 
 # Operations that only call an inner program. Loops and branches are not included: a converter may support the body of a
-# loop, and not the loop.
+# loop, but not the loop.
 CALLS = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat", "checkpoint"}
 SIZES = (2, 8, 32, 128)  # values to try for dynamic sizes; the first that the model accepts is used
 SHOWN = 12
@@ -111,7 +111,7 @@ def _with_fixed_sizes(program: Program) -> Any:
         }
         try:
             return jax.make_jaxpr(program.call)(weights, shapes)
-        except Exception:  # whatever a model raises for an unsupported size
+        except Exception:  # a model may raise anything for an unsupported size
             continue
     return None
 
@@ -136,7 +136,7 @@ def _refused(eqns: list[Any], convert: Convert) -> dict[int, str]:
         return {}
     try:
         convert(*_together(eqns))
-    except Exception as error:  # converters raise errors of their own kinds
+    except Exception as error:  # converters raise their own exception types
         if len(eqns) == 1:
             return {id(eqns[0]): _line(error)}
         half = len(eqns) // 2
@@ -175,7 +175,7 @@ def _first_refused(closed: Any, convert: Convert) -> list[Operation]:
         try:
             convert(_beginning(closed, count), shapes)
             works = count
-        except Exception as error:  # converters raise errors of their own kinds
+        except Exception as error:  # converters raise their own exception types
             fails, reason = count, _line(error)
     if fails is None:
         return []

@@ -38,7 +38,7 @@ def check_distinct(names: Mapping[Any, str], kind: type[PlaitError] = ExportErro
     """Raise for duplicate names, given by path.
 
     Raises:
-        ExportError: or another error type; has the name and both paths.
+        ExportError: or the given error type; has the name and both paths.
     """
     message = "two parameters would have the same name in the file"
     check_different(message, names.items(), "rename one of them; nested keys are joined by dots", kind)
@@ -67,5 +67,5 @@ def key_name(entry: Any) -> str:
 def _on_host(leaf: Any, name: str) -> np.ndarray:
     check_numbers(leaf, name)
     array = np.array(leaf, order="C")
-    held = jax.dtypes.canonicalize_dtype(array.dtype)  # what the function was traced with
+    held = jax.dtypes.canonicalize_dtype(array.dtype)  # the dtype with which the function was traced
     return array if held == array.dtype else array.astype(held)

@@ -11,8 +11,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-# What passes by default, in roundings of a dtype of so many bits, relative to the largest value: sums come in another
-# order. Where bits are few, sums are kept in wider numbers, and a hundred roundings would let everything pass.
+# The default tolerances, in roundings of a dtype with this number of bits, relative to the largest value, because the
+# order of sums may differ. For few bits, sums are accumulated in wider numbers, and a hundred roundings would be too
+# tolerant.
 ROUNDINGS = {16: 8, 32: 256, 64: 256}
 
 
@@ -22,7 +23,7 @@ def wide(array: np.ndarray) -> np.ndarray:
 
 
 def difference(result: np.ndarray, output: np.ndarray) -> np.ndarray:
-    """Absolute differences, flat, by the rule above."""
+    """Absolute differences, flat, according to the rule above."""
     a, b = wide(result).ravel(), wide(output).ravel()
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
@@ -43,7 +44,7 @@ def relative_tolerance(dtype: Any) -> float:
 
 
 def largest_of(array: np.ndarray, *, initial: float = 0.0) -> float:
-    """The largest finite size of a value, and at least ``initial``."""
+    """The largest finite absolute value, and at least ``initial``."""
     sizes = np.abs(wide(array))
     return float(sizes[np.isfinite(sizes)].max(initial=initial))
 

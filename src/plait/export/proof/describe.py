@@ -30,9 +30,9 @@ def find_exports(path: str | os.PathLike[str]) -> list[tuple[Format, Path]]:
     given, found = Path(path), exports_at(path)
     if not found:
         raise ExportError(
-            "there is no export here",
+            "there is no export at this path",
             at=os.fspath(path),
-            found="nothing" if not given.exists() else "a folder" if given.is_dir() else "a file of another kind",
+            found="nothing" if not given.exists() else "a folder" if given.is_dir() else "a file of a different format",
             expected=f"a file or folder of {', '.join(row.title for row in FORMATS.values())}, or a folder of them",
             do="plait.export.save(model, path, formats=['stablehlo'], inputs=('batch', 8))",
         )
@@ -40,5 +40,5 @@ def find_exports(path: str | os.PathLike[str]) -> list[tuple[Format, Path]]:
 
 
 def to_json(descriptions: list[Description]) -> str:
-    """All of it as JSON."""
+    """The descriptions as JSON."""
     return json.dumps([each.to_dict() for each in descriptions], indent=2)

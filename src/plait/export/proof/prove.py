@@ -42,7 +42,7 @@ def prove(
         inputs: arrays by name, or a list of such examples; by default generated from the signature, which needs a
             StableHLO bundle. Omitted state has its stored initial value.
         reference: a function from inputs by name to expected outputs; by default the StableHLO bundle at ``path``.
-        signature: which function; by default the first.
+        signature: the function to run; by default the first.
         tolerance: as in ``validate_export``.
         seed: seed of generated inputs.
         python: as in ``validate_export``.
@@ -66,7 +66,7 @@ def prove(
             "there is nothing to compare the exports with" if call is None else "there is nothing to make inputs from",
             at=os.fspath(path),
             found=f"{', '.join(row.name for row, _ in exports)}, and no {'model' if call is None else 'inputs'}",
-            expected="a StableHLO bundle in the same folder, which defines inputs and outputs",
+            expected="a StableHLO bundle in the same folder, which defines the inputs and outputs",
             do="pass reference=program_of(model, inputs) and inputs={'x': x} (on the command line --inputs data.npz), "
             "or export formats=['stablehlo', ...] too",
         )
@@ -87,7 +87,7 @@ def prove(
 
 
 def _check_platform(bundle: Path) -> None:
-    """Raise for a bundle that was written for other platforms than this machine's."""
+    """Raise for a bundle that was not written for a platform of this machine."""
     written = stablehlo_loader.read_manifest(bundle).get("platforms", [])
     here = {"gpu": {"cuda", "rocm"}}.get(jax.default_backend(), {jax.default_backend()})
     if not here & set(written):
@@ -123,7 +123,7 @@ def _completed(examples: list[Arrays], entries: Sequence[Mapping[str, Any]], sta
 
 
 def check_example(example: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> None:
-    """Raise for arrays that do not match a signature: other names, shapes or dtypes.
+    """Raise for arrays whose names, shapes or dtypes do not match a signature.
 
     Raises:
         ArgumentError: names the input, and what was found and expected.

@@ -59,12 +59,12 @@ def validate_export(
         expected: the output for ``x``, or the list of outputs; dictionaries if there are several outputs.
         tolerance: the maximum absolute difference; the default depends on dtype and size of the values: integers must
             be equal, and floats may differ by 256 roundings of the largest value, or by 8 if they have 16 bits.
-        signature: which function of the file; by default its first.
-        python: the interpreter that runs it, for example of an environment with an older TensorFlow; by default this
-            one. It needs NumPy and the packages of the format.
+        signature: the function of the file; by default its first.
+        python: the interpreter that runs it, for example of an environment with an older TensorFlow; by default the
+            current one. It needs NumPy and the packages of the format.
 
     Raises:
-        ArgumentError: an unknown kind, or lists of different lengths.
+        ArgumentError: the kind is unknown, or the lists have different lengths.
         ExportError: the file could not be loaded or run; has the last lines of the process's output.
     """
     check_known("there is no export of this kind", [kind], FORMATS, "validate_export('stablehlo', path, x, y)")
@@ -120,7 +120,7 @@ def _compare(
 
 
 def _unlike(where: str, result: Arrays, output: Arrays) -> list[str]:
-    """How the names, shapes and dtypes of outputs differ from what was expected."""
+    """How the names, shapes and dtypes of outputs differ from the expected ones."""
     if set(result) != set(output):
         return [f"{where}: outputs {', '.join(sorted(result))} instead of {', '.join(sorted(output))}"]
     return [

@@ -1,4 +1,4 @@
-"""The one TensorFlow operation that runs an exported JAX function: ``XlaCallModule``."""
+"""The TensorFlow operation that runs an exported JAX function: ``XlaCallModule``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def foreign_calls(exported: jax.export.Exported) -> list[str]:
 
 
 def without_foreign_calls(exported: jax.export.Exported) -> jax.export.Exported:
-    """The function as it is.
+    """Return the function unchanged, if it has no such calls.
 
     Raises:
         ExportError: it calls libraries that only JAX has.

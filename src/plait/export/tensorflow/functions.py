@@ -77,7 +77,7 @@ def call_from_tensorflow(
 
 
 def _call(tf: Any, flat: Callable[..., list[Any]], tensors: list[Any], specs: list[Any], options: CallOptions) -> list:
-    """The tensors that ``flat`` gives for ``tensors``."""
+    """The results of ``flat`` for ``tensors``."""
     reader = options.reader or current_reader()
     lower = functools.partial(lowered, platforms=options.platforms, disabled_checks=options.disabled_checks)
 

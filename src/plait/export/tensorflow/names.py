@@ -50,7 +50,7 @@ def check_savable(names: Mapping[str, str], kind: type[PlaitError] = ExportError
         kind: the error type.
 
     Raises:
-        ExportError: or another error type; has the name and the paths.
+        ExportError: or the given error type; has the name and the paths.
     """
     check_distinct(names, kind)
     for path, name in names.items():

@@ -8,7 +8,7 @@ often older, and then a valid SavedModel fails when it is loaded or run:
 
 JAX does not query the reader, but ``readers.py`` can. So the module is parsed with JAX's library, and serialised again
 for the older of the two versions. StableHLO guarantees that a reader can read modules of its version. An operation that
-the older version lacks raises here, when the file is written, and not in the reader.
+the older version does not have raises an error here, when the file is written, and not in the reader.
 
 Two things need more than another version number. First, source locations (file, lines and columns) have a form that
 readers before StableHLO 1.9 reject: ``unknown attribute code: 22``. Their modules have no locations. Second, a

@@ -79,7 +79,7 @@ def reader_of(target: str | None) -> Reader:
     release = re.fullmatch(r"tensorflow(?:==| )(\d+)\.(\d+)(?:\.\w+)?", target)
     if release:
         wanted = (int(release[1]), int(release[2]))
-        known = [reader for number, reader in TENSORFLOW.items() if number <= wanted]  # newer ones read the newest row
+        known = [reader for number, reader in TENSORFLOW.items() if number <= wanted]  # newer ones use the newest row
         if known:
             return known[-1]
     elif re.fullmatch(r"\d+\.\d+\.\d+", target) and not is_older(current_version(), target):

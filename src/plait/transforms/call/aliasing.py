@@ -1,4 +1,4 @@
-"""One variable, one treatment: the check that no variable is reached under two prefixes. (rules X3, U25)"""
+"""Aliasing: the check that no variable has two different prefixes. (rules X3, U25)"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .prefixes import choose
 
 
 class Treatment(NamedTuple):
-    """A root, what to call it, and the prefix that it is treated by."""
+    """A root, its name in errors, and its prefix."""
 
     label: str
     root: Any
@@ -21,15 +21,15 @@ class Treatment(NamedTuple):
 
 
 def check_aliasing(name: str, treatments: Sequence[Treatment], known: dict[int, tuple[Any, str]]) -> None:
-    """Refuse a variable that is reached under two different prefixes.
+    """Raise if a variable has two different prefixes.
 
     Args:
         name: the transform, for errors.
         treatments: the roots.
-        known: id of a variable → (its prefix value, where that comes from); added to.
+        known: id of a variable → (its prefix value, the path of that prefix); extended by the call.
 
     Raises:
-        SharingError: names the variable, both places and both prefixes.
+        SharingError: names the variable, both paths and both prefixes.
     """
     for label, root, prefix in treatments:
         walk = Walk()
@@ -43,11 +43,11 @@ def check_aliasing(name: str, treatments: Sequence[Treatment], known: dict[int, 
             before, first = known.setdefault(id(leaf), (value, place))
             if before != value:
                 raise SharingError(
-                    f"Inconsistent aliasing detected: {name} reaches one variable under two prefixes",
+                    f"Inconsistent aliasing detected: {name} was given one variable with two different prefixes",
                     at=f"{first} and {place} (the same {type(leaf).__name__})",
                     found=f"{_shown(before)} at the first, {_shown(value)} at the second",
-                    expected="one prefix for a variable, however many ways lead to it",
-                    do="give both the same prefix, or pass the variable in one place only",
+                    expected="one prefix per variable, no matter how many paths lead to it",
+                    do="use the same prefix for both, or pass the variable only once",
                 )
 
 

@@ -1,4 +1,4 @@
-"""How a call passes its arguments: by position, static ones wrapped, and arrays where arrays are due."""
+"""The arguments of a call: moving keywords to positions, wrapping static ones, and checking for arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
 
 def static_argument(transform: str, value: Any, argument: int | str) -> Static:
-    """A static argument, wrapped for the crossing.
+    """A static argument, wrapped so that it is part of the structure.
 
     Raises:
         ArgumentError: it cannot be hashed.
@@ -33,20 +33,20 @@ def static_argument(transform: str, value: Any, argument: int | str) -> Static:
             at=f"argument {argument!r}",
             found=describe_type(value),
             expected="a hashable value",
-            do="pass a tuple instead of a list, or a dataclass with frozen=True; or do not mark the argument static",
+            do="pass a tuple instead of a list, or a dataclass with frozen=True; or do not mark the argument as static",
         ) from error
     return Static(value)
 
 
 def with_statics(transform: str, args: tuple[Any, ...], argnums: int | Iterable[int]) -> tuple[Any, ...]:
-    """Positional arguments, the static ones wrapped."""
+    """Positional arguments, with static ones wrapped."""
     statics = {argnums} if isinstance(argnums, int) else set(argnums)
     statics = {number + len(args) if number < 0 else number for number in statics}
     return tuple(static_argument(transform, arg, i) if i in statics else arg for i, arg in enumerate(args))
 
 
 def positional(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Keyword arguments moved to positions, as far as the signature tells. (rule X1)"""
+    """Keyword arguments moved to positions, as far as the signature allows. (rule X1)"""
     if not kwargs:
         return args, kwargs
     try:
@@ -57,7 +57,7 @@ def positional(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def check_plain_arguments(function: Callable[..., Any], gathered: Gathered, error: Exception) -> None:
-    """Name the argument that JAX could not take for an array.
+    """Raise an error that names the argument which JAX does not accept as an array.
 
     Raises:
         ArgumentTypeError: names the argument, its type, and what to do about it.
@@ -70,11 +70,11 @@ def check_plain_arguments(function: Callable[..., Any], gathered: Gathered, erro
             continue
         at = argument_name(path, names)
         raise ArgumentTypeError(
-            f"{name} was called with an argument that is no array",
+            f"{name} was called with an argument that is not an array",
             at=f"argument {at}",
             found=f"{describe_type(value)}: {value!r:.60}",
             expected="arrays, numbers, modules, and containers of them",
             do=f"make it static: plait.jit({name}, static_argnames={at!r})"
             if len(path) == 2
-            else "make the whole argument static, or take such values out of it",
+            else "make the whole argument static, or remove such values from it",
         ) from error

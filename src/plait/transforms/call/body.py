@@ -1,15 +1,15 @@
-"""The body of a call: a function of objects as a pure function of ports. Enter, call, leave, each once.
+"""The body of a call: a function of objects as a pure function of ports. It enters, calls and leaves, once each.
 
-A port is a list of values that the JAX transform in the middle treats in one way: all that have one axis or spec, that
-are carried, differentiated, donated, or laid out alike. What distinguishes a port is any hashable value. The ports are
-known before the function is traced, however much it writes or makes, since each is written in the transform's own
-arguments; what comes out is sorted into the same ports:
+A port is a list of values that the JAX transform in the middle treats alike: they have the same axis, spec or sharding,
+or are all carried, differentiated or donated. A port is identified by a hashable value, its kind. Since the ports
+follow from the transform's own arguments, they are known before the function is traced, regardless of what it writes or
+creates. Outputs are sorted into the same ports:
 
-* a variable that came in goes out by the port that it came in by, if it was written;
-* a new variable goes by the prefix of the argument or output that it belongs to;
-* a plain output leaf goes by the output prefix.
+* an input variable leaves by its input port, if it was written;
+* a new variable leaves by the prefix of the argument or output that it belongs to;
+* a plain output leaf leaves by the output prefix.
 
-An ``Outcome`` says where each is. (rules X2, X3, U24 to U28)
+An ``Outcome`` records where each value is. (rules X2, X3, U24 to U28)
 """
 
 from __future__ import annotations
@@ -39,30 +39,31 @@ from .names import joined
 from .outcome import INPUT, Address, Outcome
 from .prefixes import Carry, Prefix, is_graph_leaf
 
-# What is written goes out by the port that it came in by.
+# Written values leave by their input port.
 OWN: Any = Sentinel(__name__, "OWN", "its own port")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Body:
-    """One function, for arguments of one structure. Equal for equal structures, so that JAX's own caches work.
+    """One function, for arguments of one structure. Bodies of equal structure are equal, so that JAX's caches work.
 
     Attributes:
         name: the transform, for errors.
-        f: gives the function; it may hold it weakly.
-        structure: of ``(args, kwargs)``.
-        ports: what distinguishes each port.
+        f: returns the function; the reference may be weak.
+        structure: the structure of ``(args, kwargs)``.
+        ports: the kind of each port.
         value_ports, plain_ports: the port of each input value and each plain input leaf, by number.
-        prefixes: of each object of the arguments.
+        prefixes: the prefix of each object of the arguments.
         outs: the prefix of the output.
-        structural: whether structural changes are carried out, or values alone.
-        writes: the port by which written values leave; ``OWN`` for that by which each came.
-        loop: the rules, if the function is the body of a loop.
-        axis_metadata: names of the axis that the transform takes away inside; ``None`` if it changes no rank.
-        donated: positions of values that come out, and are written back, whether written or not.
-        all_values: whether all values of variables come out, written or not.
-        returns_inputs: whether a variable that came in may go out under another prefix; it leaves as it came then.
-        check_output: looks at what the function returned before anything else does.
+        structural: whether structural changes are carried out, or only values.
+        writes: the port by which written values leave; ``OWN`` means their input port.
+        loop: the rules of the loop, if the function is the body of one.
+        axis_metadata: names of the axis that the transform removes inside; ``None`` if ranks do not change.
+        donated: positions of values that are always returned and written back, whether the function writes them or not.
+        all_values: whether all values of variables are returned, written or not.
+        returns_inputs: whether an input variable may be returned with a different prefix; it then leaves by its input
+            port.
+        check_output: a check of the function's output that runs first.
     """
 
     name: str
@@ -85,10 +86,10 @@ class Body:
     def __call__(
         self, inputs: Sequence[Sequence[Any]], run: Callable[[Entered], Any] | None = None
     ) -> tuple[tuple[list[Any], ...], Outcome]:
-        """From the ports that go in to those that come out, and what the function did.
+        """Map input ports to output ports, and return what the function did.
 
         Args:
-            run: what to do with the private objects instead of a call of the function.
+            run: called with the private objects instead of the function.
         """
         entered = self.enter(inputs)
         dropped = self._drop_axes(entered)
@@ -109,14 +110,14 @@ class Body:
         return f"{self.name} of {getattr(f, '__qualname__', type(f).__name__)}"
 
     def enter(self, inputs: Sequence[Sequence[Any]]) -> Entered:
-        """Private objects around the values that go in."""
+        """Create private objects for the input values."""
         supplies = [iter(port) for port in inputs]
         values = [next(supplies[port]) for port in self.value_ports]
         plain = [next(supplies[port]) for port in self.plain_ports]
         return Entered(self.structure, values, plain)
 
     def grouped(self, values: Sequence[Any], plain: Sequence[Any]) -> tuple[list[Any], ...]:
-        """Something for each input value and each plain leaf, by ports."""
+        """One item per input value and plain leaf, sorted into ports."""
         groups: tuple[list[Any], ...] = tuple([] for _ in self.ports)
         for port, value in zip((*self.value_ports, *self.plain_ports), (*values, *plain), strict=True):
             groups[port].append(value)
@@ -134,16 +135,16 @@ class Body:
         return modules_named(entered.roots, self.names, captured)
 
     def output_of(self, inputs: Sequence[Sequence[Any]]) -> Parts:
-        """What the function returns, taken apart; what it does to its arguments is forgotten."""
+        """The flattened output of the function; its changes to the arguments are ignored."""
         entered = self.enter(inputs)
         out = self.call(entered)
-        left = Left(self.name, entered, out, self.structural, self.value_labels)  # refuses captured objects
-        if entered.roots:  # what is returned may refer to them
+        left = Left(self.name, entered, out, self.structural, self.value_labels)  # raises for captured objects
+        if entered.roots:  # the output may refer to them
             return gather(out).parts()
         return Parts(left.output, left.raws, [leaf for leaf in left.leaves if not is_graph_leaf(leaf)])
 
     def labels(self) -> tuple[list[str], list[str]]:
-        """What a user calls the objects and the plain leaves of the arguments."""
+        """The user's names of the objects and plain leaves of the arguments."""
         return self.structure.labels(self.f())
 
     def names(self) -> list[str]:
@@ -152,13 +153,13 @@ class Body:
         return labels if self.loop is None else self.loop.names(labels)
 
     def value_labels(self) -> list[str]:
-        """Where each input value stands: ``model.layers.kernel``."""
+        """The path of each input value: ``model.layers.kernel``."""
         return self.structure.value_labels(self.labels()[0])
 
     # Axis names -------------------------------------------------------------------------------------------------------
 
     def _leave(self, entered: Entered, out: Any, dropped: Mapping[int, Any]) -> Left:
-        structural = self.structural or self.loop is not None  # a carry is returned as the objects that came in
+        structural = self.structural or self.loop is not None  # the returned carry consists of the input objects
         if self.axis_metadata is None:
             return Left(self.name, entered, out, structural, self.value_labels)
         variables = entered.variables()
@@ -182,7 +183,7 @@ class Body:
         return Left(self.name, entered, out, structural, self.value_labels)
 
     def _drop_axes(self, entered: Entered) -> dict[int, Any]:
-        """Take the axis that is not there inside out of the names of each variable; position → what was dropped."""
+        """Remove the axis that does not exist inside from the names of each variable; position → what was removed."""
         if self.axis_metadata is None:
             return {}
         dropped = {}
@@ -209,7 +210,7 @@ class Body:
 
 
 class _Sorting:
-    """What a function left, sorted into ports."""
+    """The results of a function, sorted into ports."""
 
     def __init__(self, body: Body, left: Left, out: Any, inputs: Sequence[Sequence[Any]]) -> None:
         self.body, self.left = body, left
@@ -219,7 +220,7 @@ class _Sorting:
         self.spread = body.outs.spread(out)
         self.object_prefixes = [p for p, g in zip(self.spread, left.output.graphdefs, strict=True) if g is not None]
         self.prefixes = (*body.prefixes, *self.object_prefixes)
-        # Positions of carried values: they come out where they went in, whether written or not.
+        # Positions of carried values: they are always returned, at the same position.
         self.carried: dict[int, Address] = {}
         self.slots = {id(variable): position for position, variable in self.replaced.items()}
         self.carried_plain: list[Address] = []
@@ -268,7 +269,7 @@ class _Sorting:
         return self.outputs, outcome
 
     def _values_of_inputs(self) -> tuple[list[Any], list[Any]]:
-        """(position, address) of the values that were written, and of the others if all come out."""
+        """(position, address) of the written values, and of the others if all values are returned."""
         body, written, unwritten, dropped = self.body, [], [], []
         for position, (raw, before) in enumerate(zip(self.left.after, self.values, strict=True)):
             if raw is not before or position in body.donated:
@@ -296,7 +297,7 @@ class _Sorting:
         return self._send(self.body.value_ports[position], value)
 
     def _source(self, leaf: int) -> Address:
-        """Where the value of a leaf of the walk is: the input that it still holds, or a value that comes out."""
+        """The address of the value of a leaf of the walk: its unchanged input, or an output."""
         raw, left, body = self.left.raws[leaf], self.left, self.body
         kept, position = self.inputs.get(id(raw)), left.position(leaf)
         if position is None:
@@ -318,7 +319,7 @@ class _Sorting:
         return self._send(body.ports.index(prefix), raw)
 
     def _is_itself_outside(self, position: int, prefix: Any) -> bool:
-        """Whether a value that came in, and leaves in another place with this prefix, is the caller's own value."""
+        """Whether an input value that is returned elsewhere with this prefix is, outside, the caller's own value."""
         return prefix is not Carry and self.body.ports[self.body.value_ports[position]] == prefix
 
     def _plain_leaves(self) -> list[Address]:
@@ -327,7 +328,7 @@ class _Sorting:
             if is_graph_leaf(leaf):
                 continue
             if prefix is Carry and self.body.loop is not None:
-                address = next(carried)  # the rules of the loop have compared the trees of the carry
+                address = next(carried)  # the rules of the loop have already compared the trees of the carry
                 self.outputs[address.port][address.place] = leaf
                 found.append(address)
             else:
@@ -341,7 +342,7 @@ class _Sorting:
         return Address(port, len(self.outputs[port]) - 1)
 
     def _check_output_aliasing(self, out: Any) -> None:
-        """A variable that came in may not go out under another prefix. (rule X3)"""
+        """An input variable must not be returned with a different prefix. (rule X3)"""
         if not self.object_prefixes or self.body.returns_inputs:
             return
         pairs, _ = jax.tree_util.tree_flatten_with_path(out, is_leaf=is_graph_leaf)
@@ -359,7 +360,7 @@ class _Sorting:
 
 
 def _check_output_axis(name: str, axis: Any, value: Any) -> None:
-    """Refuse an axis that an output cannot be given.
+    """Raise if an output cannot have this axis.
 
     Raises:
         ArgumentError: names the axis and the shape.
@@ -377,18 +378,18 @@ def _check_output_axis(name: str, axis: Any, value: Any) -> None:
 
 
 def guarded(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function of the user's inside a transform."""
+    """Call a user's function inside a transform."""
     with watch_captured_containers(f):
         return f(*args, **kwargs)
 
 
 def reveal(argument: Any) -> Any:
-    """A static argument travels wrapped, as part of the structure."""
+    """Unwrap a static argument, which is passed as part of the structure."""
     return argument.value if type(argument) is Static else argument
 
 
 def describe_address(body: Body, outcome: Outcome, address: Address) -> str:
-    """What stands at an address: ``model.layers[0].mean`` or ``the output[1]['loss']``."""
+    """The name of the value at an address: ``model.layers[0].mean`` or ``the output[1]['loss']``."""
     for position, where in (*outcome.written, *outcome.unwritten):
         if where == address:
             return body.value_labels()[position]

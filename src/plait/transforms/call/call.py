@@ -1,16 +1,16 @@
-"""The call: the one mechanism by which every transform carries objects through a pure function and back.
+"""The call: the mechanism by which all transforms pass objects through a pure function and back.
 
-1. **gather** (outside): the arguments are flattened as a pytree that stops at modules and variables; those are walked
-   under one index, so that sharing across arguments is seen once. The raw values and the plain leaves are grouped into
-   ports, as the transform treats them.
-2. **enter** (inside): private copies of the objects are built around the traced values.
-3. **leave** (inside): after the function ran, arguments and output are walked again. What changed is a static
-   ``Outcome``; the values that the function wrote, and only those, come out by ports.
+1. **gather** (outside): the arguments are flattened as a pytree down to modules and variables; those are walked with
+    one index, so that sharing across arguments is detected. The raw values and the plain leaves are grouped into ports,
+    according to the transform.
+2. **enter** (inside): private copies of the objects are created with the traced values.
+3. **leave** (inside): after the function ran, arguments and output are walked again. The changes are described by a
+    static ``Outcome``; the values that the function wrote, and only those, are returned in ports.
 4. **write back** (outside): the outcome is applied to the caller's own objects.
 
-Nothing outside changes before step 4, so a function that raises changes nothing. The outcome is static, because a
-compiled function that is called again runs only steps 1 and 4. A transform's own file says which ports there are and
-which JAX transform stands in the middle:
+Nothing outside changes before step 4, so a function that raises changes nothing. The outcome is static, because later
+calls of a compiled function run only steps 1 and 4. A transform's own file defines the ports and the JAX transform in
+the middle:
 
     call = Call("remat", f, args, kwargs, ins=one_port, outs=one_port, crossing=crossing)
     outputs, outcome = jax.checkpoint(call.body)(call.inputs)
@@ -48,7 +48,7 @@ from .write_back import write_back
 
 T = TypeVar("T")
 
-# The port of values that a transform treats all alike.
+# The only port of a transform that treats all values alike.
 ALL = Sentinel(__name__, "ALL", "all")
 
 
@@ -58,16 +58,16 @@ class Call:
     Args:
         name: the transform, for errors.
         f: the function.
-        args, kwargs: the arguments, static ones wrapped in ``Static``.
-        ins: the prefix of each leaf of the arguments, or of ``args`` as a tree; ``ALL`` where there is one port.
+        args, kwargs: the arguments, with static ones wrapped in ``Static``.
+        ins: the prefix of each leaf of the arguments, or of ``args`` as a tree; ``ALL`` for a single port.
         outs: the prefix of the output.
-        crossing: how far the call carries what the function did.
+        crossing: whether structural changes are carried out.
         axis_metadata, rules: fields of ``Body``.
 
     Attributes:
         body: the static half, a pure function of ports.
-        inputs: the ports of what goes in.
-        gathered: the arguments, taken apart.
+        inputs: the input ports.
+        gathered: the flattened arguments.
     """
 
     def __init__(
@@ -129,9 +129,9 @@ class Call:
         args, kwargs = tree
         if kwargs:
             raise ArgumentTypeError(
-                f"{self.name} cannot tell which prefix a keyword argument has",
+                f"{self.name} cannot match a keyword argument to a prefix",
                 at=next(iter(kwargs)),
-                found="a keyword argument that the signature does not resolve to a position",
+                found="a keyword argument that has no position in the signature",
                 expected="positional arguments",
                 do="pass it by position",
             )
@@ -139,34 +139,34 @@ class Call:
 
     @property
     def ports(self) -> tuple[Any, ...]:
-        """What distinguishes each port."""
+        """The kind of each port."""
         return self.body.ports
 
     def port(self, kind: Any, groups: Sequence[Any]) -> Any:
-        """What stands in the port of a kind; nothing where there is no such port."""
+        """The group of the port of this kind; empty if there is no such port."""
         return groups[self.ports.index(kind)] if kind in self.ports else []
 
     def labels(self) -> tuple[list[Any], ...]:
-        """Where each input of each port stands: ``model.layers.kernel``."""
+        """The path of each input of each port: ``model.layers.kernel``."""
         roots, plain = self.body.labels()
         return self.body.grouped(self.gathered.structure.value_labels(roots), plain)
 
     def labelled(self) -> list[tuple[str, Any, Any]]:
-        """Every input as (where it stands, what distinguishes its port, its value)."""
+        """Every input as (path, kind of its port, value)."""
         groups = zip(self.ports, self.labels(), self.inputs, strict=True)
         return [
             (label, kind, value) for kind, labels, values in groups for label, value in zip(labels, values, strict=True)
         ]
 
     def describe(self, outcome: Outcome, port: int, place: int) -> str:
-        """What stands at a place of a port that came out."""
+        """The name of the value at a place of an output port."""
         return describe_address(self.body, outcome, Address(port, place))
 
     def kept(self, key: Hashable, make: Callable[[Body], T]) -> T:
-        """What a transform makes of the body, made once for equal bodies, so that JAX traces and compiles it once.
+        """The function that a transform creates for the body, cached for equal bodies, so that JAX traces and compiles
+        once.
 
-        Not so for a function that captures modules, whose values may have changed since, nor while outputs are
-        captured.
+        It is not cached for a function that captures modules, whose values may change, nor while outputs are captured.
         """
         if type(self.f) is not FunctionType or is_observing() or captures_objects(self.f):
             return make(self.body)
@@ -174,17 +174,17 @@ class Call:
             kept = _kept.setdefault(self.f, {})
             found = kept.get((self.body, key))
             return found if found is not None else kept.setdefault((self.body, key), make(self.body))
-        except (StaticValueError, TypeError):  # something in the key cannot be hashed
+        except (StaticValueError, TypeError):  # a part of the key cannot be hashed
             return make(self.body)
 
     def run(self, function: Callable[..., Any], *inputs: Any, stepwise: Callable[..., Any] | None = None) -> Any:
-        """Call what JAX made of the body.
+        """Call JAX's transform of the body.
 
-        Under ``debug_nans`` JAX knows of a loop or a branch only that a NaN came out of it. Then it is run once more,
-        step by step, and stops at the operation and in the layer that made the NaN.
+        Under ``debug_nans``, JAX reports only that a loop or branch returned a NaN. It is then run again, step by step,
+        and stops at the operation and in the layer that produced the NaN.
 
         Args:
-            stepwise: what to run under ``jax.disable_jit``, where that alone does not make steps of ``function``.
+            stepwise: run instead of ``function`` under ``jax.disable_jit``, if that alone does not run it step by step.
         """
         with scope_of_arguments(self.gathered.roots, self.gathered.plain) if is_naming() else contextlib.nullcontext():
             return self._run(function, inputs, stepwise or function)
@@ -205,12 +205,13 @@ class Call:
             raise
 
     def finish(self, outputs: Sequence[Sequence[Any]], outcome: Outcome) -> Any:
-        """Write back what came out. Returns the output."""
+        """Write back the output ports. Returns the output."""
         return write_back(outcome, self.gathered, outputs)
 
 
 def prefixes_of(name: str, options: Mapping[str, Any], crossing: Crossing) -> tuple[Prefix, Prefix]:
-    """The prefixes of the arguments (a tuple, so that a list stands for one) and the output, by the options' names."""
+    """The prefixes of the arguments (as a tuple; a list is treated as one) and of the output, by the names of the
+    options."""
     (first, ins), (second, outs) = options.items()
     ins = tuple(ins) if isinstance(ins, list) else ins
     updates = crossing.updates
@@ -226,14 +227,15 @@ def prefixed_call(
     crossing: Crossing,
     **rules: Any,
 ) -> Call:
-    """The call of a function whose arguments have a prefix, and whose output has another: the two options."""
+    """The call of a function with one prefix for its arguments and one for its output."""
     args, kwargs = positional(f, args, kwargs)
     ins, outs = prefixes_of(name, options, crossing)
     return Call(name, f, args, kwargs, ins=ins, outs=outs, crossing=crossing, **rules)
 
 
 def _objects_of_frame(variables: Mapping[str, Any]) -> tuple[bool, Sequence[Any]] | None:
-    """For ``locate.py``: by the variables of ``run`` the objects of a call, by those of a body the private ones."""
+    """For ``locate.py``: the objects of a call from the variables of ``run``, or the private ones from those of a
+    body."""
     this, entered = variables.get("self"), variables.get("entered")
     if isinstance(this, Call):
         return False, this.gathered.roots
@@ -243,13 +245,13 @@ def _objects_of_frame(variables: Mapping[str, Any]) -> tuple[bool, Sequence[Any]
 crossings.append(_objects_of_frame)
 
 
-# Who fills it: ``Call.kept``. What empties it: the death of the function. What it holds: structures, which hold no
-# object, and functions of arrays that refer to the user's function weakly.
+# ``Call.kept`` adds entries; they are removed when the function dies. The entries keep alive only structures, which
+# reference no object, and functions of arrays that reference the user's function weakly.
 _kept: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 
 class Strong:
-    """Gives a function; equal for the same function."""
+    """A strong reference to a function; equal for the same function."""
 
     def __init__(self, f: Callable[..., Any]) -> None:
         self.f = f
@@ -274,7 +276,7 @@ def _leaf(kind: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def value_prefixes(gathered: Gathered, prefixes: tuple[Any, ...], roots: Callable[[], Sequence[str]]) -> list[Any]:
-    """The prefix value of each input value; ``roots`` says what the objects are called."""
+    """The prefix value of each input value; ``roots`` returns the names of the objects."""
     walk = gathered.walk
     if walk is None:
         return []

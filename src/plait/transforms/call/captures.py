@@ -1,9 +1,9 @@
 """Models that a jitted function captures instead of taking as an argument.
 
-Such a model becomes a constant of the compiled program: later changes to it have no effect. When a function is traced,
-captured objects are looked for in its closure and in the globals that its code loads, and a warning names them.
-Variables and modules raise an error if they are changed from the trace; their plain lists and dicts cannot, so they are
-compared afterwards.
+Such a model becomes a constant of the compiled program, so later changes to it have no effect. When a function is
+traced, its closure and the globals that its code loads are searched for objects, and a warning names them. Variables
+and modules raise an error if they are changed in the trace. Plain lists and dicts cannot do that, so they are compared
+afterwards.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ...errors import CapturedModelWarning, GraphError, PlaitError
 from ...notices import warn
 from .prefixes import is_graph_leaf
 
-_LONGEST = 1_000  # longer containers hold data
-_MOST = 200  # functions that one function leads to
+_LONGEST = 1_000  # longer containers contain data
+_MOST = 200  # the maximal number of functions reached from one function
 _LIBRARIES = {__name__.partition(".")[0], "jax", "numpy", "functools", "builtins", "math"}
 
 
@@ -37,19 +37,19 @@ def warn_about_captures(f: Callable[..., Any], name: str) -> None:
     """Warn if a function captures objects with variables.
 
     Warns:
-        CapturedModelWarning: names the variables of the program that hold them.
+        CapturedModelWarning: names the Python variables that hold them.
     """
     captured = sorted({label for label, value in _captured(f) if _holds_arrays(value)})
     if captured:
         warn(
             CapturedModelWarning,
             f"{name}: the function {_name(f)!r} captures {', '.join(captured)} from outside. Its values "
-            "become constants of the compiled program, and later changes to it are not seen. Pass it as an argument.",
+            "become constants of the compiled program, which later changes do not affect. Pass it as an argument.",
         )
 
 
 def captures_objects(f: Callable[..., Any]) -> bool:
-    """Whether a function reaches modules or variables that are not among its arguments, as far as can be detected.
+    """Whether a function uses modules or variables that are not among its arguments, as far as can be detected.
 
     The functions that it calls by name are examined too, except those of installed libraries.
     """
@@ -91,9 +91,9 @@ def _is_library(f: FunctionType) -> bool:
 
 @contextlib.contextmanager
 def watch_captured_containers(f: Callable[..., Any]) -> Iterator[None]:
-    """Refuse what a traced function did to the plain lists and dicts of modules that it captures.
+    """Raise if a traced function changed plain lists or dicts of modules that it captures.
 
-    Their contents are restored, whether the function raised or not.
+    Their contents are restored, even if the function raised.
 
     Raises:
         TraceContextError: names the path of the container, and both traces.
@@ -143,13 +143,13 @@ def _containers(root: Any) -> Iterator[_Held]:
             continue
         if isinstance(value, (list, dict)):
             yield _Held(value, value.copy(), trace)
-        with contextlib.suppress(GraphError):  # what cannot be walked has an error of its own
+        with contextlib.suppress(GraphError):  # a node that cannot be walked raises its own error elsewhere
             children = get_node_impl(value).flatten(value)[0]  # type: ignore[union-attr]
             stack.extend((unwrapped(child), trace) for _, child in children)
 
 
 def _holds(container: Any, saved: Any) -> bool:
-    """Whether a container holds the same objects in the same places. ``==`` on arrays is no bool."""
+    """Whether a container has the same objects at the same positions. ``==`` on arrays does not return a bool."""
     if isinstance(container, dict):
         same = [*container] == [*saved]
         return same and all(map(operator.is_, container.values(), saved.values()))
@@ -170,7 +170,7 @@ def _holds_arrays(value: Any) -> bool:
         return True
     try:
         return bool(find_walk((value,)).cells)
-    except PlaitError:  # what cannot be walked is an error only where it is an argument
+    except PlaitError:  # a value that cannot be walked is an error only as an argument
         return False
 
 
@@ -195,7 +195,7 @@ def _captured(f: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _objects(label: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The objects that a variable of the program leads to, itself or in plain containers."""
+    """The objects in a Python variable, directly or in plain containers."""
     if is_graph_leaf(value):
         yield label, value
     elif type(value) in (list, tuple, dict) and len(value) <= _LONGEST:

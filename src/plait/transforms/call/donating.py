@@ -1,7 +1,7 @@
-"""Donation by ports: which of a call's buffers are donated.
+"""Donation by ports: selecting the buffers that a call donates.
 
 JAX donates whole arguments, so donated values are passed separately from the others. A variable whose buffer is donated
-is returned whether it was written or not; otherwise it would be left without a buffer.
+is always returned, written or not; otherwise it would be left without a buffer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .prefixes import is_graph_leaf
 
 @dataclasses.dataclass(frozen=True)
 class Donating:
-    """A body of two arguments: the donated values of each port, and the others. Equal for equal structures.
+    """A body with two arguments: the donated values of each port, and the others. Equal for equal structures.
 
     Attributes:
         flags: for each value of each port, whether it is donated.

@@ -1,4 +1,4 @@
-"""Step 2 of a call, enter: private copies of the arguments around traced values.
+"""Step 2 of a call, enter: private copies of the arguments, with traced values.
 
 The caller's own objects are never changed while a function is traced.
 """
@@ -22,9 +22,9 @@ class Entered:
 
     Attributes:
         tree: the arguments, with private objects.
-        roots: those objects.
+        roots: the private objects.
         index_ref: outer index → private object.
-        values: the traced values that the objects were built around.
+        values: the traced values of the objects.
     """
 
     __slots__ = ("index_ref", "roots", "structure", "tree", "values")
@@ -63,10 +63,10 @@ class Entered:
 def rebuild(
     structure: Structure, values: Sequence[Any], plain: Sequence[Any], known: Mapping[int, Any] | None = None
 ) -> Any:
-    """The tree of a structure around other leaves, such as gradients.
+    """Build the tree of a structure with new leaves, such as gradients.
 
     Args:
-        known: index → object, of objects that it refers to and that are there.
+        known: index → object, for existing objects that it refers to.
     """
     loose = structure.loose
     if loose is None:

@@ -1,4 +1,4 @@
-"""The functions that transforms take: as decorators, and which ones they refuse."""
+"""The functions that transforms accept, and transforms as decorators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def curried(transform: F) -> F:
-    """A transform that is a decorator too: ``transform(f, **options)``, ``@transform``, ``@transform(**options)``."""
+    """A transform that is also a decorator: ``transform(f, **options)``, ``@transform``, ``@transform(**options)``."""
 
     @functools.wraps(transform)
     def wrapper(f: Any = None, /, *args: Any, **options: Any) -> Any:
@@ -26,7 +26,7 @@ def curried(transform: F) -> F:
 
 
 def check_function(f: Any, name: str) -> None:
-    """Refuse what a transform cannot lift.
+    """Raise if a transform cannot lift this function.
 
     Raises:
         ArgumentTypeError: ``f`` is not callable.
@@ -43,7 +43,7 @@ def check_function(f: Any, name: str) -> None:
         cls, method = type(f.__self__).__name__, f.__name__
         module = cls.lower()
         if name == "lax_map":
-            do = f"pass the module, too: plait.lax_map(lambda x, {module}: {module}.{method}(x), xs, {module})"
+            do = f"also pass the module: plait.lax_map(lambda x, {module}: {module}.{method}(x), xs, {module})"
         elif name in _FUNCTION_AMONG_OTHERS:
             do = f"pass a function that takes the module: lambda {module}, x: {module}.{method}(x)"
         elif name in _FUNCTION_FIRST:
@@ -52,7 +52,7 @@ def check_function(f: Any, name: str) -> None:
             call = _call(name, f"{cls}.{method}", f"{module}, x")
             do = f"decorate the method in the class (@plait.{name}), or call {call}"
         raise ArgumentError(
-            f"{name} does not support bound methods, and was given one of a module",
+            f"{name} does not support bound methods, but got a bound method of a module",
             at=describe_place(f.__self__),
             found=f"the method {method!r} bound to a {cls}",
             expected="a function that takes the module as an argument",
@@ -60,7 +60,7 @@ def check_function(f: Any, name: str) -> None:
         )
 
 
-# Functions that take the function with its arguments, and those that take it in the midst of other things.
+# Transforms that take the function with its arguments, and those that take it among other arguments.
 _FUNCTION_FIRST = ("eval_shape", "vjp", "linearize", "jvp", "hvp", "jit_partial")
 _FUNCTION_AMONG_OTHERS = (
     *("cond", "switch", "while_loop", "fori_loop", "lax_map", "shard_map"),
@@ -69,7 +69,7 @@ _FUNCTION_AMONG_OTHERS = (
 
 
 def _call(name: str, f: str, arguments: str) -> str:
-    """How a program calls a transform with a function, and the result with arguments."""
+    """The code that calls a transform with a function, and the result with arguments."""
     if name == "jvp":
         tangents = ", ".join(f"{each}_tangent" for each in arguments.split(", "))
         return f"plait.jvp({f}, primals=({arguments},), tangents=({tangents},))"

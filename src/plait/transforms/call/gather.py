@@ -1,4 +1,5 @@
-"""Step 1 of a call, gather: the arguments become raw values in walk order, plain leaves, and a static structure."""
+"""Step 1 of a call, gather: splitting the arguments into raw values in walk order, plain leaves, and a static
+structure."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from .prefixes import is_graph_leaf
 
 
 class Loose(NamedTuple):
-    """The variables of a structure that belong to no module, such as those of a ``State``."""
+    """The variables of a structure that do not belong to a module, such as those of a ``State``."""
 
     kinds: tuple[Any, ...]
     metadata: tuple[dict[str, Any], ...]
@@ -31,7 +32,8 @@ class Loose(NamedTuple):
 @register_static
 @dataclasses.dataclass(frozen=True)
 class Structure:
-    """The static half of a pytree that may hold objects: its treedef, and a graphdef for each leaf that is one."""
+    """The static half of a pytree that may contain objects: its treedef, and a graphdef for each leaf that is an
+    object."""
 
     treedef: Any
     graphdefs: tuple[GraphDef | None, ...]
@@ -43,7 +45,8 @@ class Structure:
 
     @functools.cached_property
     def loose(self) -> Loose | None:
-        """Its variables, if all its objects are variables or references; modules are built by the graph's own plan."""
+        """Its variables, if all its objects are variables or references; modules are built by the plan of their
+        graphdef."""
         variables = [root for root in self.roots if isinstance(root, VariableDef)]
         if any(type(root) not in (VariableDef, NodeRef) for root in self.roots):
             return None
@@ -54,38 +57,38 @@ class Structure:
         )
 
     def children(self) -> list[Structure]:
-        """The structure of each child: of a tuple each entry."""
+        """The structure of each child, such as each entry of a tuple."""
         graphdefs = iter(self.graphdefs)
         return [Structure(t, tuple(itertools.islice(graphdefs, t.num_leaves))) for t in self.treedef.children()]
 
     def part_paths(self) -> Iterator[tuple[int, Path, Any]]:
-        """Each definition: the number of the object that it belongs to, its path in there, and itself."""
+        """For each definition: the number of its object, its path in the object, and the definition."""
         for number, root in enumerate(self.roots):
             yield from ((number, path_of(link), part) for link, part in iter_places(root))
 
     def leaf_paths(self) -> list[tuple[int, Path]]:
-        """For each value: the number of the object that it belongs to, and its path in there."""
+        """For each value: the number of its object, and its path in the object."""
         return [(number, path) for number, path, part in self.part_paths() if isinstance(part, (VariableDef, LeafDef))]
 
     def places(self) -> list[Any]:
-        """The JAX path of each leaf, objects among them."""
+        """The JAX path of each leaf; objects count as leaves."""
         tree = jax.tree_util.tree_unflatten(self.treedef, [object() for _ in self.graphdefs])
         return [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
 
     def labels(self, f: Callable[..., Any]) -> tuple[list[str], list[str]]:
-        """What a user calls the objects and the plain leaves of ``(args, kwargs)``: ``models[0]``, ``batch["x"]``."""
+        """The user's names of the objects and plain leaves of ``(args, kwargs)``: ``models[0]``, ``batch["x"]``."""
         names = parameter_names(f)
         labels = [argument_name(path, names) for path in self.places()]
         pairs = list(zip(labels, self.graphdefs, strict=True))
         return [label for label, g in pairs if g is not None], [label for label, g in pairs if g is None]
 
     def value_labels(self, roots: Sequence[str]) -> list[str]:
-        """Where each value stands, for objects of these names: ``model.layers[0].kernel``."""
+        """The path of each value, for objects with these names: ``model.layers[0].kernel``."""
         return [joined(roots[number], path) for number, path in self.leaf_paths()]
 
 
 class Parts(NamedTuple):
-    """A pytree that holds objects, taken apart: its structure, the values of the objects, and its other leaves."""
+    """A flattened pytree with objects: its structure, the values of the objects, and its other leaves."""
 
     structure: Structure
     values: Sequence[Any]
@@ -94,11 +97,11 @@ class Parts(NamedTuple):
 
 @dataclasses.dataclass
 class Gathered:
-    """The arguments of one call, taken apart.
+    """The flattened arguments of one call.
 
     Attributes:
         roots: the objects.
-        walk: over all of them, under one index; ``None`` where there are none.
+        walk: the walk over all of them, with one index; ``None`` if there are none.
         plain: the other leaves.
     """
 
@@ -115,7 +118,8 @@ class Gathered:
         return Parts(self.structure, self.values(), self.plain)
 
     def probes(self) -> Iterator[tuple[int, int, Path, Any]]:
-        """For each value: its position, the number of its object, its path there, and a leaf for filters to look at."""
+        """For each value: its position, the number of its object, its path in the object, and a leaf to apply filters
+        to."""
         walk = self.walk
         if walk is None:
             return
@@ -129,7 +133,7 @@ class Gathered:
 
 
 def gather(tree: Any) -> Gathered:
-    """Take a pytree that holds objects apart: it is flattened down to modules and variables, and those are walked."""
+    """Flatten a pytree with objects: first down to modules and variables, then those are walked."""
     leaves, treedef = jax.tree_util.tree_flatten(tree, is_leaf=is_graph_leaf)
     flags = [is_graph_leaf(leaf) for leaf in leaves]
     roots = tuple(leaf for leaf, is_object in zip(leaves, flags, strict=True) if is_object)

@@ -1,8 +1,8 @@
-"""What may not leave a call: objects of another trace, and writes to them.
+"""Guards: objects of a different trace must not be returned from a call or written by it.
 
 An object may be changed only in the trace that it belongs to. A transform that is called on a captured model would
-leave tracers in it when it writes back; that is refused where a direct write is, with the same error, before anything
-is written. (rules U26, G64)
+leave tracers in it when it writes back. So this raises the same error as a direct write, before anything is written.
+(rules U26, G64)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .outcome import Outcome
 
 
 def check_no_captives(walk: Walk, entered: Entered, out: Any, name: str) -> None:
-    """Refuse to carry out an object that was not made, or passed in, here.
+    """Raise if the output contains an object that was neither created in the call nor passed to it.
 
     Raises:
         ArgumentError: names the object, and the trace that it belongs to.
@@ -38,17 +38,17 @@ def check_no_captives(walk: Walk, entered: Entered, out: Any, name: str) -> None
         if trace is not here and id(item) not in known:
             path = path_within([*entered.roots, out], item)
             raise ArgumentError(
-                f"{name} was asked to carry out an object that it captured from outside",
+                f"{name} cannot return an object that the function captured from outside",
                 at=describe_place(item),
                 found=f"{describe_type(item)} of {describe_trace(trace)}"
                 + (f", reached as {format_path(path[1:])}" if path and len(path) > 1 else ""),
-                expected="objects that were passed in as arguments, or made inside",
+                expected="objects that were passed as arguments or created inside",
                 do=f"make the model an argument of the function: plait.{name}(f)(model, x)",
             )
 
 
 def check_writable(outcome: Outcome, gathered: Gathered) -> None:
-    """Refuse to write back into objects of another trace than the one that the call stands in.
+    """Raise if the call would write back to objects that do not belong to the trace of the call.
 
     Raises:
         TraceContextError: names the object, and both traces.
@@ -78,7 +78,7 @@ def check_writable(outcome: Outcome, gathered: Gathered) -> None:
 
 
 def _owner(root: Any, path: Path) -> Any:
-    """The object whose attribute, or whose plain container, a path leads to."""
+    """The object that owns the attribute, or plain container, at a path."""
     owner = value = root
     for key in path:
         if isinstance(value, (Pytree, Variable)):

@@ -1,4 +1,4 @@
-"""Step 3 of a call, leave: arguments and output are walked again after the function ran, under one new index."""
+"""Step 3 of a call, leave: after the function ran, arguments and output are walked again with one new index."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .prefixes import choose, is_graph_leaf
 
 
 class Left:
-    """What the function left.
+    """The arguments and the output after the function ran.
 
     Attributes:
-        walk: over arguments and output; over the output alone, where only values are carried out.
-        ends: how many leaves the walk had after each root: the arguments, then the objects of the output.
-        arguments: the graphdefs of the arguments, or ``None`` when their structure is as it was.
-        leaves: of the output, objects among them.
-        output: its structure.
+        walk: the walk over arguments and output, or only over the output if only values are carried out.
+        ends: the number of leaves after each root of the walk: the arguments, then the objects of the output.
+        arguments: the graphdefs of the arguments, or ``None`` if their structure did not change.
+        leaves: the leaves of the output, including objects.
+        output: the structure of the output.
         raws: the value of each leaf of the walk.
-        variables: the private variable at each position of the values that came in; ``None`` for array attributes.
-        after: what each of those values is now.
+        variables: the private variable at each position of the input values; ``None`` for array attributes.
+        after: the current value at each of these positions.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Left:
             check_no_captives(walk, entered, out, name)
         if not structural:
             self._check_no_inputs(name, labels)
-        has_attributes = any(variable is None for variable in self.variables)  # `in` would compare: variables may, too
+        has_attributes = any(variable is None for variable in self.variables)  # `in` would use ==
         self._attributes = self._attribute_leaves() if structural and has_attributes else {}
         now = {position: self.raws[leaf] for leaf, position in self._attributes.items()}
         self.after = [
@@ -69,9 +69,9 @@ class Left:
             position = self.position_of(leaf)
             if position is not None:
                 raise ArgumentError(
-                    f"{name} with graph_updates=False was asked to return an input variable",
+                    f"{name} with graph_updates=False cannot return an input variable",
                     at=labels()[position],
-                    found=f"the {type(leaf).__name__} that was passed in",
+                    found=f"the {type(leaf).__name__} that was passed as an argument",
                     expected="new objects, or values",
                     do="return variable.value" + _or_updates(name),
                 )
@@ -82,7 +82,7 @@ class Left:
         return graphdef
 
     def _is_unchanged(self, arguments: tuple[GraphDef, ...]) -> bool:
-        """Whether the arguments have the structure that they came in with."""
+        """Whether the arguments have the same structure as before."""
         entered, refs = self.entered, self.walk.refs
         return (
             arguments == entered.structure.roots
@@ -91,7 +91,7 @@ class Left:
         )
 
     def _attribute_leaves(self) -> dict[int, int]:
-        """Leaf of the walk → position of the array attribute that came in at the same place."""
+        """Leaf of the walk → position of the input array attribute at the same place."""
         leaves = range(self.argument_count)
         if self.arguments is None:
             return {leaf: leaf for leaf in leaves if self.variables[leaf] is None}
@@ -104,7 +104,7 @@ class Left:
         }
 
     def position_of(self, item: Any) -> int | None:
-        """The position, among the values that came in, of a variable; ``None`` for others."""
+        """The position of a variable among the input values; ``None`` for others."""
         return self._known.get(id(item))
 
     def came_in(self, item: Any) -> bool:
@@ -112,7 +112,7 @@ class Left:
         return any(item is known for known in self.entered.index_ref.values())
 
     def position(self, leaf: int) -> int | None:
-        """As ``position_of``, for a leaf of the walk; an array attribute is known by its place."""
+        """Like ``position_of``, for a leaf of the walk; an array attribute is identified by its place."""
         return self._attributes.get(leaf, self._known.get(id(self.walk.leaves[leaf])))
 
     def root(self, leaf: int) -> int:
@@ -120,15 +120,15 @@ class Left:
         return next(number for number, end in enumerate(self.ends) if leaf < end)
 
     def prefix(self, leaf: int, prefixes: Sequence[Any]) -> Any:
-        """The prefix of a leaf of the walk, by that of the root that it belongs to: arguments, then output."""
+        """The prefix of a leaf of the walk, which is that of its root: arguments, then output."""
         return choose(prefixes[self.root(leaf)], path_of(self.walk.links[leaf]), self.walk.leaves[leaf])
 
     def moved(self) -> HashableMapping[int, int]:
-        """Outer index → new index, for the objects that were there before."""
+        """Outer index → new index, for the objects that existed before."""
         return HashableMapping(moved_indices(self.entered.index_ref, self.walk.refs))
 
 
 def _or_updates(name: str) -> str:
-    """The other way out, for transforms that have it."""
+    """The alternative advice, for transforms with ``graph_updates``."""
     always = ("vjp", "jvp", "linearize", "custom_jvp", "make_jaxpr", "jit_partial")
     return "" if name in always else "; or use graph_updates=True"

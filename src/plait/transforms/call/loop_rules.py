@@ -1,8 +1,8 @@
-"""What the body of a loop may do: a value that a loop passes to its call.
+"""The rules for the body of a loop, which a loop passes to its call.
 
-The body is traced once, so what iterations carry or share must have the same references before and after. A slot of
-the carry either keeps its variable or takes a value: a new variable of the same kind may replace the variable that came
-in through a slot, as long as nothing else refers to either. What all iterations share is read-only: each iteration
+The body is traced once, so carried and shared objects must have the same references before and after. A slot of the
+carry either keeps its variable or gets a new value: a new variable of the same kind may replace the input variable of
+the slot, as long as nothing else refers to either. Objects that all iterations share are read-only: each iteration
 starts from the initial value, and its writes are lost. (rules X20, X21, U28)
 """
 
@@ -34,9 +34,9 @@ class Loop:
 
     Attributes:
         name: the transform.
-        carry_in, carry_out: position of the carry among the arguments (``None``: there is no carry that is returned),
-            and in the output (``None``: all of it).
-        parts: the argument, a dict, that holds parts of the module which runs the loop, under their own keys.
+        carry_in, carry_out: position of the carry among the arguments (``None`` if no carry is returned), and in the
+            output (``None`` if it is the whole output).
+        parts: the argument, a dict, that holds parts of the module that runs the loop, under their own keys.
     """
 
     name: str
@@ -52,10 +52,10 @@ class Loop:
         return [label if part is None else part[1] for label, part in zip(labels, found, strict=True)]
 
     def replaced(self, left: Left, out: Any) -> dict[int, Any]:
-        """New variables that stand for variables of the carry: input position → variable.
+        """New variables that replace variables of the carry: input position → variable.
 
         Raises:
-            ArgumentError: the carry that was returned has another structure, or other references.
+            ArgumentError: the returned carry has a different structure or different references.
         """
         if self.carry_in is None:
             return {}
@@ -64,10 +64,10 @@ class Loop:
         new, new_tree = jax.tree_util.tree_flatten_with_path(after, is_leaf=is_graph_leaf)
         if old_tree != new_tree:
             raise ArgumentError(
-                f"{self.name}: the carry that the function returned does not fit the one it was given",
+                f"{self.name}: the returned carry and the input carry have different structures",
                 found=f"{new_tree}",
                 expected=f"{old_tree}",
-                do="return the carry with the structure that came in",
+                do="return a carry with the same structure as the input carry",
             )
         slots = collections.Counter(id(item) for _, item in new)
         met = collections.Counter(
@@ -92,7 +92,7 @@ class Loop:
                     f"{self.name}: the references in the carry changed. "
                     "Carry references must be the same between iterations",
                     at=f"the carry{jax.tree_util.keystr(path)}",
-                    found=f"another {type(second).__name__} than the {type(first).__name__} that came in",
+                    found=f"a {type(second).__name__} that is not the input {type(first).__name__}",
                     expected="the same object",
                     do="change the object in place (variable[...] = value, plait.update(module, state)), and return it",
                 )
@@ -100,7 +100,7 @@ class Loop:
         return found
 
     def _may_replace(self, left: Left, position: int, first: Any, second: Any) -> bool:
-        """States are data, as arrays are: a new variable of the same kind may come for one that was not written."""
+        """States are data, like arrays: a new variable of the same kind may replace one that was not written."""
         return (
             isinstance(first, Variable)
             and type(first) is type(second)
@@ -114,7 +114,7 @@ class Loop:
             return out
         if not isinstance(out, (tuple, list)) or len(out) <= self.carry_out:
             raise ArgumentTypeError(
-                f"{self.name}: the function did not return as many outputs as out_axes says",
+                f"{self.name}: the number of outputs does not match out_axes",
                 found=describe_type(out),
                 expected="a tuple of the carry and the outputs",
                 do="return (carry, out) or (carry, None), or pass out_axes=plait.Carry",
@@ -122,7 +122,7 @@ class Loop:
         return out[self.carry_out]
 
     def check(self, left: Left, prefixes: tuple[Any, ...], labels: Callable[[], Any], structural: bool) -> None:
-        """Refuse changes of what iterations hand on or share.
+        """Raise if an iteration changes the structure of carried or shared objects.
 
         Raises:
             ArgumentError: names the path, and what changed.
@@ -131,7 +131,7 @@ class Loop:
             return
         if not structural:
             raise ArgumentError(
-                f"{self.name} with graph_updates=False was asked to change the structure of what it was given",
+                f"{self.name} with graph_updates=False cannot change the structure of its arguments",
                 found="new, removed or replaced attributes",
                 expected="new values only",
                 do="use graph_updates=True",
@@ -140,11 +140,11 @@ class Loop:
         for root, path, text, is_new_variable in reference_changes(before, left.arguments, left.moved()):
             if not isinstance(prefixes[root], int) and not is_new_variable:
                 raise ArgumentError(
-                    f"{self.name}: the structure of what iterations hand on or share changed in an iteration",
+                    f"{self.name}: an iteration changed the structure of a carried or shared object",
                     at=joined(labels()[0][root], path),
                     found=text,
                     expected="the same attributes and references before and after",
-                    do="make the change before or after the loop; the body of a loop is traced only once",
+                    do="make the change before or after the loop; JAX traces the body of a loop only once",
                 )
 
     def drops(self, port: Any) -> bool:
@@ -159,22 +159,22 @@ class Loop:
         """
         warn(
             LostUpdateWarning,
-            f"{self.name}: what an iteration writes to what all iterations share is dropped",
+            f"{self.name}: an iteration writes to a value that all iterations share, and the new value is discarded",
             at=first_few(labels, 5),
-            found="a new value where the axis is None",
-            expected="that it is only read; every iteration starts from its first value",
+            found="a new value, with axis None",
+            expected="a value that is only read; every iteration starts from the initial one",
             do="carry it, with these axes for the argument: plait.StateAxes({"
             + ", ".join(f"{name_of_class(kind)}: plait.Carry" for kind in dict.fromkeys(kinds))
             + ", ...: None}); or give it an axis",
         )
 
     def new_in_carry(self, leaf: Any, place: str) -> ArgumentError:
-        """The error for a variable that an iteration adds to what it hands on."""
+        """The error for a variable that an iteration adds to the carry."""
         return ArgumentError(
-            f"{self.name}: the structure of the carry changed in one iteration",
+            f"{self.name}: an iteration changed the structure of the carry",
             at=place,
             found=f"a new {type(leaf).__name__}",
             expected="the same variables before and after",
-            do="make the variable before the loop, or give it an axis: "
+            do="create the variable before the loop, or give it an axis: "
             f"plait.StateAxes({{{name_of_class(type(leaf))}: 0, ...: plait.Carry}})",
         )

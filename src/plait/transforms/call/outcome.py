@@ -1,7 +1,7 @@
-"""What one call did to its arguments and what it returned, as far as it is static.
+"""The outcome of a call: the static description of its changes to the arguments and of its output.
 
-Values that come out travel in ports: lists that the JAX transform in the middle treats each in one way. An ``Address``
-says where a value is: in which port and at which place of it, or among the values that came in.
+Output values are returned in ports: lists of values that the JAX transform in the middle treats alike. An ``Address``
+locates a value: the port and the place in it, or the position among the input values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .gather import Structure
 
 
 class Address(NamedTuple):
-    """Where a value is: the number of its port, or ``INPUT`` for one that came in, and its place there."""
+    """The location of a value: the number of its port, or ``INPUT`` for an input value, and its place there."""
 
     port: int
     place: int
@@ -29,19 +29,19 @@ INPUT = -1
 @register_static
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The static half of what a function left.
+    """The static half of a function's results.
 
     Attributes:
-        written: the position of each variable and array attribute that was written, among the values that came in, and
-            where its new value is.
-        unwritten: the same for those that were only read, where all values come out.
-        arguments: the graphdefs of the arguments afterwards, or ``None`` when their structure is as it was.
-        argument_sources: where the value of each leaf of those is.
-        output: the structure of the output, or ``None`` for a plain one that is carried as it is.
-        output_sources: where the value of each leaf of its objects is.
-        plain: where each plain leaf of the output is.
-        moved: outer index → new index, for the objects that were there before.
-        attributes: the positions of array attributes; one that is written is set on its owner.
+        written: for each variable and array attribute that was written, its position among the input values and the
+            address of its new value.
+        unwritten: the same for those that were only read, if all values are returned.
+        arguments: the graphdefs of the arguments afterwards, or ``None`` if their structure did not change.
+        argument_sources: the address of the value of each of their leaves.
+        output: the structure of the output, or ``None`` for a plain output that is returned unchanged.
+        output_sources: the address of the value of each leaf of its objects.
+        plain: the address of each plain leaf of the output.
+        moved: outer index → new index, for the objects that existed before.
+        attributes: the positions of array attributes; a written one is set on its owner.
     """
 
     written: tuple[tuple[int, Address], ...] = ()
@@ -64,13 +64,13 @@ class Outcome:
 
     @property
     def is_plain(self) -> bool:
-        """Whether only values of existing variables were written and the output holds no objects."""
+        """Whether only values of existing variables were written and the output contains no objects."""
         return self.arguments is None and not self.returns_objects and not self.sets_attributes
 
     def returned_arguments(self, arguments: Structure) -> dict[int, int] | None:
-        """Which arguments are returned as such: index in the output → number of the object among the arguments.
+        """Which arguments are returned: index in the output → number of the object among the arguments.
 
-        ``None`` where the output cannot be made of these and new objects alone, and where the structure changed.
+        ``None`` if the output does not consist of only these and new objects, or if the structure changed.
         """
         if self.arguments is not None or self.output is None or self.sets_attributes:
             return None
@@ -88,22 +88,22 @@ class Outcome:
         return found
 
     def like(self) -> Outcome:
-        """The outcome without what two functions may do differently: which of the returned values they wrote."""
+        """The outcome without the part in which two branches may differ: which of the returned values they wrote."""
         return dataclasses.replace(self, written=(), unwritten=tuple(sorted((*self.written, *self.unwritten))))
 
     def with_written(self, positions: frozenset[int] | set[int]) -> Outcome:
-        """The outcome with these of the returned values taken for written, and the others left out."""
+        """The outcome with these of the returned values counted as written, and without the others."""
         both = sorted((*self.written, *self.unwritten))
         written = tuple(entry for entry in both if entry[0] in positions)
         return dataclasses.replace(self, written=written, unwritten=())
 
     def sources_of_arguments(self) -> tuple[Address, ...]:
-        """Where the value of each leaf of the arguments is, once the function has run and all values came out."""
+        """The address of the value of each leaf of the arguments, after a call that returns all values."""
         if self.arguments is not None:
             return self.argument_sources
         return tuple(address for _, address in sorted((*self.written, *self.unwritten)))
 
 
 def at(outputs: Any, address: Address) -> Any:
-    """The value at an address of the ports that came out."""
+    """The value at an address of the output ports."""
     return outputs[address.port][address.place]

@@ -1,7 +1,7 @@
-"""How far a call carries what a function did: structure and values, or values alone.
+"""Policies: whether a call carries out structure and values, or only values.
 
-A transform is given a ``Crossing`` and asks it at each call. Which arguments of the public functions, and which
-settings of a thread, lead to which is not known here (``compat/door.py``).
+A transform gets a ``Crossing`` and queries it in each call. ``compat/door.py`` chooses it from the arguments of the
+public functions and the settings of a thread.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from typing import Any
 
 
 class Crossing:
-    """What a transform asks at each of its calls: this one takes any graph, and carries everything out."""
+    """The policy that a transform queries in each call. This one accepts any graph, and carries out everything."""
 
-    # Has an attribute ``ever``: whether the answers can have changed at all since the process began.
+    # Has an attribute ``ever``: whether the answers may have changed since the process began.
     touched: Any = SimpleNamespace(ever=False)
 
     @property
     def updates(self) -> bool:
-        """Whether structural changes are carried out, and not values only."""
+        """Whether structural changes are carried out, not only values."""
         return True
 
     @property
     def is_usual(self) -> bool:
-        """Whether any graph is taken, and structural changes are carried out."""
+        """Whether any graph is accepted and structural changes are carried out."""
         return self.updates
 
     def check(self, roots: Any, labels: Callable[[], Sequence[str]] | None = None) -> None:
-        """Refuse objects that are not taken; ``labels`` says what each is called, if it has a name."""
+        """Raise if some objects are not accepted; ``labels`` returns their names, if they have any."""
 
 
 STRUCTURE = Crossing()
 
 
 class ValuesOnly(Crossing):
-    """Takes what another crossing takes, and carries values out."""
+    """Accepts the same graphs as another policy, and carries out only values."""
 
     def __init__(self, crossing: Crossing) -> None:
         self.check, self.touched = crossing.check, crossing.touched
@@ -46,5 +46,5 @@ class ValuesOnly(Crossing):
 
 
 def usual_or_values(crossing: Crossing) -> Crossing:
-    """The crossing of a transform that carries structure of graphs only, and values of trees."""
+    """The policy of a transform that carries out structure for graphs, but only values for trees."""
     return crossing if crossing.is_usual else ValuesOnly(crossing)

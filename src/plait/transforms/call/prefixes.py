@@ -1,8 +1,8 @@
-"""Prefixes: what a transform is told to do with each part of its arguments.
+"""Prefixes: how a transform treats each part of its arguments.
 
-A prefix is a pytree that stops early, as in JAX: an axis, a spec or a sharding stands for everything below it. Where an
-object stands, a *mapping object* may tell its leaves apart by filter: ``StateAxes({Param: 0, ...: None})``. ``spread``
-gives every leaf of the arguments its own prefix value. (rules X2, X3)
+A prefix is a tree prefix, as in JAX: an axis, a spec or a sharding applies to everything below it. For an object, a
+*mapping object* may give its leaves different values by filter: ``StateAxes({Param: 0, ...: None})``. ``spread``
+returns the prefix value of every leaf of the arguments. (rules X2, X3)
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def is_graph_leaf(x: Any) -> bool:
 
 
 class Carry:
-    """Marks, in the axes of ``scan``, what is handed from one iteration to the next."""
+    """Marks, in the axes of ``scan``, values that are carried from one iteration to the next."""
 
 
 class FilterMapping(Mapping[Any, Any]):
-    """Filters with a value each, tried in order; immutable and compared by content."""
+    """A mapping from filters to values, tried in order; immutable and compared by content."""
 
     __slots__ = ("filters", "predicates", "values_")
     filters: tuple[Any, ...]
@@ -56,16 +56,16 @@ class FilterMapping(Mapping[Any, Any]):
         object.__setattr__(self, "predicates", tuple(map(to_predicate, filters)))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"{type(self).__name__} is immutable; make a new one")
+        raise AttributeError(f"{type(self).__name__} is immutable; create a new one")
 
     def __reduce__(self) -> Any:
         return type(self), (tuple(zip(self.filters, self.values_, strict=True)),)
 
     def choose(self, path: Path, leaf: Any, root: str = "") -> Any:
-        """The value of the first filter that matches; ``root`` is what the object is called.
+        """The value of the first filter that matches; ``root`` is the name of the object.
 
         Raises:
-            FilterError: none does; names the path and the variable.
+            FilterError: no filter matches; names the path and the variable.
         """
         for predicate, value in zip(self.predicates, self.values_, strict=True):
             if predicate(path, leaf):
@@ -77,11 +77,11 @@ class FilterMapping(Mapping[Any, Any]):
             at=joined(root, path) or describe_path(path),
             found=with_article(type(leaf).__name__),
             expected=f"one of the filters {', '.join(map(describe_filter, self.filters)) or '(none)'}",
-            do=f"add a filter for it, or a last one for the rest: {self.as_code({...: None})}",
+            do=f"add a filter for it, or a last filter for all other leaves: {self.as_code({...: None})}",
         )
 
     def as_code(self, more: Mapping[Any, Any] = {}) -> str:
-        """This mapping as a program writes it, with more entries: ``plait.StateAxes({plait.Param: 0, ...: None})``."""
+        """This mapping as Python code, with more entries: ``plait.StateAxes({plait.Param: 0, ...: None})``."""
         pairs = [*zip(self.filters, self.values_, strict=True), *more.items()]
         shown = "{" + ", ".join(f"{describe_filter(key)}: {describe_filter(value)}" for key, value in pairs) + "}"
         return shown if type(self) is FilterMapping else f"{name_of_class(type(self))}({shown})"
@@ -123,7 +123,7 @@ class StateAxes(FilterMapping):
         mapping: filter → axis (an integer, ``None``, or ``Carry`` in ``scan``), or a ``State`` of axes.
 
     Attributes:
-        filters, axes: the two sides, in order.
+        filters, axes: the keys and values, in order.
 
     Example:
         >>> axes = plait.StateAxes({plait.Param: 0, ...: None})
@@ -142,7 +142,7 @@ class StateSharding(FilterMapping):
     """Shardings (or specs) for the leaves of one module, by filter; for ``jit`` and ``shard_map``.
 
     Attributes:
-        filters, shardings: the two sides, in order.
+        filters, shardings: the keys and values, in order.
 
     Example:
         >>> plait.StateSharding({plait.PathContains("kernel"): "x", ...: None}).shardings
@@ -157,7 +157,7 @@ class StateSharding(FilterMapping):
 
 
 class NodePrefix:
-    """The prefix values of one object, leaf by leaf: a node that ``prefix`` made."""
+    """The prefix values of one object, leaf by leaf: a node from ``prefix``."""
 
     def __init__(self, node: Any) -> None:
         self.node = node
@@ -169,7 +169,7 @@ class NodePrefix:
         return id(self.node)
 
     def choose(self, path: Path, leaf: Any, root: str = "") -> Any:
-        """The value at this path; ``root`` is what the object is called.
+        """The value at this path; ``root`` is the name of the object.
 
         Raises:
             ArgumentError: the prefix has no such path.
@@ -180,17 +180,17 @@ class NodePrefix:
             children = dict(impl.flatten(value)[0]) if impl is not None else {}
             if key not in children:
                 raise ArgumentError(
-                    "a prefix has nothing for a leaf",
+                    "a prefix has no value for a leaf",
                     at=joined(root, path) or describe_path(path),
                     found=f"{describe_type(self.node)} without it",
                     expected="a prefix of the same structure as the argument",
-                    do="make the prefix from the object that is passed: plait.prefix(node, {...: None})",
+                    do="create the prefix from the object that is passed: plait.prefix(node, {...: None})",
                 )
             value = unwrapped(children[key])
         return value
 
     def values(self) -> list[Any]:
-        """What may be a value of it, along with some that only look like one."""
+        """All its possible values, and possibly some others."""
         leaves = jax.tree_util.tree_leaves(self.node, is_leaf=lambda x: x is None)
         statics = [value for _, value in iter_graph(self.node)]
         return [
@@ -199,12 +199,12 @@ class NodePrefix:
 
 
 def choose(prefix: Any, path: Path, leaf: Any, root: str = "") -> Any:
-    """The prefix value of one leaf, at ``path`` in an object that has ``prefix`` and is called ``root``."""
+    """The prefix value of one leaf, at ``path`` in an object with this prefix and the name ``root``."""
     return prefix.choose(path, leaf, root) if isinstance(prefix, (FilterMapping, NodePrefix)) else prefix
 
 
 def values_in(prefixes: Iterable[Any]) -> list[Any]:
-    """All values that these prefixes can give, each once, in order."""
+    """All possible values of these prefixes, each once, in order."""
     found: list[Any] = []
     for prefix in prefixes:
         if isinstance(prefix, FilterMapping):
@@ -226,7 +226,7 @@ class Prefix:
     """A prefix tree as a static value.
 
     Attributes:
-        transform, argument: whose it is, for errors: ``("vmap", "in_axes")``.
+        transform, argument: where it was passed, for errors: ``("vmap", "in_axes")``.
     """
 
     transform: str
@@ -236,20 +236,20 @@ class Prefix:
 
     @classmethod
     def of(cls, transform: str, argument: str, tree: Any, *, updates: bool) -> Prefix:
-        """Read what a user gave.
+        """Read a user's prefix.
 
         Raises:
-            ArgumentError: a module or variable in it, or a mapping object while ``graph_updates=False``.
+            ArgumentError: it contains a module or variable, or a mapping object with ``graph_updates=False``.
         """
         pairs, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_prefix_leaf)
         leaves = tuple(_checked_leaf(transform, argument, path, leaf, updates) for path, leaf in pairs)
         return cls(transform, argument, treedef, leaves)
 
     def spread(self, tree: Any) -> list[Any]:
-        """The prefix of each leaf of ``tree``, whose objects are leaves.
+        """The prefix of each leaf of ``tree``; objects are leaves.
 
         Raises:
-            ArgumentError: the prefix does not fit; shows both trees.
+            ArgumentError: the prefix does not match; shows both trees.
         """
         try:
             parts = self.treedef.flatten_up_to(tree)
@@ -263,10 +263,10 @@ class Prefix:
                 continue
             if isinstance(prefix, (FilterMapping, NodePrefix)) and not all(map(is_graph_leaf, leaves)):
                 raise ArgumentError(
-                    f"{self.transform}: {self.argument} has a mapping by filter where a plain array stands",
+                    f"{self.transform}: {self.argument} has a mapping from filters for a plain array",
                     found=f"{prefix!r:.100} for {jax.tree_util.tree_structure(part, is_leaf=is_graph_leaf)}",
-                    expected="mappings for modules and variables only",
-                    do="give the array an entry of its own: a value, and no mapping",
+                    expected="mappings only for modules and variables",
+                    do="use a value for the array, not a mapping",
                 )
             spread += [prefix] * len(leaves)
         return spread
@@ -277,17 +277,17 @@ class Prefix:
         counts = ""
         if isinstance(shown, (tuple, list)) and isinstance(tree, (tuple, list)) and len(shown) != len(tree):
             counts = f" ({len(tree)} where {self.argument} has {len(shown)} entries)"
+        what = "output" if "out" in self.argument else "argument"
         return ArgumentError(
-            f"{self.transform}: {self.argument} does not fit the {'output' if 'out' in self.argument else 'arguments'}",
+            f"{self.transform}: {self.argument} does not match the {what if what == 'output' else 'arguments'}",
             found=f"{outline}{counts}",
-            expected=f"a tree that begins like {self.argument} = {shown}",
-            do=f"give {self.argument} one entry for each {'output' if 'out' in self.argument else 'argument'}, "
-            "or one value for all",
+            expected=f"a tree that starts with the structure of {self.argument} = {shown}",
+            do=f"give {self.argument} one entry for each {what}, or one value for all",
         )
 
 
 class _Outline:
-    """A leaf in the picture of a tree."""
+    """A leaf in the printed outline of a tree."""
 
     def __init__(self, leaf: Any) -> None:
         self.text = type(leaf).__name__ if is_graph_leaf(leaf) else "*"
@@ -302,7 +302,7 @@ def _checked_leaf(transform: str, argument: str, path: Any, leaf: Any, updates: 
         leaf = StateAxes(leaf)
     if isinstance(leaf, FilterMapping) and not updates:
         raise ArgumentError(
-            f"{transform} with graph_updates=False takes no mapping by filter",
+            f"{transform} with graph_updates=False does not accept a mapping from filters",
             at=place,
             found=with_article(type(leaf).__name__),
             expected="a value, or plait.prefix(node, {filter: value})",
@@ -314,8 +314,8 @@ def _checked_leaf(transform: str, argument: str, path: Any, leaf: Any, updates: 
                 f"{transform} found a module or variable inside a prefix",
                 at=place,
                 found=with_article(type(leaf).__name__),
-                expected="an axis, a spec, or a mapping by filter",
-                do="tell its variables apart by filter: plait.StateAxes({plait.Param: 0, ...: None}); "
+                expected="an axis, a spec, or a mapping from filters",
+                do="select its variables by filter: plait.StateAxes({plait.Param: 0, ...: None}); "
                 "a tree made by plait.prefix needs graph_updates=False",
             )
         return NodePrefix(leaf)
@@ -330,7 +330,7 @@ def prefix(node: Any, filter_map: Mapping[Any, Any] | Callable[[Path, Any], Any]
         filter_map: filter → value, tried in order; or a function ``(path, leaf) -> value``.
 
     Raises:
-        FilterError: a leaf that no filter matches; names its path.
+        FilterError: no filter matches a leaf; names its path.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))

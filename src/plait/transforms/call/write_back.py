@@ -1,7 +1,7 @@
 """Step 4 of a call, write back: the outcome is applied to the caller's own objects.
 
-Values are written into the same variables and, where the structure changed, nodes are refilled in place. Objects that
-were there before stay the same objects; new ones appear once. Every check comes before the first write.
+Values are written into the same variables, and if the structure changed, nodes are refilled in place. Existing objects
+remain the same objects; new ones are created once. All checks are made before the first write.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def write_back(outcome: Outcome, gathered: Gathered, outputs: Any, plain: Any = 
     """Apply an outcome. Returns the output.
 
     Args:
-        outputs: the ports that came out.
-        plain: the output where the outcome has none, since it is plain.
+        outputs: the output ports.
+        plain: the output, if it is plain and so not described by the outcome.
 
     Raises:
-        TraceContextError: a variable or module that would be changed belongs to another trace.
+        TraceContextError: a variable or module that would be changed belongs to a different trace.
     """
     check_writable(outcome, gathered)
     cells = [] if gathered.walk is None else gathered.walk.cells
@@ -49,7 +49,7 @@ def write_back(outcome: Outcome, gathered: Gathered, outputs: Any, plain: Any = 
 
 
 class _Rebuilding:
-    """The write back of an outcome that has more than values."""
+    """The write back of an outcome with more than values."""
 
     def __init__(self, outcome: Outcome, gathered: Gathered, outputs: Any) -> None:
         self.outcome, self.outputs = outcome, outputs

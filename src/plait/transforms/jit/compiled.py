@@ -1,20 +1,20 @@
-"""Compiled functions: a function of objects, lowered for one structure of its arguments.
+"""Compiled functions: a function of objects, compiled for one structure of its arguments.
 
-A compiled function takes the raw values, each as an argument, then plain arguments, and returns what it wrote. What a
-trace wrote is known only to that trace, and another trace (other shapes) may write other variables: the first outcome
-of a compiled function, if it wrote no more than values, returns one flat list, its values and then the output, or the
-bare output where it wrote nothing; any other returns an ``Other``, which has it. An output of arrays is the pytree that
-it is. One of new objects, such as gradients, is a list of their values, and is built anew around those at each call;
-arguments that are returned are the caller's own.
+A compiled function takes the raw values, each as one argument, then plain arguments, and returns the values that it
+wrote. Each trace may write different variables (for example for other shapes), and which ones is known only after the
+trace. If the first trace only writes values, it returns one flat list, the written values and then the output, or the
+output alone if it wrote nothing. A trace with any other outcome returns an ``Other`` with that outcome. An output of
+arrays is returned as a pytree. An output of new objects, such as gradients, is a list of their values, from which the
+objects are built in each call; returned arguments are the caller's own objects.
 
-Where each object is an argument of its own (a ``Layout``), plain arguments go to JAX as the pytrees that they are. Its
-cache compares their structure, in C++, and the trace sees what it is. Where a container holds objects, all leaves are
-passed flat, for one structure of all arguments.
+If each object is a separate argument (a ``Layout``), plain arguments are passed to JAX as pytrees. JAX's cache compares
+their structure in C++, and the trace sees it. If a container has objects, all leaves are passed flat, for one structure
+of all arguments.
 
-Donation: JAX must be told before compiling which buffers it may take over, and only variables that are written may be
-given away, or a variable that is only read would be left without a buffer. So a donating function is traced once more,
-beforehand, to find out what it writes; those values are then always returned, whatever a later trace does. It keeps
-arguments that the program does not use, or the runtime could not see that one of them shares a donated buffer.
+Donation: JAX must know before compilation which buffers are donated. Only written variables can be donated; a variable
+    that is only read would be left without a buffer. So a donating function is first traced once more, to find out what
+    it writes; those values are then always returned, whatever a later trace does. Unused arguments are kept, because
+    otherwise the runtime could not detect that one of them shares a donated buffer.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from .shardings import CallShardings
 
 @dataclasses.dataclass(frozen=True)
 class TraceSignature:
-    """What a trace depended on: the structure of the arguments, and shape and dtype of each array in them.
+    """The signature of a trace: the structure of the arguments, and the shape and dtype of each array in them.
 
     Attributes:
-        is_cleared: whether ``clear_cache()`` of the jitted function has dropped what was compiled.
+        is_cleared: whether ``clear_cache()`` of the jitted function has dropped its compiled program.
     """
 
     structure: Structure
@@ -54,7 +54,7 @@ class TraceSignature:
     is_cleared: bool = dataclasses.field(default=False, compare=False)
 
 
-# Called at each trace with the function, the signature of the trace, and those of its earlier traces.
+# Called in each trace with the function, the signature of the trace, and the signatures of its earlier traces.
 trace_listeners: list[Callable[[Callable[..., Any], TraceSignature, list[TraceSignature]], Any]] = []
 
 
@@ -65,11 +65,11 @@ def _short_aval(value: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Donation:
-    """What a caller lets a compiled function take over.
+    """The buffers that a caller donates to a compiled function.
 
     Attributes:
-        numbers, names: arguments, by position and by name.
-        predicate: which written variables of all other arguments; ``None`` for none of them.
+        numbers, names: donated arguments, by position and by name.
+        predicate: selects written variables of all other arguments; ``None`` selects none.
     """
 
     numbers: frozenset[int]
@@ -84,12 +84,12 @@ class Donation:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How a call passes its objects: each one as an argument of its own.
+    """The layout of a call in which each object is a separate argument.
 
     Attributes:
         count: number of positional arguments.
-        names: of the keyword arguments, sorted.
-        objects: which arguments are objects; keyword arguments count on after the positional ones.
+        names: names of the keyword arguments, sorted.
+        objects: which arguments are objects; keyword arguments are numbered after the positional ones.
     """
 
     count: int
@@ -97,7 +97,7 @@ class Layout:
     objects: tuple[int, ...]
 
     def split(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments that are no objects."""
+        """The arguments that are not objects."""
         return (
             [value for i, value in enumerate(args) if i not in self.objects],
             {name: kwargs[name] for i, name in enumerate(self.names, self.count) if i not in self.objects},
@@ -114,7 +114,7 @@ class Layout:
 
 
 class _Hole:
-    """Stands where an object stood."""
+    """A placeholder for an object."""
 
     def __init__(self, graphdef: Any) -> None:
         self.graphdef = graphdef
@@ -123,7 +123,7 @@ class _Hole:
 def _traced_structure(
     layout: Layout, graphdefs: Sequence[Any], plain: Sequence[Any], named: dict[str, Any]
 ) -> tuple[Structure, list[Any]]:
-    """The structure of a call of which so far only JAX has seen the plain arguments, and their leaves."""
+    """The structure and leaves of a call whose plain arguments have been flattened only by JAX."""
     tree = layout.join([_Hole(graphdef) for graphdef in graphdefs], plain, named)
     leaves, treedef = jax.tree_util.tree_flatten(tree)
     found = tuple(leaf.graphdef if type(leaf) is _Hole else None for leaf in leaves)
@@ -135,14 +135,14 @@ class Compiled:
 
     Attributes:
         f: the function of objects.
-        jitted: JAX's function of what ``arguments`` gives.
-        layout: how calls pass their objects; ``None`` where they are inside containers, so that plain leaves are
-            passed flat, for one structure of all arguments.
-        first: what its first trace did; ``None`` before it.
-        returned: the arguments that are returned: index in the output → number of the object.
-        is_quick: whether its first trace did no more than write values, and return what ``built`` can make.
-        shardings: of the arguments, where something was said about them.
-        donated: positions of the values whose buffers it takes over; ``None`` where nothing is donated.
+        jitted: JAX's jitted function of the result of ``arguments``.
+        layout: how calls pass their objects; ``None`` if they are inside containers, so that plain leaves are passed
+            flat, for one structure of all arguments.
+        first: the outcome of its first trace; ``None`` before that.
+        returned: returned arguments: index in the output → number of the object.
+        is_quick: whether its first trace only wrote values and returned an output that ``built`` can build.
+        shardings: the shardings of the arguments, if any are given.
+        donated: positions of the donated values; ``None`` if nothing is donated.
     """
 
     __slots__ = (
@@ -173,19 +173,19 @@ class Compiled:
         self.jitted: Any = self.make(gathered)
 
     def make(self, gathered: Gathered) -> Any:
-        """What is called with the values, for a first call with these arguments."""
+        """The function of values to call, for a first call with these arguments."""
         if self.donation is not None:
             self.donated = self.find_donated(gathered)
         return self.make_jitted()
 
     def find_donated(self, gathered: Gathered) -> tuple[int, ...]:
-        """The positions of the values that may be given away. The function is traced for it."""
+        """The positions of the values that can be donated. This traces the function."""
         assert self.donation is not None
         written = _written_positions(self.f, gathered, self.updates)
         return tuple(position for position in written if _may_donate(gathered, position, self.donation))
 
     def make_jitted(self) -> Any:
-        """JAX's function of what ``arguments`` gives."""
+        """JAX's jitted function of the result of ``arguments``."""
         f, history, updates, shardings, layout = self.f, self.history, self.updates, self.shardings, self.layout
         structure, count, options = self.structure, self.count, self.options
         graphdefs = [graphdef for graphdef in structure.graphdefs if graphdef is not None]
@@ -202,7 +202,7 @@ class Compiled:
                 plain_shardings = [s for i, s in enumerate(shardings.arguments) if i not in layout.objects]
             options = {**options, "in_shardings": (*shardings.values, *plain_shardings)}
 
-        # JAX takes a keyword argument for the parameter of that name, so no user's argument may have these names.
+        # JAX matches keyword arguments to parameters by name, so no user's argument may have these names.
         def pure(*_plait_given: Any, **_plait_named: Any) -> Any:
             values, plain = _plait_given[:count], _plait_given[count:]
             whole, leaves = structure, plain
@@ -220,20 +220,20 @@ class Compiled:
 
     @property
     def traceable(self) -> Any:
-        """JAX's jitted function, which has its stages."""
+        """JAX's jitted function, with ``trace`` and ``lower``."""
         return self.jitted
 
     def clear(self) -> None:
-        """Forget what was compiled."""
+        """Drop all compiled programs."""
         self.jitted.clear_cache()
 
     def arguments(
         self, gathered: Gathered, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """What ``jitted`` takes for a call: by position, and by name.
+        """The arguments of ``jitted`` for a call: by position, and by name.
 
         Raises:
-            ArgumentError: two variables hold one buffer that would be donated. Nothing is lost.
+            ArgumentError: two variables share a buffer that would be donated; nothing is lost.
         """
         values = gathered.values()
         if self.donated:
@@ -244,7 +244,7 @@ class Compiled:
     def _returned(
         self, outputs: Sequence[list[Any]], outcome: Outcome, inputs: Sequence[Any], arguments: dict[int, int] | None
     ) -> Any:
-        """What JAX gets: a flat list, where the first trace did no more than write values, and this one the same."""
+        """The result for JAX: a flat list, if the first trace only wrote values, and this trace did the same."""
         if arguments is None:
             if self.first is None:
                 self.first = outcome
@@ -274,7 +274,7 @@ class Compiled:
         return Other(flat, (values, output))
 
     def outcome_of(self, returned: Any) -> tuple[Outcome, Any, Any]:
-        """What a call returned, taken apart: its outcome, the ports, and a plain output."""
+        """The parts of the result of a call: its outcome, the ports, and a plain output."""
         if type(returned) is Other:
             return returned.outcome, returned.outputs, returned.plain
         assert self.first is not None
@@ -291,7 +291,7 @@ class Compiled:
 
 
 class Other:
-    """What a compiled function returns for other outcomes than a plain first one."""
+    """The result of a compiled function for an outcome that differs from the first, or is not plain."""
 
     __slots__ = ("outcome", "outputs")
 
@@ -301,7 +301,7 @@ class Other:
 
     @property
     def plain(self) -> Any:
-        """The output, where it is plain."""
+        """The output, if it is plain."""
         return self.outputs[1] if self.outcome.output is None else None
 
 
@@ -321,7 +321,7 @@ def _run(
     updates: bool,
     shardings: CallShardings | None = None,
 ) -> tuple[Sequence[list[Any]], Outcome]:
-    """Run the function inside: one port for all, or one for each sharding."""
+    """Run the function inside the trace: with one port for all values, or one for each sharding."""
     options = {"structural": updates, "donated": donated, "returns_inputs": True}
     if shardings is not None:
         with names_in_program():
@@ -334,7 +334,7 @@ def _run(
 
 
 def check_separate_buffers(f: Any, given: list[Any], values: list[Any], gathered: Gathered) -> None:
-    """Refuse to donate a buffer that another variable holds too.
+    """Raise if a buffer that would be donated is shared with another variable.
 
     Raises:
         ArgumentError: names both paths.
@@ -348,17 +348,17 @@ def check_separate_buffers(f: Any, given: list[Any], values: list[Any], gathered
         if first != position and id(value) in ids:
             labels = gathered.structure.value_labels(gathered.structure.labels(f)[0])
             raise ArgumentError(
-                "two variables hold one buffer, which cannot be donated",
+                "two variables share one buffer, which cannot be donated",
                 at=f"{labels[first]} and {labels[position]}",
                 found="the same array in both",
-                expected="a buffer of its own for each donated variable",
+                expected="a separate buffer for each donated variable",
                 do="copy one of them first: variable.value = jnp.copy(variable.value), or model = plait.clone(model, "
-                "arrays=True) for all of a model",
+                "arrays=True) for the whole model",
             )
 
 
 def _written_positions(f: Callable[..., Any], gathered: Gathered, updates: bool) -> tuple[int, ...]:
-    """The variables that a trace for these arguments writes; none when it changes structure."""
+    """The variables that a trace for these arguments writes; none if it changes structure."""
     found: list[Outcome] = []
 
     def probe(values: Any, plain: Any) -> None:
@@ -398,7 +398,7 @@ def _root_paths(structure: Structure) -> list[Any]:
 def _donated_arguments(
     donation: Donation, donated: Sequence[int], count: int, structure: Structure, layout: Layout | None
 ) -> dict[str, Any]:
-    """The options of ``jax.jit`` for what is donated: values by their positions, and plain arguments after those."""
+    """The donation options of ``jax.jit``: values by their positions, followed by plain arguments."""
     names: list[str] = []
     if layout is None:
         paths = zip(structure.places(), structure.graphdefs, strict=True)

@@ -12,7 +12,7 @@ from ..stored.forms import read_dtype, read_sharding, write_dtype, write_shardin
 
 
 def written_executable(executable: Executable) -> dict[str, Any]:
-    """What has to be known of an executable, as JSON."""
+    """The required properties of an executable, as JSON."""
     return {
         "name": executable.name,
         "kept": executable.kept,
@@ -39,7 +39,7 @@ def read_executable(form: dict[str, Any], binary: bytes, backend: str | None) ->
 
 
 def exported(jitted: Any, stage: Any, leaves: Sequence[Any], tree: Any) -> tuple[bytes, list[int]]:
-    """A program in StableHLO, for devices whose executables cannot be stored; and which arguments it donates."""
+    """A program as StableHLO, for devices whose executables cannot be stored, and the arguments that it donates."""
     from jax import export
 
     donated = [i for i, info in enumerate(jax.tree_util.tree_leaves(stage.args_info)) if info.donated]
@@ -54,7 +54,7 @@ def exported(jitted: Any, stage: Any, leaves: Sequence[Any], tree: Any) -> tuple
 
 
 def compiled_export(executable: Executable, leaves: Sequence[Any], donated: Sequence[int]) -> Any:
-    """An executable of a program in StableHLO. It is compiled here, or found in JAX's own cache on disk."""
+    """An executable of a StableHLO program. It is compiled here, or loaded from JAX's own cache on disk."""
     from jax import export
 
     program = export.deserialize(bytearray(executable.binary))

@@ -20,16 +20,16 @@ from .shardings import Shardings
 
 
 def explain_buffers(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise an error with paths if a buffer is gone, or a donated buffer is held by two variables."""
+    """Raise an error with paths if a buffer was already donated, or if two variables share a donated buffer."""
     gathered = gather((args, kwargs))
     explain_deleted(compiled.f, gathered)
     compiled.arguments(gathered, args, kwargs)
 
 
 def explain_layout(shardings: Shardings, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """As ``explain_buffers``; and raise an error with paths if that being handled is about a sharding.
+    """Like ``explain_buffers``; also raise an error with paths if the error being handled is about a sharding.
 
-    It is kept by the model, and may not refer to the jitted function.
+    The model references it, so it must not reference the jitted function.
     """
     explain_buffers(compiled, args, kwargs)
     error = sys.exc_info()[1]
@@ -38,7 +38,7 @@ def explain_layout(shardings: Shardings, compiled: Compiled, args: tuple[Any, ..
 
 
 def explain_deleted(f: Any, gathered: Gathered) -> None:
-    """Name the variables whose buffers an earlier call took over.
+    """Raise an error that names the variables whose buffers were donated to an earlier call.
 
     Raises:
         DonatedArrayError: names their paths.
@@ -53,11 +53,11 @@ def explain_deleted(f: Any, gathered: Gathered) -> None:
 
 
 def explain_bad_values(error: Exception, gathered: Gathered) -> None:
-    """Name the variable whose value JAX could not take.
+    """Raise an error that names the variable whose value JAX does not accept.
 
     Raises:
-        TraceContextError: a variable holds a value of a trace that has ended.
-        ArgumentError: some variable holds neither arrays nor numbers.
+        TraceContextError: a variable has a value from a trace that has ended.
+        ArgumentError: a variable has a value that is neither arrays nor numbers.
     """
     if gathered.walk is None:
         return
@@ -69,9 +69,9 @@ def explain_bad_values(error: Exception, gathered: Gathered) -> None:
         ]
         if leaked:
             raise TraceContextError(
-                "a variable holds a value of a JAX trace that has ended",
+                "a variable has a value from a JAX trace that has ended",
                 at=", ".join(leaked),
-                found="a tracer, left behind by a function that changed a captured container while it was traced",
+                found="a tracer, stored by a function that changed a captured container while it was traced",
                 expected="arrays",
                 do="remove the object again, and pass the model as an argument to the function that adds it",
             ) from error
@@ -83,9 +83,9 @@ def explain_bad_values(error: Exception, gathered: Gathered) -> None:
                 bad.append((path, leaf))
     if bad:
         raise ArgumentError(
-            "a variable holds a value that is no array",
+            "a variable has a value that is not an array",
             at=", ".join(describe_path(path) for path, _ in bad),
             found=f"a {type(bad[0][1]).__name__}",
-            expected="arrays, or numbers",
-            do="keep such a value as a plain attribute, which is static: model.name = value",
+            expected="arrays or numbers",
+            do="store such a value as a plain attribute, which is static: model.name = value",
         ) from error

@@ -1,20 +1,20 @@
-"""``jit``: a compiled function of objects that costs what ``jax.jit`` on a flat list of arrays costs.
+"""``jit``: a compiled function of objects, as fast as ``jax.jit`` on a flat list of arrays.
 
-A call takes one of two ways, with the same answers by construction and by test:
+A call takes one of two paths, which have the same results by construction and by test:
 
-* **the general way** gathers the arguments (``call/gather.py``), finds the compiled function for their structure, runs
-  it and writes the outcome back;
-* **the fast way** is taken when a call looks like an earlier one that wrote values alone and returned arrays, new
-  objects or its own arguments. A run that belongs to the walk of these objects checks it against the structure clock,
+* **the general path** gathers the arguments (``call/gather.py``), finds the compiled function for their structure, runs
+  it and writes back the outcome;
+* **the fast path** is taken if a call looks like an earlier one that only wrote values and returned arrays, new objects
+  or its own arguments. A run that belongs to the walk of these objects checks the walk against the structure clock,
   reads each variable's cell into one list, calls the same compiled function, and writes the returned values into the
-  cells that were written (``dispatch.py``).
+  cells of the written variables (``dispatch.py``).
 
-Compiled functions are kept per structure (interned graphdefs, and how the objects are passed), not per object, so
+Compiled functions are cached per structure (interned graphdefs, and how the objects are passed), not per object, so
 equal models share one (``compiled.py``). (rules U33, U34, X10)
 
-Who fills the caches: ``general`` (compiled functions, by structure; runs, on the first object) and ``find_walk``
-(walks, on their first root). What empties them: the death of the jitted function, and of the objects. What they hold:
-no module, see ``walks.py``.
+Caches: ``general`` adds compiled functions (by structure) and runs (on the first object); ``find_walk`` adds walks (on
+    their first root). Entries are removed when the jitted function or the objects die. They keep no module alive, see
+    ``walks.py``.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ R = TypeVar("R")
 
 CHECK_DISPATCH = os.environ.get("PLAIT_CHECK_DISPATCH", "0") not in ("", "0")
 
-# Keys of runs, counted from a place of this process's own: a jitted function that cloudpickle takes to another process
-# still has the number of an entrance, which must be that of no other function there.
+# Keys of runs, counted from a number that differs between processes: a jitted function that cloudpickle sends to
+# another process keeps the number of its entrance, which must not be in use there.
 _numbers = itertools.count(int.from_bytes(os.urandom(5), "big") << 20)
 
 
 class _Token:
-    """Lives as long as the jitted function that calls in one layout; its number is the key of the runs on walks."""
+    """Lives as long as its jitted function has calls of one layout; its number is the key of the runs on walks."""
 
     __slots__ = ("__weakref__", "number")
 
@@ -83,7 +83,7 @@ def _drop_from(first: weakref.ref[Any], number: int) -> Callable[[Any], None]:
 def jit(fun: Callable[P, R], /, **options: Any) -> Callable[P, R]: ...
 @overload
 def jit(**options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the signature, the options stand here
+def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the signature, the options are listed here
     fun: Any = None,
     /,
     *,
@@ -104,37 +104,37 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
 ) -> Any:
     """``jax.jit`` for functions of modules, variables and pytrees of them.
 
-    Changes that the function makes to its arguments (values, attributes, sharing) are made to the caller's own objects.
+    Changes that the function makes to its arguments (values, attributes, sharing) are applied to the caller's objects.
     The function is traced once per structure of the arguments and shapes of their arrays; equal structures share one
-    compiled function, whichever objects they come from.
+    compiled function, even for different objects.
 
     Args:
         fun: the function; without it ``jit`` returns a decorator.
-        in_shardings, out_shardings: as in ``jax.jit``, a prefix of the arguments (of the output). A module takes one
-            sharding for all its state, a ``StateSharding`` by filter, or a ``State`` of shardings, such as
-            ``get_named_sharding`` gives. A variable that is written goes out in the sharding that it came in by.
-            Keyword arguments take the position that the signature gives them.
-        static_argnums: positions of arguments that are part of the compile key; they must be hashable.
+        in_shardings, out_shardings: as in ``jax.jit``, a prefix of the arguments (of the output). A module accepts one
+            sharding for all its state, a ``StateSharding`` by filter, or a ``State`` of shardings, for example from
+            ``get_named_sharding``. Written variables keep the sharding of their input. Keyword arguments have the
+            position from the signature.
+        static_argnums: positions of arguments that are part of the compilation key; they must be hashable.
         static_argnames: names of such arguments.
-        donate_argnums, donate_argnames: arguments whose buffers the call may take over: all arrays of a plain argument,
-            and of a module the variables that the function writes. Those that it only reads stay as they are.
-        donate: a filter: which written variables, of any argument, the call may take over; ``True`` for all of them.
-            After a donating call that fails while running, the donated buffers are gone.
+        donate_argnums, donate_argnames: arguments whose buffers are donated: all arrays of a plain argument, and the
+            variables of a module that the function writes. Variables that it only reads are not donated.
+        donate: a filter that selects written variables of any argument whose buffers are donated; ``True`` selects all.
+            If a donating call fails while running, the donated buffers are lost.
         keep_unused, device, backend, inline: as in ``jax.jit``.
-        cache: a folder in which compiled programs are stored, and found again by later processes with the same code,
-            arguments, settings and versions: they neither trace nor compile. Whoever can write there can run code in
-            these processes, so it has to be your own (``docs/warm-start.md``).
-        cache_limit: how many bytes the programs in that folder may have together; the default is 10 GiB. Those that
-            were not used for the longest time are removed.
+        cache: a folder in which compiled programs are stored. Later processes with the same code, arguments, settings
+            and versions load them, without tracing or compiling. Whoever can write to the folder can run code in these
+            processes, so it must belong to you (``docs/warm-start.md``).
+        cache_limit: the maximal total size of the programs in that folder in bytes; the default is 10 GiB. The least
+            recently used programs are removed.
 
     Returns:
         A function with the signature of ``fun``. If ``fun`` raises, no argument is changed. Its ``trace(...)`` and
-        ``lower(...)`` give JAX's ahead-of-time stages, whose compiled form takes modules; ``eval_shape(...)`` is
-        ``plait.eval_shape`` of it; ``clear_cache()`` forgets what was compiled.
+        ``lower(...)`` return JAX's ahead-of-time stages, whose compiled form accepts modules; ``eval_shape(...)`` is
+        ``plait.eval_shape`` of it; ``clear_cache()`` drops its compiled programs.
 
     Raises:
-        ArgumentError: ``fun`` is a bound method of a module, a static argument cannot be hashed, or two variables hold
-            one buffer that is to be donated.
+        ArgumentError: ``fun`` is a bound method of a module, a static argument cannot be hashed, or two variables share
+            a donated buffer.
 
     Example:
         >>> class Counter(plait.Module):
@@ -179,14 +179,14 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
     statics = _argument_positions(fun, static_argnums, static_argnames)
     programs = None
     if cache is not None:
-        from .stored import Programs  # which no other function needs
+        from .stored import Programs  # imported only if needed
 
         programs = Programs(cache, cache_limit)
     return JittedFunction(fun, statics, options, donation, shardings, crossing, programs).entrance()
 
 
 def _argument_positions(fun: Any, argnums: Any, argnames: Any) -> tuple[frozenset[int], frozenset[str]]:
-    """Arguments both by position and by name, as far as the signature tells."""
+    """Arguments both by position and by name, as far as the signature allows."""
     numbers: set[int] = {argnums} if isinstance(argnums, int) else set(argnums or ())
     names: set[str] = {argnames} if isinstance(argnames, str) else set(argnames or ())
     if numbers or names:
@@ -203,7 +203,7 @@ def _argument_positions(fun: Any, argnums: Any, argnames: Any) -> tuple[frozense
 
 
 def _check_named_arguments(fun: Any, parameters: list[Any], numbers: set[int], names: set[str], count: int) -> None:
-    """Refuse static or donated arguments that the function does not have."""
+    """Raise for static or donated arguments that the function does not have."""
     kinds = {parameter.kind for parameter in parameters}
     unknown: list[Any] = []
     if parameters and inspect.Parameter.VAR_POSITIONAL not in kinds:
@@ -212,7 +212,7 @@ def _check_named_arguments(fun: Any, parameters: list[Any], numbers: set[int], n
         unknown += sorted(names - {parameter.name for parameter in parameters})
     if unknown:
         raise ArgumentError(
-            "jit was told about arguments that the function does not have",
+            "jit options refer to arguments that the function does not have",
             found=f"{', '.join(map(repr, unknown))}, for {getattr(fun, '__name__', fun)}",
             expected=f"positions below {count}, or names of {[parameter.name for parameter in parameters]}",
             do="correct static_argnums, static_argnames, donate_argnums or donate_argnames, or add the parameter",
@@ -220,15 +220,16 @@ def _check_named_arguments(fun: Any, parameters: list[Any], numbers: set[int], n
 
 
 class JittedFunction:
-    """What stands behind one jitted function: how it was asked to compile, and what it has compiled.
+    """The object behind one jitted function: its options and its compiled programs.
 
-    The jitted function itself is a small generated function, the entrance (``dispatch.py``), which holds this.
+    The jitted function itself is a small generated function, the entrance (``dispatch.py``), which references this
+    object.
 
     Attributes:
-        programs: where they are stored (``stored.py``); ``None`` for a function whose programs end with the process.
-        compiled: by the structure of the objects, and how they are passed.
+        programs: where programs are stored (``stored.py``); ``None`` for a function that does not store them.
+        compiled: the compiled functions, by the structure of the objects and how they are passed.
         history: the signatures of all traces.
-        tokens, codes: for each layout of a call: what its runs are kept under, and the entrance's code.
+        tokens, codes: for each layout of a call, the key of its runs, and the code of the entrance.
     """
 
     def __init__(
@@ -259,21 +260,21 @@ class JittedFunction:
         functools.update_wrapper(wrapper, self.f)
         wrapper.trace, wrapper.lower, wrapper.eval_shape = self.trace, self.lower, self.eval_shape
         wrapper.clear_cache, wrapper.jitted_fn = self.clear_cache, self
-        self.itself = weakref.ref(wrapper)  # or it would keep itself
+        self.itself = weakref.ref(wrapper)  # weak, or it would keep itself alive
         return wrapper
 
-    def __reduce__(self) -> Any:  # what it has compiled stays behind
+    def __reduce__(self) -> Any:  # without its compiled programs
         given = (self.static_numbers, self.static_names), self.options, self.donation, self.shardings, self.crossing
         return JittedFunction, (self.f, *given, self.programs)
 
     def described_by(self) -> tuple[Any, ...]:
-        """What another function that calls this one depends on."""
+        """What a function that calls this one depends on."""
         crossing = self.crossing.updates, self.crossing.is_usual
         statics = self.static_numbers, self.static_names
         return self.f, statics, self.options, self.donation, self.shardings, crossing
 
     def general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The general way of a call."""
+        """The general path of a call."""
         if self.itself is None and (entrance := running_entrance(sys._getframe(1))) is not None:  # unpickled
             self.itself, self.first_code = weakref.ref(entrance), entrance.__code__
         args, kwargs = self.prepare(args, kwargs)
@@ -301,7 +302,7 @@ class JittedFunction:
         return result
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The arguments of a call, static ones wrapped."""
+        """The arguments of a call, with static ones wrapped."""
         if self.shardings is not None:
             args, kwargs = positional_arguments(self.f, args, kwargs)
         if not self.static_numbers and not self.static_names:
@@ -313,13 +314,13 @@ class JittedFunction:
         )
 
     def gathered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gathered:
-        """The arguments of a call, taken apart."""
+        """The flattened arguments of a call."""
         gathered = gather((args, kwargs))
         self.crossing.check(gathered.roots, lambda: gathered.structure.labels(self.f)[0])
         return gathered
 
     def layout_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered) -> Layout | None:
-        """How the call passes its objects, where each is an argument of its own."""
+        """How the call passes its objects, if each is a separate argument."""
         names = tuple(sorted(kwargs))
         if self.static_numbers or self.static_names or not can_be_named(names):
             return None
@@ -347,11 +348,11 @@ class JittedFunction:
         return compiled
 
     def remember(self, layout: Layout, gathered: Gathered, compiled: Compiled) -> None:
-        """Leave a run on the first object, and let the entrance look for it."""
+        """Cache a run on the first object, and make the entrance look for it."""
         walk, first = gathered.walk, gathered.roots[0]
         kept = getattr(first, "_walks", None)
         if walk is None or kept is None or kept.get(tuple(map(id, gathered.roots[1:]))) is not walk:
-            return  # an object that cannot keep it, or cannot tell its changes
+            return  # an object that cannot store it, or does not record its changes
         token = self.tokens.get(layout) or self.tokens.setdefault(layout, _Token())
         number = token.number
         run = walk.runs.get(number)
@@ -370,7 +371,7 @@ class JittedFunction:
         return self.general(args, kwargs)
 
     def _cache_size(self) -> int:
-        """How many programs are kept; of the name that JAX's own jitted functions have for it."""
+        """The number of cached programs; JAX's own jitted functions have a method of this name."""
         return sum(compiled.jitted._cache_size() for compiled in self.compiled.values())
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
@@ -382,7 +383,7 @@ class JittedFunction:
         return Lowered(*self.stage("lower", args, kwargs))
 
     def stage(self, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """JAX's own stage of that name, and what the crossing needs beside it."""
+        """JAX's own stage of that name, with what plait needs to call it with objects."""
         args, kwargs = self.prepare(args, kwargs)
         gathered = self.gathered(args, kwargs)
         compiled = self.find(args, kwargs, gathered)
@@ -393,18 +394,18 @@ class JittedFunction:
         """Compile and store the program of a call without running it; arrays may be ``jax.ShapeDtypeStruct``.
 
         Returns:
-            How many programs were loaded, stored and not stored for it.
+            The numbers of programs that were loaded, stored and not stored for it.
 
         Raises:
-            ArgumentError: the function was made without ``cache=``.
+            ArgumentError: the function was created without ``cache=``.
         """
         if self.programs is None:
             raise ArgumentError(
-                "this function does not store its programs",
+                "this function does not store its compiled programs",
                 at=getattr(self.f, "__qualname__", type(self.f).__name__),
                 found="plait.jit without cache=",
-                expected="a folder for the programs",
-                do="plait.jit(function, cache='programs')",
+                expected="a folder to store the programs in",
+                do="pass a folder: plait.jit(function, cache='programs')",
             )
         before = dict(self.programs.counts)
         args, kwargs = self.prepare(args, kwargs)
@@ -427,13 +428,13 @@ class JittedFunction:
         if jitted is not None:
             jitted.__code__ = self.first_code
         self.compiled.clear()
-        self.tokens.clear()  # which drops the runs of all models
+        self.tokens.clear()  # this drops the runs of all models
         self.codes.clear()
         self.history[:] = [dataclasses.replace(each, is_cleared=True) for each in self.history]  # to explain a retrace
 
 
 def finish(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any) -> Any:
-    """The end of a fast call whose trace did something else than the first one."""
+    """Finish a fast call whose trace had a different outcome than the first."""
     outcome, outputs, plain = compiled.outcome_of(returned)
     return write_back(outcome, gather((args, kwargs)), outputs, plain)
 
@@ -444,10 +445,10 @@ def check_walk(walk: CachedWalk, roots: Sequence[Any]) -> None:
 
 
 def check_cells(graphdefs: Sequence[Any], cells: Sequence[Any], roots: Sequence[Any]) -> None:
-    """Compare what a cached walk found with a fresh one (``PLAIT_CHECK_DISPATCH=1``).
+    """Compare the results of a cached walk with those of a fresh one (``PLAIT_CHECK_DISPATCH=1``).
 
     Raises:
-        DispatchError: they differ; the fast way would have answered for another structure.
+        DispatchError: they differ; the fast path would have returned the result for a different structure.
     """
     fresh = CachedWalk(tuple(roots))
     same_cells = len(fresh.cells) == len(cells) and all(
@@ -458,7 +459,7 @@ def check_cells(graphdefs: Sequence[Any], cells: Sequence[Any], roots: Sequence[
         raise DispatchError(
             "a cached walk differs from a fresh one",
             at=", ".join(f"a {type(root).__name__}" for root in roots),
-            found="a change of structure that did not move the structure clock",
-            expected="changes by assignment; writing through obj.__dict__ goes round the hooks",
+            found="a change of structure that did not advance the structure clock",
+            expected="changes by assignment; writing to obj.__dict__ bypasses the hooks",
             do="assign attributes instead of writing to __dict__; otherwise this is a bug in plait",
         )

@@ -1,4 +1,4 @@
-"""``eval_shape``, ``make_jaxpr`` and ``checkify``: what a function would do, and what may go wrong in it.
+"""``eval_shape``, ``make_jaxpr`` and ``checkify``: inspecting what a function would do, and checking it for errors.
 
 (rules X23, X24, X25)
 """
@@ -23,15 +23,15 @@ from ..call.policy import STRUCTURE, Crossing, ValuesOnly
 
 
 def eval_shape(f: Callable[..., Any], *args: Any, crossing: Crossing = STRUCTURE, **kwargs: Any) -> Any:
-    """What ``f(*args, **kwargs)`` would return, with ``jax.ShapeDtypeStruct`` in place of arrays. Allocates nothing.
+    """The result of ``f(*args, **kwargs)``, with ``jax.ShapeDtypeStruct`` in place of arrays. Allocates nothing.
 
-    Modules in the output are new ones, whose variables hold shapes; the arguments stay as they are, and may hold
-    shapes themselves. Where a mesh is known, a variable's shape has the sharding of its ``out_sharding`` under the
-    rules in force: the mesh is the variable's metadata ``mesh``, else the one of ``jax.set_mesh``.
+    Modules in the output are new ones, whose variables hold shapes. The arguments do not change, and may themselves
+    hold shapes. If there is a mesh, a variable's shape has the sharding from its ``out_sharding`` and the current
+    rules; the mesh is the variable's metadata ``mesh``, or else that of ``jax.set_mesh``.
 
     Raises:
-        ArgumentError: ``f`` is a bound method, returns a captured object, or has a variable whose ``out_sharding`` does
-            not fit its shape or the mesh; names the path.
+        ArgumentError: ``f`` is a bound method, returns a captured object, or creates a variable whose ``out_sharding``
+            does not match its shape or the mesh; names the path.
 
     Example:
         >>> model = plait.eval_shape(lambda: plait.Linear(1_000_000, 1_000_000, rngs=plait.Rngs(0)))
@@ -69,14 +69,14 @@ def make_jaxpr(
     static_argnums: int | Sequence[int] = (),
     crossing: Crossing = STRUCTURE,
 ) -> Any:
-    """``jax.make_jaxpr`` for functions of modules: the arrays of the arguments in, the arrays of the output out.
+    """``jax.make_jaxpr`` for functions of modules: a function from the arrays of the arguments to those of the output.
 
-    What the function writes does not come out, as if with ``graph_updates=False`` (which is what it always does; the
-    argument is there for symmetry). The arguments stay as they are, and may hold shapes in place of arrays.
+    Values that the function writes are not outputs. It always works as with ``graph_updates=False``; the argument
+    exists for symmetry. The arguments do not change, and may hold shapes in place of arrays.
 
     Args:
         f: the function; without it ``make_jaxpr`` returns a decorator.
-        static_argnums: positions of arguments that are no arrays, and hashable.
+        static_argnums: positions of hashable arguments that are not arrays.
 
     Raises:
         ArgumentError: two arguments share a variable, or an argument's variable is returned.
@@ -109,10 +109,10 @@ def checkify(f: Any = None, /, errors: Any = None, *, crossing: Crossing = STRUC
 
     Args:
         f: the function; without it ``checkify`` returns a decorator.
-        errors: the checks to enable; ``None`` for ``checkify.user_checks``.
+        errors: the checks to enable; ``None`` means ``checkify.user_checks``.
 
     Returns:
-        A function that returns ``(error, out)``. Changes to the arguments are made whether there is an error or not.
+        A function that returns ``(error, out)``. Changes to the arguments are made even if there is an error.
 
     Example:
         >>> from jax.experimental import checkify
@@ -130,7 +130,7 @@ def checkify(f: Any = None, /, errors: Any = None, *, crossing: Crossing = STRUC
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        from jax.experimental import checkify as jax_checkify  # half as long to import as all of plait
+        from jax.experimental import checkify as jax_checkify  # importing it takes half as long as importing plait
 
         call = Call("checkify", f, args, kwargs, crossing=crossing)
         body = call.kept("checkify", lambda body: body)
@@ -142,7 +142,7 @@ def checkify(f: Any = None, /, errors: Any = None, *, crossing: Crossing = STRUC
 
 
 def _in_order(parts: Parts) -> list[Any]:
-    """Values and plain leaves as they stand in the tree."""
+    """Values and plain leaves in the order of the tree."""
     values, plain = iter(parts.values), iter(parts.plain)
     found: list[Any] = []
     for graphdef in parts.structure.graphdefs:
@@ -167,7 +167,7 @@ def _taken_apart(structure: Structure, leaves: Sequence[Any]) -> tuple[list[Any]
 
 
 def _put_shardings(built: Entered) -> None:
-    """Give the shapes in the variables the shardings of their annotations, as far as a mesh is known."""
+    """Set the shardings of the shapes in variables from their annotations, if there is a mesh."""
     paths = functools.cache(built.structure.leaf_paths)
     for position, variable in enumerate(built.variables()):
         shape = None if variable is None else variable._cell.raw

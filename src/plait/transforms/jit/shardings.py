@@ -1,7 +1,7 @@
-"""Shardings of a jitted function: what the caller says about arguments and output, value by value. (rules X2, X10)
+"""Shardings of a jitted function: those of its arguments and output, value by value. (rules X2, X10)
 
-Inputs are told to ``jax.jit`` itself. What comes out is laid out inside, since how many values a function writes is
-known only to its trace: a variable that came in goes out as it came, a new one as its prefix says.
+Input shardings are passed to ``jax.jit`` itself. Outputs are constrained inside the function, since only its trace
+knows how many values it writes: an input variable keeps its sharding, a new one gets that of its prefix.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..call.prefixes import Prefix, is_graph_leaf, values_in
 
 
 class Shardings:
-    """What was said for ``in_shardings`` and ``out_shardings`` of one jitted function.
+    """The ``in_shardings`` and ``out_shardings`` of one jitted function.
 
     Args:
         f: the function, for the names of its arguments.
@@ -38,19 +38,19 @@ class Shardings:
         self.names = parameter_names(f)
         self.given = tuple(ins) if isinstance(ins, list) else ins
         self.updates = updates
-        Prefix.of("jit", "in_shardings", self.given, updates=updates)  # what is wrong with it is said at once
+        Prefix.of("jit", "in_shardings", self.given, updates=updates)  # raises immediately if it is wrong
         self.outs = Prefix.of("jit", "out_shardings", outs, updates=updates)
 
     def of_call(self, gathered: Gathered, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallShardings:
         """The shardings of one call's arguments.
 
         Raises:
-            ArgumentError: a keyword argument, whose position is not known; or a prefix or a spec that does not fit.
-            SharingError: a variable is reached under two shardings.
+            ArgumentError: a keyword argument has no position in the signature, or a prefix or a spec does not match.
+            SharingError: a variable has two different shardings.
         """
         if kwargs:
             raise ArgumentError(
-                "jit with in_shardings takes no keyword arguments that the signature does not place",
+                "jit with in_shardings does not accept keyword arguments without a position in the signature",
                 at=next(iter(kwargs)),
                 found=f"the keyword arguments {sorted(kwargs)}",
                 expected="positional arguments",
@@ -77,7 +77,7 @@ class Shardings:
         return call
 
     def _aligned(self, args: tuple[Any, ...]) -> Any:
-        """What was given, with an entry for static arguments, too: as in JAX, they have none of their own."""
+        """The given shardings, with an added entry for static arguments: as in JAX, users pass none for them."""
         statics = sum(type(argument) is Static for argument in args)
         if not statics or not isinstance(self.given, tuple) or len(self.given) != len(args) - statics:
             return self.given
@@ -85,14 +85,15 @@ class Shardings:
         return tuple(None if type(argument) is Static else next(supply) for argument in args)
 
     def _inputs(self, call: CallShardings, gathered: Gathered, args: tuple[Any, ...]) -> Iterator[tuple[str, Any, Any]]:
-        """Every input: where it stands, its value, and the sharding that was said for it."""
+        """Every input: its path, its value, and its given sharding."""
         pairs, _ = jax.tree_util.tree_flatten_with_path((args, {}), is_leaf=is_graph_leaf)
         places = [*call.labels, *(argument_name(path, self.names) for path, leaf in pairs if not is_graph_leaf(leaf))]
         values = [*gathered.values(), *gathered.plain]
         return zip(places, values, [*call.values, *call.plain], strict=True)
 
     def explain(self, error: BaseException, gathered: Gathered, args: tuple[Any, ...]) -> None:
-        """Name the input that does not fit what was said for it, or arrives in another sharding, if that is the error.
+        """If this is the error, raise one that names the input whose sharding is impossible or differs from the given
+        one.
 
         Raises:
             ArgumentError: names its path, and the spec or both shardings.
@@ -107,10 +108,10 @@ class Shardings:
             for argument, place, spec in given:
                 if isinstance(spec, PartitionSpec):
                     raise ArgumentError(
-                        f"jit: {argument} has partition specs, and no mesh is in force",
+                        f"jit: {argument} has partition specs, but no mesh is set",
                         at=place,
-                        found=f"{spec}, and no mesh in force",
-                        expected="a mesh that jax.set_mesh put in force, or shardings with a mesh of their own",
+                        found=f"{spec}, and no mesh",
+                        expected="a mesh set by jax.set_mesh, or shardings that have a mesh",
                         do="call it under `with jax.set_mesh(mesh): ...`, or pass "
                         f"jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec{tuple(spec)!r})",
                     ) from error
@@ -123,11 +124,11 @@ class Shardings:
                 expected = NamedSharding(mesh, expected)
             if isinstance(expected, Sharding) and found is not None and not _agree(found, expected, value):
                 raise ArgumentError(
-                    "jit: an array arrives in another sharding than in_shardings says",
+                    "jit: the sharding of an array differs from in_shardings",
                     at=place,
                     found=f"{found}",
                     expected=f"{expected}",
-                    do="move it first: jax.device_put(value, sharding), or say None and let JAX decide",
+                    do="move it first: jax.device_put(value, sharding); or pass None to let JAX decide",
                 ) from error
 
 
@@ -136,7 +137,7 @@ def _agree(found: Sharding, expected: Sharding, value: Any) -> bool:
 
 
 def leave_in_layout(gathered: Gathered, shardings: Sequence[Any], outcome: Outcome) -> None:
-    """Lay out what a call only read as it was told to take it, so that the next call need not move it again."""
+    """Reshard values that a call only read to their input sharding, so that the next call need not move them again."""
     walk, written = gathered.walk, {position for position, _ in outcome.written}
     if walk is None or trace_state.value is not top_level_trace:
         return
@@ -156,10 +157,10 @@ class CallShardings:
     """The shardings of the arguments of one call, and of its output.
 
     Attributes:
-        values, plain: of each input value and each plain leaf.
-        arguments: of each positional argument, as given.
-        prefixes: of each root.
-        labels: where each input value stands.
+        values, plain: the sharding of each input value and each plain leaf.
+        arguments: the sharding of each positional argument, as given.
+        prefixes: the prefix of each root.
+        labels: the path of each input value.
     """
 
     def __init__(
@@ -181,10 +182,10 @@ class CallShardings:
     def run_inside(
         self, f: Callable[..., Any], structure: Structure, values: Sequence[Any], plain: Sequence[Any], options: Any
     ) -> tuple[Sequence[list[Any]], Outcome]:
-        """Run the function with a port for each sharding, and lay out every value that comes out as its port says."""
+        """Run the function with a port for each sharding, and constrain every output to the sharding of its port."""
         ports = tuple(values_in([*self.values, *self.plain, *self.outs.leaves, *self.prefixes]))
         value_ports = tuple(map(ports.index, self.values))
-        # Plain arguments may have another structure than those of the call that was looked at; JAX lays them out.
+        # Plain arguments may have a different structure than in the inspected call; JAX handles their shardings.
         plain_ports = (ports.index(self.values[0]) if self.values else 0,) * len(plain)
         body = Body("jit", Strong(f), structure, ports, value_ports, plain_ports, self.prefixes, self.outs, **options)
         inputs: tuple[list[Any], ...] = tuple([] for _ in ports)
@@ -201,24 +202,24 @@ class CallShardings:
 
 
 def check_layout(argument: str, place: Callable[[], str], value: Any, sharding: Any) -> None:
-    """Refuse a spec, or a sharding with a spec, that arrays of this shape or the mesh in force cannot follow.
+    """Raise if a spec, or the spec of a sharding, is impossible for arrays of this shape or for the current mesh.
 
     Args:
-        argument: where it was said: ``in_shardings`` or ``out_shardings``.
-        place: which value it was said for, in words; asked for errors only.
+        argument: where the spec was passed: ``in_shardings`` or ``out_shardings``.
+        place: returns the name of the value; called only for errors.
 
     Raises:
-        ArgumentError: names the place, the spec, and what there is.
+        ArgumentError: names the value, the spec, and the shape or mesh.
     """
     if not isinstance(sharding, (PartitionSpec, NamedSharding)):
         return
     bare = isinstance(sharding, PartitionSpec)
     spec: Any = sharding if bare else sharding.spec
     sizes = dict((jax.sharding.get_abstract_mesh() if bare else sharding.mesh).shape)
-    mesh = f"the mesh {sizes}" if sizes else "no mesh in force"
+    mesh = f"the mesh {sizes}" if sizes else "no mesh"
     names = [_axes_of(entry) for entry in spec]
     flat = [name for part in names for name in part]
-    # Without sizes the mesh is that of an old `with mesh:`, or none; JAX says so.
+    # Without sizes, the mesh is that of an old `with mesh:`, or missing; JAX raises the error.
     unknown = [name for name in flat if sizes and name not in sizes]
     if unknown:
         raise ArgumentError(
@@ -234,8 +235,8 @@ def check_layout(argument: str, place: Callable[[], str], value: Any, sharding: 
             f"jit: {argument} shards two axes of one array over the same mesh axis",
             at=place(),
             found=f"{', '.join(map(repr, repeated))} twice in {spec}, with {mesh}",
-            expected="each axis of the mesh at most once",
-            do="name another axis of the mesh, or None for an axis that is not sharded",
+            expected="each mesh axis at most once",
+            do="use a different mesh axis, or None for an axis that is not sharded",
         )
     for leaf in jax.tree_util.tree_leaves(value):
         shape = np.shape(leaf)
@@ -245,18 +246,17 @@ def check_layout(argument: str, place: Callable[[], str], value: Any, sharding: 
                 at=place(),
                 found=f"{spec} for an array of shape {shape}, with {mesh}",
                 expected=f"at most {len(shape)} entries",
-                do="shorten the spec; for a module, plait.StateSharding({filter: spec, ...: None}) tells its variables "
-                "apart",
+                do="shorten the spec; for a module, select by filter: plait.StateSharding({filter: spec, ...: None})",
             )
         for axis, (length, part) in enumerate(zip(shape, names, strict=False)):
             parts = math.prod(sizes.get(name, 1) for name in part)
             if length % parts:
                 raise ArgumentError(
-                    f"jit: {argument} does not fit: axis {axis} cannot be divided among the devices",
+                    f"jit: {argument} does not match: axis {axis} cannot be divided among the devices",
                     at=place(),
                     found=f"an array of shape {shape}, and {spec}, with {mesh}",
-                    expected=f"axis {axis} of a multiple of {parts}",
-                    do="pad the array, leave that axis unsharded (None), or use a mesh of another shape",
+                    expected=f"a size of axis {axis} that is a multiple of {parts}",
+                    do="pad the array, leave that axis unsharded (None), or use a mesh with a different shape",
                 )
 
 
@@ -265,10 +265,10 @@ def _axes_of(entry: Any) -> tuple[str, ...]:
 
 
 def constrain(value: Any, sharding: Any, place: Callable[[], str]) -> Any:
-    """A traced value laid out in a way; ``None`` leaves it to JAX.
+    """A traced value with a sharding constraint; ``None`` leaves it to JAX.
 
     Args:
-        place: what the value is, in words; asked for errors only.
+        place: returns the name of the value; called only for errors.
     """
     if sharding is None:
         return value

@@ -1,7 +1,7 @@
 """Ahead-of-time stages of a jitted function: trace, lower, compile, callable with modules. (rule X10)
 
-Each stage wraps JAX's own stage of the same name and hands everything on to it; what is added is the crossing: the
-compiled stage takes modules and writes to them.
+Each stage wraps JAX's own stage of the same name and delegates everything to it. In addition, the compiled stage
+accepts modules and writes to them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .compiled import Compiled
 
 
 class _Stage:
-    """Hands everything that it does not know on to JAX's stage."""
+    """Delegates unknown attributes to JAX's stage."""
 
     def __init__(self, stage: Any, compiled: Compiled, structure: Structure, prepare: Callable[..., Any]) -> None:
         self._stage = stage
@@ -32,7 +32,7 @@ class _Stage:
 
 
 class Traced(_Stage):
-    """A function traced for given arguments; ``lower()`` goes on."""
+    """A function traced for given arguments; ``lower()`` is the next stage."""
 
     def lower(self, **options: Any) -> Lowered:
         """The program in StableHLO."""
@@ -40,7 +40,7 @@ class Traced(_Stage):
 
 
 class Lowered(_Stage):
-    """A lowered program; ``as_text()``, ``cost_analysis()`` and the rest as in JAX, ``compile()`` goes on."""
+    """A lowered program; ``as_text()``, ``cost_analysis()`` and others as in JAX; ``compile()`` is the next stage."""
 
     def compile(self, **options: Any) -> CompiledStage:
         """The executable."""
@@ -48,15 +48,15 @@ class Lowered(_Stage):
 
 
 class CompiledStage(_Stage):
-    """An executable that takes the same kinds of arguments as the function it was made from, modules included."""
+    """An executable that accepts the same kinds of arguments as the original function, including modules."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = self._prepare(args, kwargs)
         gathered = gather((args, kwargs))
         if gathered.structure != self._structure:
             raise ArgumentError(
-                "a compiled function was called with arguments of another structure",
-                found="modules or containers that differ from those it was compiled for",
+                "a compiled function was called with arguments of a different structure",
+                found="modules or containers that differ from those that it was compiled for",
                 expected="the same structure: types, static values and sharing",
                 do="compare with plait.diff(plait.graphdef(before), plait.graphdef(now)), or lower again",
             )

@@ -1,16 +1,16 @@
 """Compiled functions whose programs outlive the process: ``jit(f, cache=folder)``.
 
-A program is found by a key: the function, the structure of the arguments, shape, dtype and sharding of each array, the
-options of ``jit``, versions, devices and settings (``stored/environment.py``). Under one key there may be several
-programs, each with the globals that its trace read, which are compared one by one (``stored/reads.py``). If one is as
-it was, its executable is loaded, and what the call does to its objects is read with it (``stored/forms.py``): nothing
-is traced and nothing compiled. Otherwise the function is traced under a recording, compiled, and stored.
+The key of a program consists of the function, the structure of the arguments, shape, dtype and sharding of each array,
+the options of ``jit``, versions, devices and settings (``stored/environment.py``). One key may have several programs,
+each with the globals that its trace read, which are compared one by one (``stored/reads.py``). If the globals of a
+program have not changed, its executable is loaded, together with the outcome of the call (``stored/forms.py``), without
+tracing or compiling. Otherwise the function is traced with a recording, compiled, and stored.
 
-The fast way is the same as without a folder: JAX's own dispatch, which asks here only for arguments that differ from
-those of all earlier calls. (rules W1 to W9)
+The fast path is the same as without a folder: JAX's own dispatch, which calls this code only for arguments that differ
+from those of all earlier calls. (rules W1 to W9)
 
-Who fills the cache in memory: ``Stored.missed``. What empties it: the death of the jitted function, and
-``clear_cache()``.
+``Stored.missed`` adds entries to the cache in memory; they are removed by ``clear_cache()`` or when the jitted function
+dies.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from ..stored.reads import Recording, package_token, token_of
 from .compiled import Compiled, Other
 from .executables import compiled_export, exported, read_executable, written_executable
 
-_MALFORMED = (LookupError, TypeError, ValueError, AttributeError)  # what reading a file raises that plait did not write
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError)  # raised when reading a file that plait did not write
 _ARRAYS = frozenset({ArrayImpl, KeyArray, np.ndarray, bool, int, float, complex, jax.ShapeDtypeStruct})
 
 
@@ -66,8 +66,8 @@ class Programs:
     Attributes:
         folder: the folder.
         counts: how many programs were loaded, stored, and not stored.
-        reasons: why some were not stored, as far as it was said.
-        is_fallback_said: whether it was said that executables cannot be stored here.
+        reasons: the reasons that were reported for programs not stored.
+        is_fallback_said: whether the warning that executables cannot be stored here was given.
     """
 
     def __init__(self, path: str | os.PathLike[str], limit: int | None) -> None:
@@ -80,29 +80,29 @@ class Programs:
         return Programs, (str(self.folder.path), self.folder.limit)
 
     def say_fallback(self, error: Exception) -> None:
-        """Say, once, that processes have to compile what they find here.
+        """Warn, once, that processes must compile the programs that they load.
 
         Warns:
-            ProgramCacheWarning: says why, and how to avoid it.
+            ProgramCacheWarning: states the reason, and how to avoid it.
         """
         if not self.is_fallback_said:
             self.is_fallback_said = True
             warn(
                 ProgramCacheWarning,
-                "executables of this device cannot be stored, so programs are stored in StableHLO",
+                "executables of this device cannot be stored, so programs are stored as StableHLO",
                 at=str(self.folder.path),
                 found=str(error).partition("\n")[0],
-                expected="a device whose compiler can write its programs",
-                do="let JAX keep what it compiles: set JAX_COMPILATION_CACHE_DIR. Later processes do not trace, but "
-                "compile, or find it there",
+                expected="a device whose executables JAX can serialize",
+                do="use JAX's compilation cache: set JAX_COMPILATION_CACHE_DIR. Later processes do not trace; they "
+                "compile, or load from that cache",
             )
 
     def compiled(self, given: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored:
-        """The compiled function for one structure of the arguments, with what ``Compiled`` is given."""
+        """The compiled function for one structure of the arguments; the arguments are those of ``Compiled``."""
         return Stored(self, args, kwargs, *given)
 
     def refuse(self, f: Any, reasons: Sequence[str]) -> None:
-        """Say, once, why a program cannot be stored.
+        """Warn, once, why a program cannot be stored.
 
         Warns:
             ProgramCacheWarning: names what cannot be recorded.
@@ -113,7 +113,7 @@ class Programs:
             self.reasons += new
             warn(
                 ProgramCacheWarning,
-                f"the program of {getattr(f, '__name__', f)!r} cannot be stored, so each process compiles it anew",
+                f"the program of {getattr(f, '__name__', f)!r} cannot be stored, so each process compiles it again",
                 at=str(self.folder.path),
                 found=first_few(new, 4),
                 expected="functions and values that another process can compare with its own",
@@ -129,7 +129,7 @@ class Program(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What the folder has under a key: the file, its header, and the program; and what was described for it."""
+    """A program found in the folder: the file, its header, the program, and the describer used for it."""
 
     file: Path
     header: dict[str, Any]
@@ -137,13 +137,13 @@ class Found(NamedTuple):
 
 
 class Request:
-    """One call whose program is wanted: its arguments, and their description.
+    """A request for the program of a call: its arguments, and their description.
 
     Attributes:
         leaves, tree: the arguments, flat.
-        memory_key: tells calls of this process apart.
-        key: tells programs in the folder apart; ``None`` where something could not be described.
-        reason: what that was.
+        memory_key: identifies the call in this process.
+        key: identifies the program in the folder; ``None`` if a part of it could not be described.
+        reason: the part that could not be described.
     """
 
     def __init__(self, stored: Stored, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -169,7 +169,7 @@ class Request:
 
 
 def _signature(leaf: Any, describer: Describer) -> str:
-    """Shape, dtype, weak type and place of an argument."""
+    """Shape, dtype, weak type and sharding of an argument."""
     aval = aval_of(leaf)
     sharding = getattr(leaf, "sharding", None)
     if sharding is None or not getattr(leaf, "committed", True):
@@ -186,8 +186,9 @@ class Stored(Compiled):
 
     Attributes:
         programs: where.
-        known: what this process has loaded or compiled.
-        left: what the latest trace did: its outcome, the arguments that it returns, and the structure of the ports.
+        known: the programs that this process has loaded or compiled.
+        left: the results of the latest trace: its outcome, the arguments that it returns, and the structure of the
+            ports.
     """
 
     __slots__ = ("_inner", "_pending", "known", "left", "programs")
@@ -201,7 +202,7 @@ class Stored(Compiled):
         super().__init__(*given)
 
     def make(self, gathered: Gathered) -> Any:
-        """JAX's dispatch, which asks ``missed``. What is donated is known from the folder, or from a trace."""
+        """JAX's dispatch, which calls ``missed``. The donated values are known from the folder, or from a trace."""
         args, kwargs = self._pending
         self._pending = None
         if self.donation is not None:
@@ -226,7 +227,7 @@ class Stored(Compiled):
 
     @property
     def traceable(self) -> Any:
-        """JAX's jitted function, which traces and compiles for this process alone."""
+        """JAX's jitted function, which traces and compiles only for this process."""
         if self._inner is None:
             self._inner = self.make_jitted()
         return self._inner
@@ -241,7 +242,7 @@ class Stored(Compiled):
         """The function, its options, and the structure of its arguments.
 
         Raises:
-            Unrecordable: one of them cannot be compared with that of another process.
+            Unrecordable: one of them cannot be compared with another process.
         """
         donation = self.donation and (self.donation.numbers, self.donation.names, self.donation.predicate)
         shardings = self.shardings and (
@@ -277,7 +278,7 @@ class Stored(Compiled):
         return returned, fast, False
 
     def _is_usual(self, leaves: Sequence[Any]) -> bool:
-        """Whether a call runs a program as it is: not inside another trace, and with nobody watching."""
+        """Whether a call runs its program unmodified: not inside another trace, and without observers."""
         config: Any = jax.config
         return (
             all(type(leaf) in _ARRAYS or isinstance(leaf, np.generic) for leaf in leaves)
@@ -300,7 +301,7 @@ class Stored(Compiled):
         return request, program
 
     def find(self, request: Request) -> Found | None:
-        """The stored program for a call, if everything that it depends on is as it was."""
+        """The stored program for a call, if nothing that it depends on has changed."""
         if request.key is None:
             return None
         for file, header, binary in self.programs.folder.read(request.key):
@@ -321,7 +322,7 @@ class Stored(Compiled):
     # Loading ----------------------------------------------------------------------------------------------------------
 
     def load(self, found: Found, request: Request) -> Program | None:
-        """The program of a file; ``None`` where it does not fit what this process has done before."""
+        """The program of a file; ``None`` if it does not match an earlier trace of this process."""
         header = found.header
         forms = self.forms(request)
         try:
@@ -336,11 +337,11 @@ class Stored(Compiled):
         except (NoForm, RuntimeError, *_MALFORMED) as error:
             warn(
                 ProgramCacheWarning,
-                "a stored program could not be loaded, and is made anew",
+                "a stored program could not be loaded, and is compiled again",
                 at=str(found.file),
                 found=f"{type(error).__name__}: {error}",
-                expected="a program for these devices, and names that are imported here",
-                do="remove the file if this goes on",
+                expected="a program for these devices, whose names are imported here",
+                do="remove the file if this happens again",
             )
             return None
         if os.environ.get("PLAIT_CHECK_CACHE", "0") not in ("", "0"):
@@ -352,7 +353,7 @@ class Stored(Compiled):
         return Program(loaded, self._tree(outcome, arguments, ports))
 
     def _tree(self, outcome: Outcome, arguments: dict[int, int] | None, ports: Any) -> Any:
-        """The structure of what the program returns, as a trace here would have left it."""
+        """The structure of the program's output, as a trace in this process would set it."""
         if self.first is None:
             self.first = outcome
             if arguments is not None:
@@ -363,30 +364,30 @@ class Stored(Compiled):
         return treedef_from((list, None), [*values.children(), output]) if outcome.written else output
 
     def forms(self, request: Request) -> Forms:
-        """What writes down and reads what calls with these arguments did."""
+        """Serialization for the outcomes of calls with these arguments."""
         return Forms([self.structure])
 
     def check(self, found: Found, request: Request) -> None:
         """Trace again, and compare (``PLAIT_CHECK_CACHE=1``).
 
         Raises:
-            ProgramCacheError: the stored program is another one.
+            ProgramCacheError: the stored program is different.
         """
         with traced_afresh():
             lowered = self.traceable.trace(*request.args, **request.kwargs).lower()
         if _sum(lowered) != found.header["stablehlo"]:
             raise ProgramCacheError(
-                f"the stored program of {found.header['function']!r} is not what a trace gives now",
+                f"the stored program of {found.header['function']!r} differs from the traced one",
                 at=str(found.file),
-                found="another program in StableHLO",
-                expected="the same one: plait recorded too little of what the program depends on",
-                do="remove the file, and report this with the function; until then, leave out cache=",
+                found="a different StableHLO program",
+                expected="the same program; plait recorded too little of what the program depends on",
+                do="remove the file, and report this with the function; until then, omit cache=",
             )
 
     # Compiling --------------------------------------------------------------------------------------------------------
 
     def compile(self, request: Request) -> Program:
-        """Trace under a recording, compile, and store."""
+        """Trace with a recording, compile, and store."""
         with request.recording, traced_afresh():
             traced = self.traceable.trace(*request.args, **request.kwargs)
         lowered = traced.lower()
@@ -419,7 +420,7 @@ class Stored(Compiled):
         donated_leaves: list[int] | None = None
         try:
             binary = binary_of(stage)
-        except (RuntimeError, NotImplementedError, ValueError) as error:  # the client cannot write programs
+        except (RuntimeError, NotImplementedError, ValueError) as error:  # the client cannot serialize programs
             binary, donated_leaves = exported(self.traceable, stage, request.leaves, request.tree)
             self.programs.say_fallback(error)
         assert self.left is not None
@@ -464,5 +465,5 @@ def _same(request: Request, args: Sequence[Any], kwargs: dict[str, Any]) -> bool
 
 
 def _sum(lowered: Any) -> str:
-    """The sum of a program in StableHLO."""
+    """The checksum of a StableHLO program."""
     return hashlib.sha256(lowered.as_text().encode()).hexdigest()

@@ -1,12 +1,13 @@
-"""Descriptions: a short text for a Python value, the same in every process in which the value means the same program.
+"""Descriptions: a short text for a Python value, the same in every process in which the value leads to the same
+program.
 
-A stored program is used again only where everything that it depends on has the description that it had when it was
-traced. A description goes by content: numbers by their bits, arrays by their bytes, functions by code, defaults and
-what they close over, classes by their attributes and bases, other objects by class and attributes. What lies in JAX,
-NumPy or Python's own library has a name instead, because their versions are part of every key; so have the functions
-and classes of installed packages, whose code is compared module by module (``reads.py``).
+A stored program is reused only if everything that it depends on has the same description as when it was traced. A
+description depends on content: numbers on their bits, arrays on their bytes, functions on code, defaults and closure,
+classes on their attributes and bases, other objects on class and attributes. Functions and classes of JAX, NumPy and
+Python's standard library are described by name, because their versions are part of every key; so are those of installed
+packages, whose code is compared module by module (``reads.py``).
 
-What has no such description raises ``Unrecordable``: a lock, an open file, a model that is captured. (rule W3)
+Values without such a description raise ``Unrecordable``: a lock, an open file, a captured model. (rule W3)
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from ..call.prefixes import is_graph_leaf
 
 
 class Unrecordable(Exception):
-    """Something that a program depends on has no description that another process could compare."""
+    """A program depends on a value without a description that another process could compare."""
 
 
 # Where code comes from ------------------------------------------------------------------------------------------------
@@ -54,7 +55,8 @@ _INSTALLED = tuple(
 
 
 class Origin(enum.Enum):
-    """Who wrote a module: its version says what is in it, or its code is compared, or what it reads, too."""
+    """The origin of a module: whether its version determines its content, or its code is compared, or also what it
+    reads."""
 
     VERSION = enum.auto()
     PACKAGE = enum.auto()
@@ -63,7 +65,7 @@ class Origin(enum.Enum):
 
 @functools.lru_cache(maxsize=4096)
 def origin_of(module: str | None) -> Origin:
-    """Who wrote a module of this name."""
+    """The origin of a module of this name."""
     if module is None:
         return Origin.USER
     top = module.partition(".")[0]
@@ -75,7 +77,7 @@ def origin_of(module: str | None) -> Origin:
     return Origin.PACKAGE if file.startswith(_INSTALLED) else Origin.USER
 
 
-# Modules whose functions answer differently each time, and builtins that lead to anything.
+# Modules whose functions return different results in each call, and builtins that can reach any object.
 IMPURE = frozenset({"random", "_random", "time", "secrets", "uuid", "numpy.random", "socket", "subprocess"})
 _IMPURE_BUILTINS = (open, input, eval, exec, globals, compile, __import__, breakpoint)
 
@@ -84,7 +86,7 @@ _IMPURE_BUILTINS = (open, input, eval, exec, globals, compile, __import__, break
 
 @functools.lru_cache(maxsize=8192)
 def code_token(code: CodeType) -> str:
-    """What a code object does, without the lines and the file that it comes from."""
+    """The content of a code object, without its line numbers and file."""
     constants = [_constant(value) if type(value) in _NOT_BY_REPR else value for value in code.co_consts]
     shape = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
     names = code.co_qualname, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
@@ -100,13 +102,13 @@ _NOT_BY_REPR = frozenset({CodeType, frozenset, tuple})
 def _constant(value: Any) -> Any:
     if type(value) is CodeType:
         return code_token(value)
-    if type(value) is frozenset:  # its order is another in each process
+    if type(value) is frozenset:  # its order differs between processes
         return ["frozenset", *sorted(map(repr, map(_constant, value)))]
     return ("tuple", *map(_constant, value)) if type(value) is tuple else value
 
 
 def inner_codes(code: CodeType) -> Iterator[CodeType]:
-    """A code object, and those that are defined in it."""
+    """A code object and the code objects inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -114,7 +116,7 @@ def inner_codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def digest(kind: str, parts: Iterable[str]) -> str:
-    """One short text for several."""
+    """One short text for several texts."""
     sum = hashlib.sha256(kind.encode())
     for part in parts:
         raw = part.encode("utf-8", "surrogatepass")
@@ -139,11 +141,11 @@ _CONTAINERS = (dict, list, tuple, str, int, float, bytes, set, frozenset)
 
 
 class Describer:
-    """Describes values, and keeps account of the code that it has met.
+    """Describes values, and records the code that the descriptions cover.
 
     Attributes:
         codes: all code that a description covers.
-        kept: functions whose results somebody keeps, so that their code may be needed and not be entered.
+        kept: functions with cached results, whose code may be needed without being entered.
     """
 
     def __init__(self) -> None:
@@ -156,10 +158,10 @@ class Describer:
         """The description of a value.
 
         Args:
-            place: where it stands, in the user's words, for the error.
+            place: the location of the value in the user's words, for the error.
 
         Raises:
-            Unrecordable: it has none.
+            Unrecordable: it has no description.
         """
         if type(value) in _SIMPLE:
             return f"{type(value).__name__}:{value!r}"
@@ -173,7 +175,7 @@ class Describer:
         try:
             token = self._described(value, place)
         except RecursionError:
-            raise Unrecordable(f"{place}: too many objects within each other") from None
+            raise Unrecordable(f"{place}: too deeply nested objects") from None
         finally:
             self._open.pop()
         self._done[id(value)] = (value, token)
@@ -191,7 +193,7 @@ class Describer:
         if isinstance(value, GraphDef):
             return self.graphdef(value, place)
         if is_graph_leaf(value):
-            raise Unrecordable(f"{place}: a {kind.__name__} that is no argument")
+            raise Unrecordable(f"{place}: a {kind.__name__} that is not an argument")
         if isinstance(value, type):
             return self._class(value, place)
         if isinstance(value, Tracer):
@@ -236,12 +238,12 @@ class Describer:
     # Functions and classes
 
     def function(self, f: FunctionType, place: str) -> str:
-        """The description of a function; what it reads while it runs is not part of it (``reads.py``)."""
+        """The description of a function, without what it reads while it runs (``reads.py``)."""
         if origin_of(f.__module__) is not Origin.USER:
             name = name_of(f)
             if name is not None:
                 return f"named:{name}"
-        if "jitted_fn" in f.__dict__:  # a jitted function: what it runs, and how it was asked to
+        if "jitted_fn" in f.__dict__:  # a jitted function: its function and options
             return self.token(f.__dict__["jitted_fn"], place)
         place = f"{place}, function {f.__qualname__!r}" if f.__qualname__ not in place else place
         self.codes.update(inner_codes(f.__code__))
@@ -252,7 +254,7 @@ class Describer:
         return digest("function", [str(f.__module__), code_token(f.__code__), *cells, defaults, keywords, rest])
 
     def cell(self, cell: Any, place: str) -> str:
-        """The description of what a variable of an enclosing function holds."""
+        """The description of the value of a variable of an enclosing function."""
         try:
             return self.token(cell.cell_contents, place)
         except ValueError:  # it has no value yet
@@ -273,7 +275,7 @@ class Describer:
     # Objects
 
     def _object(self, value: Any, place: str) -> str:
-        """An object by its class and attributes, if these are all there is to it."""
+        """An object described by its class and attributes, if it has no other state."""
         kind = type(value)
         described = getattr(kind, "described_by", None) if kind.__module__.startswith(f"{_OWN}.") else None
         if described is not None:
@@ -299,14 +301,14 @@ class Describer:
 
     def _array(self, value: Any, place: str) -> str:
         if value.is_deleted() or not value.is_fully_addressable:
-            raise Unrecordable(f"{place}: an array that this process does not hold")
+            raise Unrecordable(f"{place}: an array that is not fully in this process")
         with jax.ensure_compile_time_eval():
             raw = jax.random.key_data(value) if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key) else value
             sum = hashlib.sha256(np.ascontiguousarray(raw).tobytes()).hexdigest()
         return digest("array", [str(value.dtype), repr(value.shape), repr(value.weak_type), sum])
 
     def sharding(self, value: Any, place: str) -> str:
-        """The description of a sharding: its devices, and how it divides an array."""
+        """The description of a sharding: its devices, and how it shards an array."""
         devices = [device_token(device) for device in getattr(value, "_device_assignment", None) or ()]
         return digest("sharding", [type(value).__name__, repr(value), repr(value.memory_kind), *devices])
 
@@ -342,7 +344,7 @@ class Describer:
 
 
 def device_token(device: Any) -> str:
-    """Which device it is."""
+    """The description of a device."""
     return f"device:{device.platform}:{device.device_kind}:{device.id}:{device.process_index}"
 
 
@@ -373,7 +375,7 @@ def _ndarray(self: Describer, value: np.ndarray, place: str) -> str:
 
 def _module(self: Describer, value: Any, place: str) -> str:
     if origin_of(value.__name__) is Origin.USER:
-        raise Unrecordable(f"{place}: the module {value.__name__!r} itself, of which any part may be used")
+        raise Unrecordable(f"{place}: the module {value.__name__!r} itself, any part of which may be used")
     return f"module:{value.__name__}"
 
 
@@ -381,7 +383,7 @@ def _builtin(self: Describer, value: Any, place: str) -> str:
     owner = getattr(value, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType):
         if value.__module__ in IMPURE or value in _IMPURE_BUILTINS:
-            raise Unrecordable(f"{place}: {value.__module__}.{value.__qualname__}, which answers differently each time")
+            raise Unrecordable(f"{place}: {value.__module__}.{value.__qualname__}, whose result varies")
         return f"builtin:{value.__module__}:{value.__qualname__}"
     return digest("builtin", [value.__qualname__, self.token(owner, place)])
 
@@ -400,7 +402,7 @@ def _field(self: Describer, value: Any, place: str) -> str:
 
 
 def _by(*names: str) -> Callable[[Describer, Any, str], str]:
-    """A description by some attributes."""
+    """A description from some attributes."""
 
     def make(self: Describer, value: Any, place: str) -> str:
         return digest(type(value).__name__, [self.token(getattr(value, name), place) for name in names])

@@ -1,4 +1,5 @@
-"""What every program depends on besides its function and arguments: versions, devices, settings. (rule W2)"""
+"""The environment of a program, on which it depends besides function and arguments: versions, devices, settings. (rule
+W2)"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from ..._compat import jax_settings, jax_version, jaxlib_version, physical_mesh
 from ...core.objects.settings import settings_in_force
 from .descriptions import Describer, device_token, digest
 
-# Settings of JAX that say where it keeps files and what it reports, and change no program.
+# JAX settings for locations of files and for reports, which do not change programs.
 _NO_MATTER = (
     "jax_compilation_cache", "jax_persistent_cache", "jax_enable_compilation_cache", "jax_raise_persistent_cache",
     "jax_log_", "jax_logging_level", "jax_explain_cache_misses", "jax_debug_log_modules", "jax_dump_ir",
@@ -23,14 +24,14 @@ _NO_MATTER = (
     "jax_no_tracing", "jax_no_execution", "jax_check_tracer_leaks", "jax_send_traceback",
 )  # fmt: skip
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
-_FORMAT = "1"  # of what is stored; another number makes all stored programs misses
+_FORMAT = "1"  # of stored programs; a different number invalidates all of them
 
 
 def environment(backend: str | None, describer: Describer) -> dict[str, str]:
-    """What is in force now, by name.
+    """The current environment, by name.
 
     Raises:
-        Unrecordable: a setting has a value that cannot be compared with that of another process.
+        Unrecordable: a setting has a value that cannot be compared with another process.
     """
     devices = jax.devices(backend)
     found = {**_versions(), "format": _FORMAT}
@@ -45,7 +46,7 @@ def environment(backend: str | None, describer: Describer) -> dict[str, str]:
         if not name.startswith(_NO_MATTER):
             found[name] = repr(value)
     for name, mesh in (("mesh of the block", physical_mesh()), ("mesh", jax.sharding.get_mesh())):
-        found[name] = "none" if mesh is None or mesh.empty else describer.token(mesh, "the mesh in force")
+        found[name] = "none" if mesh is None or mesh.empty else describer.token(mesh, "the current mesh")
     for name, setting in settings_in_force.items():
         found[f"plait: {name}"] = describer.token(setting(), name)
     return found
@@ -65,7 +66,7 @@ def _versions() -> dict[str, str]:
 
 @functools.cache
 def _processor() -> str:
-    """The instructions that the processor has: a program may use all of them."""
+    """The instruction set of the processor: a program may use all of it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             lines: dict[str, str] = {}

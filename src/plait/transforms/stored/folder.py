@@ -1,12 +1,13 @@
-"""The folder of stored programs: one file for each, whole or absent, with the sum of its content.
+"""The folder of stored programs: one file each, written atomically, with a checksum of its content.
 
-A file has three parts: a line that says what it is, with the SHA-256 sum of the rest; a line of JSON, the header; and
-the program. It is written under another name and then renamed, so that any number of processes may read and write one
-folder: whoever reads finds a whole file or none, and two that write the same program write the same thing.
+A file has three parts: a line that identifies the format, with the SHA-256 checksum of the rest; a line of JSON, the
+header; and the program. It is written under a temporary name and then renamed, so that any number of processes may read
+and write one folder: a reader finds a complete file or none, and two processes that write the same program write the
+same content.
 
 A program is code for the machine. Whoever can write to the folder can run code in the processes that read it, so the
-folder and each file must belong to the user (or to root), and nobody else may be able to write to them. The sum finds
-accidents; it cannot find malice. (rules W7, W8)
+folder and each file must belong to the user (or to root), and nobody else may be able to write to them. The checksum
+detects accidental changes, not malicious ones. (rules W7, W8)
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Damaged(Exception):
-    """A file that is not what was written."""
+    """The content of a file has changed since it was written."""
 
 
 class Folder:
     """Programs by key.
 
     Args:
-        path: the folder; it is made when the first program is stored.
-        limit: how many bytes all programs together may have; those that were not used for the longest time go first.
+        path: the folder; it is created when the first program is stored.
+        limit: the maximal total size of all programs in bytes; the least recently used are removed first.
     """
 
     def __init__(self, path: str | os.PathLike[str], limit: int = DEFAULT_LIMIT) -> None:
@@ -47,7 +48,7 @@ class Folder:
         self.limit = limit
 
     def read(self, key: str) -> Iterator[tuple[Path, dict[str, Any], bytes]]:
-        """Every program under a key: its file, header and bytes. A file that was changed is left out, with a warning.
+        """Every program under a key: its file, header and bytes. A damaged file is skipped, with a warning.
 
         Raises:
             ProgramCacheError: others can write to the folder.
@@ -59,23 +60,23 @@ class Folder:
             try:
                 header, program = _opened(file)
                 if f"{header['key']}-{header['variant']}{SUFFIX}" != file.name:
-                    raise Damaged("it is another program's, under this name")
+                    raise Damaged("it belongs to a different program")
             except FileNotFoundError:  # removed by another process since
                 continue
             except (Damaged, OSError) as error:
                 warn(
                     ProgramCacheWarning,
-                    "a stored program was refused, and is made anew",
+                    "a stored program was rejected, and is compiled again",
                     at=str(file),
                     found=str(error),
-                    expected="the file as plait wrote it",
-                    do="nothing, if this happens once; it is replaced. If it happens again, check the disk",
+                    expected="the unmodified file that plait wrote",
+                    do="ignore it if it happens once (plait replaces the file); check the disk if it happens again",
                 )
                 continue
             yield file, header, program
 
     def used(self, file: Path) -> None:
-        """Note that a program was used."""
+        """Record that a program was used."""
         with contextlib.suppress(OSError):
             os.utime(file)
 
@@ -97,7 +98,7 @@ class Folder:
         return file
 
     def _trim(self, newest: Path) -> None:
-        """Remove the programs that were not used for the longest time, until the rest keeps to the limit."""
+        """Remove the least recently used programs until the rest is within the limit."""
         found: list[tuple[float, int, Path]] = []
         for file in self.path.glob(f"*{SUFFIX}"):
             with contextlib.suppress(OSError):
@@ -113,12 +114,12 @@ class Folder:
                 total -= size
 
     def check(self) -> None:
-        """Refuse a folder that somebody else can write to.
+        """Raise if other users can write to the folder.
 
         Raises:
-            ProgramCacheError: names the folder, and who can.
+            ProgramCacheError: names the folder, and who can write to it.
         """
-        if os.name == "nt":  # who may write is not in the mode there
+        if os.name == "nt":  # there, the mode does not show who can write
             return
         place = self.path.resolve()
         for folder in (place, *place.parents):
@@ -129,11 +130,11 @@ class Folder:
                 continue
             whose = "belongs to another user" if status.st_uid not in (os.geteuid(), 0) else "others can write to it"
             raise ProgramCacheError(
-                "plait.jit refuses a folder of programs that somebody else can change",
+                "plait.jit rejects a folder of programs that other users can change",
                 at=str(folder),
                 found=f"{whose} (mode {stat.S_IMODE(status.st_mode):04o}, owner {status.st_uid})",
-                expected="a folder of your own: whoever can write there can run code in your processes",
-                do=f"chmod go-w {folder}" if is_open else "pass a folder of your own",
+                expected="a folder that only you can write to: whoever writes there can run code in your processes",
+                do=f"chmod go-w {folder}" if is_open else "pass a folder that belongs to you",
             )
 
 
@@ -143,15 +144,15 @@ def _opened(file: Path) -> tuple[dict[str, Any], bytes]:
     with os.fdopen(descriptor, "rb") as opened:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise Damaged("it is no regular file")
+            raise Damaged("it is not a regular file")
         if os.name != "nt" and (status.st_mode & _OTHERS or status.st_uid not in (os.geteuid(), 0)):
             raise Damaged(f"others can write to it (mode {stat.S_IMODE(status.st_mode):04o}, owner {status.st_uid})")
         content = opened.read()
     line, _, rest = content.partition(b"\n")
     if not line.startswith(_MAGIC):
-        raise Damaged("it does not begin as a stored program of this version does")
+        raise Damaged("it does not begin like a stored program of this version")
     if line[len(_MAGIC) :] != hashlib.sha256(rest).hexdigest().encode():
-        raise Damaged("its content does not have its sum: it was cut short, or changed")
+        raise Damaged("its checksum does not match: it was truncated or changed")
     head, _, program = rest.partition(b"\n")
     try:
         header = json.loads(head)

@@ -1,9 +1,9 @@
 """Trees, structures and outcomes as JSON, and back.
 
-What a call did is a static value (``Outcome``), which a later process needs without a trace. It is written down by
-kinds: numbers, strings, containers, classes and functions by name. A static value that already stands in the
-arguments, such as the optimizer's transformation or an activation, is written as its number among theirs: the later
-process takes its own. Nothing is pickled, and nothing is imported. (rule W6)
+The outcome of a call is a static value (``Outcome``), which a later process needs without tracing. It is serialized by
+kind: numbers, strings, containers, and classes and functions by name. A static value that also occurs in the arguments,
+such as the optimizer's transformation or an activation, is stored as its number among theirs, and the later process
+uses its own value. Nothing is pickled, and nothing is imported. (rule W6)
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ..call.outcome import Address, Outcome
 
 
 class NoForm(Exception):
-    """A value that cannot be written down, or a written one that leads to nothing here."""
+    """A value cannot be serialized, or a serialized value does not exist in this process."""
 
 
 class Forms:
-    """Writes values down, and reads them, beside the arguments of one call.
+    """Serializes and reads values, relative to the arguments of one call.
 
     Args:
-        structures: of the arguments, whose static values need not be written.
+        structures: the structures of the arguments, whose static values need not be stored.
     """
 
     def __init__(self, structures: Sequence[Structure]) -> None:
@@ -45,7 +45,7 @@ class Forms:
         """A value as JSON.
 
         Raises:
-            NoForm: it cannot be written down.
+            NoForm: it cannot be serialized.
         """
         kind = type(value)
         if value is None or kind in (bool, int, str):
@@ -69,7 +69,7 @@ class Forms:
         """The inverse of ``write``.
 
         Raises:
-            NoForm: a name leads to nothing here.
+            NoForm: a name does not exist in this process.
         """
         if not isinstance(form, list):
             return form
@@ -173,7 +173,7 @@ class Forms:
 
 
 def _statics(structure: Structure) -> Iterator[Any]:
-    """Every static value of a structure, in an order that equal structures share."""
+    """Every static value of a structure, in the same order for equal structures."""
     for root in structure.roots:
         for _, part in iter_places(root):
             if type(part) is StaticAttribute:
@@ -279,7 +279,7 @@ def write_sharding(sharding: Any) -> Any:
     """A sharding of an executable as JSON.
 
     Raises:
-        NoForm: it is of a kind that has no form.
+        NoForm: this kind of sharding cannot be serialized.
     """
     if isinstance(sharding, SingleDeviceSharding):
         (device,) = sharding.device_set
@@ -294,7 +294,7 @@ def write_sharding(sharding: Any) -> Any:
             "spec": write_spec(sharding.spec),
             "memory": sharding.memory_kind,
         }
-    raise NoForm(f"{sharding!r}, of a kind that has no form in a file")
+    raise NoForm(f"{sharding!r}, a kind that cannot be stored in a file")
 
 
 def read_sharding(form: Any, backend: str | None = None) -> Any:
@@ -305,7 +305,7 @@ def read_sharding(form: Any, backend: str | None = None) -> Any:
             return SingleDeviceSharding(by_id[form["device"]], memory_kind=form["memory"])
         devices = np.array([by_id[number] for number in form["devices"]], dtype=object).reshape(form["shape"])
     except KeyError as error:
-        raise NoForm(f"there is no device {error} here") from None
+        raise NoForm(f"this process has no device {error}") from None
     mesh = Mesh(devices, tuple(form["axes"]), axis_types=tuple(AxisType[name] for name in form["types"]))
     return NamedSharding(mesh, read_spec(form["spec"]), memory_kind=form["memory"])
 

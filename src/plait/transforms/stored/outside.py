@@ -1,9 +1,9 @@
-"""What a trace asks the world for: files, the clock, the environment, random numbers.
+"""What a trace reads from outside the program: files, the clock, the environment, random numbers.
 
-A program that holds such an answer as a constant would be stale tomorrow. What the user's code names is found in its
-bytecode (``reads.py``). What it reaches through a library, as ``numpy.load`` reaches a file, is found when it happens:
-Python's profiler reports each call of a function written in C. Questions of JAX and plait themselves, of logging and
-of imports do not count, since no value of the program comes from them. (rule W4)
+A program with such a value as a constant would be stale in a later process. Reads by names in the user's code are found
+in its bytecode (``reads.py``). Reads through a library, such as a file through ``numpy.load``, are found when they
+happen: Python's profiler reports each call of a function written in C. Reads by JAX and plait themselves, by logging
+and by imports do not count, since no value of the program comes from them. (rule W4)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 from .descriptions import Origin, origin_of
 
-_SYSTEM = sys.modules[os.name if os.name in sys.modules else "posix"]  # where os has its functions from
+_SYSTEM = sys.modules[os.name if os.name in sys.modules else "posix"]  # the module that defines the functions of os
 _HARMLESS = frozenset({"fspath", "_path_normpath", "_path_splitroot", "get_terminal_size", "getpid", "cpu_count"})
 
 
@@ -31,18 +31,18 @@ def _functions_of(module: Any) -> list[BuiltinFunctionType]:
         value
         for name, value in vars(module).items()
         if isinstance(value, BuiltinFunctionType) and name not in _HARMLESS
-        if (value.__module__ or module.__name__) == module.__name__  # its own, and not what it imports
+        if (value.__module__ or module.__name__) == module.__name__  # defined there, not imported
     ]
 
 
-# Functions in C whose answer is not the program's.
+# Functions in C whose results may differ in another process.
 ASKING: frozenset[Any] = frozenset({
     *_functions_of(_SYSTEM), *_functions_of(time), *_functions_of(random),
     io.open, np.fromfile,
     datetime.datetime.now, datetime.datetime.utcnow, datetime.datetime.today, datetime.date.today,
 })  # fmt: skip
 
-# The same in Python.
+# The same, in Python.
 ASKING_CODE: dict[CodeType, str] = {
     os.getenv.__code__: "os.getenv",
     type(os.environ).__getitem__.__code__: "os.environ",
@@ -54,10 +54,10 @@ _NO_PROGRAM |= {"_frozen_importlib_external"}
 
 
 def asks_for_the_program(frame: Any) -> bool:
-    """Whether code of the user's or of a package asks, directly or through Python's library and NumPy.
+    """Whether the call comes from the user's code or a package, directly or through Python's library and NumPy.
 
     Args:
-        frame: of the function that asks.
+        frame: the frame of the caller.
     """
     found = False
     while frame is not None:
@@ -73,5 +73,5 @@ def asks_for_the_program(frame: Any) -> bool:
 
 
 def name_of_asking(function: Any) -> str:
-    """What a function is called in an error."""
+    """The name of a function for error messages."""
     return f"{function.__module__ or function.__self__.__module__}.{function.__qualname__}"

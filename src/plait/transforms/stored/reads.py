@@ -1,11 +1,11 @@
-"""What a trace depended on: the code that it entered, and the globals that this code reads.
+"""The dependencies of a trace: the code that it entered, and the globals that this code reads.
 
-While a function is traced, Python reports each function that is entered (``sys.setprofile``). For code of the user's,
-the names that its bytecode loads from outside are looked up at once, and described: ``RATE``, ``helpers.scale``,
-``layers.Block``. For code of an installed package, plait included, all code of its module is. Afterwards the record is
-checked: everything entered has to be covered by a description, and every global has to be what it was.
+While a function is traced, Python reports each function that is entered (``sys.setprofile``). For user code, the global
+names that its bytecode loads are looked up and described at once: ``RATE``, ``helpers.scale``, ``layers.Block``. For
+code of an installed package, including plait, all code of its module is described. Afterwards the record is checked:
+all entered code must be covered by a description, and no global may have changed.
 
-A later process looks up the same names, and compares. Nothing is entered for that. (rules W3, W4)
+A later process looks up the same names and compares them, without entering any code. (rules W3, W4)
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 
 class Names(NamedTuple):
-    """What code takes from outside.
+    """The global names that code uses.
 
     Attributes:
-        chains: a global, and the attributes that are taken of it one after the other: ``("np", "random", "rand")``.
-        imports: what the code imports itself: level and name.
+        chains: a global followed by its accessed attributes: ``("np", "random", "rand")``.
+        imports: the code's own imports: level and name.
         assigned: globals that it assigns.
     """
 
@@ -45,7 +45,7 @@ class Names(NamedTuple):
 
 @functools.lru_cache(maxsize=8192)
 def names_in(code: CodeType) -> Names:
-    """What a code object takes from outside, without the functions that are defined in it."""
+    """The global names that a code object uses, without the functions that are defined in it."""
     chains: dict[tuple[str, ...], None] = {}
     imports: dict[tuple[int, str], None] = {}
     assigned: dict[str, None] = {}
@@ -73,12 +73,12 @@ Read = tuple[str, str]
 
 
 class Recording:
-    """What a trace depends on, as far as it is not among the arguments.
+    """The dependencies of a trace, other than its arguments.
 
     A context manager, which may be entered several times; ``finish`` ends it.
 
     Attributes:
-        reads: module and name → the description of what stood there.
+        reads: module and name → the description of the value.
         packages: the modules of installed packages whose code was entered.
         reasons: why the program cannot be stored.
     """
@@ -88,7 +88,7 @@ class Recording:
         self.reads: dict[Read, str] = {}
         self.packages: set[str] = set()
         self.reasons: list[str] = []
-        self._seen: dict[int, CodeType] = {}  # by identity: to compare code costs more
+        self._seen: dict[int, CodeType] = {}  # by identity, because comparing code is slower
         self._entered: list[tuple[CodeType, dict[str, Any]]] = []
         self._before: list[Any] = []
 
@@ -107,7 +107,7 @@ class Recording:
 
     def _event(self, frame: Any, event: str, argument: Any) -> None:
         before = self._before[0] if self._before else None
-        if callable(before):  # a profiler that was at work before goes on
+        if callable(before):  # a profiler that was already active continues
             before(frame, event, argument)
         if event == "c_call":
             if argument in ASKING and asks_for_the_program(frame):
@@ -122,11 +122,11 @@ class Recording:
                     return
                 self._seen[id(frame.f_code)] = frame.f_code
                 self._enter(frame.f_code, frame.f_globals)
-            except Exception as error:  # whatever a user's class raises when it is looked at
+            except Exception as error:  # a user's class may raise anything when it is inspected
                 self.reasons.append(str(error) if type(error) is Unrecordable else f"{_shown(frame.f_code)}: {error}")
 
     def _refuse_answer(self, name: str) -> None:
-        reason = f"{name} answers differently each time"
+        reason = f"{name} gives a different result in each call"
         if reason not in self.reasons:
             self.reasons.append(reason)
 
@@ -142,13 +142,13 @@ class Recording:
             self.read(code, scope)
 
     def read(self, code: CodeType, scope: dict[str, Any]) -> None:
-        """Record what code of the user's reads."""
+        """Record the globals that user code reads."""
         names = names_in(code)
         for name in names.assigned:
             self.reasons.append(f"{_shown(code)} assigns the global {name!r}")
         module = scope.get("__name__")
         if names.chains and getattr(sys.modules.get(str(module)), "__dict__", None) is not scope:
-            raise Unrecordable(f"{_shown(code)} belongs to no imported module")
+            raise Unrecordable(f"{_shown(code)} does not belong to an imported module")
         for chain in names.chains:
             try:
                 for read in resolved(str(module), chain):
@@ -159,7 +159,7 @@ class Recording:
 
     def _token(self, read: Read) -> str:
         token = token_of(read, self.describer)
-        while self.describer.kept:  # functions whose results are kept: what they read counts, though not entered
+        while self.describer.kept:  # functions with cached results are not entered, but what they read counts
             function = self.describer.kept.pop()
             for code in inner_codes(function.__code__):
                 self.read(code, function.__globals__)
@@ -184,10 +184,10 @@ class Recording:
         covered = {code_token(code) for code in self.describer.codes}
         for code, _ in self._entered:
             if code_token(code) not in covered and code.co_name not in ("<module>",):
-                self.reasons.append(f"{_shown(code)} was called, and no argument or global that is read leads to it")
+                self.reasons.append(f"{_shown(code)} was called, but is not reachable from an argument or a global")
 
     def _imported(self, code: CodeType, scope: dict[str, Any]) -> Iterator[Read]:
-        """What code takes from the user's modules that it imports itself."""
+        """The names that code uses from user modules that it imports itself."""
         for level, name in names_in(code).imports:
             module = importlib.util.resolve_name("." * level + name, scope.get("__package__")) if level else name
             parts = module.split(".")
@@ -200,7 +200,7 @@ class Recording:
 
 
 def _only_listens(frame: Any) -> bool:
-    """Whether code runs beside the trace: a listener of JAX's events, a handler of log records, a finalizer."""
+    """Whether code is independent of the trace: a listener of JAX's events, a handler of log records, a finalizer."""
     callbacks = (getattr(callback, "__code__", None) for callback in gc.callbacks)
     if frame.f_code.co_name == "__del__" or any(code is frame.f_code for code in callbacks):
         return True
@@ -211,25 +211,26 @@ def _only_listens(frame: Any) -> bool:
 
 
 def resolved(module: str, chain: tuple[str, ...], *, whole: bool = True) -> Iterator[Read]:
-    """The names that an access takes, each in its module: ``helpers.scale`` is ``helpers`` here, and ``scale`` there.
+    """The names in an access, each with its module: ``helpers.scale`` is ``helpers`` in this module, and ``scale`` in
+    that one.
 
     Args:
-        whole: whether a module of the user's may not be the end of it, because the code could take any part of it.
+        whole: whether to raise if the access ends in a user module, because the code could then use any part of it.
     """
     for i, name in enumerate(chain):
         if module in IMPURE or (module == "os" and name in ("environ", "getenv", "urandom", "environb")):
-            raise Unrecordable(f"{module}.{name} answers differently each time")
+            raise Unrecordable(f"{module}.{name} gives a different result in each call")
         yield module, name
         value = value_of((module, name))
         if not isinstance(value, ModuleType):
             return
         if whole and i + 1 == len(chain) and origin_of(value.__name__) is Origin.USER:
-            raise Unrecordable(f"the module {value.__name__!r} itself is used, and so any part of it may be")
+            raise Unrecordable(f"the module {value.__name__!r} itself is used, so any part of it may be used")
         module = value.__name__
 
 
 def value_of(read: Read) -> Any:
-    """What stands under a name of a module now; builtins are found in each module."""
+    """The current value of a name in a module; builtins are found in each module."""
     module = sys.modules.get(read[0])
     if module is None and origin_of(read[0]) is Origin.USER:
         module = importlib.import_module(read[0])
@@ -237,13 +238,13 @@ def value_of(read: Read) -> Any:
     if read[1] in scope:
         return scope[read[1]]
     if origin_of(read[0]) is not Origin.USER:
-        return getattr(module, read[1], _ABSENT)  # some modules find their names lazily
+        return getattr(module, read[1], _ABSENT)  # some modules define names lazily
     builtins: Any = scope.get("__builtins__", {})
     return (builtins if isinstance(builtins, dict) else vars(builtins)).get(read[1], _ABSENT)
 
 
 def token_of(read: Read, describer: Describer) -> str:
-    """The description of what stands under a name of a module now."""
+    """The description of the current value of a name in a module."""
     value = value_of(read)
     if isinstance(value, ModuleType):
         return f"module:{value.__name__}"
@@ -260,14 +261,14 @@ def _is_its_own(value: Any) -> bool:
 
 
 def package_token(module: str) -> str:
-    """The code of an installed module, as it is in memory."""
+    """The code of an installed module in memory."""
     try:
         found = importlib.import_module(module)  # a trace may have been the first to need it
     except ImportError:
         return "absent"
     tokens = [str(getattr(sys.modules.get(module.partition(".")[0]), "__version__", ""))]
     for name, value in [*vars(found).items()]:
-        if isinstance(value, (FunctionType, type)) and value.__module__ != module:  # imported, or put there by others
+        if isinstance(value, (FunctionType, type)) and value.__module__ != module:  # imported, or assigned elsewhere
             tokens.append(f"{name}={value.__module__}:{value.__qualname__}")
         else:
             tokens += [f"{name}={code_token(function.__code__)}" for function in _functions(value, module)]
@@ -275,7 +276,8 @@ def package_token(module: str) -> str:
 
 
 def _functions(value: Any, module: str) -> Iterator[FunctionType]:
-    """The functions that are reached from a value of a module: itself, what it wraps, the methods of a class."""
+    """The functions reached from a value of a module: the value itself, the function that it wraps, or the methods of a
+    class."""
     stack, seen = [value], set()
     while stack:
         each = stack.pop()

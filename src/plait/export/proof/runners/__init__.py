@@ -1,1 +1,1 @@
-"""Scripts that run an exported file in a process of its own."""
+"""Scripts that run an exported file in a separate process."""

@@ -1,8 +1,8 @@
-"""Arrays by name, between processes, as ``.npz`` files; and the time that a call takes. Needs NumPy alone.
+"""Passes arrays by name between processes, as ``.npz`` files, and the times of calls. Needs only NumPy.
 
-``.npz`` forgets the names of bfloat16 and its like, so those travel as integers of their width, with the name of the
-dtype before the array's own: ``bfloat16|x``. All others have an empty one, ``|x``, so that no array has the name of an
-argument of NumPy, or that of the times: ``milliseconds``.
+``.npz`` does not store the names of extension dtypes such as bfloat16, so these arrays are stored as integers of the
+same width, with the dtype as a prefix of the name: ``bfloat16|x``. All others have an empty prefix, ``|x``, so that no
+array has the name of a NumPy argument, or of the times: ``milliseconds``.
 """
 
 import importlib
@@ -15,7 +15,7 @@ MILLISECONDS = "milliseconds"
 
 
 def write(path, arrays, milliseconds=None):
-    """Write a dictionary of arrays; ``milliseconds`` are written beside them, if given."""
+    """Write a dictionary of arrays; also writes ``milliseconds``, if given."""
     stored = {} if milliseconds is None else {MILLISECONDS: np.asarray(milliseconds)}
     for name, array in arrays.items():
         array = np.asarray(array)
@@ -46,7 +46,7 @@ def _restored(name, array):
 def run_all(folder, call, names):
     """Run ``call`` on the inputs ``x_*.npz`` of a folder, and write its outputs and the milliseconds of each call.
 
-    ``names`` are those of the file's inputs; the only input may come under any name.
+    ``names`` are the names of the file's inputs; a single input may have any name.
     """
     folder = Path(folder)
     for file in sorted(folder.glob("x_*.npz")):

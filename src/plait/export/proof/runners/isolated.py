@@ -2,8 +2,8 @@
 
     python -I isolated.py PACKAGE,PACKAGE,... SCRIPT ARGUMENT...
 
-The named packages look as if they were not installed, whether they are or not: an import hook before all others
-refuses them. A script that gets through has therefore not used them, at any depth.
+The named packages appear not to be installed: an import hook before all others rejects them. So if a script succeeds,
+neither it nor its dependencies used them.
 """
 
 import runpy

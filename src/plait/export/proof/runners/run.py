@@ -1,7 +1,7 @@
 """Run an exported file on the inputs of a folder: CODE MODEL FOLDER SIGNATURE.
 
-CODE is the file of the model's format. Nothing of it is run but its function ``run``, whose text is taken alone, since
-the rest of the file needs plait.
+CODE is the file of the model's format. Only its function ``run`` is executed, from its source, since the rest of the
+file needs plait.
 """
 
 import __future__
