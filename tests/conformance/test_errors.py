@@ -32,8 +32,9 @@ ELSEWHERE = {
 
 
 @pytest.fixture(autouse=True)
-def _as_in_a_users_program(users_promotion):
-    """JAX's own defaults."""
+def _as_in_a_users_program(users_promotion, tmp_path, monkeypatch):
+    """JAX's own defaults, and a folder of its own, since some advice writes files."""
+    monkeypatch.chdir(tmp_path)
 
 
 @functools.cache

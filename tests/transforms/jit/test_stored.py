@@ -1,5 +1,6 @@
 """``jit(cache=folder)``: a program that outlives the process is never a stale one. (rules W1 to W9)"""
 
+import gc
 import importlib
 import logging
 import os
@@ -404,12 +405,24 @@ def warns(x):
     return x
 
 
+def collects(x):
+    gc.collect()
+    return x
+
+
+def times_a_collection(phase, info):
+    """As hypothesis does, and profilers."""
+    time.perf_counter()
+
+
 @pytest.mark.filterwarnings("ignore:traced")
-@pytest.mark.parametrize("f", [logs, warns, imports], ids=lambda f: f.__name__)
-def test_w4_what_only_reports_or_imports_is_stored(tmp_path, f, monkeypatch):
+@pytest.mark.parametrize("f", [logs, warns, imports, collects], ids=lambda f: f.__name__)
+def test_w4_what_only_reports_or_imports_is_stored(tmp_path, f, monkeypatch, request):
     """Each of them asks for the time or opens a file, but no value of the program comes from it."""
     monkeypatch.delitem(sys.modules, "plait.comparison.formulas", raising=False)
     logging.getLogger("test").setLevel("INFO")
+    gc.callbacks.append(times_a_collection)
+    request.addfinalizer(lambda: gc.callbacks.remove(times_a_collection))
     stored = plait.jit(f, cache=tmp_path)
     stored(jnp.ones(3))
     assert counts(stored)["stored"] == 1

@@ -110,7 +110,7 @@ class Recording:
         if callable(before):  # a profiler that was already active continues
             before(frame, event, argument)
         if event == "c_call":
-            if argument in ASKING and asks_for_the_program(frame):
+            if argument in ASKING and not _only_listens(frame) and asks_for_the_program(frame):
                 self._refuse_answer(name_of_asking(argument))
             return
         if event == "call" and frame.f_code in ASKING_CODE and asks_for_the_program(frame.f_back):
@@ -201,12 +201,14 @@ class Recording:
 
 def _only_listens(frame: Any) -> bool:
     """Whether code is independent of the trace: a listener of JAX's events, a handler of log records, a finalizer."""
-    callbacks = (getattr(callback, "__code__", None) for callback in gc.callbacks)
-    if frame.f_code.co_name == "__del__" or any(code is frame.f_code for code in callbacks):
-        return True
-    while (frame := frame.f_back) is not None:
+    collecting = [getattr(callback, "__code__", None) for callback in gc.callbacks]
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "__del__" or any(code is each for each in collecting):
+            return True
         if frame.f_globals.get("__name__") in ("jax._src.monitoring", "logging"):
             return True
+        frame = frame.f_back
     return False
 
 
