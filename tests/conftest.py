@@ -30,8 +30,6 @@ if COMPILED:
 if not OPTIMIZE:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-    # Of each operation, the program says where it was called from; nobody reads that of a test.
-    os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
 import gc
 from collections.abc import Generator, Iterator
