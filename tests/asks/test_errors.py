@@ -359,7 +359,7 @@ MISTAKES = {
         message="""
             the variables of the model do not match the optimizer's state
               at        blocks[0].gain
-              found     1 new, and 10 variables that match
+              found     1 new, and 10 that match
               expected  the variables that the model had when the optimizer was created
               do        create the optimizer after the model is complete: plait.Optimizer(model, tx, wrt=plait.Param)
         """,

@@ -211,7 +211,7 @@ class Optimizer(Pytree, Generic[M]):
                 "the variables of the model do not match the optimizer's state",
                 at=_listed([*new, *changed, *gone]),
                 found=", ".join(f"{count} {what}" for what, count in counts.items() if count)
-                + f", and {len(selected) - len(new) - len(changed)} variables that match",
+                + f", and {len(selected) - len(new) - len(changed)} that match",
                 expected="the variables that the model had when the optimizer was created",
                 do="create the optimizer after the model is complete: "
                 f"plait.Optimizer(model, tx, wrt={describe_filter(self.wrt)})",

@@ -22,6 +22,14 @@ SHARED = "a = plait.Param(x); node = plait.Dict(a=a, b=a)\n"
 NAMED = "from plait.core.graph import axes; w = plait.Param(x, out_sharding=('rows', None))\n"
 
 ROWS = {
+    "a list in itself": Row(
+        "plait.split(model)",
+        GraphError,
+        r"model|extra\[1\]",
+        "model.extra = plait.List([plait.Param(x)])",
+        setup="model.extra = [plait.Param(x)]; model.extra.append(model.extra)",
+        fix="plait.List([",
+    ),
     "a word is flattened": Row(
         "plait.graph.flatten('model')",
         RegistryError,

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import plait as nnx
+from plait.errors import GraphError
 from plait.graph import IndexMap, RefMap
 from tests.strategies import Node, Pair
 
@@ -140,3 +141,21 @@ def test_data_put_later_into_a_static_container_is_found():
     model.config.append(nnx.Param(1.0))
     with pytest.raises(ValueError, match=r"Node\.config\[1\]"):
         nnx.split(model)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_a_plain_container_that_contains_itself_is_refused(depth):
+    """G21: no walk can end there; the same list at two places is no cycle."""
+    node = Node(items=[nnx.Param(jnp.ones(()))])
+    node.twice = [node.items, node.items]
+    nnx.split(node)
+    innermost = node.items
+    for _ in range(depth):
+        innermost.append([])
+        innermost = innermost[-1]
+    innermost.append(node.items)
+    for walk in (nnx.split, nnx.state, nnx.clone):
+        with pytest.raises(GraphError, match=r"a plain container contains itself\n +at +items\[1\]"):
+            walk(node)
+    with pytest.raises(GraphError, match="contains itself"):
+        Node(items=innermost)

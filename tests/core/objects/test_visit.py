@@ -133,3 +133,11 @@ def test_what_cannot_be_walked_is_passed_over_on_demand():
 
 def test_a_place_is_known_by_itself():
     assert len({Place(None, None, 1), Place(None, None, 1)}) == 2
+
+
+def test_a_plain_container_that_contains_itself_ends():
+    """G53: it has no identity, so a list that occurs twice is entered twice; but not inside of itself."""
+    inner = [1]
+    root = [inner, inner, []]
+    root[2].append(root)
+    assert [place.path for place in visit(root)] == [(), (0,), (0, 0), (1,), (1, 0), (2,), (2, 0)]

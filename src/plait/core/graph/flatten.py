@@ -8,9 +8,11 @@ exactly. (rules G19 to G24)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
+from ...paths import format_path
+from ..objects.attributes import contains_itself
 from ..objects.cells import metadata_key
 from ..objects.clock import Stamp, mark_seen
 from ..objects.nodes import (
@@ -145,7 +147,7 @@ class Walk:
             self.stamps.append(stamp)
 
     def _open(self, node: Any, kind: Kind, link: Link) -> tuple[Any, ...]:
-        """Start a node: (type, index, metadata, iterator of children, entries so far, link)."""
+        """Start a node: (type, index, metadata, iterator of children, entries so far, link, node)."""
         cls = type(node)
         if kind is Kind.GRAPH:
             impl = GRAPH_REGISTRY[cls]
@@ -156,7 +158,7 @@ class Walk:
             else:
                 self._mark(impl.stamp(node))
             children, metadata = impl.flatten(node)
-            return cls, index, metadata, iter(children), [], link
+            return cls, index, metadata, iter(children), [], link, node
         pytree = pytree_impl(cls)
         is_state = isinstance(node, State)
         if is_state:
@@ -166,7 +168,8 @@ class Walk:
             self.containers.append((node, node.copy()))
         elif not is_state and node is not None and not isinstance(node, tuple):  # a tuple, named or not, cannot change
             self.containers.append((node, [*children]))
-        return (cls if cls in PYTREE_REGISTRY else GenericPytree), None, metadata, iter(children), [], link
+        kept = cls if cls in PYTREE_REGISTRY else GenericPytree
+        return kept, None, metadata, iter(children), [], link, node
 
     def _open_state(self, state: State) -> None:
         """Record a state: by its stamp, which its views share, or else by the contents of its dict."""
@@ -181,10 +184,11 @@ class Walk:
         known_of = self.refs._items.get
         kinds = _KINDS
         stack: list[tuple[Any, tuple[Any, ...]]] = []
+        plain: set[int] = set()  # the plain containers inside of others
         key_in_parent: Any = None
         frame = self._open(root, kind, link)
         while True:
-            cls, index, metadata, children, entries, link = frame
+            cls, index, metadata, children, entries, link, _ = frame
             for key, child in children:
                 child_type = type(child)
                 kind = kinds.get(child_type) or _classify(child)
@@ -208,6 +212,10 @@ class Walk:
                     entries.append(sub_graph_attribute(key, node_ref(type(child), known[1])))
                 else:
                     stack.append((key_in_parent, frame))
+                    if kind is Kind.PYTREE and index is None:
+                        if id(child) in plain:  # it is shared, or in a cycle
+                            _check_no_cycle(child, stack, (link, key))
+                        plain.add(id(child))
                     key_in_parent = key
                     frame = self._open(child, kind, (link, key))
                     break
@@ -218,6 +226,15 @@ class Walk:
                 key = key_in_parent
                 key_in_parent, frame = stack.pop()
                 frame[4].append(sub_graph_attribute(key, definition))
+
+
+def _check_no_cycle(child: Any, stack: Sequence[tuple[Any, tuple[Any, ...]]], link: Link) -> None:
+    """Refuse a plain container that contains itself: it has no identity, so the walk would not end."""
+    for _, (_, index, _, _, _, _, node) in reversed(stack):
+        if index is not None:
+            return
+        if node is child:
+            raise contains_itself(child, format_path(path_of(link)))
 
 
 _ARRAY = leaf_def()

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
 
-from ...errors import ArgumentTypeError, AttributeStatusError
+from ...errors import ArgumentTypeError, AttributeStatusError, GraphError
 from ...paths import Path, format_path
 from ...words import describe_type
 from .nodes import _KINDS, DATA_TYPES, Kind, kind_of, pytree_impl
@@ -186,12 +186,29 @@ def check_static(value: Any, name: str, owner: type) -> None:
         )
 
 
-def check_no_marks_inside(value: Any, name: str, owner: type) -> None:
-    """Raise if a plain list, tuple or dict contains marks.
+def contains_itself(value: Any, at: str) -> GraphError:
+    """The error for a plain container in a cycle. Such containers have no identity, so a walk through it never ends."""
+    return GraphError(
+        "a plain container contains itself",
+        at=at,
+        found=f"the {type(value).__name__} that it is in",
+        expected="plain containers without cycles; modules, plait.List and plait.Dict may refer to each other",
+        do="use a container that is an object: self.items = plait.List([...])",
+    )
+
+
+def check_no_marks_inside(value: Any, name: str, owner: type, above: tuple[Any, ...] = ()) -> None:
+    """Raise if a plain list, tuple or dict contains marks, or itself.
+
+    Args:
+        above: the containers that it is in.
 
     Raises:
         AttributeStatusError: names the attribute and the class.
+        GraphError: the same.
     """
+    if any(value is each for each in above):
+        raise contains_itself(value, f"{owner.__name__}.{name}")
     for item in value.values() if isinstance(value, dict) else value:
         kind = type(item)
         if kind is Mark:
@@ -204,4 +221,4 @@ def check_no_marks_inside(value: Any, name: str, owner: type) -> None:
                 f"as a whole: self.{name} = plait.{item.status}({name})",
             )
         if kind is list or kind is tuple or kind is dict:
-            check_no_marks_inside(item, name, owner)
+            check_no_marks_inside(item, name, owner, (*above, value))

@@ -84,10 +84,11 @@ def visit(
     Args:
         root: any value.
         is_shared: ``(value, kind) -> bool``: which values count as the same object at all places; other values are new
-            each time.
+            each time, but for a plain container that contains itself, which is not entered again.
         children: returns the children of a node; it may omit nodes that cannot be entered.
     """
     met: dict[int, Place] = {}
+    plain: dict[int, Place] = {}
     stack = [Place(None, None, root)]
     while stack:
         place = stack.pop()
@@ -95,9 +96,22 @@ def visit(
             first = met.setdefault(id(place.value), place)
             if first is not place:
                 place.first, place.enter = first, False
+        elif place.enter and plain.setdefault(id(place.value), place) is not place:  # shared, or in a cycle
+            place.first = _same_above(place)
+            place.enter = place.first is None
         yield place
         if place.enter:
             stack.extend(reversed([Place(place, key, child) for key, child in children(place.value)]))
+
+
+def _same_above(place: Place) -> Place | None:
+    """The place of the plain container that contains itself here; the walk refuses such a container."""
+    owner = place.owner
+    while owner is not None and owner.kind is Kind.PYTREE:
+        if owner.value is place.value:
+            return owner
+        owner = owner.owner
+    return None
 
 
 def children_first(places: Iterable[Place]) -> Iterator[Place]:
