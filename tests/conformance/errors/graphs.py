@@ -22,6 +22,14 @@ SHARED = "a = plait.Param(x); node = plait.Dict(a=a, b=a)\n"
 NAMED = "from plait.core.graph import axes; w = plait.Param(x, out_sharding=('rows', None))\n"
 
 ROWS = {
+    "an assigned list in itself": Row(
+        "model.extra = items",
+        GraphError,
+        r"\.extra\n",
+        "model.extra = plait.List([plait.Param(x)])",
+        setup="items = [plait.Param(x)]; items.append(items)",
+        fix="plait.List([",
+    ),
     "a list in itself": Row(
         "plait.split(model)",
         GraphError,

@@ -104,3 +104,36 @@ def test_operations_carry_the_path_of_their_layer():
         None, "layers[0]", "layers[0]", "layers[1]", "layers[1]", "plain",
     ]  # fmt: skip
     assert [layer_of(eqn) for eqn in jax.make_jaxpr(net)(1.0).jaxpr.eqns] == [None] * 5
+
+
+class Hooked(plait.Module):
+    def hook(self, x):
+        raise NotImplementedError
+
+    def __call__(self, x):
+        return self.hook(x) if type(self).hook is not Hooked.hook else x
+
+
+class Plain(Hooked):
+    pass
+
+
+class Overriding(Hooked):
+    def hook(self, x):
+        return 2 * x
+
+
+@pytest.mark.parametrize(("cls", "expected"), [(Plain, 1), (Overriding, 2)])
+def test_whether_a_class_overrides_a_method_can_be_asked(cls, expected):
+    """A base class may run a hook only if it is overridden, which the identity of the method says."""
+    model = cls()
+    assert model(1) == plait.jit(cls.__call__)(model, jnp.int32(1)) == expected
+    seen = []
+    with observed_methods([model], lambda module, name, call: seen.append(name) or call()):
+        assert model(1) == expected
+        with observed_methods([Plain(), Overriding()], lambda module, name, call: call()):
+            assert type(model).hook is (Hooked.hook if cls is Plain else vars(Overriding)["hook"])
+        assert model(1) == expected
+    assert seen == (["__call__"] if cls is Plain else ["__call__", "hook"]) * 2
+    assert "hook" not in vars(Plain)
+    assert not hasattr(Hooked.hook, "__wrapped__")

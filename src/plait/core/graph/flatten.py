@@ -229,7 +229,7 @@ class Walk:
 
 
 def _check_no_cycle(child: Any, stack: Sequence[tuple[Any, tuple[Any, ...]]], link: Link) -> None:
-    """Refuse a plain container that contains itself: it has no identity, so the walk would not end."""
+    """Raise for a plain container that contains itself: it has no identity, so the walk would never end."""
     for _, (_, index, _, _, _, _, node) in reversed(stack):
         if index is not None:
             return

@@ -1,13 +1,15 @@
 """Observing the public methods of modules while a block runs.
 
 The methods are replaced on the classes, since Python looks up ``__call__`` there, and restored when the last block that
-observes a class ends. Calls on other objects of the class, or in other threads, are unaffected unless the observer
-handles the object. The replacement of a method is created once and cached: JAX's caches have functions as keys, so they
-need the same ``Block.__call__`` in each trace.
+observes them ends. A method is replaced on the class that defines it, so ``type(self).update is Base.update`` still
+says whether a class overrides it. Calls on other objects of the class, or in other threads, are unaffected unless the
+observer handles the object. The replacement of a method is created once and cached: JAX's caches have functions as
+keys, so they need the same ``Block.__call__`` in each trace.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import threading
@@ -40,11 +42,13 @@ Observer = Callable[[Any, str, MethodCall], Any]
 """Takes a module, the name of its method and the call; returns the result of the call."""
 
 NOT_OBSERVED: frozenset[Any] = frozenset({*Module.__mro__, *List.__mro__, *Dict.__mro__, Generic})
-_ABSENT: Any = object()
+_UNOBSERVED: tuple[dict[Observer, int], dict[str, type]] = {}, {}
 _lock = threading.Lock()
-# Class → (its observers, each with the number of blocks that use it; its original methods).
-_observed: dict[type, tuple[dict[Observer, int], dict[str, Any]]] = {}
-# Class → {name: (method, replacement)}. ``_replace_methods`` adds entries; an entry is removed when its class dies.
+# Class → (its observers, each with the number of blocks that use it; method → the class that defines it).
+_observed: dict[type, tuple[dict[Observer, int], dict[str, type]]] = {}
+# (class, name) of a replaced method → how many observed classes use it.
+_uses: collections.Counter[tuple[type, str]] = collections.Counter()
+# Class → {name: (method, replacement)}. ``_replace`` adds entries; an entry is removed when its class dies.
 _replacements: weakref.WeakKeyDictionary[type, dict[str, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
 _recording = 0  # the number of blocks that observe every call
 
@@ -74,8 +78,10 @@ def observed_methods(
         _recording += records
         for cls in classes:
             if cls not in _observed:
-                observers: dict[Observer, int] = {}
-                _observed[cls] = observers, _replace_methods(cls, except_of)
+                owners = _owners_of_methods(cls, except_of)
+                for name, owner in owners.items():
+                    _replace(owner, name)
+                _observed[cls] = {}, owners
             observers = _observed[cls][0]
             observers[observer] = observers.get(observer, 0) + 1
     try:
@@ -84,29 +90,42 @@ def observed_methods(
         with _lock:
             _recording -= records
             for cls in classes:
-                observers, own = _observed[cls]
+                observers, owners = _observed[cls]
                 observers[observer] -= 1
                 if not observers[observer]:
                     del observers[observer]
                 if not observers:
                     del _observed[cls]
-                    _restore_methods(cls, own)
+                    for name, owner in owners.items():
+                        _restore(owner, name)
 
 
-def _replace_methods(cls: type, except_of: frozenset[Any]) -> dict[str, Any]:
-    methods: dict[str, Any] = {}
+def _owners_of_methods(cls: type, except_of: frozenset[Any]) -> dict[str, type]:
+    """The methods of a class to observe, each with the class that defines it."""
+    owners: dict[str, type] = {}
     for base in reversed(cls.__mro__):
-        if base not in except_of:
-            methods.update((n, f) for n, f in vars(base).items() if n == "__call__" or not n.startswith("_"))
-    own = {}
-    kept = _replacements.setdefault(cls, {})
-    for name, method in methods.items():
-        if _takes_self(method):
-            own[name] = vars(cls).get(name, _ABSENT)
-            if name not in kept or kept[name][0] is not method:
-                kept[name] = method, _replacement(cls, name, method)
-            setattr(cls, name, kept[name][1])
-    return own
+        owners.update((name, base) for name in vars(base) if name == "__call__" or not name.startswith("_"))
+    return {n: base for n, base in owners.items() if base not in except_of and _takes_self(vars(base)[n])}
+
+
+def _replace(owner: type, name: str) -> None:
+    _uses[owner, name] += 1
+    if _uses[owner, name] > 1:
+        return
+    method = vars(owner)[name]
+    kept = _replacements.setdefault(owner, {})
+    if name not in kept or kept[name][0] is not method:
+        kept[name] = method, _replacement(owner, name, method)
+    setattr(owner, name, kept[name][1])
+
+
+def _restore(owner: type, name: str) -> None:
+    _uses[owner, name] -= 1
+    if not _uses[owner, name]:
+        del _uses[owner, name]
+        method, replacement = _replacements[owner][name]
+        if vars(owner).get(name) is replacement:  # and not something that the block itself put there
+            setattr(owner, name, method)
 
 
 def _takes_self(method: Any) -> bool:
@@ -116,21 +135,15 @@ def _takes_self(method: Any) -> bool:
     return callable(method) and hasattr(method, "__get__") and not isinstance(method, type | staticmethod | classmethod)
 
 
-def _replacement(cls: type, name: str, method: Any) -> Any:
+def _replacement(owner: type, name: str, method: Any) -> Any:
     @functools.wraps(method)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        cls = type(self)
         call = MethodCall(functools.partial(method.__get__(self, cls), *args, **kwargs), args, kwargs)
-        if type(self) is cls and cls in _observed:  # super() calls a method of a class that is not the object's own
-            for observer in tuple(_observed[cls][0]):
+        observers, owners = _observed.get(cls, _UNOBSERVED)
+        if owners.get(name) is owner:  # super() calls a method that is not the one of the object's own class
+            for observer in tuple(observers):
                 call = MethodCall(functools.partial(observer, self, name, call), args, kwargs)
         return call()
 
     return wrapper
-
-
-def _restore_methods(cls: type, own: dict[str, Any]) -> None:
-    for name, method in own.items():
-        if method is _ABSENT:
-            delattr(cls, name)
-        else:
-            setattr(cls, name, method)

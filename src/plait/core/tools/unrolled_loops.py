@@ -32,7 +32,7 @@ from .stacking import described, smallest_period
 FEWEST = 8  # equal blocks of which it is worth a word
 SETTING = "PLAIT_ADVISE_STACKS"
 
-# What was said. Who fills it: ``advise_stacks``. What empties it: nothing; it holds text and numbers alone.
+# The warnings already given. ``advise_stacks`` adds to it; nothing is removed, and it holds only text and numbers.
 _said: set[Any] = set()
 
 

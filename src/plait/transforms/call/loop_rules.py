@@ -36,7 +36,7 @@ class Loop:
         name: the transform.
         carry_in, carry_out: position of the carry among the arguments (``None`` if no carry is returned), and in the
             output (``None`` if it is the whole output).
-        parts: the argument, a dict, that holds parts of the module that runs the loop, under their own keys.
+        parts: the argument, a dict, that holds the parts of the module whose loop it is, under their own keys.
     """
 
     name: str
