@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MethodType
 from typing import Any
 
 import jax
@@ -83,6 +84,9 @@ class Run:
         return found[::-1]
 
 
+Begun = tuple[int, dict[str, np.ndarray], dict[str, Any]]  # the number of its beginning; its arrays and static values
+
+
 class Recorder:
     """Numbers beginnings and ends while a model runs, and gathers the calls. ``arrays`` makes NumPy arrays."""
 
@@ -113,18 +117,31 @@ class Recorder:
         self, run: Callable[[], Any], paths: tuple[Path, ...], method: str, module: Any, args: Any, kwargs: Any
     ) -> Any:
         """Run a call and record it; calls that return no arrays of values are left out."""
-        enter = self.tick()
-        arrays, statics = self.inputs(args, kwargs)
+        begun = self.begin(args, kwargs)
         output = run()
+        self.end(begun, output, paths, method, module)
+        return output
+
+    def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Begun:
+        """What is known of a call before it runs."""
+        return self.tick(), *self.inputs(args, kwargs)
+
+    def end(self, begun: Begun, output: Any, paths: tuple[Path, ...], method: str, module: Any) -> None:
+        """Record a call that has returned."""
+        enter, arrays, statics = begun
         outputs = self.outputs(output)
         kind = type(module).__name__
         call = Call(paths[0], paths, method, kind, module, arrays, statics, outputs, enter, self.tick())
         if outputs or not paths[0]:
             self.calls.append(call)
-        return output
 
     def run(self, library: str, parameters: Callable[[Call], Parameters]) -> Run:
         return Run(library, tuple(self.calls), parameters)
+
+
+def owner_of(model: Any) -> Any:
+    """The model itself, where one of its methods was passed."""
+    return model.__self__ if isinstance(model, MethodType) else model
 
 
 def arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,12 +13,11 @@ import numpy as np
 
 from ..core.tools.method_observers import MethodCall, observed_methods
 from ..paths import Path
-from .calls import Call, Parameters, Recorder, Run, numpy_of
+from .calls import Call, Parameters, Recorder, Run, numpy_of, owner_of
 
 
 def is_flax_nnx(model: Any) -> bool:
-    owner = model.__self__ if isinstance(model, MethodType) else model
-    return "flax" in sys.modules and _of_class(owner, "flax.nnx.module", "Module")
+    return "flax" in sys.modules and _of_class(owner_of(model), "flax.nnx.module", "Module")
 
 
 def is_linen(model: Any) -> bool:
@@ -35,7 +34,7 @@ def run_flax_nnx(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     """Run a copy of the model."""
     from flax import nnx
 
-    original: Any = model.__self__ if isinstance(model, MethodType) else model
+    original = owner_of(model)
     root = nnx.clone(original)
     call: Any = getattr(root, model.__name__) if isinstance(model, MethodType) else root
     places: dict[int, list[Path]] = {}

@@ -25,7 +25,7 @@ from ..core.objects.visit import iter_graph_nodes
 from ..core.tools.capture import recording
 from ..core.tools.method_observers import MethodCall
 from ..paths import Path
-from .calls import Call, Recorder, Run, arguments, is_array_of_numbers, is_static, leaves_of, numpy_of
+from .calls import Call, Recorder, Run, arguments, is_array_of_numbers, is_static, leaves_of, numpy_of, owner_of
 
 
 class _Seen(Intermediate):
@@ -45,7 +45,7 @@ class _Traced:
 
 
 def is_plait(model: Any) -> bool:
-    return isinstance(model.__self__ if isinstance(model, MethodType) else model, Module)
+    return isinstance(owner_of(model), Module)
 
 
 def run_plait(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Run:
@@ -95,7 +95,7 @@ def run_plait(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R
     # What the model itself was given is known already; its own call is recorded once.
     inner = [each for each in calls if each[0].path or each[0].method != method]
     whole = Call((), ((),), "", own, root, inputs, statics, recorder.outputs(output), enter, recorder.tick())
-    before = dict(iter_graph_nodes(model.__self__ if isinstance(model, MethodType) else model))
+    before = dict(iter_graph_nodes(owner_of(model)))
     return Run("plait", tuple(_in_steps(inner, whole)), lambda call: dict(_own_arrays(before.get(call.path))), unseen)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping
-from types import MethodType
 from typing import Any
 
 import jax
@@ -13,12 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..paths import Path
-from .calls import Call, Parameters, Recorder, Run, numpy_of
+from .calls import Begun, Call, Parameters, Recorder, Run, numpy_of, owner_of
 
 
 def is_torch(model: Any) -> bool:
-    owner = model.__self__ if isinstance(model, MethodType) else model
-    return "torch" in sys.modules and isinstance(owner, _torch().nn.Module)
+    return "torch" in sys.modules and isinstance(owner_of(model), _torch().nn.Module)
 
 
 def _torch() -> Any:
@@ -29,22 +27,18 @@ def _torch() -> Any:
 def run_torch(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Run:
     """Run a torch module without gradients. Its buffers and torch's random state are put back."""
     torch = _torch()
-    root: Any = model.__self__ if isinstance(model, MethodType) else model
+    root = owner_of(model)
     device = next((tensor.device for tensor in root.parameters()), None)
     args, kwargs = jax.tree.map(lambda leaf: _to_torch(leaf, device), (args, dict(kwargs)))
     recorder = Recorder(_from_torch)
-    running: list[tuple[int, Any]] = []
+    running: list[Begun] = []
 
     def before(module: Any, args: Any, kwargs: Any) -> None:
-        running.append((recorder.tick(), recorder.inputs(args, kwargs)))
+        running.append(recorder.begin(args, kwargs))
 
     def after(places: tuple[Path, ...]) -> Any:
         def hook(module: Any, args: Any, kwargs: Any, output: Any) -> None:
-            enter, (inputs, statics) = running.pop()
-            outputs, kind = recorder.outputs(output), type(module).__name__
-            call = Call(places[0], places, "", kind, module, inputs, statics, outputs, enter, recorder.tick())
-            if outputs:
-                recorder.calls.append(call)
+            recorder.end(running.pop(), output, places, "", module)
 
         return hook
 

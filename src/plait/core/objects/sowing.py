@@ -6,9 +6,8 @@ an ordinary attribute, so transforms handle it like any other. Without a record,
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -44,14 +43,9 @@ def keeping_sown() -> Restoring:
     return Restoring(setting(_keeping, wanted=True))
 
 
-@contextlib.contextmanager
-def shut_in(transform: str) -> Iterator[None]:
+def shut_in(transform: str) -> Restoring:
     """Inside the block a branch, or a turn of a loop without outputs, is traced: what is sown there cannot get out."""
-    before, _keeping.shut_in = _keeping.shut_in, _keeping.shut_in or transform
-    try:
-        yield
-    finally:
-        _keeping.shut_in = before
+    return Restoring(setting(_keeping, shut_in=_keeping.shut_in or transform))
 
 
 def what_shuts_in(module: Any) -> str | None:

@@ -8,7 +8,6 @@ compiled pays nothing.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import threading
@@ -25,6 +24,7 @@ from ...paths import Path, format_path
 from ..objects.containers import List
 from ..objects.module import Module
 from ..objects.pytree import Pytree
+from ..objects.settings import Restoring, setting
 from ..objects.visit import Place, iter_variables
 from .labelled_calls import wants_labels
 from .stacking import described, smallest_period
@@ -43,14 +43,9 @@ class _Looking(threading.local):
 _looking = _Looking()
 
 
-@contextlib.contextmanager
-def only_looked_at() -> Iterator[None]:
+def only_looked_at() -> Restoring:
     """Programs that are traced inside the block are looked at, and do not run: nothing is said of them."""
-    before, _looking.only = _looking.only, True
-    try:
-        yield
-    finally:
-        _looking.only = before
+    return Restoring(setting(_looking, only=True))
 
 
 class Holder(NamedTuple):

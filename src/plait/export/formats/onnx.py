@@ -238,7 +238,7 @@ def describe(place: Path) -> Description:
     )
     pair = [list(map(tensor, model.graph.input)), list(map(tensor, model.graph.output))]
     size = size_of(place) + size_of(place.with_name(place.name + DATA))
-    weights = [each.tensor for each in stored(place)]
+    weights = [_tensor_of(onnx, each) for each in model.graph.initializer]
     return Description("onnx", place, size, versions, {model.graph.name: (pair[0], pair[1])}, weights)
 
 
@@ -250,10 +250,7 @@ def stored(place: Path) -> list[ReadableTensor]:
         with refused_if_damaged(place):
             return onnx.numpy_helper.to_array(initializer, os.fspath(place.parent))
 
-    return [
-        ReadableTensor(Tensor(each.name, _dtype(onnx, each.data_type), tuple(each.dims)), functools.partial(read, each))
-        for each in model.graph.initializer
-    ]
+    return [ReadableTensor(_tensor_of(onnx, each), functools.partial(read, each)) for each in model.graph.initializer]
 
 
 def _loaded(place: Path) -> tuple[Any, Any]:
@@ -264,6 +261,10 @@ def _loaded(place: Path) -> tuple[Any, Any]:
         if not model.HasField("graph"):  # so is an empty file, which protobuf takes for a message without fields
             raise ValueError("the model has no graph")
         return onnx, model
+
+
+def _tensor_of(onnx: Any, initializer: Any) -> Tensor:
+    return Tensor(initializer.name, _dtype(onnx, initializer.data_type), tuple(initializer.dims))
 
 
 def _dtype(onnx: Any, number: int) -> str:

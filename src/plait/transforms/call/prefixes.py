@@ -277,12 +277,12 @@ class Prefix:
         counts = ""
         if isinstance(shown, (tuple, list)) and isinstance(tree, (tuple, list)) and len(shown) != len(tree):
             counts = f" ({len(tree)} where {self.argument} has {len(shown)} entries)"
-        what = "output" if "out" in self.argument else "argument"
+        whole, part = ("output", "output") if "out" in self.argument else ("arguments", "argument")
         return ArgumentError(
-            f"{self.transform}: {self.argument} does not match the {what if what == 'output' else 'arguments'}",
+            f"{self.transform}: {self.argument} does not match the {whole}",
             found=f"{outline}{counts}",
             expected=f"a tree that starts with the structure of {self.argument} = {shown}",
-            do=f"give {self.argument} one entry for each {what}, or one value for all",
+            do=f"give {self.argument} one entry for each {part}, or one value for all",
         )
 
 

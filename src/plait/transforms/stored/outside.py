@@ -9,12 +9,13 @@ and by imports do not count, since no value of the program comes from them. (rul
 from __future__ import annotations
 
 import datetime
+import gc
 import io
 import os
 import random
 import sys
 import time
-from types import BuiltinFunctionType, CodeType
+from types import BuiltinFunctionType
 from typing import Any
 
 import jax.numpy as jnp
@@ -42,15 +43,17 @@ ASKING: frozenset[Any] = frozenset({
     datetime.datetime.now, datetime.datetime.utcnow, datetime.datetime.today, datetime.date.today,
 })  # fmt: skip
 
-# The same, in Python.
-ASKING_CODE: dict[CodeType, str] = {
-    os.getenv.__code__: "os.getenv",
-    type(os.environ).__getitem__.__code__: "os.environ",
-    jnp.load.__code__: "jax.numpy.load",
+# The same, in Python: the identity of the code (hashing code is slow) → its name.
+ASKING_CODE: dict[int, str] = {
+    id(os.getenv.__code__): "os.getenv",
+    id(type(os.environ).__getitem__.__code__): "os.environ",
+    id(jnp.load.__code__): "jax.numpy.load",
 }
 
-_NO_PROGRAM = frozenset({"logging", "warnings", "linecache", "traceback", "tokenize", "importlib", "_frozen_importlib"})
-_NO_PROGRAM |= {"_frozen_importlib_external"}
+_NO_PROGRAM = frozenset({
+    "logging", "warnings", "linecache", "traceback", "tokenize", "importlib", "_frozen_importlib",
+    "_frozen_importlib_external",
+})  # fmt: skip
 
 
 def asks_for_the_program(frame: Any) -> bool:
@@ -59,6 +62,8 @@ def asks_for_the_program(frame: Any) -> bool:
     Args:
         frame: the frame of the caller.
     """
+    if only_listens(frame):
+        return False
     found = False
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
@@ -70,6 +75,19 @@ def asks_for_the_program(frame: Any) -> bool:
         found = found or origin_of(module) is not Origin.VERSION
         frame = frame.f_back
     return found
+
+
+def only_listens(frame: Any) -> bool:
+    """Whether code is independent of the trace: a listener of JAX's events, a handler of log records, a finalizer."""
+    collecting = [getattr(callback, "__code__", None) for callback in gc.callbacks]
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "__del__" or any(code is each for each in collecting):
+            return True
+        if frame.f_globals.get("__name__") in ("jax._src.monitoring", "logging"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def name_of_asking(function: Any) -> str:

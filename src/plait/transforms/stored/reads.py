@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dis
 import functools
-import gc
 import importlib
 import importlib.util
 import os
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ...core.objects.named import Sentinel
 from .descriptions import IMPURE, Describer, Origin, Unrecordable, code_token, digest, inner_codes, origin_of
-from .outside import ASKING, ASKING_CODE, asks_for_the_program, name_of_asking
+from .outside import ASKING, ASKING_CODE, asks_for_the_program, name_of_asking, only_listens
 
 _ABSENT: Any = Sentinel(__name__, "_ABSENT", "<absent>")
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -110,15 +109,15 @@ class Recording:
         if callable(before):  # a profiler that was already active continues
             before(frame, event, argument)
         if event == "c_call":
-            if argument in ASKING and not _only_listens(frame) and asks_for_the_program(frame):
+            if argument in ASKING and asks_for_the_program(frame):
                 self._refuse_answer(name_of_asking(argument))
             return
-        if event == "call" and frame.f_code in ASKING_CODE and asks_for_the_program(frame.f_back):
-            self._refuse_answer(ASKING_CODE[frame.f_code])
+        if event == "call" and id(frame.f_code) in ASKING_CODE and asks_for_the_program(frame.f_back):
+            self._refuse_answer(ASKING_CODE[id(frame.f_code)])
         if event == "call" and id(frame.f_code) not in self._seen:
             try:
                 module = frame.f_globals.get("__name__")
-                if origin_of(module) is not Origin.VERSION and _only_listens(frame):
+                if origin_of(module) is not Origin.VERSION and only_listens(frame):
                     return
                 self._seen[id(frame.f_code)] = frame.f_code
                 self._enter(frame.f_code, frame.f_globals)
@@ -197,19 +196,6 @@ class Recording:
                     continue
                 for attribute in {*code.co_names} & {*vars(found)}:
                     yield from resolved(found.__name__, (attribute,), whole=False)
-
-
-def _only_listens(frame: Any) -> bool:
-    """Whether code is independent of the trace: a listener of JAX's events, a handler of log records, a finalizer."""
-    collecting = [getattr(callback, "__code__", None) for callback in gc.callbacks]
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "__del__" or any(code is each for each in collecting):
-            return True
-        if frame.f_globals.get("__name__") in ("jax._src.monitoring", "logging"):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def resolved(module: str, chain: tuple[str, ...], *, whole: bool = True) -> Iterator[Read]:
