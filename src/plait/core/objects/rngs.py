@@ -163,10 +163,19 @@ def _next(count: jax.Array) -> jax.Array:
     return count + jnp.uint32(1)
 
 
+_fold_in = jax.jit(jax.random.fold_in, inline=True)
+
+
 def _is_concrete(count: Any) -> bool:
     """Whether a count is a NumPy number: it stays concrete during tracing, so that a stack can count the draws of a
     block."""
     return isinstance(count, (np.ndarray, np.generic))
+
+
+def _no_draws(shape: tuple[int, ...]) -> Any:
+    """The count of a new stream. Where JAX would trace it, that of a single key is a NumPy number: adding is cheap."""
+    count = jnp.zeros(shape, jnp.uint32)
+    return np.zeros((), np.uint32) if not shape and isinstance(count, jax.core.Tracer) else count
 
 
 def _after(count: Any) -> Any:
@@ -197,7 +206,7 @@ class RngStream(_Samplers):
         key = as_key(key)
         self.tag = tag
         self.key = RngKey(key, tag=tag)
-        self.count = RngCount(jnp.zeros(key.shape, jnp.uint32), tag=tag)
+        self.count = RngCount(_no_draws(key.shape), tag=tag)
 
     def __call__(self) -> jax.Array:
         """The next key: ``fold_in(key, count)``, and the counter advances.
@@ -209,7 +218,7 @@ class RngStream(_Samplers):
         key, value = self._current()
         if _is_concrete(value):
             self.count.set_value(_after(value))
-            return jax.random.fold_in(key, value)
+            return _fold_in(key, value)
         key, value = _draw(key, value)
         self.count.set_value(value)
         return key
@@ -325,7 +334,8 @@ class Rngs(_Samplers):
 
     def items(self) -> Iterator[tuple[str, RngStream]]:
         """The streams that exist, with their names."""
-        return ((name, self.__dict__[name]) for name in self)
+        for name in self:
+            yield name, self.__dict__[name]
 
     def fork(self, *, split: int | tuple[int, ...] | Mapping[FilterLiteral, Any] | None = None) -> Rngs:
         """New independent streams, each seeded with one draw of the old stream.
