@@ -140,12 +140,19 @@ def test_manifests_of_any_json(saved, data):
     np.testing.assert_array_equal(target.kernel.value, before)  # the same seed made both
 
 
+def _same_json(a, b):
+    """Whether two texts are the same JSON: blanks between its parts say nothing, and are not part of its sum."""
+    with contextlib.suppress(ValueError):
+        return json.loads(a) == json.loads(b)
+    return False
+
+
 @given(st.data())
 def test_any_file_of_a_checkpoint(saved, data):
     file = data.draw(st.sampled_from(sorted(file for file in saved.rglob("*") if file.is_file())))
     content = file.read_bytes()
     changed = data.draw(edits(content))
-    assume(changed != content)
+    assume(changed != content and not (file.name == "plait.json" and _same_json(changed, content)))
     try:
         file.write_bytes(changed)
         with pytest.raises(CheckpointError, match=re.escape(file.name)):
