@@ -17,7 +17,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
 from .call.body import guarded
 from .call.enter import Entered, rebuild
-from .call.functions import check_function, curried
+from .call.functions import RuledFunction, check_function, curried
 from .call.gather import gather
 from .call.policy import STRUCTURE, Crossing, ValuesOnly, usual_or_values
 from .call.prefixes import is_graph_leaf
@@ -108,7 +108,7 @@ def custom_jvp(fun: Any = None, /, *, nondiff_argnums: Sequence[int] = (), cross
     return CustomJvp(fun, tuple(nondiff_argnums), ValuesOnly(crossing))
 
 
-class _Custom:
+class _Custom(RuledFunction):
     """A function with a rule."""
 
     _name: str
@@ -123,7 +123,6 @@ class _Custom:
             check_updates(self._name, "nondiff_argnums", nondiff_argnums)
         functools.update_wrapper(self, fun)
         self._fun, self._nondiff, self._crossing = fun, nondiff_argnums, crossing
-        self._rule: tuple[Any, ...] | None = None
         self._symbolic = False
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -132,11 +131,12 @@ class _Custom:
     def _define(self, rule: tuple[Any, ...], symbolic_zeros: bool) -> None:
         for function in rule:
             check_function(function, f"{self._name}.{self._definer}")
-        self._rule, self._symbolic = rule, symbolic_zeros
+        self.functions, self._symbolic = rule, symbolic_zeros
+        self.rule_number += 1
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[RuleCall, tuple[Any, ...], Any]:
         """The call, the rule, and the function of arrays."""
-        if self._rule is None:
+        if not self.functions:
             raise ArgumentError(
                 f"{self._name}: the function was called before its rule was set",
                 found=f"no rule for {getattr(self, '__name__', 'the function')}",
@@ -149,7 +149,7 @@ class _Custom:
             return call.run(values, plain)[0]
 
         pure.__name__ = getattr(self, "__name__", "f")
-        return call, self._rule, pure
+        return call, self.functions, pure
 
     def _pair(self, returned: Any, what: str) -> tuple[Any, Any]:
         if not (isinstance(returned, (tuple, list)) and len(returned) == 2):

@@ -22,6 +22,7 @@ the middle:
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import FunctionType
@@ -40,6 +41,7 @@ from .arguments import positional
 from .body import Body, describe_address
 from .captures import captures_objects
 from .enter import Entered
+from .functions import RuledFunction, rule_number
 from .gather import Gathered, gather
 from .outcome import Address, Outcome
 from .policy import STRUCTURE, Crossing
@@ -168,12 +170,13 @@ class Call:
 
         It is not cached for a function that captures modules, whose values may change, nor while outputs are captured.
         """
-        if type(self.f) is not FunctionType or is_observing() or captures_objects(self.f):
+        if not isinstance(self.f, _WEAK) or is_observing() or captures_objects(self.f):
             return make(self.body)
         try:
             kept = _kept.setdefault(self.f, {})
-            found = kept.get((self.body, key))
-            return found if found is not None else kept.setdefault((self.body, key), make(self.body))
+            entry = self.body, key, rule_number(self.f)
+            found = kept.get(entry)
+            return found if found is not None else kept.setdefault(entry, make(self.body))
         except (StaticValueError, TypeError):  # a part of the key cannot be hashed
             return make(self.body)
 
@@ -266,8 +269,11 @@ class Strong:
         return id(self.f)
 
 
+_WEAK = FunctionType, functools.partial, RuledFunction  # a body refers to these weakly
+
+
 def _function(f: Callable[..., Any]) -> Callable[[], Any]:
-    return weakref.ref(f) if type(f) is FunctionType else Strong(f)
+    return weakref.ref(f) if isinstance(f, _WEAK) else Strong(f)
 
 
 def _leaf(kind: Any) -> tuple[Any, tuple[Any, ...]]:

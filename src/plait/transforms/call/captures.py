@@ -26,10 +26,12 @@ from ...core.objects.trace_guard import raise_foreign_trace
 from ...core.objects.variables import Variable
 from ...errors import CapturedModelWarning, GraphError, PlaitError
 from ...notices import warn
+from .functions import RuledFunction
 from .prefixes import is_graph_leaf
 
 _LONGEST = 1_000  # longer containers contain data
 _MOST = 200  # the maximal number of functions reached from one function
+_FUNCTIONS = FunctionType, functools.partial, RuledFunction  # whose inside is examined
 _LIBRARIES = {__name__.partition(".")[0], "jax", "numpy", "functools", "builtins", "math"}
 
 
@@ -81,12 +83,14 @@ def _reached(f: Callable[..., Any]) -> Iterator[Any]:
         each = getattr(each, "__wrapped__", each)
         if isinstance(each, FunctionType):
             named = (each.__globals__.get(label) for label in _loaded_globals(each.__code__))
-            inner += [value for value in named if isinstance(value, FunctionType) and not _is_library(value)]
+            inner += [value for value in named if isinstance(value, _FUNCTIONS) and not _is_library(value)]
         found += [value for value in inner if not any(value is known for known in found)]
 
 
-def _is_library(f: FunctionType) -> bool:
-    return (f.__module__ or "").partition(".")[0] in _LIBRARIES
+def _is_library(f: Any) -> bool:
+    while isinstance(f, functools.partial):
+        f = f.func
+    return (getattr(f, "__module__", None) or "").partition(".")[0] in _LIBRARIES
 
 
 @contextlib.contextmanager
@@ -110,14 +114,17 @@ def watch_captured_containers(f: Callable[..., Any]) -> Iterator[None]:
 
 
 def _with_inner_functions(f: Any) -> list[Any]:
-    """A function, and the functions in its closure and theirs."""
+    """A function, the functions that come with it or are in its closure, and theirs."""
     found = [f]
     for each in found:
+        inner: list[Any] = [*each.functions] if isinstance(each, RuledFunction) else []
         each = getattr(each, "__wrapped__", each)
+        if isinstance(each, functools.partial):
+            inner.append(each.func)
         cells = (each.__closure__ or ()) if isinstance(each, FunctionType) else ()
         with contextlib.suppress(ValueError):  # a variable that has no value yet
-            inner = [cell.cell_contents for cell in cells]
-            found += [g for g in inner if isinstance(g, FunctionType) and not any(g is known for known in found)]
+            inner += [cell.cell_contents for cell in cells]
+        found += [g for g in inner if isinstance(g, _FUNCTIONS) and not any(g is known for known in found)]
     return found
 
 

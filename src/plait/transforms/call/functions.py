@@ -25,6 +25,23 @@ def curried(transform: F) -> F:
     return wrapper  # type: ignore[return-value]
 
 
+class RuledFunction:
+    """A function that comes with others, such as the rule for its derivative.
+
+    Attributes:
+        functions: the others.
+        rule_number: how often they were set.
+    """
+
+    functions: tuple[Callable[..., Any], ...] = ()
+    rule_number = 0
+
+
+def rule_number(f: Any) -> int:
+    """How often the functions that come with ``f`` were set."""
+    return f.rule_number if isinstance(f, RuledFunction) else 0
+
+
 def check_function(f: Any, name: str) -> None:
     """Raise if a transform cannot lift this function.
 
