@@ -90,6 +90,20 @@ def test_a_step_computes_in_flax_s_dtype(name, dtypes):
 
 @pytest.mark.oracle
 @every_cell
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_step_in_half_precision_is_flax_s_bit_for_bit(name, dtype):
+    """L30 to L32: gates are multiplied in their dtype; the memory keeps its own."""
+    ours, theirs = twins(name, 3, 4, dtype=dtype)
+    carry, x = carry_of(name, 2, 4), some_input(2, 3)
+    with users_promotion():
+        expected = theirs(carry, x)
+    for mine, other in zip(jax.tree.leaves(ours(carry, x)), jax.tree.leaves(expected), strict=True):
+        assert mine.dtype == other.dtype
+        np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.oracle
+@every_cell
 @pytest.mark.filterwarnings("ignore:keep_rngs argument is deprecated", "ignore:carry_init is provided in __init__")
 @pytest.mark.parametrize("seeds", [{"default": 3}, {"params": 1, "carry": 2}])
 def test_carries_are_drawn_as_flax_draws_them(name, seeds):

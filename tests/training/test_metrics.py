@@ -8,7 +8,7 @@ import plait
 from plait.errors import ArgumentError, ArgumentTypeError, ShapeError
 from plait.training import metrics
 from plait.training.metrics import Accuracy, Average, Metric, MetricState, MultiMetric, Statistics, Welford
-from tests.nn.twins import flax_nnx, users_promotion
+from tests.nn.twins import flax_nnx, some_input, users_promotion
 
 VALUES = st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=4)
 BATCHES = st.lists(st.tuples(VALUES, st.booleans()), min_size=1, max_size=3)
@@ -40,6 +40,32 @@ def test_welford_is_flax_s(batches):
     found = feed(Welford(), batches)
     for name in ("mean", "standard_error_of_mean", "standard_deviation"):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-3, atol=1e-3, err_msg=name)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("jit", [False, True])
+def test_welford_is_flax_s_bit_for_bit(jit):
+    nnx, found = flax_nnx(), []
+    for lib in (plait, nnx):
+        metric = lib.metrics.Welford("loss")
+        update = lib.jit(lambda metric, x: metric.update(loss=x)) if jit else lambda metric, x: metric.update(loss=x)
+        with users_promotion():
+            for number in range(3):
+                update(metric, (1 + number) * some_input(5, 3, seed=number))
+        found.append([value[...] for value in (metric.count, metric.mean, metric.m2)])
+    for mine, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.parametrize("metric", [Average, Welford])
+def test_one_value_counts_as_often_as_the_mask_says(metric):
+    """As Flax's Average: the loss of a batch, for each of its samples."""
+    metric = metric()
+    metric.update(values=jnp.float32(0.5), mask=jnp.array([1, 1, 0, 1, 0]))
+    metric.update(values=jnp.float32(1.5), mask=jnp.array([1, 0]))
+    result = metric.compute()
+    assert float(result.mean if isinstance(result, Statistics) else result) == 0.75
+    assert int(metric.count[...]) == 4
 
 
 @given(VALUES, st.integers(1, 3))

@@ -592,3 +592,12 @@ def test_factored_moments_have_the_metadata_of_their_variable():
     found = [mirror.get_metadata() for mirror in mirrors if isinstance(mirror, plait.OptVariable)]
     assert found
     assert all(metadata["note"] == 1 and "out_sharding" not in metadata for metadata in found)
+
+
+def test_a_parameter_of_a_weak_type_has_a_strong_one_after_a_step():
+    """As from ``optax.apply_updates``: the second step of a jitted function has the types of all later ones."""
+    model = plait.Dict(w=plait.Param(jnp.full((2,), 0.5)))
+    assert model["w"][...].weak_type
+    optimizer = Optimizer(model, optax.sgd(0.1), wrt=plait.Param)
+    optimizer.update(model, plait.grad(lambda model: (model["w"] * 2.0).sum())(model))
+    assert not model["w"][...].weak_type

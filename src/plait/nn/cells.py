@@ -529,8 +529,8 @@ class GRUCell(_GatedCell):
         x_r, x_z, x_n = jnp.split(x, 3, axis=-1)
         h_r, h_z, h_n = jnp.split(h, 3, axis=-1)
         r, z = self.gate_fn(x_r + h_r), self.gate_fn(x_z + h_z)
-        n, z, h = promote_dtype((self.activation_fn(x_n + r * h_n), z, carry))
-        h = (1 - z) * n + z * h
+        new, z, h = promote_dtype(((1 - z) * self.activation_fn(x_n + r * h_n), z, carry))
+        h = new + z * h
         return h, h
 
 
@@ -542,8 +542,8 @@ def _sum(x: Array, h: Array) -> Array:
 def _lstm_step(
     c: Array, i: Array, f: Array, g: Array, o: Array, activation_fn: Callable[..., Any]
 ) -> tuple[tuple[Array, Array], Array]:
-    """``c' = f · c + i · g`` and ``h' = o · φ(c')``, in the common dtype of memory and gates."""
-    c, i, f, g, o = promote_dtype((c, i, f, g, o))
-    c = f * c + i * g
+    """``c' = f · c + i · g`` and ``h' = o · φ(c')``: products of gates are in their dtype, the rest in that of ``c``."""
+    f, o, c, new = promote_dtype((f, o, c, i * g))
+    c = f * c + new
     h = o * activation_fn(c)
     return (c, h), h

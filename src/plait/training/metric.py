@@ -68,7 +68,7 @@ class Metric(Pytree):
 
 
 def masked_values(metric: Any, kwargs: Mapping[str, Any], mask: Any) -> tuple[Array, Array | None]:
-    """The values of an update as float32, and the mask in their shape.
+    """The values of an update as float32 and the mask, in one shape.
 
     Raises:
         ArgumentTypeError: the keyword with the values is missing.
@@ -90,7 +90,12 @@ def masked_values(metric: Any, kwargs: Mapping[str, Any], mask: Any) -> tuple[Ar
             do=f"pass an array: {metric.argname}=jnp.asarray([{values!r}])",
         )
     values = jnp.asarray(values).astype(jnp.float32)
-    return values, None if mask is None else as_mask(mask, values.shape)
+    if mask is None:
+        return values, None
+    mask = jnp.asarray(mask)
+    if not values.shape:  # one value for all that count
+        values = jnp.broadcast_to(values, mask.shape)
+    return values, as_mask(mask, values.shape)
 
 
 def as_mask(mask: Any, shape: tuple[int, ...]) -> Array:

@@ -146,15 +146,17 @@ class Welford(Metric):
         values, mask = masked_values(self, kwargs, mask)
         added = number_of(values, mask)
         n_added = added.astype(jnp.float32)
-        # A completely masked batch has no mean; its weight is 0, so any number works.
-        where = None if mask is None else mask
-        mean = jnp.sum(values, where=where) / jnp.maximum(n_added, 1.0)
-        m2 = jnp.sum(jnp.square(values - mean), where=where)
+        if mask is None and values.size:
+            mean, variance = jnp.mean(values), jnp.var(values)
+        else:  # a batch that is masked completely has no mean; its weight is 0, so any number works
+            size = jnp.maximum(n_added, 1.0)
+            mean = jnp.sum(values, where=mask) / size
+            variance = jnp.sum(jnp.square(values - mean), where=mask) / size
         before = self.count.value.astype(jnp.float32)
-        share = n_added / jnp.maximum(before + n_added, 1.0)
+        total = jnp.maximum(before + n_added, 1.0)
         shift = mean - self.mean.value
-        self.m2.value = self.m2.value + m2 + jnp.square(shift) * before * share
-        self.mean.value = self.mean.value + shift * share
+        self.m2.value = self.m2.value + (variance * n_added + jnp.square(shift) * n_added * before / total)
+        self.mean.value = self.mean.value + shift * n_added / total
         self.count.value = self.count.value + added
 
     def compute(self) -> Statistics:

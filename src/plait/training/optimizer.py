@@ -440,7 +440,7 @@ def _added(value: Any, update: Any) -> Any:
 
     def add(p: Any, u: Any) -> Any:
         if u.dtype == p.dtype:
-            return p + u
+            return (p + u).astype(p.dtype)  # no longer of a weak type, as from Optax
         with jax.numpy_dtype_promotion("standard"):
             return (p + u).astype(p.dtype)
 

@@ -86,6 +86,7 @@ def scan(
     if in_axes is Carry:
         in_axes = (Carry,)
     axes = {"in_axes": in_axes, "out_axes": out_axes}
+    prefixes_of("scan", axes, crossing)  # checks what does not depend on the call
     rules = Loop("scan", *_carry_positions(in_axes, out_axes))
 
     @functools.wraps(f)

@@ -17,7 +17,7 @@ SHARED = "def f(model, x):\n    model.calls += x.sum()\n    return x\n"
 ROWS = {
     "a new variable in the carry": Row(
         "scan(add, model, x)",
-        ArgumentError,
+        ArgumentTypeError,
         (r"at +.*extra", "a new Intermediate"),
         setup=SCAN,
         fix="plait.StateAxes({plait.Intermediate: 0, ...: plait.Carry})",
@@ -25,7 +25,7 @@ ROWS = {
     ),
     "a new attribute in the carry": Row(
         "scan(f, model, x)",
-        ArgumentError,
+        ArgumentTypeError,
         (r"at +model\.label", "'x'"),
         "model.label = 'x'; scan(f, model, x)",
         setup=SCAN + "def f(model, x):\n    model.label = 'x'\n    return model, x",

@@ -195,8 +195,35 @@ def test_without_a_mark_the_value_decides_again():
     model = Holder(a=3)
     model.a = jnp.ones(2)
     assert list(leaves_of(model)) == ["a"]
-    model.a = 4
+    model.a = "text"
     assert leaves_of(model) == {}
+
+
+@pytest.mark.parametrize("before", [jnp.ones(2), nnx.Param(jnp.ones(2)), Holder()], ids=["array", "Param", "module"])
+@pytest.mark.parametrize("number", [7, 2.5, True, 1j])
+def test_a_number_in_the_place_of_data_is_data(before, number):
+    """G61: a counter that is reset stays a counter."""
+    model = Holder(a=before)
+    model.a = number
+    assert leaves_of(model) == {"a": number}
+    assert leaves_of(nnx.clone(model)) == {"a": number}
+
+
+def test_a_counter_that_is_reset_to_a_number_does_not_trace_again():
+    """G61: its value is no part of the program, in jit and outside of it."""
+    model, traces = Holder(a=jnp.int32(0)), []
+
+    @nnx.jit
+    def count(model):
+        traces.append(1)
+        model.a = model.a + 1
+
+    count(model)
+    for start in (0, 7, 8):
+        model.a = start
+        count(model)
+        assert int(model.a) == start + 1
+    assert len(traces) == 2  # of an int32 and of a Python number, whose type is weak
 
 
 @pytest.mark.parametrize(

@@ -372,6 +372,15 @@ def test_an_attribute_that_exists_nowhere_is_an_error_unless_told_not_to():
     assert not hasattr(model, "missing")
 
 
+def test_streams_get_no_attributes():
+    """Row 7: an ``Rngs`` answers to every name, with its default stream."""
+    rngs = nnx.Rngs(0)
+    model = nnx.Dict(rngs=rngs)
+    model.eval()
+    copied = nnx.with_attributes(model, deterministic=True, raise_if_not_found=False)
+    assert "deterministic" not in vars(rngs).keys() | vars(copied["rngs"]).keys()
+
+
 def test_the_method_forms_of_iteration_warn():
     """Row 8, G54."""
     model = Net()

@@ -39,6 +39,7 @@ from .attributes import (
     check_static,
     declared_statuses,
     holds_data,
+    is_data,
 )
 from .cells import ARRAYS, run_through
 from .clock import Stamp, mark_changed
@@ -88,6 +89,7 @@ _MISSING: Any = object()
 RESERVED = frozenset({"_info", "_walks", "_elements", "_declared", "_pytree"})
 
 
+_NUMBERS = frozenset({bool, int, float, complex})  # in the place of data they are data
 _PLAIN_VALUES = (bool, int, float, str, type(None))
 
 
@@ -159,17 +161,18 @@ class Pytree:
                 )
             if not self._pytree:
                 status = None
-            else:
-                info = own_info(self)
-                if info.marks is None:
-                    info.marks = {}
         known = status or (info.marks and info.marks.get(name)) or self._declared.get(name)
-        kind = type(value)
+        kind, before = type(value), self.__dict__.get(name, _MISSING)
+        if kind in _NUMBERS and known is None and self._pytree and is_data(before):
+            known = status = DATA
+        if status is not None:
+            info = own_info(self)
+            if info.marks is None:
+                info.marks = {}
         if kind is list or kind is tuple or kind is dict:
             check_no_marks_inside(value, name, type(self))
         if known is STATIC or known == STATIC:
             check_static(value, name, type(self))
-        before = self.__dict__.get(name, _MISSING)
         if before is _MISSING and name in RESERVED:
             raise ArgumentError(
                 f"the attribute name {name!r} is reserved",

@@ -125,7 +125,7 @@ class Loop:
         """Raise if an iteration changes the structure of carried or shared objects.
 
         Raises:
-            ArgumentError: names the path, and what changed.
+            ArgumentTypeError: names the path, and what changed.
         """
         if left.arguments is None:
             return
@@ -139,7 +139,7 @@ class Loop:
         before = left.entered.structure.roots
         for root, path, text, is_new_variable in reference_changes(before, left.arguments, left.moved()):
             if not isinstance(prefixes[root], int) and not is_new_variable:
-                raise ArgumentError(
+                raise ArgumentTypeError(
                     f"{self.name}: an iteration changed the structure of a carried or shared object",
                     at=joined(labels()[0][root], path),
                     found=text,
@@ -168,9 +168,9 @@ class Loop:
             + ", ...: None}); or give it an axis",
         )
 
-    def new_in_carry(self, leaf: Any, place: str) -> ArgumentError:
+    def new_in_carry(self, leaf: Any, place: str) -> ArgumentTypeError:
         """The error for a variable that an iteration adds to the carry."""
-        return ArgumentError(
+        return ArgumentTypeError(
             f"{self.name}: an iteration changed the structure of the carry",
             at=place,
             found=f"a new {type(leaf).__name__}",
