@@ -1,6 +1,7 @@
 """The names of Orbax Export's ``utils``; ``orbax/`` defines them."""
 
 from .orbax.exported_maps import load_jax_exported_map, save_jax_exported_map
+from .orbax.serving import make_e2e_inference_fn
 from .orbax.signatures import (
     CallableSignatures,
     TensorSpecWithDefault,
@@ -13,7 +14,6 @@ from .orbax.utils import (
     get_lowering_platforms,
     get_param_names,
     get_variable_tree,
-    make_e2e_inference_fn,
     to_bfloat16,
 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -78,9 +77,3 @@ def to_bfloat16(tree: Any) -> Any:
 def get_lowering_platforms(kwargs: Mapping[str, Any]) -> Sequence[str] | None:
     """``native_serialization_platforms`` of some ``jax2tf_kwargs``, or ``None``."""
     return kwargs.get("native_serialization_platforms")
-
-
-def make_e2e_inference_fn(model_fn: Any, serving_config: Any) -> Any:
-    """The traced ``tf.function`` of a signature; see ``plait.export.export_manager``."""
-    manager: Any = importlib.import_module(f"{__package__}.export_manager")
-    return manager.make_e2e_inference_fn(model_fn, serving_config)
