@@ -7,8 +7,8 @@ CPU devices, one for each device of the JAX mesh: a SavedModel is written from h
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ...context_values import held
 from ...dependencies import require
 from ...errors import ArgumentError, ArgumentTypeError, ExportError
 from ...words import describe_type
@@ -36,12 +37,7 @@ class DTensorStartError(ExportError, ValueError):
     """TensorFlow has already run an operation, so DTensor can no longer be started."""
 
 
-class _Meshes(threading.local):
-    def __init__(self) -> None:
-        self.stack: list[Mesh] = []
-
-
-_meshes = _Meshes()
+_mesh: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar("dtensor_mesh", default=None)
 _initialized = False
 _was_shut_down = False
 
@@ -125,16 +121,13 @@ def maybe_enable_dtensor_export_on(mesh: jax.sharding.Mesh | None) -> Iterator[N
     if mesh is None or not dtensor_initialized():
         yield
         return
-    _meshes.stack.append(Mesh(mesh, jax_mesh_to_dtensor_mesh(mesh)))
-    try:
+    with held(_mesh, Mesh(mesh, jax_mesh_to_dtensor_mesh(mesh))):
         yield
-    finally:
-        _meshes.stack.pop()
 
 
 def get_current_mesh() -> Mesh | None:
     """The innermost mesh of this thread's contexts, or ``None``."""
-    return _meshes.stack[-1] if _meshes.stack else None
+    return _mesh.get()
 
 
 def get_current_dtensor_mesh() -> Any:

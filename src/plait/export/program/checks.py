@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from ...errors import ArgumentError, PlaitError
+import jax
+
+from ...errors import ArgumentError, ArgumentTypeError, PlaitError
+from ...words import name_of_class
 
 
 def check_known(message: str, names: Iterable[Any], known: Iterable[Any], do: str, *, at: str | None = None) -> None:
@@ -55,3 +58,24 @@ def check_structure(message: str, found: Any, expected: Any, do: str) -> None:
     """
     if found != expected:
         raise ArgumentError(message, found=str(found), expected=str(expected), do=do)
+
+
+def leaves_like(params_def: Any, argument: str, tree: Any, kinds: tuple[type, ...], do: str) -> list[Any]:
+    """The leaves of an argument that has one leaf of the given types for each parameter.
+
+    Raises:
+        ArgumentError: its structure is not that of the parameters.
+        ArgumentTypeError: it has a leaf of another type.
+    """
+    try:
+        leaves = params_def.flatten_up_to(tree)
+    except ValueError as error:
+        found = str(jax.tree_util.tree_structure(tree))
+        message = f"the structures of {argument} and params differ"
+        raise ArgumentError(message, found=found, expected=str(params_def), do=do) from error
+    wrong = [leaf for leaf in leaves if not isinstance(leaf, kinds)]
+    if wrong:
+        expected = f"{name_of_class(kinds[0])} for each parameter"
+        message = f"{argument} has a leaf of another type"
+        raise ArgumentTypeError(message, found=f"{wrong[0]!r:.200}", expected=expected, do=do)
+    return leaves
