@@ -96,7 +96,10 @@ def _unsupported(tf: Any, program: Program) -> list[Operation]:
 
 def describe(place: Path) -> Description:
     """The file's contents according to the interpreter; the format does not store the names of weights."""
-    interpreter = _interpreter(place)
+    tf = require("tensorflow", extra="tensorflow", purpose="to read a LiteRT file")
+    with warnings.catch_warnings(), refused_if_damaged(place):
+        warnings.simplefilter("ignore")  # TensorFlow's interpreter warns that it is deprecated
+        interpreter = tf.lite.Interpreter(model_path=os.fspath(place))
 
     def tensors(details: dict[str, Any]) -> list[Tensor]:
         return [_tensor(name, each) for name, each in sorted(details.items())]
@@ -105,12 +108,12 @@ def describe(place: Path) -> Description:
     for name in interpreter.get_signature_list():
         run = interpreter.get_signature_runner(name)
         signatures[name] = tensors(run.get_input_details()), tensors(run.get_output_details())
-    return Description("litert", place, size_of(place), {}, signatures, [])
+    stored = functools.partial(_constants, interpreter)
+    return Description("litert", place, size_of(place), {}, signatures, [], stored)
 
 
-def stored(place: Path) -> list[ReadableTensor]:
+def _constants(interpreter: Any) -> list[ReadableTensor]:
     """The constants in the file, by the names that the converter gave them; equal names are numbered."""
-    interpreter = _interpreter(place)
     found: dict[str, ReadableTensor] = {}
     for details in interpreter.get_tensor_details():
         read = functools.partial(interpreter.get_tensor, details["index"])
@@ -121,13 +124,6 @@ def stored(place: Path) -> list[ReadableTensor]:
         name = details["name"] if details["name"] not in found else f"{details['name']} #{details['index']}"
         found[name] = ReadableTensor(_tensor(name, details), read, is_named=False)
     return list(found.values())
-
-
-def _interpreter(place: Path) -> Any:
-    tf = require("tensorflow", extra="tensorflow", purpose="to read a LiteRT file")
-    with warnings.catch_warnings(), refused_if_damaged(place):
-        warnings.simplefilter("ignore")  # TensorFlow's interpreter warns that it is deprecated
-        return tf.lite.Interpreter(model_path=os.fspath(place))
 
 
 def _tensor(name: str, details: Mapping[str, Any]) -> Tensor:

@@ -223,52 +223,36 @@ def _store_weights(model: Any, weights: dict[str, np.ndarray], onnx: Any, data: 
 
 
 def describe(place: Path) -> Description:
-    """Describe the graph, without reading the values of its weights."""
-    onnx, model = _loaded(place)
-
-    def tensor(value: Any) -> Tensor:
-        kind = value.type.tensor_type
-        return Tensor(
-            value.name, _dtype(onnx, kind.elem_type), tuple(d.dim_param or d.dim_value for d in kind.shape.dim)
-        )
-
-    versions = {f"opset {each.domain or 'ai.onnx'}": str(each.version) for each in model.opset_import}
-    versions |= {"ir": str(model.ir_version)} | (
-        {model.producer_name: model.producer_version} if model.producer_name else {}
-    )
-    pair = [list(map(tensor, model.graph.input)), list(map(tensor, model.graph.output))]
-    size = size_of(place) + size_of(place.with_name(place.name + DATA))
-    weights = [_tensor_of(onnx, each) for each in model.graph.initializer]
-    return Description("onnx", place, size, versions, {model.graph.name: (pair[0], pair[1])}, weights)
-
-
-def stored(place: Path) -> list[ReadableTensor]:
-    """The initializers of the graph; values in an external file are read from there."""
-    onnx, model = _loaded(place)
-
-    def read(initializer: Any) -> np.ndarray:
-        with refused_if_damaged(place):
-            return onnx.numpy_helper.to_array(initializer, os.fspath(place.parent))
-
-    return [ReadableTensor(_tensor_of(onnx, each), functools.partial(read, each)) for each in model.graph.initializer]
-
-
-def _loaded(place: Path) -> tuple[Any, Any]:
-    """The library, and the model without what external files hold."""
+    """Describe the graph, without reading the values of its weights, which an external file may hold."""
     onnx = require("onnx", extra="onnx", purpose="to read an ONNX file")
     with refused_if_damaged(place):
         model = onnx.load(os.fspath(place), load_external_data=False)
         if not model.HasField("graph"):  # so is an empty file, which protobuf takes for a message without fields
             raise ValueError("the model has no graph")
-        return onnx, model
 
+    def dtype(number: int) -> str:
+        return str(onnx.helper.tensor_dtype_to_np_dtype(number))
 
-def _tensor_of(onnx: Any, initializer: Any) -> Tensor:
-    return Tensor(initializer.name, _dtype(onnx, initializer.data_type), tuple(initializer.dims))
+    def tensor(value: Any) -> Tensor:
+        kind = value.type.tensor_type
+        return Tensor(value.name, dtype(kind.elem_type), tuple(d.dim_param or d.dim_value for d in kind.shape.dim))
 
+    def read(initializer: Any) -> np.ndarray:
+        with refused_if_damaged(place):
+            return onnx.numpy_helper.to_array(initializer, os.fspath(place.parent))
 
-def _dtype(onnx: Any, number: int) -> str:
-    return str(onnx.helper.tensor_dtype_to_np_dtype(number))
+    versions = {f"opset {each.domain or 'ai.onnx'}": str(each.version) for each in model.opset_import}
+    versions["ir"] = str(model.ir_version)
+    if model.producer_name:
+        versions[model.producer_name] = model.producer_version
+    signature = list(map(tensor, model.graph.input)), list(map(tensor, model.graph.output))
+    size = size_of(place) + size_of(place.with_name(place.name + DATA))
+    stored = [
+        ReadableTensor(Tensor(each.name, dtype(each.data_type), tuple(each.dims)), functools.partial(read, each))
+        for each in model.graph.initializer
+    ]
+    weights = [each.tensor for each in stored]
+    return Description("onnx", place, size, versions, {model.graph.name: signature}, weights, lambda: stored)
 
 
 def run(path: str, signature: str | None) -> Running:

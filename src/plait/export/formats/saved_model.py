@@ -162,8 +162,9 @@ def describe(place: Path) -> Description:
             if not name.startswith(_RESERVED)
         }
         versions = {"tensorflow": graph.meta_info_def.tensorflow_version}
-    weights = [each.tensor for each in stored(place)]
-    return Description("saved_model", place, size_of(place), versions, signatures, weights)
+    stored = _variables(tf, place)
+    weights = [each.tensor for each in stored]
+    return Description("saved_model", place, size_of(place), versions, signatures, weights, lambda: stored)
 
 
 _RESERVED = "__saved_model"  # begins the names of TensorFlow's own signatures
@@ -184,9 +185,8 @@ def _sizes(shape: Any) -> tuple[int | str, ...]:
     return ("...",) if shape.unknown_rank else tuple("?" if each.size < 0 else each.size for each in shape.dim)
 
 
-def stored(place: Path) -> list[ReadableTensor]:
+def _variables(tf: Any, place: Path) -> list[ReadableTensor]:
     """The variables, by the names that they were made with; nothing of the model is loaded."""
-    tf = require("tensorflow", extra="tensorflow", purpose="to read a SavedModel")
     if not (place / "variables" / "variables.index").is_file():
         return []
 

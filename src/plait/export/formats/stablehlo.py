@@ -23,7 +23,7 @@ from ..program.lowering import PLATFORMS, export_program
 from ..program.program import SIGNATURE, Program, program_of, shared_weights
 from ..program.weights import Function
 from . import stablehlo_loader
-from .descriptions import Description, Running, Tensor, size_of
+from .descriptions import Description, Running, Tensor, refused_if_damaged, size_of
 from .manifest import refused_as_plait_does, write_manifest
 from .options import WriteOptions
 from .whole_write import written_whole
@@ -175,7 +175,7 @@ def _described(name: str, shape: Sequence[Any], dtype: np.dtype) -> dict[str, An
 
 def describe(place: Path) -> Description:
     """Describe a bundle from its manifest."""
-    try:
+    with refused_if_damaged(place), refused_as_plait_does(place):
         manifest = stablehlo_loader.read_manifest(place)
         signatures = {
             name: (list(map(_from_json, chosen["inputs"])), list(map(_from_json, chosen["outputs"])))
@@ -183,8 +183,6 @@ def describe(place: Path) -> Description:
         }
         versions = {str(name): str(version) for name, version in manifest["versions"].items()}
         weights = list(map(_from_json, manifest["weights"]))
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ExportError("the bundle cannot be described", at=os.fspath(place), found=str(error)) from error
     return Description("stablehlo", place, size_of(place), versions, signatures, weights)
 
 
