@@ -11,15 +11,15 @@ import jax.export
 import numpy as np
 
 from ...dependencies import require
-from ...errors import ArgumentError, ArgumentTypeError
-from ...words import describe_type
-from ..program.checks import check_known
+from ...errors import ArgumentError
+from ..program.checks import check_known, check_type
 from ..program.lowering import PLATFORMS, lowered
 from ..program.sizes import read_sizes
 from ..tensorflow.functions import CallOptions, call_from_tensorflow, check_tensor, dtype_in_jax
 from ..tensorflow.readers import Reader
 from .typing import ApplyFn
 
+ADVICE = 'JaxModule(..., input_polymorphic_shape="b, ...")'
 OPTIONS = (
     "polymorphic_constraints", "with_gradient", "native_serialization_platforms",
     "native_serialization_disabled_checks",
@@ -112,7 +112,7 @@ def specs_and_sizes(x: Any, input_shape: Any, constraints: Sequence[str] = ()) -
                 "a size of the input is neither fixed nor symbolic",
                 found=f"a tensor of shape {tuple(spec.shape)}, with input_polymorphic_shape={shape!r}",
                 expected="a name in input_polymorphic_shape for each size that is None in the input signature",
-                do='JaxModule(..., input_polymorphic_shape="b, ...")',
+                do=ADVICE,
             )
         pairs.append((spec, sizes))
     return pairs
@@ -152,10 +152,6 @@ def export_method(function: ApplyFn, params: Any, x: Any, options: Conversion) -
 
 def _shape_of_each_leaf(tensors: Any, shapes: Any) -> list[str | None]:
     """``input_polymorphic_shape`` may be a prefix of the input's structure."""
-
-    def is_leaf(shape: Any) -> bool:
-        return shape is None or isinstance(shape, str)
-
     # jax2tf.PolyShape, the older form of a shape, is a tuple whose string is the newer form.
     texts = jax.tree_util.tree_map(lambda shape: str(shape) if isinstance(shape, tuple) else shape, shapes)
     each: list[str | None] = []
@@ -164,7 +160,7 @@ def _shape_of_each_leaf(tensors: Any, shapes: Any) -> list[str | None]:
             lambda shape, part: each.extend([shape] * len(jax.tree_util.tree_leaves(part))),
             texts,
             tensors,
-            is_leaf=is_leaf,
+            is_leaf=lambda shape: shape is None or isinstance(shape, str),
         )
     except ValueError as error:
         raise ArgumentError(
@@ -172,14 +168,10 @@ def _shape_of_each_leaf(tensors: Any, shapes: Any) -> list[str | None]:
             found=f"input_polymorphic_shape={shapes!r} for an input of structure "
             f"{jax.tree_util.tree_structure(tensors)}",
             expected="one symbolic shape, or a pytree of them with the input's structure",
-            do='JaxModule(..., input_polymorphic_shape="b, ...")',
+            do=ADVICE,
         ) from error
-    wrong = next((shape for shape in each if not is_leaf(shape)), None)
-    if wrong is not None:
-        raise ArgumentTypeError(
-            "input_polymorphic_shape has an entry that is not a shape",
-            found=describe_type(wrong),
-            expected="strings such as 'b, ...', and None for fixed shapes",
-            do='JaxModule(..., input_polymorphic_shape="b, ...")',
-        )
+    message = "input_polymorphic_shape has an entry that is not a shape"
+    expected = "strings such as 'b, ...', and None for fixed shapes"
+    for shape in each:
+        check_type(message, shape, (str, type(None)), expected, ADVICE)
     return each

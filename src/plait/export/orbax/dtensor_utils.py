@@ -19,8 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ...context_values import held
 from ...dependencies import require
 from ...errors import ArgumentError, ArgumentTypeError, ExportError
-from ...words import describe_type
-from ..program.checks import check_known
+from ..program.checks import check_known, check_type
 
 CONTEXT = "initialize_dtensor() once, then with maybe_enable_dtensor_export_on(mesh): ..."
 
@@ -155,19 +154,14 @@ def get_pspec_from_jax_arrays(tree: Any) -> Any:
         sharding = getattr(leaf, "sharding", None)
         if sharding is None:
             return PartitionSpec()
-        if not isinstance(sharding, NamedSharding):
-            raise ArgumentError(
-                "an array is not sharded over a mesh",
-                at=jax.tree_util.keystr(path),
-                found=describe_type(sharding),
-                expected="a NamedSharding",
-                do="jax.device_put(array, jax.NamedSharding(mesh, jax.P()))",
-            )
+        advice, at = "jax.device_put(array, jax.NamedSharding(mesh, jax.P()))", jax.tree_util.keystr(path)
+        message, expected = "an array is not sharded over a mesh", "a NamedSharding"
+        check_type(message, sharding, NamedSharding, expected, advice, at=at, kind=ArgumentError)
         meshes.append(sharding.mesh)
         if sharding.mesh != meshes[0]:
             raise ArgumentError(
                 "arrays are sharded over different meshes",
-                at=jax.tree_util.keystr(path),
+                at=at,
                 found=f"{sharding.mesh}, and {meshes[0]} before",
                 expected="one mesh for all",
                 do="put them all on one mesh with jax.device_put",

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...dependencies import require
-from ...errors import ArgumentError, ArgumentTypeError, ExportError, PlaitError
-from ...words import describe_type
+from ...errors import ArgumentError, ExportError, PlaitError
 from ..formats.whole_write import written_whole
-from ..program.checks import check_different
+from ..program.checks import check_different, check_type
 from ..tensorflow.names import check_names
 from ..tensorflow.readers import written_for
 from .jax_module import JaxModule
@@ -37,13 +36,8 @@ class ExportManager:
 
     def __init__(self, module: JaxModule, serving_configs: Sequence[ServingConfig]) -> None:
         tf = require("tensorflow", extra="tensorflow", purpose="to export a module")
-        if not isinstance(module, JaxModule):
-            raise ArgumentTypeError(
-                "ExportManager takes a JaxModule",
-                found=describe_type(module),
-                expected="a JaxModule",
-                do="ExportManager(JaxModule(params, apply_fn), [config])",
-            )
+        advice = "ExportManager(JaxModule(params, apply_fn), [config])"
+        check_type("ExportManager takes a JaxModule", module, JaxModule, "a JaxModule", advice)
         self._module = module
         self._tf_module = tf.Module()
         self._tf_module.computation_module = module
@@ -95,15 +89,13 @@ class ExportManager:
             ExportError: an example fails.
         """
         tf = require("tensorflow", extra="tensorflow", purpose="to write a SavedModel")
-        if save_options is not None and not isinstance(save_options, tf.saved_model.SaveOptions):
-            raise ArgumentError(
-                "save_options has the wrong type",
-                found=f"save_options of the type {type(save_options).__name__}",
-                expected="tf.saved_model.SaveOptions or None",
-                do="ExportManager.save(path, tf.saved_model.SaveOptions())",
-            )
+        options = tf.saved_model.SaveOptions() if save_options is None else copy.copy(save_options)
+        advice = "ExportManager.save(path, tf.saved_model.SaveOptions())"
+        check_type(
+            "save_options has the wrong type", options, tf.saved_model.SaveOptions,
+            "tf.saved_model.SaveOptions or None", advice, kind=ArgumentError,
+        )  # fmt: skip
         check_names(self._module.model_params, self._module.model_param_names)
-        options = copy.copy(save_options) if save_options is not None else tf.saved_model.SaveOptions()
         options.experimental_custom_gradients = self._module.with_gradient
         signatures = self._signatures | dict(signature_overrides or {})
         older = os.path.isfile(os.path.join(model_path, "saved_model.pb"))

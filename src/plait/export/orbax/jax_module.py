@@ -15,9 +15,8 @@ import jax.export
 import numpy as np
 
 from ...dependencies import require
-from ...errors import ArgumentError, ArgumentTypeError
-from ...words import describe_type
-from ..program.checks import check_some, check_structure, leaves_like
+from ...errors import ArgumentError
+from ..program.checks import check_some, check_structure, check_type, leaves_like
 from ..tensorflow.names import variable_names
 from ..tensorflow.readers import Reader, reader_of
 from .constants import DEFAULT_METHOD_KEY, ExportModelType
@@ -310,14 +309,9 @@ def _by_method(apply_fn: Any, shapes: Any, kwargs: Any, jit_compile: Any, sizes:
 
 
 def _check_function(function: Any, at: str) -> None:
-    if not isinstance(function, ApplyFnInfo) and not callable(function):
-        raise ArgumentTypeError(
-            "apply_fn is not a function",
-            at=at,
-            found=describe_type(function),
-            expected="a function (params, x) -> outputs, or a mapping from method keys to such functions",
-            do="JaxModule(params, lambda params, x: ...)",
-        )
+    expected = "a function (params, x) -> outputs, or a mapping from method keys to such functions"
+    advice = "JaxModule(params, lambda params, x: ...)"
+    check_type("apply_fn is not a function", function, (ApplyFnInfo, Callable), expected, advice, at=at)
 
 
 def _resolve_method(

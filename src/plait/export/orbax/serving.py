@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from ...dependencies import require
-from ...errors import ArgumentError, ArgumentTypeError
-from ...words import describe_type
+from ...errors import ArgumentError
+from ..program.checks import check_type
 from .config import config as settings
 from .data_processors import DataProcessor, TfDataProcessor
 from .pipeline import Pipeline, by_key, connected, named_by_key, named_outputs, run_in_a_row, run_steps
@@ -76,16 +76,8 @@ class ServingConfig:
             )
         _check_steps(self)
         signature = self.input_signature
-        if signature is not None and not isinstance(signature, (list, tuple)):
-            raise ArgumentTypeError(
-                "an input signature has one entry for each positional input",
-                at=self._place,
-                found=describe_type(signature),
-                expected="a list or tuple of pytrees of tf.TensorSpec",
-                do="input_signature=[tf.TensorSpec((None, 2), tf.float32, name='x')]",
-            )
         if signature is not None:
-            _check_specs(self, signature)
+            _check_specs(signature, self._place)
 
     @property
     def _place(self) -> str:
@@ -304,18 +296,11 @@ def _check_outputs(outputs: Any) -> None:
 
 def _check_steps(config: ServingConfig) -> None:
     for name in ("preprocessors", "postprocessors"):
-        steps = getattr(config, name)
-        wrong = (
-            [steps] if not isinstance(steps, (list, tuple)) else [s for s in steps if not isinstance(s, DataProcessor)]
-        )
-        if wrong:
-            raise ArgumentTypeError(
-                f"{name} must be steps of a pipeline",
-                at=config._place,
-                found=describe_type(wrong[0]),
-                expected="a sequence of TfDataProcessor and JaxDataProcessor, of plait.export.data_processors",
-                do=f"{name}=[TfDataProcessor(function)]",
-            )
+        message, advice = f"{name} must be steps of a pipeline", f"{name}=[TfDataProcessor(function)]"
+        expected = "a sequence of TfDataProcessor and JaxDataProcessor, of plait.export.data_processors"
+        check_type(message, getattr(config, name), (list, tuple), expected, advice, at=config._place)
+        for step in getattr(config, name):
+            check_type(message, step, DataProcessor, expected, advice, at=config._place)
     steps = [*config.preprocessors, *config.postprocessors]
     if steps and (config.tf_preprocessor is not None or config.tf_postprocessor is not None):
         raise ArgumentError(
@@ -337,17 +322,14 @@ def _check_steps(config: ServingConfig) -> None:
             )
 
 
-def _check_specs(config: ServingConfig, signature: Sequence[Any]) -> None:
+def _check_specs(signature: Any, place: str) -> None:
     tf = require("tensorflow", extra="tensorflow", purpose="to describe inputs")
+    advice = "input_signature=[tf.TensorSpec((None, 2), tf.float32, name='x')]"
+    message = "an input signature has one entry for each positional input"
+    check_type(message, signature, (list, tuple), "a list or tuple of pytrees of tf.TensorSpec", advice, at=place)
+    message, expected = "an input signature has an entry that is not a spec", "tf.TensorSpec or TensorSpecWithDefault"
     for leaf in jax.tree_util.tree_leaves(remove_signature_defaults(list(signature))):
-        if not isinstance(leaf, tf.TypeSpec):
-            raise ArgumentTypeError(
-                "an input signature has an entry that is not a spec",
-                at=config._place,
-                found=describe_type(leaf),
-                expected="tf.TensorSpec or TensorSpecWithDefault",
-                do="input_signature=[tf.TensorSpec((None, 2), tf.float32, name='x')]",
-            )
+        check_type(message, leaf, tf.TypeSpec, expected, advice, at=place)
 
 
 def _as_graph(run: Callable[..., Any], steps: Sequence[DataProcessor]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from ...errors import ArgumentError, ArgumentTypeError, PlaitError
-from ...words import name_of_class
+from ...words import describe_type, name_of_class
 
 
 def check_known(message: str, names: Iterable[Any], known: Iterable[Any], do: str, *, at: str | None = None) -> None:
@@ -48,6 +48,25 @@ def check_some(message: str, argument: str, given: Collection[Any], do: str, *, 
     """
     if not given:
         raise ArgumentError(message, at=at, found=f"{argument}={given!r}", expected="at least one", do=do)
+
+
+def check_type(
+    message: str,
+    value: Any,
+    types: Any,
+    expected: str,
+    do: str,
+    *,
+    at: str | None = None,
+    kind: type[PlaitError] = ArgumentTypeError,
+) -> None:
+    """Raise for a value that is not an instance of ``types``; ``expected`` describes them.
+
+    Raises:
+        ArgumentTypeError: or the given error type; has the type of the value.
+    """
+    if not isinstance(value, types):
+        raise kind(message, at=at, found=describe_type(value), expected=expected, do=do)
 
 
 def check_structure(message: str, found: Any, expected: Any, do: str) -> None:
