@@ -27,7 +27,7 @@ from ..program.lowering import PLATFORMS, export_program, lowered
 from ..program.program import SIGNATURE, Program, program_of, shared_weights
 from ..program.unsupported import refusal, unsupported_operations
 from ..program.weights import Function
-from ..tensorflow.calling import call_exported, foreign_calls
+from ..tensorflow.calling import call_exported, foreign_calls, without_foreign_calls
 from ..tensorflow.names import check_savable, is_savable, variable_name
 from ..tensorflow.readers import Reader, reader_of
 from .descriptions import Description, ReadableTensor, Running, Tensor, refused_if_damaged, size_of
@@ -124,9 +124,7 @@ def _check_calls(exported: Mapping[str, tuple[jax.export.Exported, Program]], pl
     """Raise for a program that could be written but not run."""
 
     def convert(function: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> None:
-        foreign = foreign_calls(lowered(function, *shapes, platforms=platforms))
-        if foreign:
-            raise ExportError(f"calls {', '.join(foreign)}, which only JAX has")
+        without_foreign_calls(lowered(function, *shapes, platforms=platforms))
 
     for function, program in exported.values():
         if foreign_calls(function):

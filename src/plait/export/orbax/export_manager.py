@@ -90,11 +90,9 @@ class ExportManager:
         """
         tf = require("tensorflow", extra="tensorflow", purpose="to write a SavedModel")
         options = tf.saved_model.SaveOptions() if save_options is None else copy.copy(save_options)
+        message, expected = "save_options has the wrong type", "tf.saved_model.SaveOptions or None"
         advice = "ExportManager.save(path, tf.saved_model.SaveOptions())"
-        check_type(
-            "save_options has the wrong type", options, tf.saved_model.SaveOptions,
-            "tf.saved_model.SaveOptions or None", advice, kind=ArgumentError,
-        )  # fmt: skip
+        check_type(message, options, tf.saved_model.SaveOptions, expected, advice, kind=ArgumentError)
         check_names(self._module.model_params, self._module.model_param_names)
         options.experimental_custom_gradients = self._module.with_gradient
         signatures = self._signatures | dict(signature_overrides or {})

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from ...errors import ArgumentError
-from ...words import describe_type
+from ..program.checks import check_type
+from ..program.weights import key_name
 from ..tensorflow.names import variable_names
 
 
@@ -39,20 +40,12 @@ def get_key_name(key: Any) -> int | str:
         >>> [plait.export.utils.get_key_name(key) for key in path]
         ['layers', 0]
     """
-    if isinstance(key, jax.tree_util.SequenceKey):
-        return key.idx
-    if isinstance(key, jax.tree_util.DictKey):
-        return str(key.key)
-    if isinstance(key, jax.tree_util.FlattenedIndexKey):
-        return key.key
-    if isinstance(key, jax.tree_util.GetAttrKey):
-        return key.name
-    raise ArgumentError(
-        "this is not an entry of a key path",
-        found=describe_type(key),
-        expected="an entry of a path of jax.tree_util.tree_leaves_with_path",
-        do="get_key_name(jax.tree_util.DictKey('w'))",
-    )
+    named = (jax.tree_util.DictKey, jax.tree_util.GetAttrKey)
+    kinds = (*named, jax.tree_util.SequenceKey, jax.tree_util.FlattenedIndexKey)
+    expected = "an entry of a path of jax.tree_util.tree_leaves_with_path"
+    advice = "get_key_name(jax.tree_util.DictKey('w'))"
+    check_type("this is not an entry of a key path", key, kinds, expected, advice, kind=ArgumentError)
+    return key_name(key) if isinstance(key, named) else int(key_name(key))
 
 
 def to_bfloat16(tree: Any) -> Any:

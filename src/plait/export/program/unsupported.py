@@ -146,24 +146,20 @@ def _refused(eqns: list[Any], convert: Convert) -> dict[int, str]:
 
 def _together(eqns: list[Any]) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruct]]:
     """A function with these operations, each on separate inputs, and the shapes of all inputs."""
-    calls = []
-    shapes: list[jax.ShapeDtypeStruct] = []
-    for eqn in eqns:
-        variables = [var for var in eqn.invars if not hasattr(var, "val")]
-        literals = {place: var.val for place, var in enumerate(eqn.invars) if hasattr(var, "val")}
-        calls.append((eqn, literals, len(shapes), len(variables)))
-        shapes.extend(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in variables)
+    avals = [var.aval for eqn in eqns for var in eqn.invars if not hasattr(var, "val")]
 
     def function(*arrays: Any) -> tuple[Any, ...]:
-        outputs: list[Any] = []
-        for eqn, literals, start, count in calls:
-            given = iter(arrays[start : start + count])
-            operands = [literals[n] if n in literals else next(given) for n in range(len(eqn.invars))]
-            results = eqn.primitive.bind(*operands, **eqn.params)
-            outputs.extend(results if eqn.primitive.multiple_results else [results])
+        given, outputs = iter(arrays), []
+        for eqn in eqns:
+            outputs += _results(eqn, [var.val if hasattr(var, "val") else next(given) for var in eqn.invars])
         return tuple(outputs)
 
-    return function, shapes
+    return function, [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+
+
+def _results(eqn: Any, operands: list[Any]) -> list[Any]:
+    results = eqn.primitive.bind(*operands, **eqn.params)
+    return results if eqn.primitive.multiple_results else [results]
 
 
 def _first_refused(closed: Any, convert: Convert) -> list[Operation]:
@@ -190,9 +186,7 @@ def _beginning(closed: Any, count: int) -> Callable[..., Any]:
         values = dict(zip((*jaxpr.invars, *jaxpr.constvars), (*arrays, *closed.consts), strict=True))
         results: Any = ()
         for eqn in jaxpr.eqns[:count]:
-            operands = [var.val if hasattr(var, "val") else values[var] for var in eqn.invars]
-            found = eqn.primitive.bind(*operands, **eqn.params)
-            results = found if eqn.primitive.multiple_results else [found]
+            results = _results(eqn, [var.val if hasattr(var, "val") else values[var] for var in eqn.invars])
             values.update(zip(eqn.outvars, results, strict=True))
         return tuple(results)
 
