@@ -78,9 +78,7 @@ def validate_export(
         )
     results = run_apart(FORMATS[kind], path, inputs, signature=signature, python=python)
     times = tuple(float(np.median(milliseconds)) for _, milliseconds in results)
-    return dataclasses.replace(
-        _compare(kind, path, [found for found, _ in results], outputs, tolerance), milliseconds=times
-    )
+    return ExportReport(kind, os.fspath(path), *_compare([found for found, _ in results], outputs, tolerance), times)
 
 
 def _examples(given: Any, name: str) -> list[Arrays]:
@@ -91,19 +89,16 @@ def _examples(given: Any, name: str) -> list[Arrays]:
 
 
 def _compare(
-    kind: str,
-    path: str | os.PathLike[str],
-    results: Sequence[Arrays],
-    outputs: Sequence[Arrays],
-    tolerance: float | None,
-) -> ExportReport:
+    results: Sequence[Arrays], outputs: Sequence[Arrays], tolerance: float | None
+) -> tuple[float, float, bool, str]:
+    """The largest and the mean difference, whether all are within the tolerance, and a description."""
     pairs = [
         (dict.fromkeys(output, *result.values()) if len(result) == 1 and list(output) == ["y"] else result, output)
         for result, output in zip(results, outputs, strict=True)
     ]
     problems = [text for index, pair in enumerate(pairs) for text in _unlike(f"example {index}", *pair)]
     if problems:
-        return ExportReport(kind, os.fspath(path), float("inf"), float("inf"), False, "; ".join(problems))
+        return float("inf"), float("inf"), False, "; ".join(problems)
     found = [
         (difference(r[key], o[key]), tolerance_of(o[key]) if tolerance is None else tolerance)
         for r, o in pairs
@@ -116,7 +111,7 @@ def _compare(
     limit = max((limit for _, limit in found), default=0.0)
     verdict = "within" if passed else "beyond"
     detail = f"{len(outputs)} examples, {differences.size} values, {verdict} {limit:.3g}"
-    return ExportReport(kind, os.fspath(path), largest, mean, passed, detail)
+    return largest, mean, passed, detail
 
 
 def _unlike(where: str, result: Arrays, output: Arrays) -> list[str]:
