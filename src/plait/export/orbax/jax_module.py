@@ -16,7 +16,7 @@ import numpy as np
 
 from ...dependencies import require
 from ...errors import ArgumentError
-from ..program.checks import check_some, check_structure, check_type, leaves_like
+from ..program.checks import check_equal, check_some, check_type, leaves_like
 from ..tensorflow.names import variable_names
 from ..tensorflow.readers import Reader, reader_of
 from .constants import DEFAULT_METHOD_KEY, ExportModelType
@@ -246,19 +246,13 @@ class JaxModule(tf.Module):
         inside = self._inside
         new_def = jax.tree_util.tree_structure(params)
         message = "the structure of the new parameters differs from the module's"
-        check_structure(message, new_def, inside.params_def, "pass a tree like the params of JaxModule")
+        check_equal(message, new_def, inside.params_def, "pass a tree like the params of JaxModule")
         values = resolve_values(params)
+        message = "the shape or dtype of a new parameter differs from its variable"
+        advice = "convert it first: array.astype(dtype).reshape(shape)"
         for name, variable, value in zip(inside.names, self.tf_var_leaves, values, strict=True):
-            old = (tuple(variable.shape), np.dtype(variable.dtype.as_numpy_dtype))
-            new = (tuple(value.shape), np.dtype(value.dtype))
-            if new != old:
-                raise ArgumentError(
-                    "the shape or dtype of a new parameter differs from its variable",
-                    at=name,
-                    found=f"{new[1].name}{list(new[0])}",
-                    expected=f"{old[1].name}{list(old[0])}",
-                    do="convert it first: array.astype(dtype).reshape(shape)",
-                )
+            old = f"{variable.dtype.name}{list(variable.shape)}"
+            check_equal(message, f"{np.dtype(value.dtype).name}{list(value.shape)}", old, advice, at=name)
         placement = resolve_placement(params, inside.pspecs, consolidate=inside.consolidate)
         tensors = [placement.tensor(index, value) for index, value in enumerate(values)]
         for variable, tensor in zip(self.tf_var_leaves, tensors, strict=True):

@@ -106,12 +106,11 @@ def positional_inputs(signature: Sequence[Any] | None, batch: Any) -> Sequence[A
         return batch
     if not isinstance(batch, Mapping) or signature is None:
         return [batch]
-    specs, structure = jax.tree_util.tree_flatten(list(remove_signature_defaults(list(signature))))
-    names = [spec.name for spec in specs]
-    if len(signature) == 1 and isinstance(signature[0], Mapping) and set(signature[0]) == set(batch):
+    specs = remove_signature_defaults(list(signature))
+    if len(specs) == 1 and isinstance(specs[0], Mapping) and set(specs[0]) == set(batch):
         return [batch]
-    if set(names) == set(batch):
-        return jax.tree_util.tree_unflatten(structure, [batch[name] for name in names])
+    if {spec.name for spec in jax.tree_util.tree_leaves(specs)} == set(batch):
+        return jax.tree_util.tree_map(lambda spec: batch[spec.name], specs)
     return [batch]
 
 

@@ -69,14 +69,14 @@ def check_type(
         raise kind(message, at=at, found=describe_type(value), expected=expected, do=do)
 
 
-def check_structure(message: str, found: Any, expected: Any, do: str) -> None:
-    """Raise if two structures differ.
+def check_equal(message: str, found: Any, expected: Any, do: str, *, at: str | None = None) -> None:
+    """Raise if two structures, or two shapes and dtypes, differ.
 
     Raises:
         ArgumentError: has both.
     """
     if found != expected:
-        raise ArgumentError(message, found=str(found), expected=str(expected), do=do)
+        raise ArgumentError(message, at=at, found=str(found), expected=str(expected), do=do)
 
 
 def leaves_like(params_def: Any, argument: str, tree: Any, kinds: tuple[type, ...], do: str) -> list[Any]:
