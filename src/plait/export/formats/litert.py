@@ -15,10 +15,10 @@ import jax
 
 from ...dependencies import require
 from ...errors import ExportError, PlaitError
-from ..program.input_spec import InputSpec, has_free_sizes
+from ..program.input_spec import InputSpec
 from ..program.program import SIGNATURE, Program, program_of
 from ..program.rewriting import FOR_LITERT, rewritten
-from ..program.unsupported import Operation, refusal, unsupported_operations
+from ..program.unsupported import refusal_of
 from . import saved_model
 from .descriptions import Description, ReadableTensor, Running, Tensor, refused_if_damaged, size_of
 from .options import WriteOptions
@@ -57,18 +57,17 @@ def write(
             expected=f"at most {MOST_BYTES:,} bytes",
             do="store them in a smaller dtype, or export as StableHLO, which has no limit",
         )
+    known = {name: _in_known(program) for name, program in programs.items()}
     with written_whole(path, overwrite=options.overwrite) as draft:
         try:
-            draft.write_bytes(_converted(tf, {name: _in_known(program) for name, program in programs.items()}))
+            draft.write_bytes(_converted(tf, known))
         except (PlaitError, OSError):
             raise
         except Exception as error:  # the converter raises its own exception types
-            operations = [each for program in programs.values() for each in _unsupported(tf, program)]
-            raise refusal(
-                "TensorFlow's converter cannot write the model for LiteRT", error, operations,
-                expected="LiteRT's built-in operations",
-                free=any(has_free_sizes(program.inputs) for program in programs.values()),
-            ) from error  # fmt: skip
+            message = "TensorFlow's converter cannot write the model for LiteRT"
+            convert = functools.partial(_convert_alone, tf)
+            expected = "LiteRT's built-in operations"
+            raise refusal_of(message, error, known.values(), convert, expected=expected) from error
 
 
 def _in_known(program: Program) -> Program:
@@ -86,12 +85,9 @@ def _converted(tf: Any, programs: Mapping[str, Program]) -> bytes:
             return converter.convert()
 
 
-def _unsupported(tf: Any, program: Program) -> list[Operation]:
-    def convert(function: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> None:
-        specs = [InputSpec(each.shape, each.dtype, f"x{number}") for number, each in enumerate(shapes)]
-        _converted(tf, {SIGNATURE: program_of(({}, lambda _, *arrays: function(*arrays)), specs)})
-
-    return unsupported_operations(_in_known(program), convert)
+def _convert_alone(tf: Any, function: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> None:
+    specs = [InputSpec(each.shape, each.dtype, f"x{number}") for number, each in enumerate(shapes)]
+    _converted(tf, {SIGNATURE: program_of(({}, lambda _, *arrays: function(*arrays)), specs)})
 
 
 def describe(place: Path) -> Description:

@@ -26,12 +26,12 @@ from ...core.tools.layer_scopes import layer_of
 from ...dependencies import require
 from ...errors import ExportError
 from ..program.checks import check_different
-from ..program.input_spec import InputSpec, has_free_sizes, symbolic
+from ..program.input_spec import InputSpec, symbolic
 from ..program.lowering import traced_program
 from ..program.operations import operations
 from ..program.program import SIGNATURE, Program, program_of
 from ..program.rewriting import FOR_ONNX, rewritten
-from ..program.unsupported import refusal, unsupported_operations
+from ..program.unsupported import refusal_of
 from ..program.weights import Function
 from .descriptions import Description, ReadableTensor, Running, Tensor, refused_if_damaged, size_of
 from .onnx_pooling import narrow_pools
@@ -147,11 +147,9 @@ def _convert(jax2onnx: Any, onnx: Any, program: Program, outputs: list[str]) -> 
         )  # fmt: skip
     except Exception as error:  # jax2onnx raises any error of its converters
         known = dataclasses.replace(program, call=rewritten(program.call, FOR_ONNX))
-        operations = unsupported_operations(known, lambda function, shapes: _checked(jax2onnx, onnx, function, shapes))
-        raise refusal(
-            "jax2onnx cannot write the model as ONNX", error, operations, expected="operations that jax2onnx supports",
-            free=has_free_sizes(program.inputs),
-        ) from error  # fmt: skip
+        message, expected = "jax2onnx cannot write the model as ONNX", "operations that jax2onnx supports"
+        convert = functools.partial(_checked, jax2onnx, onnx)
+        raise refusal_of(message, error, [known], convert, expected=expected) from error
 
 
 def _checked(jax2onnx: Any, onnx: Any, function: Any, shapes: Sequence[Any], **names: Any) -> Any:

@@ -25,7 +25,7 @@ from ...errors import ExportError
 from ..program.input_spec import InputSpec
 from ..program.lowering import PLATFORMS, export_program, lowered
 from ..program.program import SIGNATURE, Program, program_of, shared_weights
-from ..program.unsupported import refusal, unsupported_operations
+from ..program.unsupported import refusal_of
 from ..program.weights import Function
 from ..tensorflow.calling import call_exported, foreign_calls, without_foreign_calls
 from ..tensorflow.names import check_savable, is_savable, variable_name
@@ -128,8 +128,7 @@ def _check_calls(exported: Mapping[str, tuple[jax.export.Exported, Program]], pl
 
     for function, program in exported.values():
         if foreign_calls(function):
-            operations = unsupported_operations(program, convert)
-            raise refusal("TensorFlow cannot run the model", None, operations, expected="XLA operations")
+            raise refusal_of("TensorFlow cannot run the model", None, [program], convert, expected="XLA operations")
 
 
 def _tf_function(

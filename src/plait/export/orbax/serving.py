@@ -11,7 +11,7 @@ import numpy as np
 
 from ...dependencies import require
 from ...errors import ArgumentError
-from ..program.checks import check_type
+from ..program.checks import check_known, check_type
 from .config import config as settings
 from .data_processors import DataProcessor, TfDataProcessor
 from .pipeline import Pipeline, by_key, connected, named_by_key, named_outputs, run_in_a_row, run_steps
@@ -129,19 +129,10 @@ class ServingConfig:
         if not isinstance(infer_step_fns, Mapping):
             return infer_step_fns
         keys = sorted(infer_step_fns)
-        if self.method_key is None and len(keys) == 1:
-            return infer_step_fns[keys[0]]
-        if self.method_key is None or self.method_key not in infer_step_fns:
-            raise ArgumentError(
-                "the signature does not specify which method it serves"
-                if self.method_key is None
-                else "the signature serves an unknown method",
-                at=self._place,
-                found=f"method_key={self.method_key!r}",
-                expected=f"one of {', '.join(map(repr, keys))}",
-                do=f"ServingConfig(..., method_key={keys[0] if keys else 'predict'!r})",
-            )
-        return infer_step_fns[self.method_key]
+        key: Any = keys[0] if self.method_key is None and len(keys) == 1 else self.method_key
+        advice = f"ServingConfig(..., method_key={keys[0] if keys else 'predict'!r})"
+        check_known("method_key is not the key of a method", [key], keys, advice, at=self._place)
+        return infer_step_fns[key]
 
     def bind(
         self, infer_step_fns: Method | Mapping[str, Method], require_numpy: bool = True

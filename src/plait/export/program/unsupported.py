@@ -9,7 +9,7 @@ each operation alone is accepted, the first one is found that fails together wit
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ import jax.extend.core
 from ...core.tools.dtypes import is_number_dtype
 from ...core.tools.layer_scopes import layer_of
 from ...errors import ExportError
+from .input_spec import has_free_sizes
 from .operations import operations
 from .program import Program
 
@@ -67,6 +68,15 @@ def unsupported_operations(program: Program, convert: Convert) -> list[Operation
             found.setdefault((_name(eqn), refused[id(eqn)]), []).extend(layers)
     listed = [Operation(name, tuple(dict.fromkeys(layers)), reason) for (name, reason), layers in found.items()]
     return listed or _first_refused(closed, convert)
+
+
+def refusal_of(
+    message: str, error: Exception | None, programs: Collection[Program], convert: Convert, *, expected: str
+) -> ExportError:
+    """The error for programs that a converter rejected with ``error``; it lists their unsupported operations."""
+    listed = [each for program in programs for each in unsupported_operations(program, convert)]
+    free = any(has_free_sizes(program.inputs) for program in programs)
+    return refusal(message, error, listed, expected=expected, free=free)
 
 
 def refusal(
