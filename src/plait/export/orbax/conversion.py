@@ -154,14 +154,9 @@ def _shape_of_each_leaf(tensors: Any, shapes: Any) -> list[str | None]:
     """``input_polymorphic_shape`` may be a prefix of the input's structure."""
     # jax2tf.PolyShape, the older form of a shape, is a tuple whose string is the newer form.
     texts = jax.tree_util.tree_map(lambda shape: str(shape) if isinstance(shape, tuple) else shape, shapes)
-    each: list[str | None] = []
+    is_leaf = lambda shape: shape is None or isinstance(shape, str)
     try:
-        jax.tree_util.tree_map(
-            lambda shape, part: each.extend([shape] * len(jax.tree_util.tree_leaves(part))),
-            texts,
-            tensors,
-            is_leaf=lambda shape: shape is None or isinstance(shape, str),
-        )
+        each = jax.tree.leaves(jax.tree.broadcast(texts, tensors, is_leaf=is_leaf), is_leaf=is_leaf)
     except ValueError as error:
         raise ArgumentError(
             "the structure of input_polymorphic_shape differs from that of the input",
