@@ -18,6 +18,7 @@ import jax.export
 import numpy as np
 
 from ...errors import ExportError
+from ..program.checks import check_known
 from ..program.input_spec import InputSpec
 from ..program.lowering import PLATFORMS, export_program
 from ..program.program import SIGNATURE, Program, program_of, shared_weights
@@ -124,14 +125,9 @@ def _write_weights(weights: dict[str, np.ndarray], folder: Path, shard_bytes: in
     shards: list[dict[str, np.ndarray]] = [{}]
     size = 0
     for name, array in weights.items():
-        if array.dtype.name not in stablehlo_loader.DTYPES.values():
-            raise ExportError(
-                "safetensors files do not support this dtype",
-                at=name,
-                found=array.dtype.name,
-                expected=f"one of {', '.join(sorted(stablehlo_loader.DTYPES.values()))}",
-                do="store it in another dtype, and convert it in the function",
-            )
+        message, dtypes = "safetensors files do not support this dtype", sorted(stablehlo_loader.DTYPES.values())
+        advice = "store it in another dtype, and convert it in the function"
+        check_known(message, [array.dtype.name], dtypes, advice, at=name, kind=ExportError)
         if size and size + array.nbytes > shard_bytes:
             shards.append({})
             size = 0

@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ...context_values import held
 from ...dependencies import require
 from ...errors import ArgumentError, ArgumentTypeError, ExportError
-from ..program.checks import check_known, check_type
+from ..program.checks import check_equal, check_known, check_type
 
 CONTEXT = "initialize_dtensor() once, then with maybe_enable_dtensor_export_on(mesh): ..."
 
@@ -158,14 +158,8 @@ def get_pspec_from_jax_arrays(tree: Any) -> Any:
         message, expected = "an array is not sharded over a mesh", "a NamedSharding"
         check_type(message, sharding, NamedSharding, expected, advice, at=at, kind=ArgumentError)
         meshes.append(sharding.mesh)
-        if sharding.mesh != meshes[0]:
-            raise ArgumentError(
-                "arrays are sharded over different meshes",
-                at=at,
-                found=f"{sharding.mesh}, and {meshes[0]} before",
-                expected="one mesh for all",
-                do="put them all on one mesh with jax.device_put",
-            )
+        advice = "put them all on one mesh with jax.device_put"
+        check_equal("arrays are sharded over different meshes", sharding.mesh, meshes[0], advice, at=at)
         return sharding.spec
 
     return jax.tree_util.tree_map_with_path(spec, tree)

@@ -11,17 +11,25 @@ from ...errors import ArgumentError, ArgumentTypeError, PlaitError
 from ...words import describe_type, name_of_class
 
 
-def check_known(message: str, names: Iterable[Any], known: Iterable[Any], do: str, *, at: str | None = None) -> None:
+def check_known(
+    message: str,
+    names: Iterable[Any],
+    known: Iterable[Any],
+    do: str,
+    *,
+    at: str | None = None,
+    kind: type[PlaitError] = ArgumentError,
+) -> None:
     """Raise for unknown names.
 
     Raises:
-        ArgumentError: lists them and the known names.
+        ArgumentError: or the given error type; lists them and the known names.
     """
     known = list(known)
     unknown = [name for name in names if name not in known]
     if unknown:
         listed = ", ".join(map(repr, known)) or "none"
-        raise ArgumentError(message, at=at, found=", ".join(map(repr, unknown)), expected=f"some of {listed}", do=do)
+        raise kind(message, at=at, found=", ".join(map(repr, unknown)), expected=f"some of {listed}", do=do)
 
 
 def check_different(

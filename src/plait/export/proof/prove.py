@@ -15,7 +15,7 @@ from ...errors import ArgumentError, ArgumentTypeError, ExportError
 from ...words import describe_type
 from ..formats import stablehlo_loader
 from ..formats.stablehlo import described_inputs, load_stablehlo
-from ..program.checks import check_some
+from ..program.checks import check_equal, check_some
 from ..program.program import Program
 from .apart import Arrays
 from .describe import find_exports
@@ -130,13 +130,9 @@ def check_example(example: Mapping[str, Any], entries: Sequence[Mapping[str, Any
         ArgumentError: names the input, and what was found and expected.
     """
     names = [entry["name"] for entry in entries]
-    if set(example) != set(names):
-        raise ArgumentError(
-            "the inputs do not match the export's signature",
-            found=f"arrays {', '.join(sorted(example)) or '(none)'}",
-            expected=f"arrays {', '.join(names)}",
-            do=f"np.savez('data.npz', {', '.join(f'{name}=...' for name in names)})",
-        )
+    found, expected = (f"arrays {', '.join(sorted(given)) or '(none)'}" for given in (example, names))
+    advice = f"np.savez('data.npz', {', '.join(f'{name}=...' for name in names)})"
+    check_equal("the inputs do not match the export's signature", found, expected, advice)
     sizes: dict[str, int] = {}
     for entry in entries:
         array, shape = np.asarray(example[entry["name"]]), entry["shape"]

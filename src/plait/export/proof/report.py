@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ArgumentError
 from ..formats.table import FORMATS
-from ..program.checks import check_known
+from ..program.checks import check_equal, check_known
 from .apart import Arrays, run_apart
 from .compare import agree, difference, tolerance_of
 
@@ -69,13 +68,9 @@ def validate_export(
     """
     check_known("there is no export of this kind", [kind], FORMATS, "validate_export('stablehlo', path, x, y)")
     inputs, outputs = _examples(x, "x"), _examples(expected, "y")
-    if len(inputs) != len(outputs):
-        raise ArgumentError(
-            "each input needs its expected output",
-            found=f"{len(inputs)} inputs, {len(outputs)} outputs",
-            expected="two lists of equal length, or two arrays",
-            do="validate_export(kind, path, [x1, x2], [y1, y2])",
-        )
+    found, expected = f"{len(outputs)} outputs", f"{len(inputs)} outputs"
+    advice = "validate_export(kind, path, [x1, x2], [y1, y2])"
+    check_equal("each input needs its expected output", found, expected, advice)
     results = run_apart(FORMATS[kind], path, inputs, signature=signature, python=python)
     times = tuple(float(np.median(milliseconds)) for _, milliseconds in results)
     return ExportReport(kind, os.fspath(path), *_compare([found for found, _ in results], outputs, tolerance), times)
