@@ -7,8 +7,8 @@ folder inside an area belong to that folder's own area where it has one, and are
 
 FILES: dict[str, tuple[str, ...]] = {
     "row 0": (
-        "errors", "words", "notices", "lazy_names", "deprecations", "paths", "scratch", "whole_writes", "dependencies",
-        "typing", "_compat", "_public",
+        "errors", "words", "notices", "lazy_names", "context_values", "deprecations", "paths", "scratch",
+        "whole_writes", "dependencies", "typing", "_compat", "_public",
     ),
     "core/objects": (
         "clock", "named", "statics", "trace_guard", "filters", "repr", "settings", "variable_metadata",

@@ -23,7 +23,7 @@ from ..checkpoint.plain import path_of_name, read_manifest, stored_arrays
 from ..checkpoint.safetensors import is_safetensors, load_safetensors
 from ..errors import CheckpointError
 from ..export.formats import stablehlo_loader
-from ..export.formats.descriptions import ReadableTensor, Tensor
+from ..export.formats.descriptions import Tensor
 from ..export.formats.manifest import refused_as_plait_does
 from ..export.formats.table import Format, exports_at
 from ..paths import Path
@@ -121,8 +121,7 @@ def _shapes(tensors: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 def _described(row: Format, place: FilePath) -> Outline:
     """Another format: its arrays, where its own library reads them, and names, dtypes and shapes where not."""
     description = row.code.describe(place)
-    stored: Callable[[FilePath], list[ReadableTensor]] = getattr(row.code, "stored", lambda place: [])
-    arrays = {each.tensor.name: each for each in stored(place)}
+    arrays = {each.tensor.name: each for each in description.stored()}
     tensors = {each.name: each for each in (*description.weights, *(each.tensor for each in arrays.values()))}
     made_up = {name for name, each in arrays.items() if not each.is_named}
     names = _by_path({name: name for name in tensors if name not in made_up}) | {(name,): name for name in made_up}

@@ -69,20 +69,8 @@ _NAMES = {
 _PLACES = {name: place for place, names in _NAMES.items() for name in names.split()}
 
 # Modules that are public under their own name.
-_MODULES = frozenset(
-    [
-        "config",
-        "constants",
-        "data_processors",
-        "dtensor_utils",
-        "export_manager",
-        "jax_module",
-        "obm_configs",
-        "typing",
-        "utils",
-        "validate",
-    ]
-)
+_SHOWN = "config constants data_processors dtensor_utils export_manager jax_module obm_configs typing utils validate"
+_MODULES = _SHOWN.split()
 
 __all__ = sorted({*_PLACES, *_MODULES})  # pyright: ignore[reportUnsupportedDunderAll]
 

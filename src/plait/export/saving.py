@@ -9,9 +9,9 @@ from typing import Any
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..typing import FilterLiteral
+from .formats.manifest import check_file_names
 from .formats.options import WriteOptions
 from .formats.stablehlo import load_stablehlo
-from .formats.stablehlo_loader import is_file_name
 from .formats.table import FORMATS, exports_at, formats_of
 from .formats.whole_write import ExportPathError, written_whole
 from .program.lowering import PLATFORMS
@@ -109,14 +109,8 @@ def _programs(
             expected="a dictionary",
             do="methods={'serving_default': '__call__'}",
         )
-    for name in methods:
-        if not isinstance(name, str) or not name.strip() or name.startswith(".") or not is_file_name(name):
-            raise ArgumentError(
-                "the name of a signature is part of a file's name",
-                found=f"{name!r} in methods",
-                expected="a string without / \\ : that does not start with a dot",
-                do="methods={'encode': 'encode'}",
-            )
+    message = "the name of a signature is part of a file's name"
+    check_file_names(message, "methods", methods, "methods={'encode': 'encode'}")
     if not methods or (len(methods) > 1 and not (isinstance(inputs, Mapping) and set(inputs) == set(methods))):
         raise ArgumentError(
             "each signature needs a method and its inputs",

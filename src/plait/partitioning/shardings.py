@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
+from ..context_values import held
 from ..core.functional.split import split
 from ..core.graph.axes import sharding_hooks
 from ..core.graph.locate import modules_in_use
@@ -137,12 +138,8 @@ def get_abstract_model(init_fn: Callable[[], Any], mesh: Mesh) -> tuple[Any, Any
         found.append(graphdef)
         return state
 
-    token = _left_to_caller.set(True)
-    try:
-        with jax.set_mesh(mesh):
-            state = jax.eval_shape(values)
-    finally:
-        _left_to_caller.reset(token)
+    with held(_left_to_caller, True), jax.set_mesh(mesh):
+        state = jax.eval_shape(values)
 
     def convert(path: Any, leaf: Any) -> Any:
         if not isinstance(leaf, Variable):

@@ -7,7 +7,6 @@ arguments' metadata and restores it afterwards.
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 
 import jax
 
+from ..context_values import held
 from ..core.graph.axes import PARTITION_NAME, drop_axis, put_axis
 from ..core.graph.flatten import Walk, path_of
 from ..core.objects.variables import Variable
@@ -70,7 +70,7 @@ def transform_metadata(
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if _handled.get():
-            with _names_handled(False):
+            with held(_handled, False):
                 return f(*args, **kwargs)
         args, kwargs = positional(f, args, kwargs)
         ins, outs = prefixes_of("transform_metadata", {"in_axes": in_axes, "out_axes": out_axes}, STRUCTURE)
@@ -99,20 +99,11 @@ def read_axis_name(f: Callable[..., Any], metadata: Mapping[str, Any]) -> tuple[
 
     @functools.wraps(f)
     def inner(*args: Any, **kwargs: Any) -> Any:
-        with _names_handled(True):
+        with held(_handled, True):
             return f(*args, **kwargs)
 
     delattr(inner, _NAME)  # otherwise the next transform around this one would use the same name
     return inner, {**metadata, PARTITION_NAME: f.__dict__[_NAME]}
-
-
-@contextlib.contextmanager
-def _names_handled(value: bool) -> Iterator[None]:
-    token = _handled.set(value)
-    try:
-        yield
-    finally:
-        _handled.reset(token)
 
 
 def _run_without_names(

@@ -39,7 +39,9 @@ def test_e15_the_signature_of_the_preprocessor_stands_in():
 def test_e16_a_method_that_is_not_there_is_named_with_those_that_are(key):
     """E16, and two rows of section 8."""
     config = ServingConfig("serve", [SPEC], method_key=key)
-    with pytest.raises(ValueError, match=rf"at +signature 'serve'\n.*method_key={key!r}\n.*'first', 'second'"):
+    with pytest.raises(
+        ValueError, match=rf"method_key.*\n +at +signature 'serve'\n +found +{key!r}\n.*'first', 'second'"
+    ):
         config.get_infer_step({"first": abs, "second": abs})
 
 

@@ -96,9 +96,13 @@ def test_e30_leaves_of_nested_outputs_are_compared():
 @pytest.mark.parametrize(
     ("baseline", "candidate", "message"),
     [
-        ({"a": {"b": np.ones(1)}}, {"a": np.ones(1)}, r"structure\n +found +candidate.*'a'.*\n.*baseline.*'a\.b'"),
-        ({"a": np.ones(1)}, {"b": np.ones(1)}, r"structure\n +found +candidate.*'b'.*\n.*baseline.*'a'"),
-        ({"a": np.ones(1)}, {"a": np.ones(2)}, r"structure\n +found +candidate.*\(2,\).*\n.*\(1,\)"),
+        (
+            {"a": {"b": np.ones(1)}},
+            {"a": np.ones(1)},
+            r"in structure\n +found +.*'a'.*\n +expected +.*'a\.b'",
+        ),
+        ({"a": np.ones(1)}, {"b": np.ones(1)}, r"in structure\n +found +.*'b'.*\n +expected +.*'a'"),
+        ({"a": np.ones(1)}, {"a": np.ones(2)}, r"in structure\n +found +.*\(2,\).*\n +expected +.*\(1,\)"),
     ],
 )
 def test_e30_outputs_that_cannot_be_compared_are_refused(baseline, candidate, message):

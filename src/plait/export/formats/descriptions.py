@@ -51,6 +51,7 @@ class Description:
         versions: the versions it was written with, or for.
         signatures: ``{name: (inputs, outputs)}``.
         weights: the stored weights, if the format stores names.
+        stored: reads which arrays are in the file, without running anything of it; a format need not have it.
     """
 
     kind: str
@@ -59,10 +60,12 @@ class Description:
     versions: dict[str, str]
     signatures: dict[str, tuple[list[Tensor], list[Tensor]]]
     weights: list[Tensor]
+    stored: Callable[[], list[ReadableTensor]] = list
 
     def to_dict(self) -> dict[str, Any]:
         """The description as JSON."""
-        return {**dataclasses.asdict(self), "path": os.fspath(self.path)}
+        found = dataclasses.asdict(dataclasses.replace(self, stored=list))
+        return {**{name: value for name, value in found.items() if name != "stored"}, "path": os.fspath(self.path)}
 
 
 def size_of(place: Path) -> int:

@@ -15,10 +15,10 @@ import jax
 
 from ...dependencies import require
 from ...errors import ExportError, PlaitError
-from ..program.input_spec import InputSpec, has_free_sizes
+from ..program.input_spec import InputSpec
 from ..program.program import SIGNATURE, Program, program_of
 from ..program.rewriting import FOR_LITERT, rewritten
-from ..program.unsupported import Operation, refusal, unsupported_operations
+from ..program.unsupported import refusal_of
 from . import saved_model
 from .descriptions import Description, ReadableTensor, Running, Tensor, refused_if_damaged, size_of
 from .options import WriteOptions
@@ -57,18 +57,17 @@ def write(
             expected=f"at most {MOST_BYTES:,} bytes",
             do="store them in a smaller dtype, or export as StableHLO, which has no limit",
         )
+    known = {name: _in_known(program) for name, program in programs.items()}
     with written_whole(path, overwrite=options.overwrite) as draft:
         try:
-            draft.write_bytes(_converted(tf, {name: _in_known(program) for name, program in programs.items()}))
+            draft.write_bytes(_converted(tf, known))
         except (PlaitError, OSError):
             raise
         except Exception as error:  # the converter raises its own exception types
-            operations = [each for program in programs.values() for each in _unsupported(tf, program)]
-            raise refusal(
-                "TensorFlow's converter cannot write the model for LiteRT", error, operations,
-                expected="LiteRT's built-in operations",
-                free=any(has_free_sizes(program.inputs) for program in programs.values()),
-            ) from error  # fmt: skip
+            message = "TensorFlow's converter cannot write the model for LiteRT"
+            convert = functools.partial(_convert_alone, tf)
+            expected = "LiteRT's built-in operations"
+            raise refusal_of(message, error, known.values(), convert, expected=expected) from error
 
 
 def _in_known(program: Program) -> Program:
@@ -86,17 +85,17 @@ def _converted(tf: Any, programs: Mapping[str, Program]) -> bytes:
             return converter.convert()
 
 
-def _unsupported(tf: Any, program: Program) -> list[Operation]:
-    def convert(function: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> None:
-        specs = [InputSpec(each.shape, each.dtype, f"x{number}") for number, each in enumerate(shapes)]
-        _converted(tf, {SIGNATURE: program_of(({}, lambda _, *arrays: function(*arrays)), specs)})
-
-    return unsupported_operations(_in_known(program), convert)
+def _convert_alone(tf: Any, function: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> None:
+    specs = [InputSpec(each.shape, each.dtype, f"x{number}") for number, each in enumerate(shapes)]
+    _converted(tf, {SIGNATURE: program_of(({}, lambda _, *arrays: function(*arrays)), specs)})
 
 
 def describe(place: Path) -> Description:
     """The file's contents according to the interpreter; the format does not store the names of weights."""
-    interpreter = _interpreter(place)
+    tf = require("tensorflow", extra="tensorflow", purpose="to read a LiteRT file")
+    with warnings.catch_warnings(), refused_if_damaged(place):
+        warnings.simplefilter("ignore")  # TensorFlow's interpreter warns that it is deprecated
+        interpreter = tf.lite.Interpreter(model_path=os.fspath(place))
 
     def tensors(details: dict[str, Any]) -> list[Tensor]:
         return [_tensor(name, each) for name, each in sorted(details.items())]
@@ -105,12 +104,12 @@ def describe(place: Path) -> Description:
     for name in interpreter.get_signature_list():
         run = interpreter.get_signature_runner(name)
         signatures[name] = tensors(run.get_input_details()), tensors(run.get_output_details())
-    return Description("litert", place, size_of(place), {}, signatures, [])
+    stored = functools.partial(_constants, interpreter)
+    return Description("litert", place, size_of(place), {}, signatures, [], stored)
 
 
-def stored(place: Path) -> list[ReadableTensor]:
+def _constants(interpreter: Any) -> list[ReadableTensor]:
     """The constants in the file, by the names that the converter gave them; equal names are numbered."""
-    interpreter = _interpreter(place)
     found: dict[str, ReadableTensor] = {}
     for details in interpreter.get_tensor_details():
         read = functools.partial(interpreter.get_tensor, details["index"])
@@ -121,13 +120,6 @@ def stored(place: Path) -> list[ReadableTensor]:
         name = details["name"] if details["name"] not in found else f"{details['name']} #{details['index']}"
         found[name] = ReadableTensor(_tensor(name, details), read, is_named=False)
     return list(found.values())
-
-
-def _interpreter(place: Path) -> Any:
-    tf = require("tensorflow", extra="tensorflow", purpose="to read a LiteRT file")
-    with warnings.catch_warnings(), refused_if_damaged(place):
-        warnings.simplefilter("ignore")  # TensorFlow's interpreter warns that it is deprecated
-        return tf.lite.Interpreter(model_path=os.fspath(place))
 
 
 def _tensor(name: str, details: Mapping[str, Any]) -> Tensor:

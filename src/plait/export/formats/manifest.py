@@ -9,12 +9,12 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ...errors import ExportError
-from .stablehlo_loader import MANIFEST, ArtifactError
+from ...errors import ArgumentError, ExportError
+from .stablehlo_loader import MANIFEST, ArtifactError, is_file_name
 
 
 def write_manifest(folder: Path, kind: tuple[str, int], content: dict[str, Any]) -> None:
@@ -27,6 +27,18 @@ def write_manifest(folder: Path, kind: tuple[str, int], content: dict[str, Any])
 def _sum(file: Path) -> str:
     with open(file, "rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def check_file_names(message: str, argument: str, names: Iterable[Any], do: str) -> None:
+    """Raise for a name that cannot be part of a file's name on some system.
+
+    Raises:
+        ArgumentError: has the name and the argument that has it.
+    """
+    for name in names:
+        if not is_file_name(name) or not name.strip() or name.startswith("."):
+            expected = "a string without / \\ : that does not start with a dot"
+            raise ArgumentError(message, found=f"{name!r} in {argument}", expected=expected, do=do)
 
 
 @contextlib.contextmanager

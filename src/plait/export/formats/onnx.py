@@ -26,12 +26,12 @@ from ...core.tools.layer_scopes import layer_of
 from ...dependencies import require
 from ...errors import ExportError
 from ..program.checks import check_different
-from ..program.input_spec import InputSpec, has_free_sizes, symbolic
+from ..program.input_spec import InputSpec, symbolic
 from ..program.lowering import traced_program
 from ..program.operations import operations
 from ..program.program import SIGNATURE, Program, program_of
 from ..program.rewriting import FOR_ONNX, rewritten
-from ..program.unsupported import refusal, unsupported_operations
+from ..program.unsupported import refusal_of
 from ..program.weights import Function
 from .descriptions import Description, ReadableTensor, Running, Tensor, refused_if_damaged, size_of
 from .onnx_pooling import narrow_pools
@@ -147,11 +147,9 @@ def _convert(jax2onnx: Any, onnx: Any, program: Program, outputs: list[str]) -> 
         )  # fmt: skip
     except Exception as error:  # jax2onnx raises any error of its converters
         known = dataclasses.replace(program, call=rewritten(program.call, FOR_ONNX))
-        operations = unsupported_operations(known, lambda function, shapes: _checked(jax2onnx, onnx, function, shapes))
-        raise refusal(
-            "jax2onnx cannot write the model as ONNX", error, operations, expected="operations that jax2onnx supports",
-            free=has_free_sizes(program.inputs),
-        ) from error  # fmt: skip
+        message, expected = "jax2onnx cannot write the model as ONNX", "operations that jax2onnx supports"
+        convert = functools.partial(_checked, jax2onnx, onnx)
+        raise refusal_of(message, error, [known], convert, expected=expected) from error
 
 
 def _checked(jax2onnx: Any, onnx: Any, function: Any, shapes: Sequence[Any], **names: Any) -> Any:
@@ -223,52 +221,36 @@ def _store_weights(model: Any, weights: dict[str, np.ndarray], onnx: Any, data: 
 
 
 def describe(place: Path) -> Description:
-    """Describe the graph, without reading the values of its weights."""
-    onnx, model = _loaded(place)
-
-    def tensor(value: Any) -> Tensor:
-        kind = value.type.tensor_type
-        return Tensor(
-            value.name, _dtype(onnx, kind.elem_type), tuple(d.dim_param or d.dim_value for d in kind.shape.dim)
-        )
-
-    versions = {f"opset {each.domain or 'ai.onnx'}": str(each.version) for each in model.opset_import}
-    versions |= {"ir": str(model.ir_version)} | (
-        {model.producer_name: model.producer_version} if model.producer_name else {}
-    )
-    pair = [list(map(tensor, model.graph.input)), list(map(tensor, model.graph.output))]
-    size = size_of(place) + size_of(place.with_name(place.name + DATA))
-    weights = [_tensor_of(onnx, each) for each in model.graph.initializer]
-    return Description("onnx", place, size, versions, {model.graph.name: (pair[0], pair[1])}, weights)
-
-
-def stored(place: Path) -> list[ReadableTensor]:
-    """The initializers of the graph; values in an external file are read from there."""
-    onnx, model = _loaded(place)
-
-    def read(initializer: Any) -> np.ndarray:
-        with refused_if_damaged(place):
-            return onnx.numpy_helper.to_array(initializer, os.fspath(place.parent))
-
-    return [ReadableTensor(_tensor_of(onnx, each), functools.partial(read, each)) for each in model.graph.initializer]
-
-
-def _loaded(place: Path) -> tuple[Any, Any]:
-    """The library, and the model without what external files hold."""
+    """Describe the graph, without reading the values of its weights, which an external file may hold."""
     onnx = require("onnx", extra="onnx", purpose="to read an ONNX file")
     with refused_if_damaged(place):
         model = onnx.load(os.fspath(place), load_external_data=False)
         if not model.HasField("graph"):  # so is an empty file, which protobuf takes for a message without fields
             raise ValueError("the model has no graph")
-        return onnx, model
 
+    def dtype(number: int) -> str:
+        return str(onnx.helper.tensor_dtype_to_np_dtype(number))
 
-def _tensor_of(onnx: Any, initializer: Any) -> Tensor:
-    return Tensor(initializer.name, _dtype(onnx, initializer.data_type), tuple(initializer.dims))
+    def tensor(value: Any) -> Tensor:
+        kind = value.type.tensor_type
+        return Tensor(value.name, dtype(kind.elem_type), tuple(d.dim_param or d.dim_value for d in kind.shape.dim))
 
+    def read(initializer: Any) -> np.ndarray:
+        with refused_if_damaged(place):
+            return onnx.numpy_helper.to_array(initializer, os.fspath(place.parent))
 
-def _dtype(onnx: Any, number: int) -> str:
-    return str(onnx.helper.tensor_dtype_to_np_dtype(number))
+    versions = {f"opset {each.domain or 'ai.onnx'}": str(each.version) for each in model.opset_import}
+    versions["ir"] = str(model.ir_version)
+    if model.producer_name:
+        versions[model.producer_name] = model.producer_version
+    signature = list(map(tensor, model.graph.input)), list(map(tensor, model.graph.output))
+    size = size_of(place) + size_of(place.with_name(place.name + DATA))
+    stored = [
+        ReadableTensor(Tensor(each.name, dtype(each.data_type), tuple(each.dims)), functools.partial(read, each))
+        for each in model.graph.initializer
+    ]
+    weights = [each.tensor for each in stored]
+    return Description("onnx", place, size, versions, {model.graph.name: signature}, weights, lambda: stored)
 
 
 def run(path: str, signature: str | None) -> Running:

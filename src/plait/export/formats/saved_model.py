@@ -25,9 +25,9 @@ from ...errors import ExportError
 from ..program.input_spec import InputSpec
 from ..program.lowering import PLATFORMS, export_program, lowered
 from ..program.program import SIGNATURE, Program, program_of, shared_weights
-from ..program.unsupported import refusal, unsupported_operations
+from ..program.unsupported import refusal_of
 from ..program.weights import Function
-from ..tensorflow.calling import call_exported, foreign_calls
+from ..tensorflow.calling import call_exported, foreign_calls, without_foreign_calls
 from ..tensorflow.names import check_savable, is_savable, variable_name
 from ..tensorflow.readers import Reader, reader_of
 from .descriptions import Description, ReadableTensor, Running, Tensor, refused_if_damaged, size_of
@@ -124,14 +124,11 @@ def _check_calls(exported: Mapping[str, tuple[jax.export.Exported, Program]], pl
     """Raise for a program that could be written but not run."""
 
     def convert(function: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> None:
-        foreign = foreign_calls(lowered(function, *shapes, platforms=platforms))
-        if foreign:
-            raise ExportError(f"calls {', '.join(foreign)}, which only JAX has")
+        without_foreign_calls(lowered(function, *shapes, platforms=platforms))
 
     for function, program in exported.values():
         if foreign_calls(function):
-            operations = unsupported_operations(program, convert)
-            raise refusal("TensorFlow cannot run the model", None, operations, expected="XLA operations")
+            raise refusal_of("TensorFlow cannot run the model", None, [program], convert, expected="XLA operations")
 
 
 def _tf_function(
@@ -162,8 +159,9 @@ def describe(place: Path) -> Description:
             if not name.startswith(_RESERVED)
         }
         versions = {"tensorflow": graph.meta_info_def.tensorflow_version}
-    weights = [each.tensor for each in stored(place)]
-    return Description("saved_model", place, size_of(place), versions, signatures, weights)
+    stored = _variables(tf, place)
+    weights = [each.tensor for each in stored]
+    return Description("saved_model", place, size_of(place), versions, signatures, weights, lambda: stored)
 
 
 _RESERVED = "__saved_model"  # begins the names of TensorFlow's own signatures
@@ -184,9 +182,8 @@ def _sizes(shape: Any) -> tuple[int | str, ...]:
     return ("...",) if shape.unknown_rank else tuple("?" if each.size < 0 else each.size for each in shape.dim)
 
 
-def stored(place: Path) -> list[ReadableTensor]:
+def _variables(tf: Any, place: Path) -> list[ReadableTensor]:
     """The variables, by the names that they were made with; nothing of the model is loaded."""
-    tf = require("tensorflow", extra="tensorflow", purpose="to read a SavedModel")
     if not (place / "variables" / "variables.index").is_file():
         return []
 

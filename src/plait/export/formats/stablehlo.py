@@ -18,12 +18,13 @@ import jax.export
 import numpy as np
 
 from ...errors import ExportError
+from ..program.checks import check_known
 from ..program.input_spec import InputSpec
 from ..program.lowering import PLATFORMS, export_program
 from ..program.program import SIGNATURE, Program, program_of, shared_weights
 from ..program.weights import Function
 from . import stablehlo_loader
-from .descriptions import Description, Running, Tensor, size_of
+from .descriptions import Description, Running, Tensor, refused_if_damaged, size_of
 from .manifest import refused_as_plait_does, write_manifest
 from .options import WriteOptions
 from .whole_write import written_whole
@@ -124,14 +125,9 @@ def _write_weights(weights: dict[str, np.ndarray], folder: Path, shard_bytes: in
     shards: list[dict[str, np.ndarray]] = [{}]
     size = 0
     for name, array in weights.items():
-        if array.dtype.name not in stablehlo_loader.DTYPES.values():
-            raise ExportError(
-                "safetensors files do not support this dtype",
-                at=name,
-                found=array.dtype.name,
-                expected=f"one of {', '.join(sorted(stablehlo_loader.DTYPES.values()))}",
-                do="store it in another dtype, and convert it in the function",
-            )
+        message, dtypes = "safetensors files do not support this dtype", sorted(stablehlo_loader.DTYPES.values())
+        advice = "store it in another dtype, and convert it in the function"
+        check_known(message, [array.dtype.name], dtypes, advice, at=name, kind=ExportError)
         if size and size + array.nbytes > shard_bytes:
             shards.append({})
             size = 0
@@ -175,7 +171,7 @@ def _described(name: str, shape: Sequence[Any], dtype: np.dtype) -> dict[str, An
 
 def describe(place: Path) -> Description:
     """Describe a bundle from its manifest."""
-    try:
+    with refused_if_damaged(place), refused_as_plait_does(place):
         manifest = stablehlo_loader.read_manifest(place)
         signatures = {
             name: (list(map(_from_json, chosen["inputs"])), list(map(_from_json, chosen["outputs"])))
@@ -183,8 +179,6 @@ def describe(place: Path) -> Description:
         }
         versions = {str(name): str(version) for name, version in manifest["versions"].items()}
         weights = list(map(_from_json, manifest["weights"]))
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ExportError("the bundle cannot be described", at=os.fspath(place), found=str(error)) from error
     return Description("stablehlo", place, size_of(place), versions, signatures, weights)
 
 

@@ -3,9 +3,8 @@
 A format is one row here and one file in this folder, named like the format, with these functions::
 
     write(programs, path, options)     write programs, by the names of their signatures, atomically
-    describe(path)                     describe the file without running it
+    describe(path)                     describe the file, and its arrays, without running it
     run(path, signature)               a function of inputs by name, and their names
-    stored(path)                       the arrays in the file, read without running it; a format need not have it
 
 ``run`` is what the users of a file would write. Only its source is sent to another process, which lacks the ``blocked``
 packages; so it imports what it needs, and uses nothing else in its file.

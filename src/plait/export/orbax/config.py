@@ -13,8 +13,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
-from collections.abc import Iterator
 
+from ...context_values import held
 from ...errors import ArgumentError
 
 _TRUE, _FALSE = ("y", "yes", "t", "true", "on", "1"), ("n", "no", "f", "false", "off", "0")
@@ -77,18 +77,10 @@ class Config:
             raise AttributeError(f"there is no setting {name!r}; there is {', '.join(map(repr, self._values))}")
         return name
 
-    @contextlib.contextmanager
-    def _for_a_while(self, value: bool) -> Iterator[None]:
-        token = self._here.set(bool(value))
-        try:
-            yield
-        finally:
-            self._here.reset(token)
-
 
 config = Config()
 
 
 def obx_export_tf_preprocess_only(new_val: bool) -> contextlib.AbstractContextManager[None]:
     """Inside ``with``, in this thread, whether to export only the preprocessors."""
-    return config._for_a_while(new_val)
+    return held(config._here, bool(new_val))

@@ -11,15 +11,15 @@ import jax.export
 import numpy as np
 
 from ...dependencies import require
-from ...errors import ArgumentError, ArgumentTypeError
-from ...words import describe_type
-from ..program.checks import check_known
+from ...errors import ArgumentError
+from ..program.checks import check_known, check_type
 from ..program.lowering import PLATFORMS, lowered
 from ..program.sizes import read_sizes
 from ..tensorflow.functions import CallOptions, call_from_tensorflow, check_tensor, dtype_in_jax
 from ..tensorflow.readers import Reader
 from .typing import ApplyFn
 
+ADVICE = 'JaxModule(..., input_polymorphic_shape="b, ...")'
 OPTIONS = (
     "polymorphic_constraints", "with_gradient", "native_serialization_platforms",
     "native_serialization_disabled_checks",
@@ -27,22 +27,20 @@ OPTIONS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Conversion:
+class Conversion(CallOptions):
     """How one method is converted; the fields are the options of ``jax2tf.convert`` that still have an effect.
 
     Args:
         input_shape: symbolic sizes of the input, in any form that ``jax.export.symbolic_args_specs`` takes.
         constraints: assumptions about symbolic sizes, such as ``"b >= 2"``.
-        call: how the method is converted to an operation.
     """
 
     input_shape: Any = None
     constraints: tuple[str, ...] = ()
-    call: CallOptions = dataclasses.field(default_factory=CallOptions)
 
     def called(self, function: ApplyFn, variables: Sequence[Any], params_def: Any, x: Any) -> Any:
         """``function(params, x)`` as TensorFlow operations, on the current values of ``variables``."""
-        return call_from_tensorflow(function, variables, params_def, x, _input_specs(x, self), self.call)
+        return call_from_tensorflow(function, variables, params_def, x, _input_specs(x, self), self)
 
 
 def resolve_conversion(
@@ -82,42 +80,42 @@ def resolve_conversion(
     constraints = given.pop("polymorphic_constraints", ())
     checks = given.pop("native_serialization_disabled_checks", ())
     check_known("jax2tf_kwargs has an unknown option", given, OPTIONS, "remove the key")
-    return Conversion(
-        input_shape,
-        tuple(constraints),
-        CallOptions(trainable, PLATFORMS if platforms is None else tuple(platforms), tuple(checks), reader),
-    )
+    platforms = PLATFORMS if platforms is None else tuple(platforms)
+    return Conversion(trainable, platforms, tuple(checks), reader, input_shape, tuple(constraints))
 
 
 def _input_specs(x: Any, conversion: Conversion) -> list[jax.ShapeDtypeStruct]:
-    """The input's shapes for tracing: symbolic sizes from ``input_shape``, otherwise fixed."""
-    scope = jax.export.SymbolicScope(conversion.constraints)
-    specs = []
-    for tensor, shape in tensors_and_shapes(x, conversion.input_shape):
-        sizes = sizes_of(tensor, shape, scope)
+    """The input's shapes for tracing."""
+    pairs = specs_and_sizes(x, conversion.input_shape, conversion.constraints)
+    return [jax.ShapeDtypeStruct(sizes, dtype_in_jax(spec)) for spec, sizes in pairs]
+
+
+def specs_and_sizes(x: Any, input_shape: Any, constraints: Sequence[str] = ()) -> list[tuple[Any, tuple[Any, ...]]]:
+    """The spec of each tensor of an input, with its sizes: symbolic ones from ``input_shape``, otherwise fixed.
+
+    Raises:
+        ArgumentError: a symbolic shape does not fit its tensor, or a size is neither fixed nor symbolic.
+    """
+    specs, scope = specs_of(x), jax.export.SymbolicScope(constraints)
+    pairs = []
+    for spec, shape in zip(jax.tree_util.tree_leaves(specs), _shape_of_each_leaf(specs, input_shape), strict=True):
+        if spec.shape.rank is None:
+            raise ArgumentError(
+                "the rank of an input is not known",
+                found=f"a tensor of shape {spec.shape}",
+                expected="a known number of axes; sizes may be unknown",
+                do="give its shape in input_signature: tf.TensorSpec((None, 2), tf.float32)",
+            )
+        sizes = read_sizes(shape, tuple(spec.shape), scope)
         if None in sizes:
             raise ArgumentError(
                 "a size of the input is neither fixed nor symbolic",
-                found=f"a tensor of shape {tuple(tensor.shape)}, with input_polymorphic_shape={shape!r}",
+                found=f"a tensor of shape {tuple(spec.shape)}, with input_polymorphic_shape={shape!r}",
                 expected="a name in input_polymorphic_shape for each size that is None in the input signature",
-                do='JaxModule(..., input_polymorphic_shape="b, ...")',
+                do=ADVICE,
             )
-        specs.append(jax.ShapeDtypeStruct(sizes, dtype_in_jax(tensor)))
-    return specs
-
-
-def tensors_and_shapes(x: Any, input_shape: Any) -> list[tuple[Any, str | None]]:
-    """Each tensor (or ``tf.TensorSpec``) of an input, with the text of its symbolic shape."""
-    tf = require("tensorflow", extra="tensorflow", purpose="to convert a function")
-
-    def tensor(leaf: Any) -> Any:
-        if isinstance(leaf, tf.TensorSpec):
-            return leaf
-        check_tensor(tf, leaf)
-        return tf.convert_to_tensor(leaf)
-
-    x = jax.tree_util.tree_map(tensor, x)
-    return list(zip(jax.tree_util.tree_leaves(x), _shape_of_each_leaf(x, input_shape), strict=True))
+        pairs.append((spec, sizes))
+    return pairs
 
 
 def specs_of(x: Any) -> Any:
@@ -149,57 +147,26 @@ def export_method(function: ApplyFn, params: Any, x: Any, options: Conversion) -
     avals = jax.tree_util.tree_map(
         lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jax.numpy.result_type(leaf)), params
     )
-    return lowered(
-        function, avals, inputs, platforms=options.call.platforms, disabled_checks=options.call.disabled_checks
-    )
+    return lowered(function, avals, inputs, platforms=options.platforms, disabled_checks=options.disabled_checks)
 
 
 def _shape_of_each_leaf(tensors: Any, shapes: Any) -> list[str | None]:
     """``input_polymorphic_shape`` may be a prefix of the input's structure."""
-
-    def is_leaf(shape: Any) -> bool:
-        return shape is None or isinstance(shape, str)
-
     # jax2tf.PolyShape, the older form of a shape, is a tuple whose string is the newer form.
     texts = jax.tree_util.tree_map(lambda shape: str(shape) if isinstance(shape, tuple) else shape, shapes)
-    each: list[str | None] = []
+    is_leaf = lambda shape: shape is None or isinstance(shape, str)
     try:
-        jax.tree_util.tree_map(
-            lambda shape, part: each.extend([shape] * len(jax.tree_util.tree_leaves(part))),
-            texts,
-            tensors,
-            is_leaf=is_leaf,
-        )
+        each = jax.tree.leaves(jax.tree.broadcast(texts, tensors, is_leaf=is_leaf), is_leaf=is_leaf)
     except ValueError as error:
         raise ArgumentError(
             "the structure of input_polymorphic_shape differs from that of the input",
             found=f"input_polymorphic_shape={shapes!r} for an input of structure "
             f"{jax.tree_util.tree_structure(tensors)}",
             expected="one symbolic shape, or a pytree of them with the input's structure",
-            do='JaxModule(..., input_polymorphic_shape="b, ...")',
+            do=ADVICE,
         ) from error
-    wrong = next((shape for shape in each if not is_leaf(shape)), None)
-    if wrong is not None:
-        raise ArgumentTypeError(
-            "input_polymorphic_shape has an entry that is not a shape",
-            found=describe_type(wrong),
-            expected="strings such as 'b, ...', and None for fixed shapes",
-            do='JaxModule(..., input_polymorphic_shape="b, ...")',
-        )
+    message = "input_polymorphic_shape has an entry that is not a shape"
+    expected = "strings such as 'b, ...', and None for fixed shapes"
+    for shape in each:
+        check_type(message, shape, (str, type(None)), expected, ADVICE)
     return each
-
-
-def sizes_of(tensor: Any, shape: str | None, scope: jax.export.SymbolicScope) -> tuple[Any, ...]:
-    """The sizes of a tensor from a symbolic shape and its own fixed sizes; ``None`` for unknown sizes.
-
-    Raises:
-        ArgumentError: it is not a shape, or has a different number of axes.
-    """
-    if tensor.shape.rank is None:
-        raise ArgumentError(
-            "the rank of an input is not known",
-            found=f"a tensor of shape {tensor.shape}",
-            expected="a known number of axes; sizes may be unknown",
-            do="give its shape in input_signature: tf.TensorSpec((None, 2), tf.float32)",
-        )
-    return read_sizes(shape, tuple(tensor.shape), scope)

@@ -10,8 +10,7 @@ from typing import Any
 import jax
 
 from ...dependencies import require
-from ...errors import ArgumentTypeError
-from ...words import describe_type
+from ..program.checks import check_type
 from .conversion import resolve_conversion
 from .typing import checked_keys
 
@@ -79,7 +78,8 @@ class JaxDataProcessor(DataProcessor):
         input_polymorphic_shape: Any = None,
         jax2tf_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        self._jax_fn = _checked_function(jax_fn, "JaxDataProcessor")
+        _check_function(jax_fn, "JaxDataProcessor")
+        self._jax_fn = jax_fn
         super().__init__(name or _name_of(jax_fn), input_keys, output_keys)
         shape = input_polymorphic_shape
         self._conversion = resolve_conversion(
@@ -113,7 +113,8 @@ class TfDataProcessor(DataProcessor):
         input_keys: Sequence[str] = (),
         output_keys: Sequence[str] = (),
     ) -> None:
-        self._tf_fn = _checked_function(tf_fn, "TfDataProcessor")
+        _check_function(tf_fn, "TfDataProcessor")
+        self._tf_fn = tf_fn
         super().__init__(name or _name_of(tf_fn), input_keys, output_keys)
 
     @property
@@ -131,20 +132,8 @@ class TfDataProcessor(DataProcessor):
         return require("tensorflow", extra="tensorflow", purpose="to run a processor").function(self._tf_fn)
 
 
-def _checked_function(function: Any, kind: str) -> Callable[..., Any]:
-    """The function, checked.
-
-    Raises:
-        ArgumentTypeError: it cannot be called.
-    """
-    if not callable(function):
-        raise ArgumentTypeError(
-            f"{kind} takes a function",
-            found=describe_type(function),
-            expected="a function of tensors",
-            do=f"{kind}(lambda x: x)",
-        )
-    return function
+def _check_function(function: Any, kind: str) -> None:
+    check_type(f"{kind} takes a function", function, Callable, "a function of tensors", f"{kind}(lambda x: x)")
 
 
 def _name_of(function: Any) -> str:

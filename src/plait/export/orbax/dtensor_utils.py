@@ -7,8 +7,8 @@ CPU devices, one for each device of the JAX mesh: a SavedModel is written from h
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,10 +16,10 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ...context_values import held
 from ...dependencies import require
 from ...errors import ArgumentError, ArgumentTypeError, ExportError
-from ...words import describe_type
-from ..program.checks import check_known
+from ..program.checks import check_equal, check_known, check_type
 
 CONTEXT = "initialize_dtensor() once, then with maybe_enable_dtensor_export_on(mesh): ..."
 
@@ -36,12 +36,7 @@ class DTensorStartError(ExportError, ValueError):
     """TensorFlow has already run an operation, so DTensor can no longer be started."""
 
 
-class _Meshes(threading.local):
-    def __init__(self) -> None:
-        self.stack: list[Mesh] = []
-
-
-_meshes = _Meshes()
+_mesh: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar("dtensor_mesh", default=None)
 _initialized = False
 _was_shut_down = False
 
@@ -125,16 +120,13 @@ def maybe_enable_dtensor_export_on(mesh: jax.sharding.Mesh | None) -> Iterator[N
     if mesh is None or not dtensor_initialized():
         yield
         return
-    _meshes.stack.append(Mesh(mesh, jax_mesh_to_dtensor_mesh(mesh)))
-    try:
+    with held(_mesh, Mesh(mesh, jax_mesh_to_dtensor_mesh(mesh))):
         yield
-    finally:
-        _meshes.stack.pop()
 
 
 def get_current_mesh() -> Mesh | None:
     """The innermost mesh of this thread's contexts, or ``None``."""
-    return _meshes.stack[-1] if _meshes.stack else None
+    return _mesh.get()
 
 
 def get_current_dtensor_mesh() -> Any:
@@ -162,23 +154,12 @@ def get_pspec_from_jax_arrays(tree: Any) -> Any:
         sharding = getattr(leaf, "sharding", None)
         if sharding is None:
             return PartitionSpec()
-        if not isinstance(sharding, NamedSharding):
-            raise ArgumentError(
-                "an array is not sharded over a mesh",
-                at=jax.tree_util.keystr(path),
-                found=describe_type(sharding),
-                expected="a NamedSharding",
-                do="jax.device_put(array, jax.NamedSharding(mesh, jax.P()))",
-            )
+        advice, at = "jax.device_put(array, jax.NamedSharding(mesh, jax.P()))", jax.tree_util.keystr(path)
+        message, expected = "an array is not sharded over a mesh", "a NamedSharding"
+        check_type(message, sharding, NamedSharding, expected, advice, at=at, kind=ArgumentError)
         meshes.append(sharding.mesh)
-        if sharding.mesh != meshes[0]:
-            raise ArgumentError(
-                "arrays are sharded over different meshes",
-                at=jax.tree_util.keystr(path),
-                found=f"{sharding.mesh}, and {meshes[0]} before",
-                expected="one mesh for all",
-                do="put them all on one mesh with jax.device_put",
-            )
+        advice = "put them all on one mesh with jax.device_put"
+        check_equal("arrays are sharded over different meshes", sharding.mesh, meshes[0], advice, at=at)
         return sharding.spec
 
     return jax.tree_util.tree_map_with_path(spec, tree)

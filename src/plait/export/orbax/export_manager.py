@@ -5,22 +5,17 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
-
 from ...dependencies import require
-from ...errors import ArgumentError, ArgumentTypeError, ExportError, PlaitError
-from ...words import describe_type
+from ...errors import ArgumentError, ExportError, PlaitError
 from ..formats.whole_write import written_whole
-from ..program.checks import check_different
+from ..program.checks import check_different, check_type
 from ..tensorflow.names import check_names
 from ..tensorflow.readers import written_for
-from .config import config as settings
 from .jax_module import JaxModule
-from .serving import ServingConfig
-from .signatures import with_default_args
+from .serving import ServingConfig, make_e2e_inference_fn
 from .warmup import run_examples, write_requests
 
 
@@ -41,13 +36,8 @@ class ExportManager:
 
     def __init__(self, module: JaxModule, serving_configs: Sequence[ServingConfig]) -> None:
         tf = require("tensorflow", extra="tensorflow", purpose="to export a module")
-        if not isinstance(module, JaxModule):
-            raise ArgumentTypeError(
-                "ExportManager takes a JaxModule",
-                found=describe_type(module),
-                expected="a JaxModule",
-                do="ExportManager(JaxModule(params, apply_fn), [config])",
-            )
+        advice = "ExportManager(JaxModule(params, apply_fn), [config])"
+        check_type("ExportManager takes a JaxModule", module, JaxModule, "a JaxModule", advice)
         self._module = module
         self._tf_module = tf.Module()
         self._tf_module.computation_module = module
@@ -99,15 +89,11 @@ class ExportManager:
             ExportError: an example fails.
         """
         tf = require("tensorflow", extra="tensorflow", purpose="to write a SavedModel")
-        if save_options is not None and not isinstance(save_options, tf.saved_model.SaveOptions):
-            raise ArgumentError(
-                "save_options has the wrong type",
-                found=f"save_options of the type {type(save_options).__name__}",
-                expected="tf.saved_model.SaveOptions or None",
-                do="ExportManager.save(path, tf.saved_model.SaveOptions())",
-            )
+        options = tf.saved_model.SaveOptions() if save_options is None else copy.copy(save_options)
+        message, expected = "save_options has the wrong type", "tf.saved_model.SaveOptions or None"
+        advice = "ExportManager.save(path, tf.saved_model.SaveOptions())"
+        check_type(message, options, tf.saved_model.SaveOptions, expected, advice, kind=ArgumentError)
         check_names(self._module.model_params, self._module.model_param_names)
-        options = copy.copy(save_options) if save_options is not None else tf.saved_model.SaveOptions()
         options.experimental_custom_gradients = self._module.with_gradient
         signatures = self._signatures | dict(signature_overrides or {})
         older = os.path.isfile(os.path.join(model_path, "saved_model.pb"))
@@ -137,38 +123,6 @@ def _untracked_is_named() -> Iterator[None]:
             expected="every table, variable and asset of the processors among the extra resources",
             do="ServingConfig(..., extra_trackable_resources=[table])",
         ) from error
-
-
-def make_e2e_inference_fn(model_fn: Callable[..., Any] | Mapping[str, Any], serving_config: ServingConfig) -> Any:
-    """The traced ``tf.function`` from a signature's inputs to its outputs.
-
-    Args:
-        model_fn: a TensorFlow function of one pytree, or such functions by method key.
-        serving_config: inputs and processors.
-    """
-    key = serving_config.get_signature_keys()[0]
-    signature = serving_config.get_traced_signature(model_fn)
-    if settings.obx_export_tf_preprocess_only:
-        infer = serving_config.bind_preprocessing(model_fn)
-    else:
-        infer = serving_config.bind(model_fn, require_numpy=False)[key]
-    function = with_default_args(infer, signature)
-    _check_outputs(function.get_concrete_function().structured_outputs)
-    return function
-
-
-def _check_outputs(outputs: Any) -> None:
-    """SavedModel signatures return a tensor, a sequence of tensors, or a flat dictionary of them."""
-    leaves = outputs.values() if isinstance(outputs, Mapping) else outputs
-    parts = list(leaves) if isinstance(outputs, (Mapping, list, tuple)) else [outputs]
-    names_are_text = not isinstance(outputs, Mapping) or all(isinstance(name, str) for name in outputs)
-    if not names_are_text or any(not hasattr(part, "dtype") for part in parts):
-        raise ArgumentError(
-            "a signature's outputs are nested",
-            found=str(jax.tree_util.tree_structure(outputs)),
-            expected="a tensor, a sequence of tensors, or a flat dictionary from names to tensors",
-            do="flatten them in tf_postprocessor: lambda y: {'logits': y['head']['logits']}",
-        )
 
 
 @contextlib.contextmanager

@@ -13,9 +13,9 @@ from typing import Any
 
 import jax.export
 
-from ...errors import ArgumentError, ExportError
-from ..formats.manifest import refused_as_plait_does, write_manifest
-from ..formats.stablehlo_loader import ArtifactError, checked, is_file_name, read_manifest
+from ...errors import ExportError
+from ..formats.manifest import check_file_names, refused_as_plait_does, write_manifest
+from ..formats.stablehlo_loader import ArtifactError, checked, read_manifest
 from ..formats.whole_write import written_whole
 from ..program.checks import check_some
 
@@ -51,14 +51,8 @@ def save_jax_exported_map(
     """
     advice = "save_jax_exported_map(path, module.obm_module_to_jax_exported_map(x))"
     check_some("there are no programs to save", "jax_exported_map", jax_exported_map, advice)
-    for name in jax_exported_map:
-        if not isinstance(name, str) or not is_file_name(name + SUFFIX) or name.startswith("."):
-            raise ArgumentError(
-                "a program's name is not a valid file name",
-                found=repr(name),
-                expected="a string without slashes that does not begin with a dot",
-                do="rename the program: {'predict': exported}",
-            )
+    message = "the name of a program is part of a file's name"
+    check_file_names(message, "jax_exported_map", jax_exported_map, "rename the program: {'predict': exported}")
     with written_whole(dir_path, overwrite=overwrite) as draft:
         programs = {name: _serialized(name, exported, vjp_order) for name, exported in jax_exported_map.items()}
         draft.mkdir()

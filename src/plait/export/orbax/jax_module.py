@@ -15,9 +15,8 @@ import jax.export
 import numpy as np
 
 from ...dependencies import require
-from ...errors import ArgumentError, ArgumentTypeError
-from ...words import describe_type
-from ..program.checks import check_some, check_structure
+from ...errors import ArgumentError
+from ..program.checks import check_equal, check_some, check_type, leaves_like
 from ..tensorflow.names import variable_names
 from ..tensorflow.readers import Reader, reader_of
 from .constants import DEFAULT_METHOD_KEY, ExportModelType
@@ -35,7 +34,6 @@ class _Method:
 
     function: ApplyFn
     info: ApplyFnInfo | None
-    shape: Any
     kwargs: dict[str, Any]
     conversion: Conversion
     variants: Variants | None  # if it has one program for each of a set of sizes
@@ -174,7 +172,7 @@ class JaxModule(tf.Module):
     @property
     def with_gradient(self) -> bool:
         """Whether any parameter is trainable."""
-        return any(method.conversion.call.with_gradient for method in self._inside.methods.values())
+        return any(method.conversion.with_gradient for method in self._inside.methods.values())
 
     @property
     def apply_fn_map(self) -> Mapping[str, ApplyFn]:
@@ -199,7 +197,7 @@ class JaxModule(tf.Module):
     @property
     def input_polymorphic_shape_map(self) -> Mapping[str, Any]:
         """The symbolic shape of the input by method key."""
-        return self._of_each("shape")
+        return {key: method.conversion.input_shape for key, method in self._inside.methods.items()}
 
     @property
     def export_version(self) -> ExportModelType:
@@ -248,19 +246,13 @@ class JaxModule(tf.Module):
         inside = self._inside
         new_def = jax.tree_util.tree_structure(params)
         message = "the structure of the new parameters differs from the module's"
-        check_structure(message, new_def, inside.params_def, "pass a tree like the params of JaxModule")
+        check_equal(message, new_def, inside.params_def, "pass a tree like the params of JaxModule")
         values = resolve_values(params)
+        message = "the shape or dtype of a new parameter differs from its variable"
+        advice = "convert it first: array.astype(dtype).reshape(shape)"
         for name, variable, value in zip(inside.names, self.tf_var_leaves, values, strict=True):
-            old = (tuple(variable.shape), np.dtype(variable.dtype.as_numpy_dtype))
-            new = (tuple(value.shape), np.dtype(value.dtype))
-            if new != old:
-                raise ArgumentError(
-                    "the shape or dtype of a new parameter differs from its variable",
-                    at=name,
-                    found=f"{new[1].name}{list(new[0])}",
-                    expected=f"{old[1].name}{list(old[0])}",
-                    do="convert it first: array.astype(dtype).reshape(shape)",
-                )
+            old = f"{variable.dtype.name}{list(variable.shape)}"
+            check_equal(message, f"{np.dtype(value.dtype).name}{list(value.shape)}", old, advice, at=name)
         placement = resolve_placement(params, inside.pspecs, consolidate=inside.consolidate)
         tensors = [placement.tensor(index, value) for index, value in enumerate(values)]
         for variable, tensor in zip(self.tf_var_leaves, tensors, strict=True):
@@ -288,36 +280,32 @@ def _resolve_consolidation(old: bool | None, new: bool | None) -> bool:
 
 def _by_method(apply_fn: Any, shapes: Any, kwargs: Any, jit_compile: Any, sizes: Any) -> dict[str, tuple]:
     """The function of each method, and its part of each other argument."""
-    if not isinstance(apply_fn, Mapping):
-        if isinstance(jit_compile, Mapping):
-            raise ArgumentError(
-                "jit_compile is a mapping, but apply_fn is one function",
-                found=f"jit_compile with the keys {sorted(jit_compile)}",
-                expected="a bool",
-                do="JaxModule(..., jit_compile=True)",
-            )
-        return {DEFAULT_METHOD_KEY: (_checked_function(apply_fn, "apply_fn"), shapes, kwargs, jit_compile, sizes)}
-    check_some("apply_fn is an empty mapping", "apply_fn", apply_fn, "JaxModule(params, {'predict': predict}, ...)")
-    kwargs, sizes = (dict.fromkeys(apply_fn) if each is None else each for each in (kwargs, sizes))
-    jit_compile = dict.fromkeys(apply_fn, jit_compile) if isinstance(jit_compile, bool) else jit_compile
-    functions = {key: _checked_function(function, f"apply_fn[{key!r}]") for key, function in apply_fn.items()}
-    _check_keys("input_polymorphic_shape", shapes, apply_fn)
-    _check_keys("jax2tf_kwargs", kwargs, apply_fn)
-    _check_keys("jit_compile", jit_compile, apply_fn)
-    _check_keys("input_polymorphic_shape_symbol_values", sizes, apply_fn)
-    return {key: (functions[key], shapes[key], kwargs[key], jit_compile[key], sizes[key]) for key in apply_fn}
+    if isinstance(apply_fn, Mapping):
+        check_some("apply_fn is an empty mapping", "apply_fn", apply_fn, "JaxModule(params, {'predict': predict}, ...)")
+        kwargs, sizes = (dict.fromkeys(apply_fn) if each is None else each for each in (kwargs, sizes))
+        jit_compile = dict.fromkeys(apply_fn, jit_compile) if isinstance(jit_compile, bool) else jit_compile
+        for key, function in apply_fn.items():
+            _check_function(function, f"apply_fn[{key!r}]")
+        _check_keys("input_polymorphic_shape", shapes, apply_fn)
+        _check_keys("jax2tf_kwargs", kwargs, apply_fn)
+        _check_keys("jit_compile", jit_compile, apply_fn)
+        _check_keys("input_polymorphic_shape_symbol_values", sizes, apply_fn)
+        return {key: (apply_fn[key], shapes[key], kwargs[key], jit_compile[key], sizes[key]) for key in apply_fn}
+    _check_function(apply_fn, "apply_fn")
+    if isinstance(jit_compile, Mapping):
+        raise ArgumentError(
+            "jit_compile is a mapping, but apply_fn is one function",
+            found=f"jit_compile with the keys {sorted(jit_compile)}",
+            expected="a bool",
+            do="JaxModule(..., jit_compile=True)",
+        )
+    return {DEFAULT_METHOD_KEY: (apply_fn, shapes, kwargs, jit_compile, sizes)}
 
 
-def _checked_function(function: Any, at: str) -> Any:
-    if isinstance(function, ApplyFnInfo) or callable(function):
-        return function
-    raise ArgumentTypeError(
-        "apply_fn is not a function",
-        at=at,
-        found=describe_type(function),
-        expected="a function (params, x) -> outputs, or a mapping from method keys to such functions",
-        do="JaxModule(params, lambda params, x: ...)",
-    )
+def _check_function(function: Any, at: str) -> None:
+    expected = "a function (params, x) -> outputs, or a mapping from method keys to such functions"
+    advice = "JaxModule(params, lambda params, x: ...)"
+    check_type("apply_fn is not a function", function, (ApplyFnInfo, Callable), expected, advice, at=at)
 
 
 def _resolve_method(
@@ -328,7 +316,7 @@ def _resolve_method(
     variants = None if sizes is None else every_size(shape, sizes)
     kwargs = {**(kwargs or {}), "with_gradient": trainable}
     apply_fn: Any = info.apply_fn if info else function
-    return _Method(apply_fn, info, shape, kwargs, conversion, variants, bool(jit_compile))
+    return _Method(apply_fn, info, kwargs, conversion, variants, bool(jit_compile))
 
 
 def _with_keys(function: Any, method: _Method) -> Any:
@@ -354,15 +342,5 @@ def _resolve_trainable(trainable: Any, params_def: Any) -> list[bool]:
     """Whether each leaf is trainable."""
     if trainable is None or isinstance(trainable, (bool, np.bool_)):
         return [bool(trainable)] * params_def.num_leaves
-    flags, structure = jax.tree_util.tree_flatten(trainable)
     advice = "trainable=True, or jax.tree.map(lambda leaf: True, params)"
-    check_structure("the structures of trainable and params differ", structure, params_def, advice)
-    wrong = next((flag for flag in flags if not isinstance(flag, (bool, np.bool_))), None)
-    if wrong is not None:
-        raise ArgumentTypeError(
-            "trainable has a leaf that is not a bool",
-            found=describe_type(wrong),
-            expected="True or False for each parameter",
-            do="jax.tree.map(lambda leaf: True, params)",
-        )
-    return [bool(flag) for flag in flags]
+    return [bool(flag) for flag in leaves_like(params_def, "trainable", trainable, (bool, np.bool_), advice)]

@@ -10,11 +10,12 @@ import jax
 import numpy as np
 
 from ...dependencies import require
-from ...errors import ArgumentError, ArgumentTypeError
-from ...words import describe_type
-from .data_processors import DataProcessor
+from ...errors import ArgumentError
+from ..program.checks import check_known, check_type
+from .config import config as settings
+from .data_processors import DataProcessor, TfDataProcessor
 from .pipeline import Pipeline, by_key, connected, named_by_key, named_outputs, run_in_a_row, run_steps
-from .signatures import remove_signature_defaults
+from .signatures import remove_signature_defaults, with_default_args
 from .typing import info_of
 
 Method = Callable[[Any], Any]
@@ -68,23 +69,27 @@ class ServingConfig:
         if self.obm_kwargs:
             raise ArgumentError(
                 "obm_kwargs does not apply to a SavedModel",
-                at=f"signature {keys[0]!r}",
+                at=self._place,
                 found=f"obm_kwargs={self.obm_kwargs!r}",
                 expected="nothing",
                 do="omit it",
             )
-        _check_steps(self, keys[0])
+        _check_steps(self)
         signature = self.input_signature
-        if signature is not None and not isinstance(signature, (list, tuple)):
-            raise ArgumentTypeError(
-                "an input signature has one entry for each positional input",
-                at=f"signature {keys[0]!r}",
-                found=describe_type(signature),
-                expected="a list or tuple of pytrees of tf.TensorSpec",
-                do="input_signature=[tf.TensorSpec((None, 2), tf.float32, name='x')]",
-            )
         if signature is not None:
-            _check_specs(signature, keys[0])
+            _check_specs(signature, self._place)
+
+    @property
+    def _place(self) -> str:
+        return f"signature {self.get_signature_keys()[0]!r}"
+
+    @property
+    def _before(self) -> list[DataProcessor]:
+        return [TfDataProcessor(self.tf_preprocessor)] if self.tf_preprocessor else list(self.preprocessors)
+
+    @property
+    def _after(self) -> list[DataProcessor]:
+        return [TfDataProcessor(self.tf_postprocessor)] if self.tf_postprocessor else list(self.postprocessors)
 
     def get_signature_keys(self) -> list[str]:
         """The signature's names."""
@@ -97,19 +102,14 @@ class ServingConfig:
             ArgumentError: there is neither, and it is required.
         """
         signature = self.input_signature
-        if signature is None:
-            first = self.preprocessors[0] if self.preprocessors else self.tf_preprocessor
-            signature = getattr(first, "input_signature", None)
+        if signature is None and self._before:
+            signature = self._before[0].input_signature
         if signature is None and required:
+            other = "a preprocessor without input_signature" if self._before else "no preprocessor"
             raise ArgumentError(
                 "there is no input signature",
-                at=f"signature {self.get_signature_keys()[0]!r}",
-                found="input_signature=None, and "
-                + (
-                    "a preprocessor without input_signature"
-                    if self.tf_preprocessor or self.preprocessors
-                    else "no preprocessor"
-                ),
+                at=self._place,
+                found=f"input_signature=None, and {other}",
                 expected="a tf.TensorSpec for each input",
                 do="ServingConfig(..., input_signature=[tf.TensorSpec((None, 2), tf.float32, name='x')])",
             )
@@ -129,19 +129,10 @@ class ServingConfig:
         if not isinstance(infer_step_fns, Mapping):
             return infer_step_fns
         keys = sorted(infer_step_fns)
-        if self.method_key is None and len(keys) == 1:
-            return infer_step_fns[keys[0]]
-        if self.method_key is None or self.method_key not in infer_step_fns:
-            raise ArgumentError(
-                "the signature does not specify which method it serves"
-                if self.method_key is None
-                else "the signature serves an unknown method",
-                at=f"signature {self.get_signature_keys()[0]!r}",
-                found=f"method_key={self.method_key!r}",
-                expected=f"one of {', '.join(map(repr, keys))}",
-                do=f"ServingConfig(..., method_key={keys[0] if keys else 'predict'!r})",
-            )
-        return infer_step_fns[self.method_key]
+        key: Any = keys[0] if self.method_key is None and len(keys) == 1 else self.method_key
+        advice = f"ServingConfig(..., method_key={keys[0] if keys else 'predict'!r})"
+        check_known("method_key is not the key of a method", [key], keys, advice, at=self._place)
+        return infer_step_fns[key]
 
     def bind(
         self, infer_step_fns: Method | Mapping[str, Method], require_numpy: bool = True
@@ -167,17 +158,17 @@ class ServingConfig:
         Raises:
             ArgumentError: there is no preprocessor.
         """
-        if self.tf_preprocessor is None and not self.preprocessors:
+        if not self._before:
             raise ArgumentError(
                 "there is no preprocessor to export",
-                at=f"signature {self.get_signature_keys()[0]!r}",
+                at=self._place,
                 found="neither tf_preprocessor nor preprocessors, with obx_export_tf_preprocess_only",
                 expected="a preprocessor",
                 do="ServingConfig(..., tf_preprocessor=...), or omit the signature",
             )
         pipeline = self._pipeline(self.get_infer_step(infer_step_fns))
         if pipeline is None:
-            before = self._before()
+            before = _as_graph(run_in_a_row, self._before)
             return lambda *inputs: jax.tree_util.tree_leaves(before(*inputs))
 
         def prepare(*inputs: Any) -> list[Any]:
@@ -189,35 +180,26 @@ class ServingConfig:
 
     def _pipeline(self, method: Method) -> Pipeline | None:
         """The steps by their keys, if they have keys."""
-        steps, info = [*self.preprocessors, *self.postprocessors], info_of(method)
-        if not any(step.has_keys for step in steps):
-            is_bare = not (steps or self.tf_preprocessor or self.tf_postprocessor)
-            return connected(self.get_input_signature(), (), info, ()) if info and is_bare else None
+        steps, info = [*self._before, *self._after], info_of(method)
+        if not any(step.has_keys for step in steps) and (steps or info is None):
+            return None
         if info is None:
             raise ArgumentError(
                 "processors with keys need a method with keys",
-                at=f"signature {self.get_signature_keys()[0]!r}",
+                at=self._place,
                 found=f"{', '.join(map(repr, steps))}, and a method without keys",
                 expected="an ApplyFnInfo as the apply_fn of the JaxModule",
                 do="ApplyFnInfo(apply_fn, input_keys=('x',), output_keys=('y',))",
             )
         return connected(self.get_input_signature(), self.preprocessors, info, self.postprocessors)
 
-    def _before(self) -> Any:
-        return _as_tf_function(self.tf_preprocessor) if self.tf_preprocessor else _in_a_row(self.preprocessors)
-
     def _bound_in_a_row(self, method: Method, require_numpy: bool) -> Callable[..., Any]:
-        before = self._before()
-        after = _as_tf_function(self.tf_postprocessor) if self.tf_postprocessor else _in_a_row(self.postprocessors)
+        before, after = _as_graph(run_in_a_row, self._before), _as_graph(run_in_a_row, self._after)
 
         def infer(*inputs: Any) -> Any:
-            if before is not None:
-                x = before(*self._as_tensors(inputs))
-                x = _to_numpy(x) if require_numpy else x
-            else:
-                x = self._one_input(inputs)
-            outputs = method(x)
-            if after is not None:
+            x = before(*self._as_tensors(inputs)) if before else self._one_input(inputs)
+            outputs = method(_to_numpy(x) if before and require_numpy else x)
+            if after:
                 outputs = after(_for_tensorflow(outputs, require_numpy))
                 outputs = _to_numpy(outputs) if require_numpy else outputs
             return outputs
@@ -225,15 +207,14 @@ class ServingConfig:
         return infer
 
     def _bound_by_keys(self, pipeline: Pipeline, method: Method, require_numpy: bool) -> Callable[..., Any]:
-        before, after = _by_keys(pipeline.before), _by_keys(pipeline.after)
+        before, after = _as_graph(run_steps, pipeline.before), _as_graph(run_steps, pipeline.after)
 
         def infer(*inputs: Any) -> Any:
             values = by_key(pipeline, self._as_tensors(inputs))
             values |= before(values) if before else {}
             x = {key: values[key] for key in pipeline.method.input_keys}
-            outputs = named_outputs(
-                pipeline.method.output_keys, method(_to_numpy(x) if require_numpy else x), "the method"
-            )
+            outputs = method(_to_numpy(x) if require_numpy else x)
+            outputs = named_outputs(pipeline.method.output_keys, outputs, "the method")
             values |= _for_tensorflow(outputs, require_numpy)
             values |= after(values) if after else {}
             found = {key: values[key] for key in pipeline.outputs}
@@ -245,7 +226,7 @@ class ServingConfig:
         if len(inputs) != 1:
             raise ArgumentError(
                 "a method takes one input, and there is no preprocessor to combine several",
-                at=f"signature {self.get_signature_keys()[0]!r}",
+                at=self._place,
                 found=f"{len(inputs)} inputs",
                 expected="one input, which may be a pytree",
                 do="pack them: input_signature=[{'a': spec_a, 'b': spec_b}], or tf_preprocessor=lambda a, b: (a, b)",
@@ -272,25 +253,50 @@ class ServingConfig:
         )
 
 
-def _check_steps(config: ServingConfig, key: str) -> None:
-    for name in ("preprocessors", "postprocessors"):
-        steps = getattr(config, name)
-        wrong = (
-            [steps] if not isinstance(steps, (list, tuple)) else [s for s in steps if not isinstance(s, DataProcessor)]
+def make_e2e_inference_fn(model_fn: Callable[..., Any] | Mapping[str, Any], serving_config: ServingConfig) -> Any:
+    """The traced ``tf.function`` from a signature's inputs to its outputs.
+
+    Args:
+        model_fn: a TensorFlow function of one pytree, or such functions by method key.
+        serving_config: inputs and processors.
+    """
+    key = serving_config.get_signature_keys()[0]
+    signature = serving_config.get_traced_signature(model_fn)
+    if settings.obx_export_tf_preprocess_only:
+        infer = serving_config.bind_preprocessing(model_fn)
+    else:
+        infer = serving_config.bind(model_fn, require_numpy=False)[key]
+    function = with_default_args(infer, signature)
+    _check_outputs(function.get_concrete_function().structured_outputs)
+    return function
+
+
+def _check_outputs(outputs: Any) -> None:
+    """SavedModel signatures return a tensor, a sequence of tensors, or a flat dictionary of them."""
+    leaves = outputs.values() if isinstance(outputs, Mapping) else outputs
+    parts = list(leaves) if isinstance(outputs, (Mapping, list, tuple)) else [outputs]
+    names_are_text = not isinstance(outputs, Mapping) or all(isinstance(name, str) for name in outputs)
+    if not names_are_text or any(not hasattr(part, "dtype") for part in parts):
+        raise ArgumentError(
+            "a signature's outputs are nested",
+            found=str(jax.tree_util.tree_structure(outputs)),
+            expected="a tensor, a sequence of tensors, or a flat dictionary from names to tensors",
+            do="flatten them in tf_postprocessor: lambda y: {'logits': y['head']['logits']}",
         )
-        if wrong:
-            raise ArgumentTypeError(
-                f"{name} must be steps of a pipeline",
-                at=f"signature {key!r}",
-                found=describe_type(wrong[0]),
-                expected="a sequence of TfDataProcessor and JaxDataProcessor, of plait.export.data_processors",
-                do=f"{name}=[TfDataProcessor(function)]",
-            )
+
+
+def _check_steps(config: ServingConfig) -> None:
+    for name in ("preprocessors", "postprocessors"):
+        message, advice = f"{name} must be steps of a pipeline", f"{name}=[TfDataProcessor(function)]"
+        expected = "a sequence of TfDataProcessor and JaxDataProcessor, of plait.export.data_processors"
+        check_type(message, getattr(config, name), (list, tuple), expected, advice, at=config._place)
+        for step in getattr(config, name):
+            check_type(message, step, DataProcessor, expected, advice, at=config._place)
     steps = [*config.preprocessors, *config.postprocessors]
     if steps and (config.tf_preprocessor is not None or config.tf_postprocessor is not None):
         raise ArgumentError(
             "tf_preprocessor and preprocessors exclude each other",
-            at=f"signature {key!r}",
+            at=config._place,
             found="tf_preprocessor or tf_postprocessor, and preprocessors or postprocessors",
             expected="one of the two",
             do="preprocessors=[TfDataProcessor(tf_preprocessor)], postprocessors=[TfDataProcessor(tf_postprocessor)]",
@@ -300,47 +306,32 @@ def _check_steps(config: ServingConfig, key: str) -> None:
         if lacking is not None:
             raise ArgumentError(
                 "a step of a pipeline lacks keys that the others have",
-                at=f"signature {key!r}",
+                at=config._place,
                 found=f"{lacking.name!r} with input_keys={lacking.input_keys}, output_keys={lacking.output_keys}",
                 expected="input_keys and output_keys for every step, or for none",
                 do="TfDataProcessor(function, name, input_keys=('x',), output_keys=('y',))",
             )
 
 
-def _check_specs(signature: Sequence[Any], key: str) -> None:
+def _check_specs(signature: Any, place: str) -> None:
     tf = require("tensorflow", extra="tensorflow", purpose="to describe inputs")
+    advice = "input_signature=[tf.TensorSpec((None, 2), tf.float32, name='x')]"
+    message = "an input signature has one entry for each positional input"
+    check_type(message, signature, (list, tuple), "a list or tuple of pytrees of tf.TensorSpec", advice, at=place)
+    message, expected = "an input signature has an entry that is not a spec", "tf.TensorSpec or TensorSpecWithDefault"
     for leaf in jax.tree_util.tree_leaves(remove_signature_defaults(list(signature))):
-        if not isinstance(leaf, tf.TypeSpec):
-            raise ArgumentTypeError(
-                "an input signature has an entry that is not a spec",
-                at=f"signature {key!r}",
-                found=describe_type(leaf),
-                expected="tf.TensorSpec or TensorSpecWithDefault",
-                do="input_signature=[tf.TensorSpec((None, 2), tf.float32, name='x')]",
-            )
+        check_type(message, leaf, tf.TypeSpec, expected, advice, at=place)
 
 
-def _as_tf_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Processors run as TensorFlow graphs, here as in the saved model."""
-    if hasattr(function, "get_concrete_function"):
-        return function
-    tf = require("tensorflow", extra="tensorflow", purpose="to run a processor")
-    return tf.function(function)
+def _as_graph(run: Callable[..., Any], steps: Sequence[DataProcessor]) -> Any:
+    """Steps as one TensorFlow graph, as in the saved model, or ``None`` without steps.
 
-
-def _in_a_row(steps: Sequence[DataProcessor]) -> Callable[..., Any] | None:
-    """Steps without keys as one function; each traces its own part, so this one needs no autograph."""
+    Each step traces its own part, so this function needs no autograph.
+    """
     if not steps:
         return None
     tf = require("tensorflow", extra="tensorflow", purpose="to run a processor")
-    return tf.function(lambda *inputs: run_in_a_row(steps, *inputs), autograph=False)
-
-
-def _by_keys(steps: Sequence[DataProcessor]) -> Callable[..., Any] | None:
-    if not steps:
-        return None
-    tf = require("tensorflow", extra="tensorflow", purpose="to run a processor")
-    return tf.function(lambda values: run_steps(steps, values), autograph=False)
+    return tf.function(lambda *inputs: run(steps, *inputs), autograph=False)
 
 
 def _for_tensorflow(outputs: Any, from_jax: bool) -> Any:

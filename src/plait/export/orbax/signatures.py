@@ -42,20 +42,17 @@ class TensorSpecWithDefault:
 
     def __post_init__(self) -> None:
         tf = require("tensorflow", extra="tensorflow", purpose="to describe an input")
-        problem = "None" if self.default_val is None else ""
-        value: Any = None
-        if not problem:
-            try:
-                value = tf.convert_to_tensor(self.default_val, dtype=self.tensor_spec.dtype)
-            except (TypeError, ValueError) as error:
-                problem = f"{self.default_val!r}: {error}"
-        if not problem and not self.tensor_spec.shape.is_compatible_with(value.shape):
-            problem = f"a value of shape {tuple(value.shape)}: {self.default_val!r}"
-        if problem:
+        try:
+            value = tf.convert_to_tensor(self.default_val, dtype=self.tensor_spec.dtype)
+            fits = self.tensor_spec.shape.is_compatible_with(value.shape)
+            problem = None if fits else f"a value of shape {tuple(value.shape)}"
+        except (TypeError, ValueError) as error:
+            value, problem = None, error
+        if problem is not None:
             raise ArgumentError(
                 "a default value does not fit its spec",
                 at=str(self.tensor_spec),
-                found=f"default_val={problem}",
+                found=f"default_val={self.default_val!r}: {problem}",
                 expected=f"a {self.tensor_spec.dtype.name} value of the shape {self.tensor_spec.shape}",
                 do="TensorSpecWithDefault(tf.TensorSpec((None,), tf.float32), [1.0])",
             )
@@ -78,20 +75,15 @@ def with_default_args(tf_fn: Callable[..., Any], input_signature: Sequence[Any])
         ArgumentError: only a part of an input has defaults, or an input without default follows one with a default.
     """
     tf = require("tensorflow", extra="tensorflow", purpose="to make a signature")
+    signature = inspect.Signature(_parameters(input_signature))
 
-    def inference(*inputs: Any) -> Any:
-        return tf_fn(*inputs)
-
-    parameters = _parameters(input_signature)
-
-    @functools.wraps(inference)
-    def named(*inputs: Any, **by_name: Any) -> Any:
-        bound = inspect.Signature(parameters).bind(*inputs, **by_name)
+    def inference(*inputs: Any, **by_name: Any) -> Any:
+        bound = signature.bind(*inputs, **by_name)
         bound.apply_defaults()
-        return inference(*bound.args)
+        return tf_fn(*bound.args)
 
-    named.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]  # TensorFlow asks it
-    return tf.function(named, input_signature=tuple(remove_signature_defaults(input_signature)), autograph=False)
+    inference.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]  # TensorFlow asks it
+    return tf.function(inference, input_signature=tuple(remove_signature_defaults(input_signature)), autograph=False)
 
 
 def _parameters(input_signature: Sequence[Any]) -> list[inspect.Parameter]:

@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.export
 
 from ...dependencies import require
 from ...errors import ArgumentError
 from ..program.sizes import FUNCTIONS, names_in, size_for
-from .conversion import sizes_of, tensors_and_shapes
+from .conversion import specs_and_sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,26 +80,16 @@ def fitting(x: Any, variants: Variants) -> dict[int, list[tuple[int, ...]]]:
     Raises:
         ArgumentError: no variant matches.
     """
-    scope = jax.export.SymbolicScope()
-    tensors = tensors_and_shapes(x, variants.input_shape)
-    symbolic = [sizes_of(tensor, text, scope) for tensor, text in tensors]
-    if any(None in sizes for sizes in symbolic):
-        raise ArgumentError(
-            "a size of the input is neither fixed nor one of input_polymorphic_shape_symbol_values",
-            found=f"input_polymorphic_shape={variants.input_shape!r}, for an input with another dynamic size",
-            expected="a name in input_polymorphic_shape for each size that is None in the input signature",
-            do='input_polymorphic_shape="b, n", input_polymorphic_shape_symbol_values={"b": (1, 8), "n": (16,)}',
-        )
+    inputs = specs_and_sizes(x, variants.input_shape)
     found = {}
     for index, numbers in enumerate(variants.sizes):
-        shapes = [tuple(size_for(size, numbers) for size in sizes) for sizes in symbolic]
-        pairs = zip(tensors, shapes, strict=True)
-        if all(old in (None, new) for (t, _), shape in pairs for old, new in zip(t.shape, shape, strict=True)):
+        shapes = [tuple(size_for(size, numbers) for size in sizes) for _, sizes in inputs]
+        if all(spec.shape.is_compatible_with(shape) for (spec, _), shape in zip(inputs, shapes, strict=True)):
             found[index] = shapes
     if not found:
         raise ArgumentError(
             "an input has a size that is not among input_polymorphic_shape_symbol_values",
-            found=", ".join(str(tuple(tensor.shape)) for tensor, _ in tensors),
+            found=", ".join(str(tuple(spec.shape)) for spec, _ in inputs),
             expected=f"input_polymorphic_shape={variants.input_shape!r} with one of {list(variants.sizes)}",
             do="pad the input, or add the size to input_polymorphic_shape_symbol_values",
         )

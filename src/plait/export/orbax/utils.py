@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from ...errors import ArgumentError
-from ...words import describe_type
+from ..program.checks import check_type
+from ..program.weights import key_name
 from ..tensorflow.names import variable_names
 
 
@@ -40,20 +40,12 @@ def get_key_name(key: Any) -> int | str:
         >>> [plait.export.utils.get_key_name(key) for key in path]
         ['layers', 0]
     """
-    if isinstance(key, jax.tree_util.SequenceKey):
-        return key.idx
-    if isinstance(key, jax.tree_util.DictKey):
-        return str(key.key)
-    if isinstance(key, jax.tree_util.FlattenedIndexKey):
-        return key.key
-    if isinstance(key, jax.tree_util.GetAttrKey):
-        return key.name
-    raise ArgumentError(
-        "this is not an entry of a key path",
-        found=describe_type(key),
-        expected="an entry of a path of jax.tree_util.tree_leaves_with_path",
-        do="get_key_name(jax.tree_util.DictKey('w'))",
-    )
+    named = (jax.tree_util.DictKey, jax.tree_util.GetAttrKey)
+    kinds = (*named, jax.tree_util.SequenceKey, jax.tree_util.FlattenedIndexKey)
+    expected = "an entry of a path of jax.tree_util.tree_leaves_with_path"
+    advice = "get_key_name(jax.tree_util.DictKey('w'))"
+    check_type("this is not an entry of a key path", key, kinds, expected, advice, kind=ArgumentError)
+    return key_name(key) if isinstance(key, named) else int(key_name(key))
 
 
 def to_bfloat16(tree: Any) -> Any:
@@ -78,9 +70,3 @@ def to_bfloat16(tree: Any) -> Any:
 def get_lowering_platforms(kwargs: Mapping[str, Any]) -> Sequence[str] | None:
     """``native_serialization_platforms`` of some ``jax2tf_kwargs``, or ``None``."""
     return kwargs.get("native_serialization_platforms")
-
-
-def make_e2e_inference_fn(model_fn: Any, serving_config: Any) -> Any:
-    """The traced ``tf.function`` of a signature; see ``plait.export.export_manager``."""
-    manager: Any = importlib.import_module(f"{__package__}.export_manager")
-    return manager.make_e2e_inference_fn(model_fn, serving_config)

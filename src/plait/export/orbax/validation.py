@@ -10,12 +10,12 @@ from typing import Any
 import jax
 
 from ...dependencies import require
-from ...errors import ArgumentError, ArgumentTypeError
+from ...errors import ArgumentTypeError
 from ...words import describe_type
 from ..program.checks import check_known
 from .serving import ServingConfig
 from .signatures import remove_signature_defaults
-from .validation_job import ValidationJob
+from .validation_job import ValidationJob, checked_batches
 from .validation_report import ValidationReport, ValidationReportOption
 
 
@@ -54,7 +54,9 @@ class ValidationManager:
         self._jobs: dict[str, tuple[ServingConfig, Callable[..., Any], list[Any]]] = {}
         for config in serving_configs:
             for key, function in config.bind(methods, require_numpy=True).items():
-                self._jobs[key] = (config, function, _batches(key, model_inputs))
+                batches = model_inputs.get(key) if isinstance(model_inputs, Mapping) else model_inputs
+                advice = "ValidationManager(module, configs, [batch])"
+                self._jobs[key] = (config, function, checked_batches(batches, f"signature {key!r}", advice))
         named = model_inputs if isinstance(model_inputs, Mapping) else {}
         message = "there are inputs for an unknown signature"
         check_known(message, named, self._jobs, "name the inputs after a signature_key")
@@ -104,26 +106,12 @@ def positional_inputs(signature: Sequence[Any] | None, batch: Any) -> Sequence[A
         return batch
     if not isinstance(batch, Mapping) or signature is None:
         return [batch]
-    specs, structure = jax.tree_util.tree_flatten(list(remove_signature_defaults(list(signature))))
-    names = [spec.name for spec in specs]
-    if len(signature) == 1 and isinstance(signature[0], Mapping) and set(signature[0]) == set(batch):
+    specs = remove_signature_defaults(list(signature))
+    if len(specs) == 1 and isinstance(specs[0], Mapping) and set(specs[0]) == set(batch):
         return [batch]
-    if set(names) == set(batch):
-        return jax.tree_util.tree_unflatten(structure, [batch[name] for name in names])
+    if {spec.name for spec in jax.tree_util.tree_leaves(specs)} == set(batch):
+        return jax.tree_util.tree_map(lambda spec: batch[spec.name], specs)
     return [batch]
-
-
-def _batches(key: str, model_inputs: Any) -> list[Any]:
-    batches = model_inputs.get(key) if isinstance(model_inputs, Mapping) else model_inputs
-    if not isinstance(batches, (list, tuple)) or not batches:
-        raise ArgumentError(
-            "a signature has no inputs for validation",
-            at=f"signature {key!r}",
-            found="nothing" if batches is None else describe_type(batches),
-            expected="a list of at least one batch",
-            do="ValidationManager(module, configs, [batch])",
-        )
-    return list(batches)
 
 
 def _call(function: Callable[..., Any], batch: Any, signature: Sequence[Any] | None) -> Any:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from ...errors import ArgumentError
+from ...words import describe_type
 from .validation_report import ValidationSingleJobResult
 
 
@@ -41,15 +42,8 @@ class ValidationJob:
         batch_input: Sequence[Any],
         with_xprof: bool = False,
     ) -> None:
-        if not isinstance(batch_input, (list, tuple)) or not batch_input:
-            raise ArgumentError(
-                "a validation needs inputs",
-                found=f"batch_input={batch_input!r}"[:200],
-                expected="a list of at least one batch",
-                do="ValidationJob(baseline, candidate, [batch])",
-            )
         self._baseline, self._candidate = baseline_inference_fn, candidate_inference_fn
-        self._batches = list(batch_input)
+        self._batches = checked_batches(batch_input, "batch_input", "ValidationJob(baseline, candidate, [batch])")
         self._with_xprof = with_xprof
 
     def calc_baseline_result(self) -> ValidationSingleJobResult:
@@ -72,6 +66,19 @@ class ValidationJob:
                 outputs.append(outputs_of(batch))
                 latencies.append(time.perf_counter() - start)
         return ValidationSingleJobResult(latencies, outputs, folder)
+
+
+def checked_batches(batches: Any, at: str, do: str) -> list[Any]:
+    """The batches as a list.
+
+    Raises:
+        ArgumentError: it is not a sequence, or empty.
+    """
+    if not isinstance(batches, (list, tuple)) or not batches:
+        found = repr(batches) if isinstance(batches, (list, tuple)) else describe_type(batches)
+        expected = "a list of at least one batch"
+        raise ArgumentError("a validation needs inputs", at=at, found=found, expected=expected, do=do)
+    return list(batches)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...errors import ArgumentError
+from ..program.checks import check_equal
 from ..proof.compare import agree, difference, wide
 
 
@@ -175,13 +175,8 @@ def _pairs(baseline: Sequence[Any], candidate: Sequence[Any]) -> list[tuple[np.n
     for ours, theirs in zip(baseline, candidate, strict=True):
         b, c = _flat(ours), _flat(theirs)
         shapes = [{name: array.shape for name, array in sorted(side.items())} for side in (b, c)]
-        if shapes[0] != shapes[1]:
-            raise ArgumentError(
-                "the outputs of baseline and candidate differ in structure",
-                found=f"candidate {shapes[1]}",
-                expected=f"as in the baseline {shapes[0]}",
-                do="give them the same structure in tf_postprocessor",
-            )
+        message = "the outputs of the candidate differ from the baseline's in structure"
+        check_equal(message, shapes[1], shapes[0], "give them the same structure in tf_postprocessor")
         pairs += [(b[name], c[name]) for name in sorted(b)]
     return pairs
 

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec
 from ...dependencies import require
 from ...errors import ArgumentError, ArgumentTypeError
 from ...words import describe_type
+from ..program.checks import leaves_like
 from ..program.numbers import check_numbers
 from .dtensor_utils import CONTEXT, Mesh, get_current_mesh, jax_array_to_dtensor
 
@@ -69,24 +70,8 @@ def resolve_placement(params: Any, pspecs: Any, *, consolidate: bool) -> Placeme
             expected="a partition spec for each parameter",
             do="JaxModule(..., pspecs=get_pspec_from_jax_arrays(params))",
         )
-
-    try:
-        specs = structure.flatten_up_to(pspecs)
-    except ValueError as error:
-        raise ArgumentError(
-            "the structures of pspecs and params differ",
-            found=str(error),
-            expected=str(structure),
-            do="get_pspec_from_jax_arrays(params)",
-        ) from error
-    wrong = next((spec for spec in specs if not (spec is None or isinstance(spec, PartitionSpec))), None)
-    if wrong is not None:
-        raise ArgumentTypeError(
-            "pspecs has a leaf that is not a partition spec",
-            found=repr(wrong),
-            expected="a jax.sharding.PartitionSpec",
-            do="get_pspec_from_jax_arrays(params)",
-        )
+    kinds = (PartitionSpec, type(None))
+    specs = leaves_like(structure, "pspecs", pspecs, kinds, "get_pspec_from_jax_arrays(params)")
     return Placement(mesh, specs, consolidate)
 
 
@@ -107,10 +92,7 @@ def make_variables(values: list[Any], names: list[str], trainable: list[bool], p
     """A variable for each value. Plain ones are on the CPU, because on an accelerator they would double its memory
     use."""
     tf = require("tensorflow", extra="tensorflow", purpose="to make variables")
-    if placement.mesh is not None:
-        kind = tf.experimental.dtensor.DVariable
-    else:
-        kind = tf.Variable
+    kind = tf.Variable if placement.mesh is None else tf.experimental.dtensor.DVariable
     with tf.device("CPU:0") if placement.mesh is None else contextlib.nullcontext():
         return [
             kind(placement.tensor(index, value), trainable=flag, name=name)

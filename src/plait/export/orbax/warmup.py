@@ -42,13 +42,12 @@ def _run(key: str, index: int, function: Any, example: Any) -> dict[str, Any]:
     by_position, by_keyword = concrete.structured_input_signature
     entries = dict(zip(concrete.function_type.parameters, by_position, strict=False)) | dict(by_keyword)
     inputs: dict[str, Any] = {}
+    arguments = {}
     try:
-        arguments = {}
-        for parameter, leaves in _leaves(entries, example).items():
-            specs, structure = jax.tree_util.tree_flatten(entries[parameter])
-            tensors = [tf.convert_to_tensor(leaf, spec.dtype) for leaf, spec in zip(leaves, specs, strict=True)]
-            inputs |= {spec.name: tensor for spec, tensor in zip(specs, tensors, strict=True)}
-            arguments[parameter] = jax.tree_util.tree_unflatten(structure, tensors)
+        for parameter, value in _by_parameter(entries, example).items():
+            specs, convert = entries[parameter], lambda spec, leaf: tf.convert_to_tensor(leaf, spec.dtype)
+            arguments[parameter] = jax.tree_util.tree_map(convert, specs, value)
+            inputs |= dict(zip(_names(specs), jax.tree_util.tree_leaves(arguments[parameter]), strict=True))
         function(**arguments)
     except Exception as error:
         raise ExportError(
@@ -61,27 +60,25 @@ def _run(key: str, index: int, function: Any, example: Any) -> dict[str, Any]:
     return inputs
 
 
-def _leaves(entries: Mapping[str, Any], example: Any) -> dict[str, list[Any]]:
-    """The example's value for each parameter of the signature, as the leaves of its structure.
+def _names(specs: Any) -> list[str]:
+    return [spec.name for spec in jax.tree_util.tree_leaves(specs)]
+
+
+def _by_parameter(entries: Mapping[str, Any], example: Any) -> dict[str, Any]:
+    """The example's value for each parameter of the signature.
 
     An example is a mapping from input names, a sequence of positional inputs, or one input.
     """
-    if isinstance(example, Mapping) and set(example) <= {spec.name for spec in jax.tree_util.tree_leaves(entries)}:
-        names = {
-            parameter: [spec.name for spec in jax.tree_util.tree_leaves(entry)] for parameter, entry in entries.items()
-        }
+    if isinstance(example, Mapping) and set(example) <= set(_names(entries)):
         return {
-            parameter: [example[name] for name in each]
-            for parameter, each in names.items()
-            if any(name in example for name in each)
+            parameter: jax.tree_util.tree_map(lambda spec: example[spec.name], specs)
+            for parameter, specs in entries.items()
+            if not set(_names(specs)).isdisjoint(example)
         }
     values = example if isinstance(example, (list, tuple)) else [example]
     if len(values) > len(entries):
         raise TypeError(f"{len(values)} inputs instead of {len(entries)}")
-    return {
-        parameter: jax.tree_util.tree_structure(entry).flatten_up_to(value)
-        for value, (parameter, entry) in zip(values, entries.items(), strict=False)
-    }
+    return dict(zip(entries, values, strict=False))
 
 
 def write_requests(folder: Path, requests: Requests) -> None:

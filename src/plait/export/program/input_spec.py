@@ -69,7 +69,14 @@ class InputSpec:
                     expected="positive integers for fixed sizes, identifiers such as 'batch' for dynamic ones",
                     do='InputSpec(("batch", 8, 8, 1))',
                 )
-        _check_dtype(self.dtype, self.name)
+        if not is_number_dtype(self.dtype):
+            raise ArgumentError(
+                "an input cannot have this dtype",
+                at=f"InputSpec {self.name!r}",
+                found=f"dtype={self.dtype!r}",
+                expected="a dtype of numbers or bool that JAX has",
+                do='InputSpec(("batch", 128), dtype="int32")',
+            )
         if not (isinstance(self.name, str) and self.name.isidentifier()) or keyword.iskeyword(self.name):
             raise ArgumentError(
                 "an input's name must be a valid keyword argument",
@@ -82,17 +89,6 @@ class InputSpec:
     def open_shape(self) -> tuple[int | None, ...]:
         """The shape with ``None`` for each dynamic size."""
         return tuple(None if isinstance(size, str) else int(size) for size in self.shape)
-
-
-def _check_dtype(dtype: Any, name: str) -> None:
-    if not is_number_dtype(dtype):
-        raise ArgumentError(
-            "an input cannot have this dtype",
-            at=f"InputSpec {name!r}",
-            found=f"dtype={dtype!r}",
-            expected="a dtype of numbers or bool that JAX has",
-            do='InputSpec(("batch", 128), dtype="int32")',
-        )
 
 
 def resolve_input_specs(specs: Any) -> tuple[InputSpec, ...]:
@@ -109,9 +105,7 @@ def resolve_input_specs(specs: Any) -> tuple[InputSpec, ...]:
     """
     if isinstance(specs, Mapping):
         found = tuple(_renamed(name, _named(name, spec)) for name, spec in specs.items())
-    elif isinstance(specs, InputSpec) or _is_shape(specs) or hasattr(specs, "dtype"):
-        found = (_named("x", specs),)
-    elif isinstance(specs, (list, tuple)):
+    elif isinstance(specs, (list, tuple)) and not _is_shape(specs):
         found = tuple(_named("x" if len(specs) == 1 else f"x_{i}", spec) for i, spec in enumerate(specs))
     else:
         found = (_named("x", specs),)

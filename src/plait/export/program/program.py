@@ -28,7 +28,7 @@ from ...paths import Path, describe_path
 from ...typing import FilterLiteral
 from ...words import describe_type, first_few
 from .arguments import arguments
-from .checks import check_different
+from .checks import check_different, check_type
 from .input_spec import InputSpec, resolve_input_specs
 from .numbers import check_numbers
 from .weights import by_name, check_distinct, key_name, named_weights
@@ -99,21 +99,15 @@ def program_of(
 def _program_of_module(
     model: Any, specs: tuple[InputSpec, ...], named: bool, method: str, state: FilterLiteral, frozen: FilterLiteral
 ) -> Program:
-    if not isinstance(method, str):
-        raise ArgumentTypeError(
-            "a method must be given by its name",
-            at=type(model).__name__,
-            found=describe_type(method),
-            expected="the name of a method",
-            do="methods={'encode': 'encode'}",
-        )
+    advice, where = "methods={'encode': 'encode'}", type(model).__name__
+    check_type("a method must be given by its name", method, str, "the name of a method", advice, at=where)
     if not callable(getattr(type(model), method, None)):
         raise ArgumentError(
             "the model has no such method",
-            at=type(model).__name__,
+            at=where,
             found=f"method={method!r}",
             expected="the name of a method",
-            do=f"define {type(model).__name__}.{method}, or pass the name of an existing method",
+            do=f"define {where}.{method}, or pass the name of an existing method",
         )
     graphdef, flat = split(model)
     flat = to_flat_state(flat)

@@ -9,7 +9,7 @@ each operation alone is accepted, the first one is found that fails together wit
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ import jax.extend.core
 from ...core.tools.dtypes import is_number_dtype
 from ...core.tools.layer_scopes import layer_of
 from ...errors import ExportError
+from .input_spec import has_free_sizes
 from .operations import operations
 from .program import Program
 
@@ -67,6 +68,15 @@ def unsupported_operations(program: Program, convert: Convert) -> list[Operation
             found.setdefault((_name(eqn), refused[id(eqn)]), []).extend(layers)
     listed = [Operation(name, tuple(dict.fromkeys(layers)), reason) for (name, reason), layers in found.items()]
     return listed or _first_refused(closed, convert)
+
+
+def refusal_of(
+    message: str, error: Exception | None, programs: Collection[Program], convert: Convert, *, expected: str
+) -> ExportError:
+    """The error for programs that a converter rejected with ``error``; it lists their unsupported operations."""
+    listed = [each for program in programs for each in unsupported_operations(program, convert)]
+    free = any(has_free_sizes(program.inputs) for program in programs)
+    return refusal(message, error, listed, expected=expected, free=free)
 
 
 def refusal(
@@ -146,24 +156,20 @@ def _refused(eqns: list[Any], convert: Convert) -> dict[int, str]:
 
 def _together(eqns: list[Any]) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruct]]:
     """A function with these operations, each on separate inputs, and the shapes of all inputs."""
-    calls = []
-    shapes: list[jax.ShapeDtypeStruct] = []
-    for eqn in eqns:
-        variables = [var for var in eqn.invars if not hasattr(var, "val")]
-        literals = {place: var.val for place, var in enumerate(eqn.invars) if hasattr(var, "val")}
-        calls.append((eqn, literals, len(shapes), len(variables)))
-        shapes.extend(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in variables)
+    avals = [var.aval for eqn in eqns for var in eqn.invars if not hasattr(var, "val")]
 
     def function(*arrays: Any) -> tuple[Any, ...]:
-        outputs: list[Any] = []
-        for eqn, literals, start, count in calls:
-            given = iter(arrays[start : start + count])
-            operands = [literals[n] if n in literals else next(given) for n in range(len(eqn.invars))]
-            results = eqn.primitive.bind(*operands, **eqn.params)
-            outputs.extend(results if eqn.primitive.multiple_results else [results])
+        given, outputs = iter(arrays), []
+        for eqn in eqns:
+            outputs += _results(eqn, [var.val if hasattr(var, "val") else next(given) for var in eqn.invars])
         return tuple(outputs)
 
-    return function, shapes
+    return function, [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+
+
+def _results(eqn: Any, operands: list[Any]) -> list[Any]:
+    results = eqn.primitive.bind(*operands, **eqn.params)
+    return results if eqn.primitive.multiple_results else [results]
 
 
 def _first_refused(closed: Any, convert: Convert) -> list[Operation]:
@@ -190,9 +196,7 @@ def _beginning(closed: Any, count: int) -> Callable[..., Any]:
         values = dict(zip((*jaxpr.invars, *jaxpr.constvars), (*arrays, *closed.consts), strict=True))
         results: Any = ()
         for eqn in jaxpr.eqns[:count]:
-            operands = [var.val if hasattr(var, "val") else values[var] for var in eqn.invars]
-            found = eqn.primitive.bind(*operands, **eqn.params)
-            results = found if eqn.primitive.multiple_results else [found]
+            results = _results(eqn, [var.val if hasattr(var, "val") else values[var] for var in eqn.invars])
             values.update(zip(eqn.outvars, results, strict=True))
         return tuple(results)
 

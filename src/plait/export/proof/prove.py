@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,12 @@ from ...errors import ArgumentError, ArgumentTypeError, ExportError
 from ...words import describe_type
 from ..formats import stablehlo_loader
 from ..formats.stablehlo import described_inputs, load_stablehlo
-from ..program.checks import check_some
+from ..program.checks import check_equal, check_some
 from ..program.program import Program
 from .apart import Arrays
 from .describe import find_exports
 from .report import ExportReport, validate_export
+from .runners import exchange
 
 SIZES = (1, 3)  # values of dynamic sizes in generated inputs
 
@@ -60,12 +60,13 @@ def prove(
     loaded: Any = None if bundle is None else load_stablehlo(bundle, signature)
     if bundle is not None:
         _check_platform(bundle)
-    call = _compiled(reference) if isinstance(reference, Program) else _by_name(reference or loaded)
-    if call is None or (inputs is None and loaded is None):
+    function = _compiled(reference) if isinstance(reference, Program) else reference or loaded
+    if function is None or (inputs is None and loaded is None):
+        purpose, lacking = ("compare the exports with", "model") if function is None else ("make inputs from", "inputs")
         raise ArgumentError(
-            "there is nothing to compare the exports with" if call is None else "there is nothing to make inputs from",
+            f"there is nothing to {purpose}",
             at=os.fspath(path),
-            found=f"{', '.join(row.name for row, _ in exports)}, and no {'model' if call is None else 'inputs'}",
+            found=f"{', '.join(row.name for row, _ in exports)}, and no {lacking}",
             expected="a StableHLO bundle in the same folder, which defines the inputs and outputs",
             do="pass reference=program_of(model, inputs) and inputs={'x': x} (on the command line --inputs data.npz), "
             "or export formats=['stablehlo', ...] too",
@@ -77,8 +78,8 @@ def prove(
         examples = _completed(examples, described_inputs(reference), reference.state)
     expected, times = [], []
     for example in examples:
-        expected.append(call(example))
-        times.append(_milliseconds(lambda example=example: call(example)))
+        expected.append(_on_host(function(**example)))
+        times.append(float(np.median(exchange.milliseconds_of(lambda x=example: _on_host(function(**x))))))
     reports = [
         validate_export(row.name, place, examples, expected, tolerance=tolerance, signature=signature, python=python)
         for row, place in exports
@@ -129,13 +130,9 @@ def check_example(example: Mapping[str, Any], entries: Sequence[Mapping[str, Any
         ArgumentError: names the input, and what was found and expected.
     """
     names = [entry["name"] for entry in entries]
-    if set(example) != set(names):
-        raise ArgumentError(
-            "the inputs do not match the export's signature",
-            found=f"arrays {', '.join(sorted(example)) or '(none)'}",
-            expected=f"arrays {', '.join(names)}",
-            do=f"np.savez('data.npz', {', '.join(f'{name}=...' for name in names)})",
-        )
+    found, expected = (f"arrays {', '.join(sorted(given)) or '(none)'}" for given in (example, names))
+    advice = f"np.savez('data.npz', {', '.join(f'{name}=...' for name in names)})"
+    check_equal("the inputs do not match the export's signature", found, expected, advice)
     sizes: dict[str, int] = {}
     for entry in entries:
         array, shape = np.asarray(example[entry["name"]]), entry["shape"]
@@ -154,28 +151,14 @@ def check_example(example: Mapping[str, Any], entries: Sequence[Mapping[str, Any
             )
 
 
-def _compiled(program: Program) -> Callable[[Mapping[str, Any]], Arrays]:
-    compiled = jax.jit(program.call)
-    weights = jax.device_put(program.weights)
-    return lambda inputs: _on_host(compiled(weights, {name: jnp.asarray(array) for name, array in inputs.items()}))
-
-
-def _by_name(function: Any) -> Callable[[Mapping[str, Any]], Arrays] | None:
-    return function and (lambda inputs: _on_host(function(**inputs)))
+def _compiled(program: Program) -> Callable[..., Arrays]:
+    compiled, weights = jax.jit(program.call), jax.device_put(program.weights)
+    return lambda **inputs: compiled(weights, inputs)
 
 
 def _on_host(outputs: Any) -> Arrays:
     found = outputs if isinstance(outputs, Mapping) else {"y": outputs}
     return {name: np.asarray(array) for name, array in found.items()}
-
-
-def _milliseconds(call: Callable[[], Any]) -> float:
-    durations = []
-    for _ in range(5):
-        start = time.perf_counter()
-        call()
-        durations.append((time.perf_counter() - start) * 1_000)
-    return float(np.median(durations))
 
 
 def made_up(loaded: Any, seed: int) -> list[Arrays]:

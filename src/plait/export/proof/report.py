@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ArgumentError
 from ..formats.table import FORMATS
-from ..program.checks import check_known
+from ..program.checks import check_equal, check_known
 from .apart import Arrays, run_apart
 from .compare import agree, difference, tolerance_of
 
@@ -69,18 +68,12 @@ def validate_export(
     """
     check_known("there is no export of this kind", [kind], FORMATS, "validate_export('stablehlo', path, x, y)")
     inputs, outputs = _examples(x, "x"), _examples(expected, "y")
-    if len(inputs) != len(outputs):
-        raise ArgumentError(
-            "each input needs its expected output",
-            found=f"{len(inputs)} inputs, {len(outputs)} outputs",
-            expected="two lists of equal length, or two arrays",
-            do="validate_export(kind, path, [x1, x2], [y1, y2])",
-        )
+    found, expected = f"{len(outputs)} outputs", f"{len(inputs)} outputs"
+    advice = "validate_export(kind, path, [x1, x2], [y1, y2])"
+    check_equal("each input needs its expected output", found, expected, advice)
     results = run_apart(FORMATS[kind], path, inputs, signature=signature, python=python)
     times = tuple(float(np.median(milliseconds)) for _, milliseconds in results)
-    return dataclasses.replace(
-        _compare(kind, path, [found for found, _ in results], outputs, tolerance), milliseconds=times
-    )
+    return ExportReport(kind, os.fspath(path), *_compare([found for found, _ in results], outputs, tolerance), times)
 
 
 def _examples(given: Any, name: str) -> list[Arrays]:
@@ -91,19 +84,16 @@ def _examples(given: Any, name: str) -> list[Arrays]:
 
 
 def _compare(
-    kind: str,
-    path: str | os.PathLike[str],
-    results: Sequence[Arrays],
-    outputs: Sequence[Arrays],
-    tolerance: float | None,
-) -> ExportReport:
+    results: Sequence[Arrays], outputs: Sequence[Arrays], tolerance: float | None
+) -> tuple[float, float, bool, str]:
+    """The largest and the mean difference, whether all are within the tolerance, and a description."""
     pairs = [
         (dict.fromkeys(output, *result.values()) if len(result) == 1 and list(output) == ["y"] else result, output)
         for result, output in zip(results, outputs, strict=True)
     ]
     problems = [text for index, pair in enumerate(pairs) for text in _unlike(f"example {index}", *pair)]
     if problems:
-        return ExportReport(kind, os.fspath(path), float("inf"), float("inf"), False, "; ".join(problems))
+        return float("inf"), float("inf"), False, "; ".join(problems)
     found = [
         (difference(r[key], o[key]), tolerance_of(o[key]) if tolerance is None else tolerance)
         for r, o in pairs
@@ -116,7 +106,7 @@ def _compare(
     limit = max((limit for _, limit in found), default=0.0)
     verdict = "within" if passed else "beyond"
     detail = f"{len(outputs)} examples, {differences.size} values, {verdict} {limit:.3g}"
-    return ExportReport(kind, os.fspath(path), largest, mean, passed, detail)
+    return largest, mean, passed, detail
 
 
 def _unlike(where: str, result: Arrays, output: Arrays) -> list[str]:

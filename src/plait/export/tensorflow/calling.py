@@ -32,8 +32,8 @@ def without_foreign_calls(exported: jax.export.Exported) -> jax.export.Exported:
     foreign = foreign_calls(exported)
     if foreign:
         raise ExportError(
-            "TensorFlow cannot run the function",
-            found=f"calls of {', '.join(foreign)}, which only JAX has",
+            f"TensorFlow cannot run calls of {', '.join(foreign)}, which only JAX has",
+            found="a function that calls JAX's own libraries",
             expected="XLA operations",
             do="avoid functions of jax.numpy.linalg and jax.scipy.linalg that use LAPACK, such as solve, qr and eigh",
         )

@@ -9,9 +9,9 @@ import contextlib
 import contextvars
 import importlib
 import re
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from ...context_values import held
 from ...dependencies import require
 from ...errors import ArgumentError, ExportError
 from .portable import current_version, is_older
@@ -96,14 +96,9 @@ def reader_of(target: str | None) -> Reader:
 _of_the_model: contextvars.ContextVar[Reader | None] = contextvars.ContextVar("reader", default=None)
 
 
-@contextlib.contextmanager
-def written_for(reader: Reader) -> Iterator[None]:
+def written_for(reader: Reader) -> contextlib.AbstractContextManager[None]:
     """Inside ``with``, traced functions are part of a model for this reader."""
-    token = _of_the_model.set(reader)
-    try:
-        yield
-    finally:
-        _of_the_model.reset(token)
+    return held(_of_the_model, reader)
 
 
 def current_reader() -> Reader:

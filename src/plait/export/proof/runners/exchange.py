@@ -5,6 +5,7 @@ same width, with the dtype as a prefix of the name: ``bfloat16|x``. All others h
 array has the name of a NumPy argument, or of the times: ``milliseconds``.
 """
 
+import functools
 import importlib
 import time
 from pathlib import Path
@@ -54,9 +55,15 @@ def run_all(folder, call, names):
         if len(inputs) == len(names) == 1:
             inputs = dict(zip(names, inputs.values(), strict=True))
         outputs = call(inputs)
-        times = []
-        for _ in range(5):
-            start = time.perf_counter()
-            call(inputs)
-            times.append((time.perf_counter() - start) * 1_000)
+        times = milliseconds_of(functools.partial(call, inputs))
         write(folder / file.name.replace("x_", "y_", 1), outputs, sorted(times))
+
+
+def milliseconds_of(call):
+    """The times of a few calls."""
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - start) * 1_000)
+    return times
