@@ -102,7 +102,7 @@ SAID = {
     ),
     "a loop of plait's": (
         lambda: plait.jit(forward)(plait.Dict(body=plait.Sequential(*blocks_of(8))).body, X),
-        "layers", 8, 1, "plait.Stack(list(model.layers)) in the place of the Sequential",
+        "layers", 8, 1, "plait.Stack(list(model.layers)) instead of the Sequential",
     ),
 }  # fmt: skip
 
