@@ -112,7 +112,7 @@ def test_a_loop_over_equal_blocks_is_named_with_what_to_write(case):
     run, path, count, traced, cure = SAID[case]
     [message] = said(run)
     assert f"at        {path} ({count} of " in message
-    assert f"about {traced}/{count} of all that" in message
+    assert f"about {traced}/{count} of that" in message
     assert cure in message
 
 
