@@ -24,7 +24,7 @@ def add_private_names() -> None:
     excuses.append(is_excused)
     for name, (read, write) in _OF_VARIABLES.items():
         setattr(Variable, name, property(read, write))
-    setattr(Variable, "__getstate__", _state_of)  # noqa: B010  # for type checkers the class stays as it is
+    setattr(Variable, "__getstate__", _state_of)  # noqa: B010  # type checkers see an unchanged class
     setattr(Pytree, "_check_valid_context", _refuse)  # noqa: B010
 
 

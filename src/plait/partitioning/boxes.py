@@ -120,7 +120,7 @@ def is_axis_metadata(x: Any) -> bool:
 
 
 def map_axis_meta(fn: Callable[[AxisMetadata[Any]], Any], tree: Any) -> Any:
-    """``tree`` with ``fn`` applied to each outermost box; other leaves stay as they are."""
+    """``tree`` with ``fn`` applied to each outermost box; other leaves are unchanged."""
     return jax.tree_util.tree_map(lambda x: fn(x) if is_axis_metadata(x) else x, tree, is_leaf=is_axis_metadata)
 
 

@@ -83,7 +83,7 @@ def as_abstract(tree: Any) -> Any:
 
     Args:
         tree: variables that hold ``jax.ShapeDtypeStruct``s without sharding; the mesh is each variable's own
-            (``mesh`` metadata) or the current one. Variables without names or with a sharding stay as they are.
+            (``mesh`` metadata) or the current one. Variables without names or with a sharding are unchanged.
 
     Example:
         >>> mesh = jax.make_mesh((8,), ("x",))
