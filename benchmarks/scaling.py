@@ -288,7 +288,7 @@ def _cost(quick: str) -> dict[str, float]:
             step(model)
         return [model[name].value for name in names]
 
-    # Few calls in a round: a queue for 64 devices on a few cores would be waited for inside of the timed part.
+    # Few calls in a round: a queue for 64 devices on a few cores would be waited for inside the timed part.
     effort = QUICK if quick == "1" else Effort(rounds=151, round_us=1.0, fewest_calls=2)
     times = compare({"jax": plain_loop, "plait": object_loop}, effort)
     return {name: timing.us for name, timing in times.items()} | {"entered": _entered(step, model)}

@@ -39,7 +39,7 @@ def data(count: int) -> tuple[jax.Array, jax.Array]:
 
 
 def posterior(net: Net, x: jax.Array, y: jax.Array, *, warmup: int, samples: int) -> plait.State:
-    """Weights drawn by NUTS: a state of the network in which each array has an axis of samples more."""
+    """Weights drawn by NUTS: a state of the network in which each array has an extra axis of samples."""
 
     def model(x: jax.Array, y: jax.Array) -> None:
         priors = {"hidden.*": dist.Normal(0.0, 2.0), "out.*": dist.Normal(0.0, 1.0)}
@@ -59,7 +59,7 @@ def predict(net: Net, drawn: plait.State, x: jax.Array) -> tuple[jax.Array, jax.
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Sample; return the error at the data, the spread there and in the gap, and how often a band of 2 σ is right."""
+    """Sample; return the error at the data, the spread there and in the gap, and the coverage of a 2 σ band."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, default=40)
     parser.add_argument("--width", type=int, default=10)

@@ -1,8 +1,8 @@
-"""A diffusion model of points on a circle: a network learns to take noise away, and turns pure noise into the circle.
+"""A diffusion model of points on a circle: a network learns to remove noise, and turns pure noise into the circle.
 
     python examples/diffusion.py --steps 3000
 
-The answer is known, so one can see whether it works: every point should lie at distance 1 from the origin.
+The answer is known, so you can check the result: every point should lie at distance 1 from the origin.
 
 Reference: Ho et al., "Denoising Diffusion Probabilistic Models", 2020, arXiv:2006.11239.
 """
@@ -36,7 +36,7 @@ class Denoiser(plait.Module):
 
 
 def kept(levels: int) -> tuple[jax.Array, jax.Array]:
-    """How much of the variance of the signal each step keeps, and what is left of it after that many steps."""
+    """The share of the signal's variance that each step keeps, and the share that remains after that many steps."""
     step = 1 - jnp.linspace(1e-4, 0.2, levels)
     return step, jnp.cumprod(step)
 
@@ -63,7 +63,7 @@ def train_step(model: Denoiser, optimizer: plait.Optimizer, rngs: plait.Rngs, *,
 
 @plait.jit(static_argnames=("levels", "count"))
 def sample(model: Denoiser, rngs: plait.Rngs, *, levels: int, count: int) -> jax.Array:
-    """Points made of noise, ``(count, 2)``."""
+    """Points generated from noise, ``(count, 2)``."""
     step, left = kept(levels)
 
     def less_noise(place: jax.Array, carry: tuple) -> tuple:

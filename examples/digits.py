@@ -46,7 +46,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def batches(images: np.ndarray, labels: np.ndarray, size: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """One epoch in random order; a last batch that is not full is left out."""
+    """One epoch in random order; an incomplete last batch is dropped."""
     order = np.random.default_rng(seed).permutation(len(images))
     for start in range(0, len(images) - size + 1, size):
         rows = order[start : start + size]
@@ -70,7 +70,7 @@ def accuracy(model: ConvNet, x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def main(argv: Sequence[str] | None = None) -> float:
-    """Train, and return the accuracy on the 357 images that were kept apart."""
+    """Train, and return the accuracy on the 357 held-out images."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=48)

@@ -1,8 +1,8 @@
-"""An ensemble that knows what it does not know: eight networks, made and trained by one ``vmap``.
+"""An ensemble that knows what it does not know: eight networks, created and trained by one ``vmap``.
 
     python examples/ensemble.py --members 16
 
-Between the points that they have seen, the members agree; far from them, they do not.
+Between the training points the members agree; far from them, they do not.
 
 Reference: Lakshminarayanan et al., "Deep Ensembles", 2017, arXiv:1612.01474.
 """
@@ -39,7 +39,7 @@ def data(count: int = 64) -> tuple[jax.Array, jax.Array]:
 
 
 def make(members: int, width: int, seed: int = 0) -> tuple[Net, plait.Optimizer]:
-    """All members as one model: each variable has an axis more, of length ``members``."""
+    """All members as one model: each variable has an extra axis of length ``members``."""
 
     @plait.vmap
     def one(key: jax.Array) -> tuple[Net, plait.Optimizer]:

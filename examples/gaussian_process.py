@@ -44,7 +44,7 @@ class Process(plait.Module):
         return jnp.linalg.cholesky(self.kernel(x, x) + noise * jnp.eye(len(x)))
 
     def surprise(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        """The negative logarithm of the marginal likelihood, for each point."""
+        """The negative log marginal likelihood per point."""
         factor = self.factor(x)
         white = jax.scipy.linalg.solve_triangular(factor, y, lower=True)
         total = 0.5 * white @ white + jnp.log(jnp.diag(factor)).sum() + 0.5 * len(x) * math.log(2 * math.pi)
@@ -83,7 +83,7 @@ def train_step(process: Process, optimizer: plait.Optimizer, x: jax.Array, y: ja
 
 
 def fit(process: Process, steps: int) -> float:
-    """Fit to the data, and return the surprise for each point."""
+    """Fit to the data, and return the negative log marginal likelihood per point."""
     x, y = data()
     optimizer = plait.Optimizer(process, optax.adam(1e-2), wrt=plait.Param)
     for _ in range(steps):
@@ -92,7 +92,7 @@ def fit(process: Process, steps: int) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Fit both; return the surprise of each, and the error of each near the jump."""
+    """Fit both; return the negative log likelihood of each, and its error near the jump."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--width", type=int, default=32)

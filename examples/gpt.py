@@ -58,7 +58,7 @@ class GPT(plait.Module):
 
 
 def corpus(bytes_: int) -> np.ndarray:
-    """The first bytes of the standard library's modules, one after the other in the order of their names."""
+    """The first bytes of the standard library's modules, concatenated in alphabetical order."""
     text = bytearray()
     for file in sorted(Path(os.__file__).parent.glob("*.py")):
         text += file.read_bytes()
@@ -74,7 +74,7 @@ def sample_batch(text: np.ndarray, batch: int, length: int, random: np.random.Ge
 
 
 def loss_of(model: GPT, text: jax.Array) -> jax.Array:
-    """Mean surprise of each next byte, in nats."""
+    """Mean cross-entropy of the next byte, in nats."""
     logits = model(text[:, :-1])
     return optax.softmax_cross_entropy_with_integer_labels(logits, text[:, 1:]).mean()
 
@@ -99,7 +99,7 @@ def next_byte(model: GPT, text: jax.Array, length: jax.Array, key: jax.Array) ->
 
 
 def write(model: GPT, prompt: bytes, count: int, *, rngs: plait.Rngs) -> bytes:
-    """Continue a prompt. The buffer has one shape throughout, so that this compiles once."""
+    """Continue a prompt. The buffer has a fixed shape, so this compiles once."""
     text = np.zeros((1, len(prompt) + count), np.int32)
     text[0, : len(prompt)] = list(prompt)
     for place in range(len(prompt), text.shape[1]):
@@ -122,7 +122,7 @@ def train(
 
 
 def main(argv: Sequence[str] | None = None) -> float:
-    """Train, write a few lines, and return the bits per byte on text that was kept apart."""
+    """Train, write a few lines, and return the bits per byte on held-out text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--width", type=int, default=128)
@@ -130,8 +130,8 @@ def main(argv: Sequence[str] | None = None) -> float:
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--bytes", type=int, default=1_000_000, help="how much text to learn from")
-    parser.add_argument("--write", type=int, default=200, help="how many bytes to write at the end")
+    parser.add_argument("--bytes", type=int, default=1_000_000, help="bytes of training text")
+    parser.add_argument("--write", type=int, default=200, help="bytes to write at the end")
     options = parser.parse_args(argv)
 
     text = corpus(options.bytes)
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> float:
     model = train(*sizes, text=known, steps=options.steps, batch=options.batch, length=options.length)
     held_out = sample_batch(unknown, 32, options.length, np.random.default_rng(1))
     bits = float(evaluate(model, held_out))
-    print(f"on text that was kept apart: {bits:.2f} bits per byte")
+    print(f"on held-out text: {bits:.2f} bits per byte")
     if options.write:
         print(write(model, b"def ", options.write, rngs=plait.Rngs(0)).decode(errors="replace"))
     return bits

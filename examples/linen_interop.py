@@ -1,4 +1,4 @@
-"""A Linen encoder inside a plait model: train both together, and hand the encoder's variables back to Linen.
+"""A Linen encoder inside a plait model: train both together, and pass the encoder's variables back to Linen.
 
     python examples/linen_interop.py --epochs 5
 
@@ -21,7 +21,7 @@ from plait import bridge
 
 
 class LinenEncoder(nn.Module):
-    """Code that somebody has written with Linen, and that stays as it is."""
+    """Existing Linen code, unchanged."""
 
     width: int
 
@@ -55,7 +55,7 @@ def train_step(model: Classifier, optimizer: plait.Optimizer, x: jax.Array, y: j
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Train; return the accuracy, and how far Linen's own encoder is from ours with the variables handed back."""
+    """Train; return the accuracy, and how far Linen's own encoder with these variables is from ours."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--width", type=int, default=64)

@@ -1,9 +1,9 @@
-"""Fine-tune the GPT of ``gpt.py`` on other text with LoRA: the weights stay, and two small matrices beside each learn.
+"""Fine-tune the GPT of ``gpt.py`` on other text with LoRA: train two small matrices beside each frozen weight.
 
     python examples/lora.py --steps 600 --tune 300
 
-It is trained on Python, and tuned on the English of Python's own manual. Only the adapters, a few percent of the model,
-are trained and would have to be saved.
+It is trained on Python, and fine-tuned on the English of Python's own manual. Only the adapters, a few percent of the
+model, are fine-tuned and need to be saved.
 
 Reference: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021, arXiv:2106.09685.
 """
@@ -22,7 +22,7 @@ from gpt import GPT, corpus, evaluate, loss_of, sample_batch, train
 
 import plait
 
-WEIGHTS = plait.All(plait.Param, plait.Not(plait.LoRAParam))  # an adapter is a Param, too
+WEIGHTS = plait.All(plait.Param, plait.Not(plait.LoRAParam))  # adapters are Params too
 
 
 def manual() -> np.ndarray:
@@ -43,7 +43,7 @@ def count(model: GPT, which: object) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Train and tune; return bits per byte of the manual before and after, and the share of weights that were tuned."""
+    """Train and fine-tune; return bits per byte of the manual before and after, and the share of trained weights."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=400, help="steps of training on Python")
     parser.add_argument("--tune", type=int, default=200, help="steps of tuning on the manual")

@@ -2,7 +2,7 @@
 
     python examples/maml.py --steps 2000
 
-The inner step makes a new model, so that the outer gradient goes through it; ``vmap`` adapts to many tasks at once.
+The inner step returns a new model, so the outer gradient flows through it; ``vmap`` adapts to many tasks at once.
 
 Reference: Finn et al., "Model-Agnostic Meta-Learning", 2017, arXiv:1703.03400.
 """
@@ -46,14 +46,14 @@ def loss_of(net: Net, x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def adapted(net: Net, x: jax.Array, y: jax.Array, rate: float = 0.05) -> Net:
-    """Another model, one step of gradient descent from the given one."""
+    """A new model, one step of gradient descent from the given one."""
     grads = plait.grad(loss_of)(net, x, y)
     graphdef, params = plait.split(net)
     return plait.merge(graphdef, jax.tree.map(lambda value, grad: value - rate * grad, params, grads))
 
 
 def loss_after_adapting(net: Net, x: jax.Array, y: jax.Array) -> jax.Array:
-    """Adapt to the first half of the points of each task, and look at the second half."""
+    """Adapt to the first half of the points of each task, and evaluate on the second half."""
 
     def one(net: Net, x: jax.Array, y: jax.Array) -> jax.Array:
         half = len(x) // 2
@@ -72,7 +72,7 @@ def train_step(net: Net, optimizer: plait.Optimizer, key: jax.Array) -> jax.Arra
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Train; return the loss on new waves after adapting, of the trained net and of one that was not trained."""
+    """Train; return the loss on new waves after adapting, for the trained net and for an untrained one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--width", type=int, default=40)

@@ -2,7 +2,7 @@
 
     python examples/neural_ode.py --steps 1000
 
-The truth is a damped spiral. The network sees it up to time 2, and is asked to continue it to time 6. It needs
+The true motion is a damped spiral. The network sees it up to time 2, and must continue it to time 6. It needs
 ``pip install diffrax``.
 
 Reference: Chen et al., "Neural Ordinary Differential Equations", 2018, arXiv:1806.07366.
@@ -35,7 +35,7 @@ class Field(plait.Module):
 
 
 def solve(field: Field, start: jax.Array, times: jax.Array) -> jax.Array:
-    """Where a point is at each time, ``(len(times), 2)``. The state goes in as ``args``, which have gradients."""
+    """The position at each time, ``(len(times), 2)``. The state is passed as ``args``, which have gradients."""
     graphdef, state = plait.split(field)
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(lambda t, y, state: plait.merge(graphdef, state)(y)),
@@ -72,7 +72,7 @@ def train_step(field: Field, optimizer: plait.Optimizer, paths: jax.Array, times
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Train; return the error on what was seen, and on the time after it."""
+    """Train; return the error on the times seen in training, and on later ones."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--width", type=int, default=32)

@@ -1,4 +1,4 @@
-"""Reinforcement learning with PPO: balance a pole on a cart, in an environment written in JAX, so that all is compiled.
+"""Reinforcement learning with PPO: balance a pole on a cart. The environment is written in JAX, so all is compiled.
 
     python examples/ppo.py --updates 100
 
@@ -34,9 +34,9 @@ def begin(key: jax.Array, carts: int) -> Environment:
 
 
 def move(environment: Environment, action: jax.Array, key: jax.Array) -> tuple[Environment, jax.Array, jax.Array]:
-    """Push each cart to the left (0) or right (1). Returns what follows, whether the pole fell, and whether time is up.
+    """Push each cart to the left (0) or right (1). Returns the next state, which poles fell, and which times are up.
 
-    An episode that is over begins again at once.
+    A finished episode restarts at once.
     """
     _, speed, angle, turning = environment.body.T
     force = jnp.where(action == 1, 10.0, -10.0)
@@ -54,7 +54,7 @@ def move(environment: Environment, action: jax.Array, key: jax.Array) -> tuple[E
 
 
 class Agent(plait.Module):
-    """What to do, and what to expect. ``(batch, 4)`` → logits ``(batch, 2)`` and values ``(batch,)``."""
+    """Policy and value function. ``(batch, 4)`` → logits ``(batch, 2)`` and values ``(batch,)``."""
 
     def __init__(self, width: int, *, rngs: plait.Rngs):
         def tower(out: int, scale: float) -> plait.Sequential:
@@ -68,7 +68,7 @@ class Agent(plait.Module):
 
 
 class Steps(NamedTuple):
-    """What happened, ``(steps, carts, …)``."""
+    """Recorded transitions, ``(steps, carts, …)``."""
 
     body: jax.Array
     action: jax.Array
@@ -79,7 +79,7 @@ class Steps(NamedTuple):
 
 
 def act(agent: Agent, environment: Environment, rngs: plait.Rngs, steps: int) -> tuple[Environment, Steps]:
-    """Let the agent act, and write down what happens."""
+    """Let the agent act, and record the transitions."""
 
     def one(carry: tuple, _: jax.Array) -> tuple:
         agent, rngs, environment = carry
@@ -94,12 +94,12 @@ def act(agent: Agent, environment: Environment, rngs: plait.Rngs, steps: int) ->
 
 
 def advantages(seen: Steps, last: jax.Array) -> jax.Array:
-    """Generalized advantage estimates: how much better an action was than expected. Each step is worth 1."""
+    """Generalized advantage estimates: how much better an action was than expected. Each step has reward 1."""
 
     def back(carry: tuple[jax.Array, jax.Array], step: Steps) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         following, next_value = carry
         goes_on = 1.0 - (step.fell | step.late)
-        # An episode whose time is up would have gone on: its value is still that of the state.
+        # An episode that is truncated would have continued: bootstrap from the value of its state.
         expected = jnp.where(step.late & ~step.fell, step.value, goes_on * next_value)
         advantage = 1.0 + DISCOUNT * expected - step.value + DISCOUNT * SMOOTHING * goes_on * following
         return (advantage, step.value), advantage
@@ -108,7 +108,7 @@ def advantages(seen: Steps, last: jax.Array) -> jax.Array:
 
 
 def loss_of(agent: Agent, seen: Steps, advantage: jax.Array, wanted: jax.Array) -> jax.Array:
-    """The clipped objective, the error of the values, and a reward for trying things out."""
+    """The clipped objective, the value loss, and the entropy bonus."""
     logits, value = agent(seen.body)
     log_probabilities = jax.nn.log_softmax(logits)
     log_probability = jnp.take_along_axis(log_probabilities, seen.action[:, None], axis=-1)[:, 0]
@@ -130,7 +130,7 @@ def update(
     epochs: int = 4,
     parts: int = 4,
 ) -> tuple[Environment, jax.Array]:
-    """Act, and learn from it a few times. Returns the environment, and the share of steps at which a pole fell."""
+    """Collect transitions, and train on them for a few epochs. Returns the environment, and the share of falls."""
     environment, seen = act(agent, environment, rngs, steps)
     advantage = advantages(seen, agent(environment.body)[1])
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (seen, advantage, advantage + seen.value))
@@ -148,7 +148,7 @@ def update(
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Train; return how long a pole stays up, at first and at the end, in steps."""
+    """Train; return how many steps a pole stays up, at the beginning and at the end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=60)
     parser.add_argument("--carts", type=int, default=32)

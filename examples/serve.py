@@ -3,8 +3,8 @@
     python examples/serve.py --port 8000
     curl -d '{"x": [[0, 0, 5, 13, ...]]}' http://127.0.0.1:8000
 
-The server knows nothing of the model's code: it reads the folder that ``plait.export.save`` wrote. The digits are those
-of ``digits.py``.
+The server does not need the model's code: it reads the folder that ``plait.export.save`` wrote. The digits are those of
+``digits.py``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def train(epochs: int) -> Classifier:
 
 
 def server(apply: Callable[..., Any], port: int) -> http.server.ThreadingHTTPServer:
-    """A server that takes ``{"x": rows}`` and answers ``{"digits": [...]}``; port 0 means any that is free."""
+    """A server that takes ``{"x": rows}`` and returns ``{"digits": [...]}``; port 0 means any free port."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -67,7 +67,7 @@ def server(apply: Callable[..., Any], port: int) -> http.server.ThreadingHTTPSer
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 rows = np.asarray(body["x"], np.float32)
                 if rows.ndim != 2 or rows.shape[1] != 64:
-                    raise ValueError(f"x must be rows of 64 numbers, and has the shape {rows.shape}")
+                    raise ValueError(f"x must be rows of 64 numbers, but has the shape {rows.shape}")
                 status, answer = 200, {"digits": np.asarray(apply(rows)).argmax(-1).tolist()}
             except (KeyError, TypeError, ValueError) as error:
                 status, answer = 400, {"error": str(error)}
@@ -85,14 +85,14 @@ def server(apply: Callable[..., Any], port: int) -> http.server.ThreadingHTTPSer
 
 
 def ask(address: str, rows: np.ndarray) -> list[int]:
-    """What a client does."""
+    """A client's request."""
     body = json.dumps({"x": rows.tolist()}).encode()
     with urllib.request.urlopen(urllib.request.Request(address, body), timeout=60) as answer:
         return json.load(answer)["digits"]
 
 
 def main(argv: Sequence[str] | None = None) -> float:
-    """Train, export and serve. Without a port, ask the server about unseen digits, and return how many were right."""
+    """Train, export and serve. Without a port, query the server with unseen digits, and return the accuracy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--folder", type=Path, default=Path("runs/serve"))
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> float:
             serving.shutdown()
             thread.join()
     right = float(np.mean(np.array(answers) == labels[1440:]))
-    print(f"{right:.3f} of {len(answers)} answers are right")
+    print(f"{right:.3f} of {len(answers)} answers are correct")
     return right
 
 

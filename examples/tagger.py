@@ -2,7 +2,7 @@
 
     python examples/tagger.py --steps 1000
 
-The text is the standard library's, and Python's own tokenizer says what is right.
+The text is the standard library's source, and Python's own tokenizer gives the labels.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def accuracy(model: Tagger, text: jax.Array, tags: jax.Array) -> jax.Array:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Train, and return the accuracy on unseen text, beside that of always giving the most frequent tag."""
+    """Train, and return the accuracy on unseen text, with that of always predicting the most frequent tag."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--width", type=int, default=64)

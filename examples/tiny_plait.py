@@ -4,7 +4,7 @@ A model is a graph of ordinary Python objects, and a JAX transform wants a pure 
 the two is a pair: ``split`` takes a module apart into a ``State`` (a pytree of arrays) and a ``GraphDef`` (everything
 static), and ``merge`` builds the module again around other arrays, such as tracers.
 
-A text to read rather than a library. ``docs/tiny.md`` walks through it and says where plait itself does otherwise.
+It is for reading, not a library to use. ``docs/tiny.md`` walks through it and says where plait itself differs.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class GraphDef:
     def apply(self, state):
         """The module as a function: ``graphdef.apply(state)(*args)`` returns ``(out, (state, graphdef))``.
 
-        Pure under jit, vmap and scan, which hand in a state of their own. Called directly it changes the Variables of
-        the state it was given, because the merged module holds those very objects.
+        Pure under jit, vmap and scan, which pass in their own state. Called directly it changes the Variables of the
+        state that was passed, because the merged module holds these very objects.
         """
 
         def fn(*args, **kwargs):

@@ -112,7 +112,7 @@ class Transformer(plait.Module):
 
 
 def loss_of(model: Transformer, tokens: jax.Array) -> jax.Array:
-    """The mean surprise of each next token."""
+    """The mean cross-entropy of the next token."""
     log_probabilities = jax.nn.log_softmax(model(tokens[:, :-1]))
     wanted = jax.nn.one_hot(tokens[:, 1:], log_probabilities.shape[-1])
     wanted = with_sharding_constraint(wanted, ("batch", "length", "vocab"))
@@ -128,7 +128,7 @@ def step(model: Transformer, optimizer: plait.Optimizer, tokens: jax.Array) -> j
 
 
 def make(config: Config) -> dict[str, Any]:
-    """Model and optimizer, each part made on the devices where it is to be."""
+    """Model and optimizer, each shard created on its own device."""
 
     def create() -> dict[str, Any]:
         model = Transformer(config, plait.Rngs(0))
@@ -138,7 +138,7 @@ def make(config: Config) -> dict[str, Any]:
 
 
 class Sentences:
-    """Sequences that can be learned: arithmetic progressions modulo the size of the vocabulary."""
+    """Learnable sequences: arithmetic progressions modulo the size of the vocabulary."""
 
     def __init__(self, config: Config, count: int = 4096):
         self.config, self.count = config, count
@@ -152,9 +152,9 @@ class Sentences:
 
 
 def batches(config: Config, start: int) -> Iterator[jax.Array]:
-    """Batches from step ``start`` on; each process reads the rows that its own devices need, and no others.
+    """Batches from step ``start`` on; each process reads only the rows that its own devices need.
 
-    The order is a function of the step alone, so a run goes on with the same batches on any number of processes.
+    The order depends only on the step, so a run resumes with the same batches on any number of processes.
     """
     data = grain.MapDataset.source(Sentences(config)).seed(0).shuffle().repeat()
     mesh = jax.sharding.get_mesh()
@@ -178,7 +178,7 @@ def batches(config: Config, start: int) -> Iterator[jax.Array]:
 
 @contextlib.contextmanager
 def on_mesh(sizes: dict[str, int], kind: AxisType = AxisType.Auto) -> Iterator[None]:
-    """Put a mesh and the rules of the recipe in force; no sizes mean no mesh."""
+    """Set a mesh and the rules of the recipe; no sizes mean no mesh."""
     if not sizes:
         yield
         return
@@ -195,7 +195,7 @@ def train(
     every: int = 10,
     report: Callable[[int, float], None] = lambda number, loss: None,
 ) -> list[float]:
-    """Train, from the newest checkpoint in ``folder`` if there is one; returns the losses of the steps done."""
+    """Train, resuming from the newest checkpoint in ``folder`` if there is one; returns the losses."""
     run = make(config)
     newest = plait.checkpoint.latest(folder) if folder else None
     done = plait.checkpoint.restore(newest, run).step or 0 if newest else 0
@@ -209,9 +209,9 @@ def train(
 
 
 def positive(text: str) -> int:
-    """A number from 1 up, for argparse, which tells its user what this raises."""
+    """A positive integer, for argparse, which reports the error."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
 
 
@@ -221,7 +221,7 @@ def mesh_sizes(text: str) -> dict[str, int]:
     for part in filter(None, text.split(",")):
         name, _, size = part.partition("=")
         if name not in ("data", "fsdp", "model") or name in sizes:
-            raise argparse.ArgumentTypeError(f"{part!r} does not name one of data, fsdp and model for the first time")
+            raise argparse.ArgumentTypeError(f"{part!r} must name data, fsdp or model, and each only once")
         sizes[name] = positive(size)
     return sizes
 

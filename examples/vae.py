@@ -47,7 +47,7 @@ class VAE(plait.Module):
 
 
 def negative_elbo(model: VAE, images: jax.Array) -> jax.Array:
-    """Reconstruction error plus the divergence from the prior, in nats for each image."""
+    """Reconstruction error plus the divergence from the prior, in nats per image."""
     logits, mean, log_variance = model(images)
     reconstruction = optax.sigmoid_binary_cross_entropy(logits, images).sum(-1)
     divergence = 0.5 * (jnp.exp(log_variance) + mean**2 - 1 - log_variance).sum(-1)
@@ -77,7 +77,7 @@ def train(epochs: int, hidden: int = 128, code: int = 8, seed: int = 0) -> tuple
 
 
 def main(argv: Sequence[str] | None = None) -> float:
-    """Train, draw, and return the loss on images that were kept apart."""
+    """Train, draw samples, and return the loss on held-out images."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--hidden", type=int, default=128)
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> float:
     print(f"loss of the first epoch {losses[0]:.2f}, of the last {losses[-1]:.2f}")
     unseen = jnp.asarray(digits()[0][1440:].reshape(-1, 64))
     loss = float(negative_elbo(model, unseen))
-    print(f"on images that were kept apart {loss:.2f}")
+    print(f"on held-out images {loss:.2f}")
     for row in model.draw(1)[0]:
         print("".join(" .:-=+*#%@"[int(9.99 * value)] * 2 for value in row))
     return loss

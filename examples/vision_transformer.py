@@ -1,4 +1,4 @@
-"""Classify images with a vision transformer: patches are words, and one more word gathers the answer.
+"""Classify images with a vision transformer: patches are tokens, and one extra token collects the answer.
 
     python examples/vision_transformer.py --epochs 30
 
@@ -70,7 +70,7 @@ def train_step(model: VisionTransformer, optimizer: plait.Optimizer, x: jax.Arra
 
 
 def main(argv: Sequence[str] | None = None) -> float:
-    """Train, and return the accuracy on images that were kept apart."""
+    """Train, and return the accuracy on held-out images."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--width", type=int, default=48)

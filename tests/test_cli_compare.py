@@ -81,7 +81,7 @@ def test_names_are_mapped(folder):
     ("arguments", "reason"),
     [
         (("my_nets:make", "my_nets:none", *INPUT), "the model's factory cannot be found"),
-        (("my_nets:make", "my_nets:make", "--input", "x:float32[batch,4]"), "a number for each size"),
+        (("my_nets:make", "my_nets:make", "--input", "x:float32[batch,4]"), "need concrete sizes"),
         (("my_nets:make", "my_nets:make", "--input", "x:float32[2,5]"), "a cannot be run on these inputs"),
         (("my_nets:make", "my_nets:make", *INPUT, "--name", "first"), "is not a rule"),
         (("my_nets:make", "my_nets:make"), "--input"),

@@ -173,7 +173,7 @@ def frame_locals(frame: Any) -> dict[str, Any]:
 
 
 def new_ref(value: Any) -> Any:
-    """A JAX reference that holds ``value``."""
+    """A JAX reference to ``value``."""
     return jax.new_ref(value)
 
 
@@ -204,7 +204,7 @@ _recorded_traces = itertools.count(1)
 
 @contextlib.contextmanager
 def traced_afresh() -> Iterator[None]:
-    """Inside, JAX uses none of the traces that it keeps: every function is entered again."""
+    """Inside the block, JAX uses no cached traces: every function is traced again."""
     global _recorded_trace
     if _recorded_trace is None:
         _recorded_trace = jax.make_user_context(default_value=0)
@@ -221,9 +221,9 @@ _compiling = _Compiling()
 
 @contextlib.contextmanager
 def compiled_by_xla() -> Iterator[None]:
-    """Inside, XLA compiles what this thread asks for, and JAX's own cache on disk is left alone.
+    """Inside the block, XLA compiles everything for this thread, and JAX's own cache on disk is not used.
 
-    A program for the CPU that was read from that cache cannot be written again: its machine code is missing then.
+    A CPU program that was read from that cache cannot be serialized again: its machine code is missing.
     """
     from jax._src import compilation_cache
 
@@ -243,7 +243,7 @@ def compiled_by_xla() -> Iterator[None]:
 
 
 def parts_of_jit(value: Any) -> tuple[Any, dict[str, Any]] | None:
-    """The function and the options of something that ``jax.jit`` made; ``None`` for anything else."""
+    """The function and the options of a ``jax.jit``-ted function; ``None`` for anything else."""
     info = getattr(value, "_jit_info", None)
     if type(value).__name__ != "PjitFunction" or info is None:
         return None
@@ -283,17 +283,17 @@ def impl_of_keys(dtype: Any) -> str:
 
 @dataclasses.dataclass
 class Executable:
-    """What has to be known about a compiled program to run it without a trace.
+    """All that is needed to run a compiled program without a trace.
 
     Attributes:
-        name: for profiles.
-        binary: the program, as the client of the device writes it.
-        kept: the positions of the arguments that it takes.
-        committed: whether its results stay where they are.
-        in_shardings: of the arguments that it takes.
-        out_shardings: of what it returns.
-        out_avals: shape, dtype and weak type of what it returns.
-        devices: the numbers of the devices that it runs on.
+        name: the name in profiles.
+        binary: the program, as serialized by the device's client.
+        kept: the positions of the arguments that it uses.
+        committed: whether its results are committed to their devices.
+        in_shardings: those of the arguments that it uses.
+        out_shardings: those of its results.
+        out_avals: shape, dtype and weak type of its results.
+        devices: the ids of the devices that it runs on.
     """
 
     name: str
@@ -307,7 +307,7 @@ class Executable:
 
 
 def why_not_serializable(stage: Any) -> str | None:
-    """Why a compiled stage cannot be stored; ``None`` where it can."""
+    """Why a compiled stage cannot be stored; ``None`` if it can."""
     unloaded = getattr(stage._executable, "_unloaded_executable", None)
     if unloaded is None:
         return "this version of JAX gives no access to the executable"
@@ -325,7 +325,7 @@ def why_not_serializable(stage: Any) -> str | None:
 
 
 def described_executable(stage: Any) -> Executable:
-    """What has to be known about a compiled stage, without its program."""
+    """All that is needed to run a compiled stage, except its program."""
     unloaded = stage._executable._unloaded_executable
     return Executable(
         unloaded.name,
@@ -340,10 +340,10 @@ def described_executable(stage: Any) -> Executable:
 
 
 def binary_of(stage: Any) -> bytes:
-    """The program of a compiled stage, as the client of its device writes it.
+    """The program of a compiled stage, as serialized by its device's client.
 
     Raises:
-        RuntimeError: the client cannot write programs; also ``NotImplementedError``, ``ValueError``.
+        RuntimeError: the client cannot serialize programs; also ``NotImplementedError``, ``ValueError``.
     """
     unloaded = stage._executable._unloaded_executable
     return bytes(unloaded.backend.serialize_executable(unloaded.xla_executable))
@@ -353,8 +353,8 @@ def deserialized(executable: Executable, avals: Sequence[Any], backend: str | No
     """JAX's executable of stored bytes; nothing is traced or compiled.
 
     Args:
-        avals: of all arguments.
-        backend: the platform; ``None`` for the default one.
+        avals: those of all arguments.
+        backend: the platform; ``None`` means the default one.
     """
     from jax._src.interpreters import pxla
     from jaxlib import xla_client
@@ -390,7 +390,7 @@ def deserialized(executable: Executable, avals: Sequence[Any], backend: str | No
 
 
 def executable_of(stage: Any, like: Executable | None = None) -> Any:
-    """JAX's executable in a compiled stage; its results lie as those of another executable do."""
+    """JAX's executable in a compiled stage; its results have the layout of those of another executable."""
     if like is None:
         return stage._executable
     unloaded = stage._executable._unloaded_executable
@@ -398,7 +398,7 @@ def executable_of(stage: Any, like: Executable | None = None) -> Any:
 
 
 def run_executable(executable: Any, arguments: Sequence[Any], out_tree: Any) -> tuple[Any, Any]:
-    """Run an executable. Returns its results as a pytree, and what makes later calls fast."""
+    """Run an executable. Returns its results as a pytree, and the data for JAX's fast path."""
     from jax._src import pjit
 
     flat = executable.unsafe_call(*arguments)
@@ -407,12 +407,12 @@ def run_executable(executable: Any, arguments: Sequence[Any], out_tree: Any) -> 
 
 
 def dispatcher(function: Any, missed: Any) -> Any:
-    """A function with the fast dispatch of ``jax.jit``, and another way to find the program for new arguments.
+    """A function with the fast dispatch of ``jax.jit``, but its own lookup of the program for new arguments.
 
     Args:
-        function: what runs under ``jax.disable_jit``.
-        missed: called with the arguments when they differ from those of all earlier calls. Returns the results, what
-            makes later calls fast (or ``None``), and ``False``.
+        function: runs instead under ``jax.disable_jit``.
+        missed: called with the arguments when they differ from those of all earlier calls. Returns the results, the
+            data for JAX's fast path (or ``None``), and ``False``.
     """
     from jax._src.interpreters import pxla
     from jax._src.tree_util import dispatch_registry
@@ -421,16 +421,16 @@ def dispatcher(function: Any, missed: Any) -> Any:
         getattr(function, "__name__", "program"), function, missed, [], [], pxla.JitGlobalCppCacheKeys(),
         dispatch_registry, pxla.cc_shard_arg,
     )  # fmt: skip
-    made._fun = function  # what JAX runs once more after a NaN, under ``jax.debug_nans``
+    made._fun = function  # under ``jax.debug_nans``, JAX runs it again after a NaN
     return made
 
 
 def treedef_from(node: Any, children: Sequence[Any]) -> Any:
-    """A treedef of what ``node_data()`` and ``children()`` gave."""
+    """The treedef with this ``node_data()`` and these ``children()``."""
     return jax.tree_util.PyTreeDef.from_node_data_and_children(jax.tree_util.default_registry, node, [*children])
 
 
-# What XLA says of a program -------------------------------------------------------------------------------------------
+# XLA's analysis of a program ------------------------------------------------------------------------------------------
 
 
 def program_text(stage: Any) -> str:
@@ -447,7 +447,7 @@ def program_costs(text: str) -> dict[str, float]:
     """XLA's cost analysis of a program in its text form, on the default device.
 
     Raises:
-        ValueError: XLA does not take the text.
+        ValueError: XLA does not accept the text.
     """
     try:
         return _jaxlib.hlo_module_cost_analysis(jax.devices()[0].client, _hlo.hlo_module_from_text(text))
@@ -456,7 +456,7 @@ def program_costs(text: str) -> dict[str, float]:
 
 
 def buffers_of(compiled: Any) -> tuple[bytes, bytes] | None:
-    """XLA's buffer assignment of a compiled program and the program itself, as protocol buffers, if it says."""
+    """XLA's buffer assignment of a compiled program and the program itself, as protocol buffers, if available."""
     buffers = getattr(compiled.memory_analysis(), "serialized_buffer_assignment_proto", b"")
     modules = compiled.runtime_executable().hlo_modules() if buffers else []
     return (buffers, modules[0].as_serialized_hlo_module_proto()) if len(modules) == 1 else None

@@ -43,7 +43,7 @@ def install() -> None:
             expected="flax, which plait's extra 'linen' installs",
             do="pip install 'plait[linen]'",
         )
-    os.environ.setdefault(SETTING, "0")  # a program of Flax runs unchanged, and knows no stacks
+    os.environ.setdefault(SETTING, "0")  # a Flax program runs unchanged, and cannot use stacks
     sys.meta_path.insert(0, FlaxFinder())
     add_private_names()
 
@@ -60,7 +60,7 @@ def _check_not_imported() -> None:
 
 
 def report() -> str:
-    """A report so far: the modules of Flax that plait replaced, their used names, and the names that plait lacks."""
+    """The report so far: the Flax modules that plait replaced, their used names, and the names that plait lacks."""
     used = {module.__name__: sorted(module.__used__) for module in _stand_ins()}
     lacking = [f"{module.__name__}.{name}" for module in _stand_ins() for name in sorted(module.__lacking__)]
     lines = [f"plait replaced {len(used)} modules of Flax:"]

@@ -1,8 +1,8 @@
 """The command ``plait``.
 
 Exit status: 0 for success; 1 if an export's output differs from its model's, two compared models depart, or a program
-cannot be stored; 2 for an
-invalid request (with the reason on standard error), or for files that `migrate` could not rewrite; 130 after Ctrl-C.
+cannot be stored; 2 for an invalid request (with the reason on standard error), or for files that `migrate` could not
+rewrite; 130 after Ctrl-C.
 ``plait launch`` returns the status of the first process that failed, or 128 plus the number of the signal that ended
 it.
 """
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PlaitError as error:
         print(f"plait: {error}", file=sys.stderr)
     except BrokenPipeError:
-        # The pipe is closed, as in `plait demo digits | head`: there is nobody to report to.
+        # The pipe is closed, as in `plait demo digits | head`: nobody reads the output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         print(f"plait: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
@@ -117,20 +117,20 @@ def _run_digits(options: argparse.Namespace) -> int:
 
 def _add_gpt(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Train a transformer on the bytes of Python's standard library, with checkpoints; compare the bits that it "
-        "needs for held-out files with those of n-gram models and of xz; draw the curve, and write a sample."
+        "Train a transformer on the bytes of Python's standard library, with checkpoints; compare its bits per byte "
+        "on held-out files with those of n-gram models and xz; plot the learning curve, and write a sample."
     )
     parser.add_argument(
         "--size", choices=("small", "medium", "large"), default="small",
-        help="small: minutes on two cores; the others want a GPU (default: %(default)s)",
+        help="small: minutes on two cores; the others need a GPU (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--steps", type=_whole(1), metavar="N", help="how long to train (default: as the size says)")
+    parser.add_argument("--steps", type=_whole(1), metavar="N", help="number of steps (default: by size)")
     parser.add_argument("--bf16", action="store_true", help="compute in bfloat16; the parameters stay float32")
-    parser.add_argument("--seed", type=_whole(0, MAX_SEED), default=0, help="of all that is random (default: 0)")
-    parser.add_argument("--sample", type=_whole(1), default=600, metavar="N", help="bytes to write (default: 600)")
+    parser.add_argument("--seed", type=_whole(0, MAX_SEED), default=0, help="random seed (default: 0)")
+    parser.add_argument("--sample", type=_whole(1), default=600, metavar="N", help="bytes of the sample (default: 600)")
     parser.add_argument(
         "--output", type=_folder, default=Path("runs/gpt"), metavar="FOLDER",
-        help="where results go; an earlier run there is replaced (default: %(default)s)",
+        help="folder of the results; an earlier run in it is replaced (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--resume", action="store_true", help="resume from the newest checkpoint in the folder")
     parser.set_defaults(run=_run_gpt)

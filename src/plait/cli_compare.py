@@ -18,7 +18,7 @@ def add_command(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("compare", help="find where two implementations depart", allow_abbrev=False)
     parser.description = (
-        "Make two models by calling your functions, run both on the same inputs, and name the first module whose "
+        "Create two models by calling your functions, run both on the same inputs, and report the first module whose "
         "inputs agree and whose output does not, with its cause if that is one of the usual ones. Each function "
         "returns a plait or flax.nnx model, a torch module, or a Linen module with its variables; plait, flax.nnx and "
         "torch models run in evaluation mode. Exit status 1 if the models depart."
@@ -31,13 +31,13 @@ def add_command(commands: Any) -> None:
         help="a random input, such as x:float32[2,28,28,1] (integers: 0 and 1); repeat for each input",
     )  # fmt: skip
     given.add_argument("--inputs", type=Path, metavar="FILE.npz", help="the inputs, in the order of the file")
-    parser.add_argument("--b-inputs", type=Path, metavar="FILE.npz", help="those of B, if it takes others")
+    parser.add_argument("--b-inputs", type=Path, metavar="FILE.npz", help="inputs of B, if they differ")
     parser.add_argument(
         "--name", action="append", dest="names", default=[], metavar="THEIRS=OURS", type=_rule,
-        help="a name of B and that of A, such as 'transformer.h.*=blocks.*'; repeat for more",
+        help="a name in B and its name in A, such as 'transformer.h.*=blocks.*'; repeat for more",
     )  # fmt: skip
     parser.add_argument("--tolerance", type=float, help="relative to the largest value (default: by dtype)")
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default: 0)")
     parser.add_argument("--all", action="store_true", help="also list every module that was compared")
     parser.set_defaults(run=_run)
 
@@ -79,7 +79,7 @@ def _random(options: argparse.Namespace) -> tuple[np.ndarray, ...]:
 
     if has_free_sizes(options.specs):
         raise ArgumentError(
-            "an input of compare needs a number for each size",
+            "the inputs of compare need concrete sizes",
             at=", ".join(spec.name for spec in options.specs if has_free_sizes([spec])),
             found=", ".join(str(list(spec.shape)) for spec in options.specs if has_free_sizes([spec])),
             expected="numbers, since the models run on arrays",

@@ -1,4 +1,4 @@
-"""The command ``plait compile``: programs are stored before the first process needs them."""
+"""The command ``plait compile``: stores compiled programs before the first process needs them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def add_command(commands: Any) -> None:
     """Add the command to the parser."""
     compile = commands.add_parser("compile", help="store compiled programs before they are needed", allow_abbrev=False)
     compile.description = (
-        "Compile the programs of jitted functions, which were made with plait.jit(..., cache=FOLDER), and store them "
-        "there. Nothing is run. Your function returns the calls: a list of (function, args) or (function, args, "
-        "kwargs). Arrays may be jax.ShapeDtypeStruct, and models come from plait.eval_shape, so that no memory is "
-        "needed. Exit status 1 if a program cannot be stored."
+        "Compile the programs of functions jitted with plait.jit(..., cache=FOLDER), and store them there. Nothing is "
+        "run. Your function returns the calls: a list of (function, args) or (function, args, kwargs). Arrays may be "
+        "jax.ShapeDtypeStruct, and models may come from plait.eval_shape, so no memory is needed. Exit status 1 if a "
+        "program cannot be stored."
     )
     compile.add_argument(
         "calls", metavar="MODULE:FUNCTION", help="function that returns the calls, as train:calls (default: calls)"
@@ -45,7 +45,7 @@ def _checked(place: str, calls: Any) -> Iterator[tuple[Any, tuple[Any, ...], dic
     """The calls, each as function, args and kwargs.
 
     Raises:
-        ArgumentError: the function returned anything but calls of jitted functions.
+        ArgumentError: the function returned something other than calls of jitted functions.
     """
     if not isinstance(calls, (list, tuple)):
         calls = [calls]
@@ -57,7 +57,7 @@ def _checked(place: str, calls: Any) -> Iterator[tuple[Any, tuple[Any, ...], dic
                 "compile takes calls of jitted functions",
                 at=place,
                 found=f"{describe_type(call)} of {len(parts)} parts" if parts else describe_type(call),
-                expected="(function, args) or (function, args, kwargs), with a function that plait.jit made",
+                expected="(function, args) or (function, args, kwargs), with a function from plait.jit",
                 do=_EXAMPLE,
             )
         yield parts[0], tuple(parts[1]), dict(parts[2]) if len(parts) == 3 else {}

@@ -13,13 +13,13 @@ def add_command(commands: Any) -> None:
         "explore", help="write a page to look at a checkpoint or an export", allow_abbrev=False
     )
     explore.description = (
-        "Write one HTML file, which loads nothing else, with the arrays of a checkpoint or an export: their tree, "
-        "statistics, histograms and sizes. With two paths, also what differs. The model's class is not needed, and "
-        "nothing in the files is run."
+        "Write one self-contained HTML file with the arrays of a checkpoint or an export: their tree, statistics, "
+        "histograms and sizes; with two paths, also the differences. The model's class is not needed, and nothing in "
+        "the files is run."
     )
     explore.add_argument("path", metavar="PATH", help="a checkpoint or a folder of them, an export, or .safetensors")
     explore.add_argument(
-        "other", nargs="?", metavar="OTHER", help="another one, of any kind, to compare with the first"
+        "other", nargs="?", metavar="OTHER", help="a second one, of any kind, to compare with the first"
     )
     explore.add_argument(
         "--output", type=Path, default=Path("explore.html"), metavar="FILE",

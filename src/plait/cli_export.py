@@ -141,11 +141,11 @@ def _types(text: str | None) -> Any:
 
 
 def made(text: str, *, what: str, default: str, do: str) -> Any:
-    """The result of a function of the user's, given as ``MODULE:FUNCTION``.
+    """The result of the user's function ``MODULE:FUNCTION``.
 
     Args:
         what: what the function is, for the error.
-        default: the name of the function where only the module is given.
+        default: the name of the function if only the module is given.
         do: a command that works.
 
     Raises:

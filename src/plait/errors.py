@@ -304,7 +304,7 @@ class CapturedModelWarning(UserWarning):
 
 
 class LostUpdateWarning(UserWarning):
-    """A change is lost: of a variable inside a transform, or of a state that was split off and never used."""
+    """A change is lost: to a variable inside a transform, or to a state that was split off and never used."""
 
 
 class LostSharingWarning(UserWarning):

@@ -10,12 +10,12 @@ from typing import Any
 def lazy_names(
     package: str, places: Mapping[str, str], modules: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package that imports nothing by itself.
+    """``__getattr__`` and ``__dir__`` for a package that imports nothing by itself.
 
     Args:
         package: its ``__name__``.
-        places: public name → the module that has it, relative to the package: ``"sharding"``, or ``"..convert"``.
-        modules: public name → the module itself, relative to the package.
+        places: public name → the module that defines it, relative to the package: ``"sharding"``, or ``"..convert"``.
+        modules: public module → the module itself, relative to the package.
     """
     found = {} if modules is None else modules
 

@@ -17,7 +17,7 @@ from .words import describe_filter
 
 _NOT_THE_USERS = (
     *(os.path.dirname(os.path.abspath(str(place))) + os.sep for place in (__file__, jax.__file__)),
-    contextlib.__file__,  # a warning may be given where a block of plait's ends
+    contextlib.__file__,  # a warning may be issued at the end of a ``with`` block
 )
 
 
@@ -48,7 +48,7 @@ def warn_nothing_selected(
 
 
 def _levels_out() -> int:
-    """The number of frames from ``warn`` to the user's code, which is none of the places above."""
+    """The number of frames from ``warn`` to the user's code, which is in none of the files above."""
     level = 1
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):

@@ -101,13 +101,13 @@ def _bracketed(text: str, place: int) -> tuple[Any, int]:
     while text.startswith("[", place) and end >= 0:
         try:
             return ast.literal_eval(text[place + 1 : end]), end + 1
-        except (ValueError, SyntaxError):  # a bracket inside of a string
+        except (ValueError, SyntaxError):  # a bracket inside a string
             end = text.find("]", end + 1)
     raise GraphError(
-        "this is not a path",
+        "this text is not a path",
         at=f"character {place}",
         found=repr(text),
-        expected="names with dots between them, and keys in brackets",
+        expected="names separated by dots, and keys in brackets",
         do="write it as errors print it: layers[3].kernel",
     )
 

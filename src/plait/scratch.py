@@ -16,7 +16,7 @@ from typing import Any
 
 try:
     import fcntl
-except ImportError:  # no locks that are released with their process: nothing is removed
+except ImportError:  # no locks that end with their process: nothing is removed
     fcntl: Any = None
 
 _SUFFIX = ".partial"

@@ -58,7 +58,7 @@ def test_the_code_between_layers_is_named_by_the_module_that_it_belongs_to():
         each.parts[1].norm.epsilon = 1.0
     found = plait.compare(first, model, X).departure
     assert (found.path, found.cause.b) == ("parts[1]", "times 2")
-    assert found.inside.endswith("after parts[1].linear: what it gives to parts[1].norm departs already")
+    assert found.inside.endswith("after parts[1].linear: what it passes to parts[1].norm departs already")
 
 
 def test_models_that_agree_say_so():

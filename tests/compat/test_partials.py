@@ -115,7 +115,7 @@ def test_other_modes_are_refused_at_construction(modes):
     with pytest.raises(ArgumentError, match=r"found +graph=(True|False), graph_updates=(True|False)"):
         plait.cached_partial(f, counter(), **modes)
     setter = {"graph": plait.set_graph_mode, "graph_updates": plait.set_graph_updates}[next(iter(modes))]
-    with setter(False), pytest.raises(ArgumentError, match="graph mode only"):
+    with setter(False), pytest.raises(ArgumentError, match="needs graph mode"):
         plait.cached_partial(f, counter())
     with setter(False):
         assert plait.cached_partial(plait.jit(step, graph=True, graph_updates=True), counter(), graph=True,

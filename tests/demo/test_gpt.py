@@ -64,7 +64,7 @@ def test_whole_files_are_held_out_by_their_names(library):
 
 
 def test_too_little_text_is_told(tmp_path):
-    with pytest.raises(ArgumentError, match="too little text"):
+    with pytest.raises(ArgumentError, match="not enough text"):
         load_corpus(tmp_path)
 
 

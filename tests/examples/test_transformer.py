@@ -81,11 +81,11 @@ def test_it_runs_from_the_command_line(capsys):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--mesh", "data"], "--mesh: '' is not a whole number"),
+        (["--mesh", "data"], "--mesh: '' is not a positive integer"),
         (["--mesh", "data=x"], "--mesh: 'x' is not"),
         (["--mesh", "data=0"], "--mesh: '0' is not"),
-        (["--mesh", "rows=2"], "'rows=2' does not name one of data, fsdp and model"),
-        (["--mesh", "data=2,data=2"], "for the first time"),
+        (["--mesh", "rows=2"], "'rows=2' must name data, fsdp or model"),
+        (["--mesh", "data=2,data=2"], "each only once"),
         (["--mesh", "data=3,model=4"], "--mesh needs 12 devices, and there are 8"),
         (["--steps", "-1"], "--steps: '-1' is not"),
         (["--every", "0"], "--every: '0' is not"),

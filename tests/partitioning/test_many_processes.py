@@ -97,7 +97,7 @@ def test_without_a_launcher_the_others_end_clearly_within_a_minute(death, says, 
     # Whichever comes first: the failure of a collective, or JAX's own watch over heartbeats, which ends the process.
     assert started[1 - gone].returncode in (1, -signal.SIGABRT)
     assert re.search(
-        rf"plait: another process of this run has ended, and this one cannot go on.*\n  at +process {1 - gone} of 2"
+        rf"plait: another process of this run has ended, and this one cannot continue.*\n  at +process {1 - gone} of 2"
         r"|Terminating process because .* most likely indicates that another task died",
         survivor,
     )

@@ -1,6 +1,6 @@
 """Comparing two implementations of one model. Importing this package loads nothing else.
 
-``plait.compare`` is the function; these are the classes of what it returns.
+``plait.compare`` is the function; the names here are the classes of its result.
 """
 
 from __future__ import annotations

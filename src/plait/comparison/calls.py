@@ -1,4 +1,4 @@
-"""The calls of one run of a model: which module was given what, and what it returned."""
+"""The calls of one run of a model: the inputs and outputs of each module."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Call:
     """One call of a method of a module.
 
     Args:
-        path: where the module is; of a shared one the first place.
-        aliases: every place where the module is, the first included.
-        method: the name of the method; empty for the one that a call of the module runs.
+        path: the path of the module; the first one if it is shared.
+        aliases: all paths of the module, the first included.
+        method: the name of the method; empty for the one that calling the module runs.
         kind: the name of the module's class.
         module: the module.
-        inputs: the arrays that it was given, by argument.
-        statics: numbers, strings and ``None`` that it was given, by argument.
+        inputs: the arrays that were passed, by argument.
+        statics: the numbers, strings and ``None`` that were passed, by argument.
         outputs: the arrays that it returned.
-        enter, exit: when it began and ended, in the order of all beginnings and ends of the run.
+        enter, exit: the positions of its start and end among all starts and ends of the run.
     """
 
     path: Path
@@ -62,8 +62,8 @@ class Run:
     Args:
         library: ``"plait"``, ``"flax.nnx"``, ``"linen"`` or ``"torch"``.
         calls: in the order in which they ended; the last is that of the model itself, with an empty path.
-        parameters: the arrays that a call's module holds itself, by name.
-        unseen: path of each module that ran where nothing is recorded → the transform.
+        parameters: the arrays that belong to a call's module directly, by name.
+        unseen: path of each module whose calls could not be recorded → the transform that prevented it.
     """
 
     library: str
@@ -76,7 +76,7 @@ class Run:
         return self.calls[-1]
 
     def children(self, call: Call) -> list[Call]:
-        """The calls directly inside of a call, in the order in which they ended."""
+        """The calls directly inside a call, in the order in which they ended."""
         found: list[Call] = []
         for each in reversed(self.calls):
             if call.encloses(each) and not (found and found[-1].encloses(each)):
@@ -84,11 +84,11 @@ class Run:
         return found[::-1]
 
 
-Begun = tuple[int, dict[str, np.ndarray], dict[str, Any]]  # the number of its beginning; its arrays and static values
+Begun = tuple[int, dict[str, np.ndarray], dict[str, Any]]  # the position of its start; its arrays and static values
 
 
 class Recorder:
-    """Numbers beginnings and ends while a model runs, and gathers the calls. ``arrays`` makes NumPy arrays."""
+    """Numbers starts and ends while a model runs, and collects the calls. ``arrays`` makes NumPy arrays."""
 
     def __init__(self, arrays: Callable[[Any], np.ndarray | None]) -> None:
         self.arrays = arrays
@@ -100,7 +100,7 @@ class Recorder:
         return self._clock
 
     def inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """The arrays and the static values of some arguments. To be called before the method runs."""
+        """The arrays and the static values of some arguments. Call it before the method runs."""
         arrays, statics = {}, {}
         for name, leaf in leaves_of(arguments(args, kwargs)):
             if is_static(leaf):
@@ -116,7 +116,7 @@ class Recorder:
     def around(
         self, run: Callable[[], Any], paths: tuple[Path, ...], method: str, module: Any, args: Any, kwargs: Any
     ) -> Any:
-        """Run a call and record it; calls that return no arrays of values are left out."""
+        """Run a call and record it; calls that return no concrete arrays are omitted."""
         begun = self.begin(args, kwargs)
         output = run()
         self.end(begun, output, paths, method, module)
@@ -140,12 +140,12 @@ class Recorder:
 
 
 def owner_of(model: Any) -> Any:
-    """The model itself, where one of its methods was passed."""
+    """The model itself, if one of its methods was passed."""
     return model.__self__ if isinstance(model, MethodType) else model
 
 
 def arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments by position and by name, in one mapping."""
+    """Positional and keyword arguments in one mapping."""
     return {**{str(index): value for index, value in enumerate(args)}, **kwargs}
 
 
@@ -173,11 +173,11 @@ def is_static(leaf: Any) -> bool:
 
 
 def is_array_of_numbers(leaf: Any) -> bool:
-    """Whether this is an array of numbers or booleans of JAX or NumPy, traced or not."""
+    """Whether this is a JAX or NumPy array of numbers or booleans, traced or not."""
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic)) and is_number_dtype(leaf.dtype)
 
 
 def numpy_of(leaf: Any) -> np.ndarray | None:
-    """An array of JAX or NumPy as a NumPy array; ``None`` for everything else, traced arrays included."""
+    """A JAX or NumPy array as a NumPy array; ``None`` for everything else, traced arrays included."""
     leaf = leaf.__jax_array__() if hasattr(leaf, "__jax_array__") else leaf
     return np.asarray(leaf) if is_array_of_numbers(leaf) and not isinstance(leaf, Tracer) else None

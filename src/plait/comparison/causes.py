@@ -1,8 +1,8 @@
-"""The cause of a departure, where it is one of the usual ones.
+"""The cause of a departure, if it is one of the usual ones.
 
-Nothing is concluded from names. Each guess is a formula with settings that gives what the first model recorded from
-what that was given, and, with another setting, what the second one recorded; the difference that is left between the
-first model with the setting of the second, and the second, is part of the answer.
+Nothing is concluded from names. Each hypothesis is a formula that reproduces the first model's recorded output from its
+recorded inputs, and, with a different setting, the second model's output. The answer includes the difference that
+remains when the first is computed with the setting of the second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .formulas import ACTIVATIONS, MASKS, Choices, Chosen, Formula
 from .names import usual_name
 from .parameters import channels_last, parameters_of
 
-_SAMPLE = 4096  # entries that a function of single entries is tried on
+_SAMPLE = 4096  # the number of entries on which elementwise functions are tried
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Cause:
         what: in a few words: ``epsilon``, ``bias``, ``mask``.
         a, b: the setting of each model.
         before: the largest difference as recorded.
-        after: the largest difference that is left when the first is computed with the setting of the second; ``None``
-            for precision, where one output is the other but for roundings of its dtype, and for parameters of modules
-            without a formula, which were only compared.
+        after: the largest difference that remains when the first is computed with the setting of the second; ``None``
+            for precision, where the outputs are equal except for rounding, and for parameters of modules without a
+            formula, which were only compared.
     """
 
     what: str
@@ -50,14 +50,14 @@ class Cause:
 
     @property
     def explains(self) -> bool:
-        """Whether the difference goes away, and does not only shrink."""
+        """Whether the difference disappears, rather than only shrinks."""
         return self.after is None or 4 * self.after < self.before
 
     def __str__(self) -> str:
         text = f"{self.what}: {self.a} in a, {self.b} in b"
         if self.after is None:
             return text
-        return f"{text} (computed with that of b, a differs by {self.after:.3g} instead of {self.before:.3g})"
+        return f"{text} (with the setting of b, a differs by {self.after:.3g} instead of {self.before:.3g})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +67,9 @@ class _Side:
     Attributes:
         library: its library.
         call: the call whose inputs agree.
-        parameters: of its module, by role.
+        parameters: those of its module, by role.
         target: the array that departs.
-        sources: arrays that agree and that the target may have been made of, by name, the nearest last.
+        sources: arrays that agree and from which the target may have been computed, by name, the nearest last.
     """
 
     library: str
@@ -113,7 +113,7 @@ def _sides(runs: tuple[Run, Run], judge: Judge, found: Found) -> tuple[_Side, _S
 
 
 def _sources(judge: Judge, found: Found, ended: float) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The inputs of the departing calls, and what agrees of the outputs inside of them; the second model's aligned."""
+    """The inputs of the departing calls, and the outputs inside them that agree; those of the second model aligned."""
     a, b = found.pair
     ours: dict[str, np.ndarray] = {}
     theirs: dict[str, np.ndarray] = {}
@@ -134,7 +134,7 @@ def _keep(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray], name: str,
 
 
 def _outermost(pairs: Sequence[Pair]) -> list[Pair]:
-    """Those of the pairs that are in none of the others, in the order in which they ended."""
+    """The pairs that are not inside any other pair, in the order in which they ended."""
     found: list[Pair] = []
     for pair in reversed(pairs):
         if not (found and found[-1][0].encloses(pair[0])):
@@ -147,7 +147,7 @@ def _outermost(pairs: Sequence[Pair]) -> list[Pair]:
 
 @dataclasses.dataclass(frozen=True)
 class _Given:
-    """What a formula takes, and what it is to give."""
+    """The inputs of a formula, and the expected output."""
 
     inputs: Mapping[str, np.ndarray]
     parameters: Mapping[str, np.ndarray]
@@ -155,7 +155,7 @@ class _Given:
 
 
 def _explain(formula: Formula, choices: tuple[Choices, Choices], a: _Given, b: _Given) -> Cause | None:
-    """The settings by which a formula gives the output of each, where they differ in as little as possible."""
+    """The settings with which a formula gives the output of each side; they differ as little as possible."""
     ours = list(_fitting(formula, choices[0], a))
     theirs = list(_fitting(formula, choices[1], b)) if ours else []
     pairs = sorted(
@@ -178,7 +178,7 @@ def _explain(formula: Formula, choices: tuple[Choices, Choices], a: _Given, b: _
 
 
 def _fitting(formula: Formula, choices: Choices, given: _Given) -> Iterator[tuple[Chosen, float]]:
-    """The settings that give the expected output, with what is left of the difference, in units of the largest."""
+    """The settings that give the expected output, with the remaining difference, in units of the largest value."""
     scale = max(largest_of(given.expected), 1e-30)
     for chosen in formulas.each_choice(choices):
         result = _result(formula, given.inputs, given.parameters, chosen)
@@ -189,7 +189,7 @@ def _fitting(formula: Formula, choices: Choices, given: _Given) -> Iterator[tupl
 def _result(formula: Formula, inputs: Any, parameters: Any, chosen: Chosen) -> np.ndarray | None:
     try:
         return formula(inputs, parameters, chosen)
-    except ValueError:  # the arrays of a layer of another kind, whose shapes do not fit the formula
+    except ValueError:  # a different kind of layer: the shapes do not fit the formula
         return None
 
 
@@ -206,7 +206,7 @@ def _shown(value: Any) -> str:
 
 
 def _by_layer(a: _Side, b: _Side) -> Cause | None:
-    """The layer's own formula, if it is one of those known here."""
+    """The layer's own formula, if it is known here."""
     given = [_layer_inputs(side) for side in (a, b)]
     if given[0] is None or given[1] is None:
         return None
@@ -247,7 +247,7 @@ def _layer_inputs(side: _Side) -> _Given | None:
 
 
 def _by_attention(a: _Side, b: _Side) -> Cause | None:
-    """Attention between its projections and what comes after it."""
+    """Attention, between its projections and the layer that follows."""
     first, second = _attention_inputs(a), _attention_inputs(b)
     if first is None or second is None:
         return None
@@ -280,7 +280,7 @@ def _attention_inputs(side: _Side) -> _Given | None:
 
 
 def _by_function(a: _Side, b: _Side) -> Cause | None:
-    """A function of single entries, of one source, a sum of two, or a product with another."""
+    """An elementwise function of one source or of the sum of two, or its product with another."""
     names = [name for name, array in a.sources.items() if name in b.sources and array.dtype.kind == "f"]
     same = [name for name in names if a.sources[name].size == a.target.size][-5:]
     terms: list[tuple[str, ...]] = [*((name,) for name in reversed(same)), *itertools.combinations(same, 2)]
@@ -340,7 +340,7 @@ def _by_dtype(a: _Side, b: _Side) -> Cause | None:
 
 
 def _is_exactly(array: np.ndarray, dtype: Any) -> bool:
-    """Whether rounding to a dtype changes nothing, and the array is no array of few small whole numbers."""
+    """Whether a dtype represents the array exactly; arrays of integers do not count."""
     if array.dtype == dtype:
         return True
     with np.errstate(over="ignore"):
@@ -363,7 +363,7 @@ def _by_mask(a: _Side, b: _Side) -> Cause | None:
 
 
 def _by_sum(a: _Side, b: _Side) -> Cause | None:
-    """Both are sums of known terms, with other factors."""
+    """Both are sums of known terms, with different factors."""
     known = {name: (array, b.sources[name]) for name, array in a.sources.items() if array.dtype.kind == "f"}
     known |= {name: (x, b.parameters[name]) for name, x in a.parameters.items() if name in b.parameters}
     spread = {name: [_spread(array, a.target.shape) for array in arrays] for name, arrays in known.items()}
@@ -389,7 +389,7 @@ def _by_sum(a: _Side, b: _Side) -> Cause | None:
 
 
 def _by_missing_term(a: _Side, b: _Side) -> Cause | None:
-    """One of the two adds something that is known."""
+    """One of the two adds a known term."""
     more = a.target.astype(np.float64) - b.target.astype(np.float64)
     if not np.isfinite(more).all():
         return None
@@ -416,7 +416,7 @@ def _by_missing_term(a: _Side, b: _Side) -> Cause | None:
         mean = row.mean(0)
         if fits(a.target - mean, b.target):
             after = apart(a.target - mean, b.target)
-            return Cause("bias", "another one", "the same one everywhere", apart(a.target, b.target), after)
+            return Cause("bias", "with a vector added", "without it", apart(a.target, b.target), after)
     return None
 
 
@@ -445,13 +445,13 @@ def _by_factor(a: _Side, b: _Side) -> Cause | None:
 
 
 def _as_root(factor: float, features: int) -> str:
-    """A factor in the words of the usual ones."""
+    """A factor, described as one of the usual ones."""
     named = {"-1": -1.0, "sqrt(features)": features**0.5, "1/sqrt(features)": features**-0.5}
     return next((name for name, each in named.items() if math.isclose(factor, each, rel_tol=1e-4)), f"{factor:.6g}")
 
 
 def _by_order(a: _Side, b: _Side) -> Cause | None:
-    """The same entries in another order."""
+    """The same entries in a different order."""
     x, y = a.target, b.target
     for text, moved in _rearranged(x):
         if moved.shape == y.shape and fits(moved.astype(np.float64), y):
@@ -484,7 +484,7 @@ def _rearranged(x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _by_parameters(a: _Side, b: _Side) -> Cause | None:
-    """A parameter of the module itself is not the same on both sides."""
+    """A parameter of the module itself differs between the two sides."""
     for name, ours in a.parameters.items():
         theirs = b.parameters.get(name)
         if theirs is None or not jnp.issubdtype(ours.dtype, jnp.floating):
@@ -496,7 +496,7 @@ def _by_parameters(a: _Side, b: _Side) -> Cause | None:
 
 
 def _relation(ours: np.ndarray, theirs: np.ndarray) -> str | None:
-    """How one parameter differs from another; ``None`` if they are equal but for rounding."""
+    """How one parameter differs from another; ``None`` if they are equal up to rounding."""
     if ours.size != theirs.size:
         return f"of shape {theirs.shape}, not {ours.shape}"
     if ours.ndim != theirs.ndim or ours.shape == theirs.shape:

@@ -29,12 +29,12 @@ class Departure:
     """The first module whose inputs agree and whose output departs.
 
     Attributes:
-        path, b_path: of the module in each model, with the method if that is not the one that a call runs; empty for
-            the model itself.
+        path, b_path: the path of the module in each model, with the method if calling the module does not
+            run it; empty for the model itself.
         kind, b_kind: the names of the classes.
-        inputs: the difference of what the modules were given; ``None`` if nothing could be compared.
-        output: the difference of what they returned.
-        inside: where the difference lies, if it arises in the module's own code, between its parts.
+        inputs: the difference of the modules' inputs; ``None`` if nothing could be compared.
+        output: the difference of their outputs.
+        inside: where the difference arises, if that is in the module's own code, between its submodules.
         cause: the cause, if it is one of the usual ones.
     """
 
@@ -62,10 +62,10 @@ class Departure:
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """Two modules that correspond, and how far their outputs are apart.
+    """Two corresponding modules, and the difference of their outputs.
 
     Attributes:
-        path, b_path: of the module in each model, with the method.
+        path, b_path: the path of the module in each model, with the method.
         output: the largest difference of their outputs, over all calls.
     """
 
@@ -81,10 +81,10 @@ class Comparison:
     Attributes:
         departure: the first departure; ``None`` if the results of both models agree.
         compared: every module that was compared, in the order of execution of ``a``.
-        only_a, only_b: paths that ran in one model and have no counterpart in the other.
-        unseen_a, unseen_b: paths of modules of plait models whose calls were not recorded, with the transform that kept
-            them: a branch, a loop such as ``while_loop``, or a transform of JAX's own. What they return is part of what
-            the module around them does.
+        only_a, only_b: paths of modules that ran in one model and have no counterpart in the other.
+        unseen_a, unseen_b: paths of modules of plait models whose calls could not be recorded, with the transform that
+            prevented it: a branch, a loop such as ``while_loop``, or one of JAX's own. They count as part of the
+            module around them.
     """
 
     departure: Departure | None
@@ -130,34 +130,35 @@ def compare(
     """Run two implementations of one model on the same input, and find the first module whose output departs.
 
     Every call of a module is recorded in both, with its inputs and outputs. Modules are matched by path; the usual
-    names of other libraries are known (``layers.0.self_attn.q_proj`` is ``layers[0].attention.query``), and what is
-    left is matched by kind, size and order inside of its neighbours. The module that is named is the innermost one
-    whose inputs agree and whose output does not. Its cause is looked for among the usual ones (epsilon of a norm, kind
-    of gelu, transposed kernel, missing bias, mask, scale, halves of rotary embeddings, precision), and each is tested:
-    the output is computed again with it.
+    names of other libraries are known (``layers.0.self_attn.q_proj`` is ``layers[0].attention.query``), and the rest
+    are matched by kind, size and order within the modules around them. The module that is reported is the innermost
+    one whose inputs agree and whose output does not. The usual causes (epsilon of a norm, kind of gelu, transposed
+    kernel, missing bias, mask, scale, halves of rotary embeddings, precision) are each tested: the output is computed
+    again with it.
 
-    The models run as they are: call ``eval()`` on both first. They do not change; plait and NNX models are copied.
+    The models run in their current mode: call ``eval()`` on both first. They do not change; plait and NNX models are
+    copied.
 
     Args:
         a: a plait model, a ``flax.nnx`` model, a torch module, a bound Linen module or a tuple
             ``(linen_module, variables)``; or a bound method of the first three.
         b: another one.
-        *inputs: what both are called with: arrays, or trees of them. torch gets tensors.
+        *inputs: the arguments of both: arrays, or trees of them. torch gets tensors.
         names: a map from names of ``b`` to names of ``a``, as in ``plait.convert.convert_checkpoint``:
-            ``{"transformer.h.*": "blocks.*", "wrapper": None}``. It comes before the matching by name.
+            ``{"transformer.h.*": "blocks.*", "wrapper": None}``. It takes precedence over matching by name.
         kwargs: keyword arguments of both.
-        b_inputs: what ``b`` is called with, if that is not ``inputs``: images with channels first.
-        b_kwargs: keyword arguments of ``b``, if they are not ``kwargs``.
-        tolerance: how far two outputs may be apart, relative to the largest value; by default so many roundings of
-            the dtype in which both models computed.
+        b_inputs: the arguments of ``b``, if they differ from ``inputs``, such as images with channels first.
+        b_kwargs: keyword arguments of ``b``, if they differ from ``kwargs``.
+        tolerance: the largest difference of two outputs that agree, relative to the largest value; default: a fixed
+            number of roundings of the dtype in which both models compute.
 
     Returns:
         The departure, if there is one, and the difference of every module that was compared.
 
     Raises:
-        ArgumentError: a model does not take the inputs, or returns no arrays; or no module of one corresponds to one of
-            the other.
-        ArgumentTypeError: ``a`` or ``b`` is no model.
+        ArgumentError: a model does not accept the inputs or returns no arrays, or no module of one corresponds to one
+            of the other.
+        ArgumentTypeError: ``a`` or ``b`` is not a model.
 
     Example:
         >>> class Net(plait.Module):
@@ -205,7 +206,7 @@ def _run(name: str, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
             f"{name} cannot be run on these inputs",
             at=f"{name}, {describe_type(model)}",
             found="\n            ".join(f"{type(error).__name__}: {error}".strip().splitlines()[:8]),
-            expected="inputs that both models take",
+            expected="inputs that both models accept",
             do="check plait.compare(a, b, *inputs); if b takes others, pass b_inputs=(...) or b_kwargs={...}",
         ) from error
     if not recorded.root.outputs:
@@ -232,11 +233,11 @@ def _inside(found: Found, judge: Judge) -> str | None:
     if not parts:
         return None
     if found.inside is None:
-        return f"in its own code, after its parts, such as {parts[-1][0].place}"
+        return f"in its own code, after its submodules, such as {parts[-1][0].place}"
     ended = found.inside[0]
     before = [a for a, b in parts if a.exit < ended.enter and judge.output((a, b)).is_agreement]
     after = f", after {_own_part(before).place}" if before else ""
-    return f"in its own code{after}: what it gives to {ended.place} departs already"
+    return f"in its own code{after}: what it passes to {ended.place} departs already"
 
 
 def _own_part(calls: list[Call]) -> Call:

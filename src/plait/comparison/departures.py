@@ -20,7 +20,7 @@ class Found:
 
     Attributes:
         pair: the calls whose inputs agree and whose outputs depart.
-        inside: the call directly inside of it whose inputs depart already; ``None`` if that is only its output.
+        inside: the first call directly inside whose inputs depart already; ``None`` if only the output departs.
         inputs, output: the differences of the pair; that of the inputs is ``None`` if there are none to compare.
     """
 
@@ -35,9 +35,9 @@ class Judge:
 
     Args:
         pairs: in the order in which the calls of the first run ended, the whole run last.
-        is_one_family: whether the modules of both runs take the same arguments if their classes have the same name.
-        tolerance: relative to the largest value; ``None`` goes by dtype. Then a call may depart by as much as the
-            roundings of the narrowest dtype that both runs have used so far.
+        is_one_family: whether classes with the same name take the same arguments in both runs.
+        tolerance: relative to the largest value; ``None`` means by dtype: then a call may depart by the roundings of
+            the narrowest dtype that both runs have used so far.
     """
 
     def __init__(self, pairs: tuple[Pair, ...], *, is_one_family: bool, tolerance: float | None = None) -> None:
@@ -59,21 +59,21 @@ class Judge:
         whole = self.pairs[-1]
         if self.output(whole).is_agreement:
             return None
-        # Something departs. A small departure that grows on its way is smaller than the tolerance where it begins, and
-        # a jump by then: what went in agrees much better than what came out.
+        # Something departs. A departure that grows along the way may begin below the tolerance; it begins with a jump:
+        # the inputs of that call agree much better than its output.
         small = None if self.tolerance is not None else self._located(1 / 8)
         if small is not None and (small.inputs is None or small.output.excess >= 8 * small.inputs.excess):
             return small
         return self._located(1)
 
     def _located(self, part: float) -> Found:
-        """The first departure by a part of the tolerance."""
+        """The first departure by a fraction of the tolerance."""
         whole, around = self.pairs[-1], self._enclosing()
         for pair in self.pairs:
             if self.output(pair).is_within(part):
                 continue
             owners = around[pair[0]]
-            # What departs inside of a call whose output agrees was computed in another way, with the same result.
+            # A call whose output agrees computes the same result in a different way; departures inside do not count.
             if any(self.output(owner).is_within(part) for owner in owners):
                 continue
             inside = None
@@ -117,7 +117,7 @@ class Judge:
         return self.is_one_family and pair[0].kind == pair[1].kind and bool(pair[0].path)
 
     def paired_inputs(self, pair: Pair) -> list[tuple[np.ndarray, np.ndarray]] | None:
-        """The inputs that correspond; ``None`` if one call was given more than the other, of the same class."""
+        """The inputs that correspond; ``None`` if one of two calls of the same class was given more than the other."""
         a, b = pair
         ours, theirs = list(a.inputs.values()), list(b.inputs.values())
         if self._takes_the_same(pair):

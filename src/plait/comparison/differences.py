@@ -1,8 +1,8 @@
-"""How far two arrays are apart, and whether that is rounding.
+"""The difference of two arrays, and whether it is rounding.
 
 The measure is that of exports (``export/proof/compare.py``): the largest difference, relative to the largest value, may
-be so many roundings of the dtype. Two libraries may order the axes of one activation differently (channels last or
-first, time or batch first, heads split or joined): the second array is brought into the order of the first.
+be a fixed number of roundings of the dtype. Two libraries may order the axes of an activation differently (channels
+last or first, time or batch first, heads split or joined): the second array is transposed to the order of the first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from ..export.proof.compare import agree, difference, largest_of, relative_tolerance
 
-# Values that are smaller than what went in by this factor count as zero.
+# Values that are smaller than the inputs by this factor count as zero.
 _SMALL = 1e-4
 
 
@@ -24,11 +24,11 @@ class Difference:
     """The difference of two arrays.
 
     Attributes:
-        largest: the largest difference of two entries; infinite where the shapes do not fit.
+        largest: the largest difference of two entries; infinite if the shapes do not match.
         scale: the largest value.
-        tolerance: how large a difference may be.
+        tolerance: the largest difference that is allowed.
         at: the index of the largest difference, in the first array.
-        shapes: of both arrays, where they do not fit each other.
+        shapes: the shapes of both arrays, if they do not match.
     """
 
     largest: float
@@ -42,18 +42,18 @@ class Difference:
         return self.is_within(1)
 
     def is_within(self, part: float) -> bool:
-        """Whether it is within a part of the tolerance."""
+        """Whether it is within a fraction of the tolerance."""
         return bool(self.shapes is None and agree(np.asarray(self.largest), part * self.tolerance))
 
     @property
     def excess(self) -> float:
-        """The difference in tolerances."""
+        """The difference in units of the tolerance."""
         return 0.0 if self.largest == 0 else self.largest / self.tolerance if self.tolerance else np.inf
 
     def __str__(self) -> str:
         if self.shapes is not None:
             return f"shapes {self.shapes[0]} and {self.shapes[1]}"
-        return f"{self.largest:.3g}, of values up to {self.scale:.3g} (tolerance {self.tolerance:.3g})"
+        return f"{self.largest:.3g}, for values up to {self.scale:.3g} (tolerance {self.tolerance:.3g})"
 
 
 def difference_of(a: np.ndarray, b: np.ndarray, tolerance: float, smallest: float = 0.0) -> Difference:
@@ -62,7 +62,7 @@ def difference_of(a: np.ndarray, b: np.ndarray, tolerance: float, smallest: floa
     Args:
         a, b: the arrays; the second may have its axes in the order of another library.
         tolerance: relative to the largest value; not used for integers and booleans.
-        smallest: the largest value that went in.
+        smallest: the largest value of the inputs.
     """
     aligned = align(b, a)
     if aligned is None:
@@ -77,7 +77,7 @@ def difference_of(a: np.ndarray, b: np.ndarray, tolerance: float, smallest: floa
 
 
 def align(b: np.ndarray, a: np.ndarray) -> np.ndarray | None:
-    """``b`` with its axes in the order of ``a``: of the orders that fit, the one that is nearest; or ``None``."""
+    """``b`` with its axes in the order of ``a``: of the orders with the right shape, the closest; or ``None``."""
     best, least = None, np.inf
     for candidate in _orders(b, a):
         apart = float(difference(a, candidate).max(initial=0.0))
@@ -103,7 +103,7 @@ def _has_nan(array: np.ndarray) -> bool:
 
 
 def fits(result: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether a recomputed array is the recorded one, within the roundings of its dtype."""
+    """Whether a recomputed array equals the recorded one, up to roundings of its dtype."""
     if result.shape != expected.shape:
         return False
     tolerance = relative_tolerance(expected.dtype) * max(largest_of(expected), _SMALL)
@@ -111,5 +111,5 @@ def fits(result: np.ndarray, expected: np.ndarray) -> bool:
 
 
 def apart(result: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference of two arrays of one shape."""
+    """The largest difference of two arrays with the same shape."""
     return float(difference(result, expected).max(initial=0.0))

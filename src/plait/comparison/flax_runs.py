@@ -1,4 +1,4 @@
-"""Runs Flax models, of NNX and of Linen, and records their calls. Arrays inside of transforms are not seen."""
+"""Runs Flax models, NNX and Linen, and records their calls. Arrays inside transforms are not recorded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_flax_nnx(model: Any) -> bool:
 
 
 def is_linen(model: Any) -> bool:
-    """Whether this is a Linen module that is bound to variables, or a module with its variables."""
+    """Whether this is a Linen module bound to variables, or a tuple of a module and its variables."""
     module = model[0] if isinstance(model, tuple) and len(model) == 2 else model
     return "flax" in sys.modules and _of_class(module, "flax.linen.module", "Module")
 
@@ -70,7 +70,7 @@ def _value_of(nnx: Any, leaf: Any) -> np.ndarray | None:
 
 
 def run_linen(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Run:
-    """Run a Linen module with its variables, which stay as they are."""
+    """Run a Linen module with its variables, which do not change."""
     from flax import linen
 
     module, variables = model if isinstance(model, tuple) else model.unbind()

@@ -1,8 +1,8 @@
-"""The usual layers as formulas with settings, to find out by which of them a recorded output comes about.
+"""The usual layers as formulas with settings, to find the settings that reproduce a recorded output.
 
-A formula computes a layer's output from what it was given and from its parameters; its settings are what
-implementations differ in: the epsilon of a norm, the scale of attention, the mask. All is computed in float64, or in
-float32 where JAX computes it.
+A formula computes a layer's output from its inputs and parameters; its settings are where implementations differ: the
+epsilon of a norm, the scale of attention, the mask. Everything is computed in float64, or in float32 where JAX computes
+it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Chosen = dict[str, Any]
 Choices = Mapping[str, Sequence[Any]]
 Arrays = Mapping[str, np.ndarray]
 Formula = Callable[[Arrays, Arrays, Chosen], np.ndarray | None]
-"""Takes inputs by role, parameters by role and one choice for each setting; ``None`` where that is impossible."""
+"""Takes inputs by role, parameters by role and one choice for each setting; returns ``None`` if they do not fit."""
 
 
 def each_choice(choices: Choices) -> Iterator[Chosen]:
-    """Every combination of settings, the usual ones first."""
+    """Every combination of settings, the most common first."""
     for values in itertools.product(*choices.values()):
         yield dict(zip(choices, values, strict=True))
 
@@ -37,7 +37,7 @@ def _wide(array: np.ndarray) -> np.ndarray:
 
 
 def linear(inputs: Arrays, parameters: Arrays, chosen: Chosen) -> np.ndarray | None:
-    """``x @ kernel + bias``, whatever the axes of the features are."""
+    """``x @ kernel + bias``, with any number of feature axes."""
     x, y, kernel = inputs["x"], inputs["like"], parameters["kernel"]
     if not (x.size and y.size and kernel.size):
         return None
@@ -90,7 +90,7 @@ def convolution(inputs: Arrays, parameters: Arrays, chosen: Chosen) -> np.ndarra
             padding if isinstance(padding, str) else _pads(padding, window), rhs_dilation=dilation,
             dimension_numbers=dims, feature_group_count=groups, precision="highest",
         )  # fmt: skip
-    except (TypeError, ValueError, RuntimeError):  # settings of another layer, such as a padding of no known name
+    except (TypeError, ValueError, RuntimeError):  # settings of another layer, such as an unknown padding
         return None
     result = np.asarray(result, np.float64)
     return result + _wide(parameters["bias"]) if chosen["bias"] == "added" else result
@@ -100,14 +100,14 @@ _WRAPPING: dict[Any, Any] = {"CIRCULAR": "wrap", "REFLECT": "reflect"}
 
 
 def _pads(padding: Any, window: int) -> list[tuple[int, int]]:
-    """One number for all sides, one for each axis, or two for each."""
+    """One number for all sides, one per axis, or two per axis."""
     if isinstance(padding, int):
         return [(padding, padding)] * window
     return [(each, each) if isinstance(each, int) else tuple(each) for each in padding]
 
 
 def convolution_choices(parameters: Arrays, modules: Sequence[Any]) -> Choices:
-    """Settings of the modules first: each side may have those of the other."""
+    """The modules' own settings first: each side may have those of the other."""
     window = parameters["kernel"].shape[:-2]
     settings: dict[str, list[Any]] = {"strides": [], "padding": [], "dilation": []}
     for module in modules:

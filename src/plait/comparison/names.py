@@ -1,9 +1,9 @@
-"""Which module of one model corresponds to which of another.
+"""Which module of one model corresponds to which module of another.
 
-Paths are compared as names: those that are equal match, then those that are equal in the usual words (``self_attn`` is
-``attention``, ``q_proj`` is ``query``, ``Dense_0`` is ``dense.0``). What is left inside of two modules that match is
-matched in the order of execution, by the kind and size of what it returns; and a module that contains the counterparts
-of another's parts is its counterpart. A name map comes before all that.
+Equal paths match first, then paths that are equal after usual names are normalised (``self_attn`` is ``attention``,
+``q_proj`` is ``query``, ``Dense_0`` is ``dense.0``). The remaining modules inside two that match are matched in the
+order of execution, by the kind and size of their outputs; and a module that contains the counterparts of another's
+submodules is its counterpart. A name map takes precedence over all of this.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ _KINDS = {
 
 
 def family(kind: str) -> str:
-    """What a class of this name does, by the usual names; otherwise the name itself."""
+    """The normalised name of a class; the name itself if it is not one of the usual ones."""
     lower = kind.lower()
     return next((name for name, pattern in _KINDS.items() if re.search(pattern, lower)), lower)
 
 
 @dataclasses.dataclass(frozen=True)
 class Matching:
-    """Calls of two runs that correspond.
+    """Corresponding calls of two runs.
 
     Attributes:
         pairs: in the order in which the calls of the first run ended.
@@ -89,7 +89,7 @@ def match(a: Run, b: Run, names: Names = None) -> Matching:
         names: a map from names of ``b`` to those of ``a``, both dotted; ``None`` drops a name.
 
     Raises:
-        ArgumentError: a rule of ``names`` matches nothing or leads nowhere, or no name of one model is in the other.
+        ArgumentError: a rule of ``names`` matches nothing or has no target, or no module has a counterpart.
     """
     ours, theirs = _places(a), _places(b)
     found: dict[Place, Place] = {((), ""): ((), "")}
@@ -126,7 +126,7 @@ def _dotted(path: Path) -> str:
 
 
 def usual_name(path: Path) -> str:
-    """The path in the usual words."""
+    """The path with usual names normalised."""
     words: list[str] = []
     for part in path:
         word = _snake(str(part))
@@ -169,7 +169,7 @@ def _by_map(
             found=first_few([*(f"{rule!r}, which matches nothing in b" for rule in rename.unused), *lost]),
             expected=f"names of b ({first_few([_dotted(path) for path, _ in theirs if path], 5)}) mapped to those of "
             f"a ({first_few([_dotted(path) for path, _ in ours if path], 5)})",
-            do="names={'their.name': 'our.name'}, with dots for every part: 'layers.0.attention'",
+            do="names={'their.name': 'our.name'}, with dots between all keys: 'layers.0.attention'",
         )
 
 
@@ -184,7 +184,7 @@ def _by_name(
     spelling: Callable[[Path], Any],
     found: dict[Place, Place],
 ) -> None:
-    """Match equal names; a name that several modules of one model have is no name."""
+    """Match equal names; a name that several modules of one model have is ignored."""
     taken = set(found.values())
     mine = _names(ours, [place for place in ours if place not in found], spelling)
     others = _names(theirs, [place for place in theirs if place not in taken], spelling)
@@ -210,7 +210,7 @@ def _names(
 def _by_order(
     a: Run, b: Run, ours: dict[Place, list[Call]], theirs: dict[Place, list[Call]], found: dict[Place, Place]
 ) -> None:
-    """Match what is left inside of each pair, in the order of execution, by kind and size."""
+    """Match the remaining modules inside each pair, in the order of execution, by kind and size."""
     taken = {other: place for place, other in found.items()}
     mine: dict[Place, list[Place]] = {}
     others: dict[Place, list[Place]] = {}
@@ -239,7 +239,7 @@ def _signature(call: Call) -> tuple[str, str, int]:
 
 
 def _aligned(ours: list[tuple[str, str, int]], theirs: list[tuple[str, str, int]]) -> list[tuple[int, int]]:
-    """The pairs of the best alignment of two sequences: as many as possible, those of one name before others."""
+    """The pairs of the best alignment of two sequences: as many as possible, equal names preferred."""
 
     def worth(i: int, j: int) -> int:
         (kind, name, size), (other_kind, other_name, other_size) = ours[i], theirs[j]
@@ -267,7 +267,7 @@ def _aligned(ours: list[tuple[str, str, int]], theirs: list[tuple[str, str, int]
 def _by_parts(
     a: Run, b: Run, ours: dict[Place, list[Call]], theirs: dict[Place, list[Call]], found: dict[Place, Place]
 ) -> None:
-    """Match modules whose parts have counterparts inside of one module, where the sizes of the outputs agree."""
+    """Match modules whose submodules have counterparts inside one module, if the sizes of the outputs agree."""
     taken = set(found.values())
     first = {(call.path, call.method): call for call in reversed(b.calls)}
     for place, calls in ours.items():
@@ -295,6 +295,6 @@ def _check_some(
         "no module of one model corresponds to one of the other",
         found=f"a has {first_few([_dotted(path) for path, _ in ours if path], 5)}; "
         f"b has {first_few([_dotted(path) for path, _ in theirs if path], 5)}",
-        expected="equal names, the usual ones (self_attn for attention), or a map of names",
+        expected="equal names, usual names (self_attn for attention), or a map of names",
         do="plait.compare(a, b, x, names={'transformer.h.*': 'blocks.*'}), with names of b on the left",
     )

@@ -1,4 +1,4 @@
-"""The parameters of a call's module under plait's names and in plait's order of axes."""
+"""The parameters of a call's module, with plait's names and plait's order of axes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Runs a plait model and records its calls, those inside of transforms included.
+"""Runs a plait model and records its calls, including those inside transforms.
 
-What a call was given and returned is sown, so that it comes out of ``jit``, ``scan`` and ``vmap``; see
-``core/tools/capture.py``. Steps of a ``scan`` come out stacked, and are taken apart again: each is a call of its own.
+The inputs and outputs of a call are sown, so they come out of ``jit``, ``scan`` and ``vmap``; see
+``core/tools/capture.py``. The steps of a ``scan`` come out stacked, and are split again: each is a separate call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Seen(Intermediate):
 
 @dataclasses.dataclass
 class _Traced:
-    """What is known of a call when it runs; its arrays may be traced then."""
+    """What is known about a call when it runs; its arrays may be traced."""
 
     method: str
     names: tuple[str, ...]
@@ -49,7 +49,7 @@ def is_plait(model: Any) -> bool:
 
 
 def run_plait(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Run:
-    """Run a copy of the model: its variables, modes and random streams stay as they are."""
+    """Run a copy of the model: its variables, modes and random streams do not change."""
     root, call = _copied(model)
     recorder = Recorder(numpy_of)
     known: dict[str, _Traced] = {}
@@ -92,7 +92,7 @@ def run_plait(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R
             calls.append(_call(path, places.get(path, (path,)), modules[path], known[name], values_of_call))
     own = type(root).__name__
     method = "" if root is model or not isinstance(model, MethodType) else model.__name__
-    # What the model itself was given is known already; its own call is recorded once.
+    # The inputs of the model itself are already known; its own call is recorded once.
     inner = [each for each in calls if each[0].path or each[0].method != method]
     whole = Call((), ((),), "", own, root, inputs, statics, recorder.outputs(output), enter, recorder.tick())
     before = dict(iter_graph_nodes(owner_of(model)))
@@ -110,7 +110,7 @@ def _copied(model: Any) -> tuple[Any, Callable[..., Any]]:
 def _call(
     path: Path, aliases: tuple[Path, ...], module: Any, traced: _Traced, values: tuple[Any, ...]
 ) -> tuple[Call, tuple[int, ...]]:
-    """The call, and the sizes of the axes that transforms put before those of its arrays."""
+    """The call, and the sizes of the leading axes that transforms added to its arrays."""
     arrays = [np.asarray(value) for value in values]
     more = arrays[-1].ndim - traced.ranks[-1]
     method = "" if traced.method == "__call__" else traced.method
@@ -128,7 +128,7 @@ Stacked = tuple[Call, tuple[int, ...]]
 
 
 def _in_steps(calls: list[Stacked], whole: Call) -> list[Call]:
-    """All calls in the order in which they ended, each step of a loop as calls of its own."""
+    """All calls in the order in which they ended, with separate calls for each step of a loop."""
     ended: list[Call] = []
     clock = itertools.count()
 

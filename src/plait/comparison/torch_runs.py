@@ -20,12 +20,12 @@ def is_torch(model: Any) -> bool:
 
 
 def _torch() -> Any:
-    """Whoever passes a torch module has imported torch: plait does not, here."""
+    """A caller that passes a torch module has imported torch, so plait does not import it here."""
     return sys.modules["torch"]
 
 
 def run_torch(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Run:
-    """Run a torch module without gradients. Its buffers and torch's random state are put back."""
+    """Run a torch module without gradients. Its buffers and torch's random state are restored."""
     torch = _torch()
     root = owner_of(model)
     device = next((tensor.device for tensor in root.parameters()), None)
@@ -55,7 +55,7 @@ def run_torch(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R
 
 
 def _modules(root: Any) -> list[tuple[Any, tuple[Path, ...]]]:
-    """Each module with all its places."""
+    """Each module with all its paths."""
     found: dict[int, tuple[Any, list[Path]]] = {}
     for name, module in root.named_modules(remove_duplicate=False):
         path = tuple(int(part) if part.isdecimal() else part for part in name.split(".") if part)
@@ -79,7 +79,7 @@ def _to_torch(leaf: Any, device: Any) -> Any:
     if array is None:
         return leaf
     if jnp.issubdtype(array.dtype, jnp.integer):
-        array = array.astype(np.int64)  # indices of torch
+        array = array.astype(np.int64)  # torch's index dtype
     if array.dtype == jnp.bfloat16:
         return torch.tensor(array.astype(np.float32), device=device).to(torch.bfloat16)
     return torch.tensor(np.array(array), device=device)

@@ -1,8 +1,8 @@
-"""Compatibility with Flax, at the door: modes, and names that programs written for Flax look for.
+"""Compatibility with Flax: modes, and names that programs written for Flax use.
 
-As a public module, ``plait.compat`` has the functions that know modes, with graph mode and graph updates fixed.
+As a public module, ``plait.compat`` has the functions that take modes, with graph mode and graph updates fixed.
 (rule X29) ``plait.compat.jit(f)`` is ``plait.jit(f, graph=True, graph_updates=True)``, whatever
-``plait.set_graph_mode`` and ``plait.set_graph_updates`` say. Example:
+``plait.set_graph_mode`` and ``plait.set_graph_updates`` have set. Example:
 
     >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
     >>> with plait.set_graph_updates(False):

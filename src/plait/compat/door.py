@@ -1,7 +1,7 @@
-"""The door: public functions that take ``graph=`` and ``graph_updates=``, made of functions that know no modes.
+"""The door: public functions that take ``graph=`` and ``graph_updates=``, made from functions without modes.
 
-``checked`` makes the public form of a function on graphs, ``carried`` that of a transform. Either keeps the name, the
-documentation and the signature of what it wraps, with the keywords that it adds.
+``checked`` makes the public form of a function on graphs, ``carried`` that of a transform. Both keep the name,
+documentation and signature of what they wrap, and add their keywords.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Carried(Protocol[P, R]):
 
 
 def checked(function: Callable[P, R], /, *, at: int = 0) -> Checked[P, R]:
-    """The public form of a function on graphs: in tree mode it rejects what is not a tree.
+    """The public form of a function on graphs: in tree mode it rejects anything but trees.
 
     Args:
         function: the function; it has no ``graph``.
@@ -77,7 +77,7 @@ def carried(transform: Callable[P, R], /) -> Carried[P, R]:
     """The public form of a transform, which takes the two modes as one ``crossing=`` keyword.
 
     Args:
-        transform: the transform; its keyword ``crossing`` is not shown.
+        transform: the transform; its keyword ``crossing`` is hidden.
     """
 
     def public(*args: Any, graph: bool | None = None, graph_updates: bool | None = None, **kwargs: Any) -> Any:
@@ -87,9 +87,9 @@ def carried(transform: Callable[P, R], /) -> Carried[P, R]:
 
 
 def _as_public(public: Any, function: Callable[..., Any], added: Mapping[str, str], hidden: str = "") -> Any:
-    """Give the public form the name, documentation and signature of what is behind it, with the keywords added."""
+    """Give the public form the name, documentation and signature of what it wraps, with the keywords added."""
     functools.update_wrapper(public, function)
-    public.__module__ = sys._getframe(2).f_globals["__name__"]  # where it is assigned, so that it can be pickled
+    public.__module__ = sys._getframe(2).f_globals["__name__"]  # where it is assigned, so it can be pickled
     signature = inspect.signature(function)
     own = [parameter for parameter in signature.parameters.values() if parameter.name != hidden]
     rest = [parameter for parameter in own if parameter.kind is parameter.VAR_KEYWORD]
@@ -103,7 +103,7 @@ def _as_public(public: Any, function: Callable[..., Any], added: Mapping[str, st
 
 
 def with_arguments(text: str | None, added: Mapping[str, str]) -> str | None:
-    """A docstring whose section ``Args`` has these entries too."""
+    """A docstring with these entries added to its section ``Args``."""
     if text is None:
         return None
     lines = inspect.cleandoc(text).splitlines()

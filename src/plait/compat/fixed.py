@@ -1,4 +1,4 @@
-"""The public functions that know modes, with graph mode and graph updates fixed. (rule X29)"""
+"""The public functions that take modes, with graph mode and graph updates fixed. (rule X29)"""
 
 from __future__ import annotations
 

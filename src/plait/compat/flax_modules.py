@@ -1,24 +1,24 @@
-"""Where the names of each module of Flax NNX are in plait.
+"""Where plait has the names of each module of Flax NNX.
 
-A module of Flax holds the names of the plait modules beside it here, in this order, and every public name of plait: a
-program may spell ``nnx.Linear`` as ``nnx.nn.linear.Linear``. What is private in Flax is not here, but for the few names
+Each Flax module provides the names of the plait modules listed for it here, in this order, and every public name of
+plait: a program may write ``nnx.Linear`` as ``nnx.nn.linear.Linear``. Flax's private names are not here, except the few
 that published packages use.
 """
 
 from __future__ import annotations
 
-# Modules of Flax, below flax.nnx, that are at the same place below plait.
+# Modules below flax.nnx that have the same path below plait.
 _SAME_PLACE = (
     "bridge bridge.interop bridge.module bridge.variables bridge.wrappers compat filterlib graph "
     "nn.activations nn.initializers proxy_caller rnglib spmd statelib training training.ema "
     "training.metrics training.optimizer variablelib"
 )
-# Modules of which plait has the public names alone.
+# Modules for which plait has only its public names.
 _PUBLIC_NAMES = (
     "extract helpers nn nn.stochastic transforms transforms.autodiff transforms.compilation "
     "transforms.general transforms.iteration transforms.transforms visualization"
 )
-# Flax module below flax.nnx → modules below plait, with spaces between them.
+# Flax module below flax.nnx → modules below plait, separated by spaces.
 HOMES: dict[str, str] = {
     "": "",
     **{path: path for path in _SAME_PLACE.split()},
@@ -37,7 +37,7 @@ HOMES: dict[str, str] = {
     "traversals": "compat.mappings",
 }
 
-# Second names of modules of Flax.
+# Aliases of Flax modules.
 SAME: dict[str, str] = {
     "metrics": "training.metrics",
     "object": "pytreelib",

@@ -1,9 +1,8 @@
-"""The modules of Flax as objects, to import and to look names up in.
+"""The modules of Flax as objects that can be imported and have Flax's names.
 
-What they hold is said in ``flax_modules.py``. They are made in two places by the same means. Below ``plait`` they serve
-a program that changed one import: where plait has no module of that path there is a ``FlaxModule``, and where it has
-one, as ``plait.nn.linear``, that module keeps its names and finds the others of Flax's here. Below ``flax.nnx`` they
-serve ``plait.as_flax``.
+``flax_modules.py`` lists their contents. They exist in two places. Below ``plait`` they serve a program that changed
+one import: for a path that plait lacks there is a ``FlaxModule``; a module that plait has, such as ``plait.nn.linear``,
+keeps its names and finds Flax's other names here. Below ``flax.nnx`` they serve ``plait.as_flax``.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _ABSENT: Any = object()
 
 
 def names_of(path: str) -> list[str]:
-    """The names of a module of Flax that plait has, those of ``nnx`` itself not repeated."""
+    """The names of a Flax module that plait has, without those of ``nnx`` itself."""
     names = {*RENAMED.get(path, ())}
     if not path:
         names |= {*PUBLIC, *SAME, *(path for path in HOMES if path and "." not in path)}
@@ -37,10 +36,10 @@ def _is_own(value: Any) -> bool:
 
 
 def find(root: str, path: str, name: str) -> Any:
-    """What ``root.path.name`` is, where ``root`` stands for ``flax.nnx``.
+    """The value of ``root.path.name``, where ``root`` stands for ``flax.nnx``.
 
     Raises:
-        AttributeError: plait has nothing of that name.
+        AttributeError: plait has nothing with that name.
     """
     below = f"{path}.{name}" if path else SAME.get(name, name)
     if below in HOMES:
@@ -65,7 +64,7 @@ def _public_value(name: str) -> Any:
 
 
 def _own_value(module: ModuleType, name: str) -> Any:
-    """A name of the module's file. Asking the object would come back to ``find`` where it is widened."""
+    """A name from the module's file. ``getattr`` on an extended module would call ``find`` again."""
     if name in vars(module):
         return vars(module)[name]
     try:
@@ -75,13 +74,13 @@ def _own_value(module: ModuleType, name: str) -> Any:
 
 
 class FlaxModule(ModuleType):
-    """A module of Flax that plait stands in for; a name is looked up when it is first asked for."""
+    """A Flax module that plait replaces; each name is looked up on first use."""
 
     def __init__(self, root: str, path: str) -> None:
-        super().__init__(f"{root}.{path}".rstrip("."), f"plait in the place of flax.nnx{'.' * bool(path)}{path}.")
-        # A package without a folder: the files of Flax are found by nobody, so no class is there twice.
+        super().__init__(f"{root}.{path}".rstrip("."), f"plait in place of flax.nnx{'.' * bool(path)}{path}.")
+        # A package without a folder: Python never finds the files of Flax, so no class exists twice.
         self.__path__ = []
-        # Spelt as words that Python reserves, so that they hide no name of Flax.
+        # Spelled like names that Python reserves, so that they hide no name of Flax.
         self.__flax_path__ = root, path
         self.__used__: set[str] = set()
         self.__lacking__: set[str] = set()
@@ -109,19 +108,19 @@ class FlaxModule(ModuleType):
 
 
 class _Widened(ModuleType):
-    """A module of plait that has the path of a module of Flax, and finds the names that it lacks."""
+    """A plait module with the path of a Flax module; it finds the names that it lacks."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return find(ROOT, vars(self)["__flax_path__"], name)
 
-    def __reduce__(self) -> Any:  # by name, as cloudpickle does for modules of Python's own class alone
+    def __reduce__(self) -> Any:  # by name, which cloudpickle does only for modules of Python's own class
         return importlib.import_module, (self.__name__,)
 
 
 def register() -> None:
-    """Make the paths of Flax below ``flax.nnx`` importable below ``plait``; called once, when plait has its own."""
+    """Make Flax's paths below ``flax.nnx`` importable below ``plait``; called once, after plait's own modules exist."""
     for path in HOMES:
         name = f"{ROOT}.{path}"
         if not path or path.partition(".")[0] in LAZY_MODULES:
@@ -132,17 +131,17 @@ def register() -> None:
         else:
             module.__dict__["__flax_path__"] = path
             module.__class__ = _Widened
-            # What the file itself means by a renamed name, as `Any` of typing, is not what Flax's users mean.
+            # The file itself may use a renamed name, such as `Any` from typing, for something other than Flax does.
             module.__dict__.update({name: find(ROOT, path, name) for name in RENAMED.get(path, ())})
 
 
 class FlaxFinder:
-    """Gives Python the modules of ``flax.nnx``: first in ``sys.meta_path``, it comes before the files of Flax."""
+    """Gives Python the modules of ``flax.nnx``; it is first in ``sys.meta_path``, before the files of Flax."""
 
     roots = ("flax.nnx", "flax.experimental.nnx")
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        """The spec of a module that plait stands in for; an empty path is ``flax.nnx`` itself."""
+        """The spec of a module that plait replaces; an empty path is ``flax.nnx`` itself."""
         for root in self.roots:
             below = "" if name == root else name.removeprefix(f"{root}.")
             if below != name and below in HOMES:

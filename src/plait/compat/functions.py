@@ -1,4 +1,4 @@
-"""The functions on graphs that take ``graph=``, each made of one that does not."""
+"""The functions on graphs that take ``graph=``, each made from one that does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The namespace ``plait.graph``: everything about graphs that users reach for, low-level names included."""
+"""The namespace ``plait.graph``: everything about graphs that users need, low-level names included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nested mappings and flat ones: ``nnx.traversals``."""
+"""Flattening and unflattening of nested mappings: ``nnx.traversals``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IsLeaf = Callable[[tuple[Any, ...], Mapping[Any, Any]], bool]
 
 
 class _EmptyNode:
-    """Stands for an empty mapping among flat entries; it has no leaves."""
+    """Represents an empty mapping among flat entries; it has no leaves."""
 
     def __repr__(self) -> str:
         return "empty_node"
@@ -23,13 +23,13 @@ empty_node = _EmptyNode()
 def flatten_mapping(
     xs: Mapping[Any, Any], /, *, keep_empty_nodes: bool = False, is_leaf: IsLeaf | None = None, sep: str | None = None
 ) -> dict[Any, Any]:
-    """The leaves of a nested mapping by their paths.
+    """The leaves of a nested mapping by path.
 
     Args:
         xs: the nested mapping.
-        keep_empty_nodes: keep an empty mapping as ``empty_node``; else it is left out.
-        is_leaf: called with each path and mapping on the way; whether the mapping counts as a leaf.
-        sep: joins the keys, which are text then; ``None`` leaves paths as tuples.
+        keep_empty_nodes: whether to keep empty mappings, as ``empty_node``, or omit them.
+        is_leaf: called with each path and mapping; whether the mapping counts as a leaf.
+        sep: the text between the keys of a path; ``None`` means that paths are tuples.
 
     Raises:
         ArgumentTypeError: ``xs`` is not a mapping.
@@ -51,7 +51,7 @@ def flatten_mapping(
 
 
 def flatten_to_sequence(xs: Mapping[Any, Any], /, *, is_leaf: IsLeaf | None = None) -> list[tuple[Any, Any]]:
-    """As ``flatten_mapping``, as a list of pairs.
+    """Like ``flatten_mapping``, but returns a list of pairs.
 
     Example:
         >>> plait.traversals.flatten_to_sequence({"b": {2: 1}, "a": 0})
@@ -61,11 +61,11 @@ def flatten_to_sequence(xs: Mapping[Any, Any], /, *, is_leaf: IsLeaf | None = No
 
 
 def unflatten_mapping(xs: Any, /, *, sep: str | None = None) -> dict[Any, Any]:
-    """The nested mapping of a flat one, or of pairs.
+    """The nested mapping of a flat mapping, or of pairs.
 
     Args:
         xs: leaves by path.
-        sep: what joins the keys, where paths are text.
+        sep: the text between the keys, if paths are text.
 
     Example:
         >>> plait.traversals.unflatten_mapping({("a", "b"): 1, ("a", "c"): plait.traversals.empty_node})

@@ -1,8 +1,8 @@
-"""The modes of a thread that Flax's programs may set, and what a transform asks of them. (G57, U32, S5)
+"""The modes of a thread that Flax's programs may set, and how transforms read them. (G57, U32, S5)
 
 Graph mode, the default, allows shared objects and cycles; tree mode rejects them. With graph updates, the default,
 transforms propagate structural changes to the caller's objects; without them, and in tree mode, values only. Functions
-resolve ``graph=`` and ``graph_updates=`` in ``door.py``; nothing behind it depends on a mode.
+resolve ``graph=`` and ``graph_updates=`` in ``door.py``; nothing below it depends on a mode.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ settings_in_force["modes"] = lambda: (_modes.graph, _modes.graph_updates)
 
 
 class _Touched:
-    """Whether any thread ever left the default modes; until then fast paths need not ask for the modes of theirs."""
+    """Whether any thread ever left the default modes; until then fast paths need not check their thread's modes."""
 
     __slots__ = ("ever",)
 
@@ -51,7 +51,7 @@ touched = _Touched()
 def set_graph_mode(value: bool, /) -> Restoring:
     """Set whether modules of this thread are graphs (the default) or plain trees without sharing.
 
-    Takes effect at once; as a context manager or decorator it restores the earlier mode.
+    Takes effect immediately; as a context manager or decorator it restores the previous mode.
 
     Example:
         >>> shared = plait.Param(1.0)
@@ -67,9 +67,9 @@ def set_graph_mode(value: bool, /) -> Restoring:
 
 
 def set_graph_updates(value: bool, /) -> Restoring:
-    """Set whether transforms of this thread carry structural changes out (the default), or values only.
+    """Set whether transforms of this thread propagate structural changes (the default), or values only.
 
-    Takes effect at once; as a context manager or decorator it restores the earlier mode.
+    Takes effect immediately; as a context manager or decorator it restores the previous mode.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -88,7 +88,7 @@ def graph_mode(graph: bool | None = None) -> bool:
 
 
 def graph_updates_mode(graph_updates: bool | None = None) -> bool:
-    """Whether structural changes are carried out of transforms: the argument, else the mode of the thread."""
+    """Whether transforms propagate structural changes: the argument, else the mode of the thread."""
     return _modes.graph_updates if graph_updates is None else graph_updates
 
 
@@ -99,11 +99,11 @@ def check_mode(node: Any, graph: bool | None, labels: Callable[[], Sequence[str]
 
 
 def check_tree(node: Any, labels: Callable[[], Sequence[str]] | None = None) -> None:
-    """Raise for what is not a tree.
+    """Raise for anything but a tree.
 
     Args:
         node: the graph.
-        labels: what the elements of ``node`` are called, where it is a sequence of arguments.
+        labels: the names of the elements of ``node``, if it is a sequence of arguments.
 
     Raises:
         GraphError: an object is reached by two paths (both are named), or a class says ``pytree=False``.
@@ -121,7 +121,7 @@ def check_tree(node: Any, labels: Callable[[], Sequence[str]] | None = None) -> 
                 at=f"{where(place.first)} and {where(place)}",
                 found=f"the same {type(value).__name__} at both (a duplicate)",
                 expected="each object at one path",
-                do="use graph mode (graph=True), or give each place an object of its own: plait.clone",
+                do="use graph mode (graph=True), or put a separate object at each path: plait.clone",
             )
         if isinstance(value, Pytree) and not value._pytree:
             raise GraphError(
@@ -135,11 +135,11 @@ def check_tree(node: Any, labels: Callable[[], Sequence[str]] | None = None) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Crossing(policy.Crossing):
-    """What one transform was told of the modes; the modes of the thread are read when it is called.
+    """The modes passed to one transform; the modes of the thread are read when it is called.
 
     Attributes:
-        graph: whether shared objects and cycles are allowed; ``None`` is the mode of the thread.
-        graph_updates: whether structural changes are carried out; ``None`` is the mode of the thread.
+        graph: whether shared objects and cycles are allowed; ``None`` means the mode of the thread.
+        graph_updates: whether structural changes are propagated; ``None`` means the mode of the thread.
     """
 
     graph: bool | None = None
@@ -149,12 +149,12 @@ class Crossing(policy.Crossing):
 
     @property
     def updates(self) -> bool:
-        """Whether structural changes are carried out of this call, and not values only, as for every tree."""
+        """Whether this call propagates structural changes; otherwise, and for every tree, values only."""
         return graph_mode(self.graph) and graph_updates_mode(self.graph_updates)
 
     @property
     def is_usual(self) -> bool:
-        """Whether this call is in both default modes: it takes any graph, and carries its changes out."""
+        """Whether this call uses both default modes: any graph, with its structural changes propagated."""
         return (not touched.ever and self == _USUAL) or self.updates
 
     def check(self, roots: Any, labels: Callable[[], Sequence[str]] | None = None) -> None:

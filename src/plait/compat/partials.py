@@ -1,7 +1,7 @@
 """``cached_partial`` and ``jit_partial``: transformed functions with their first arguments bound. (rules U35, U36, X11)
 
-Nothing is cached here: ``plait.jit`` itself keeps the walk of the modules that it is given, as long as their structure
-stands still, and walks again when it changed.
+Nothing is cached here: ``plait.jit`` itself caches the walk of its arguments, and walks again when their structure
+changes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def cached_partial(
 ) -> Callable[..., Any]:
     """``f`` with its first arguments bound: ``cached_partial(f, model)(x)`` is ``f(model, x)``.
 
-    While the structure of the bound arguments stands still, a call does not walk them again; that is how ``plait.jit``
-    treats all its arguments, so this is a convenience. Their structure may change, between calls and in them.
+    If the structure of the bound arguments has not changed, a call does not walk them again; ``plait.jit`` treats all
+    its arguments this way, so this is a convenience. The structure may change between calls and in them.
 
     Args:
-        f: a transformed function, such as one of ``plait.jit``.
+        f: a transformed function, such as the result of ``plait.jit``.
         cached_args: its first arguments.
 
     Raises:
@@ -59,7 +59,7 @@ def cached_partial(
         )
     if not Crossing(graph, graph_updates).is_usual:
         raise ArgumentError(
-            "cached_partial carries changes of structure, in graph mode only",
+            "cached_partial propagates structural changes, so it needs graph mode",
             found=f"graph={graph_mode(graph)}, graph_updates={graph_updates_mode(graph_updates)}",
             expected="graph=True and graph_updates=True",
             do="use plait.jit_partial(f, model), or pass both: plait.cached_partial(jitted, model, graph=True, "
@@ -77,8 +77,8 @@ def jit_partial(
 ) -> Callable[..., Any]:
     """``plait.jit(fun, graph_updates=False)`` with its first arguments bound.
 
-    Only values are carried out: variables of the bound arguments get what ``fun`` wrote, and changes of structure made
-    in ``fun`` are lost. All variables must be in the bound arguments.
+    Only values are propagated: variables of the bound arguments get what ``fun`` wrote, and structural changes made in
+    ``fun`` are lost. All variables must be in the bound arguments.
 
     Args:
         fun: the function, not yet transformed.
@@ -86,8 +86,8 @@ def jit_partial(
         options: as in ``plait.jit``; positions count from the first bound argument.
 
     Raises:
-        ArgumentError: a variable in the other arguments, one variable twice, ``graph_updates=True``, or what
-            ``plait.jit`` rejects.
+        ArgumentError: a variable is in the other arguments or is passed twice, ``graph_updates=True`` is passed, or
+            ``plait.jit`` rejects the call.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -98,7 +98,7 @@ def jit_partial(
     check_function(fun, "jit_partial")
     if graph_updates:
         raise ArgumentError(
-            "jit_partial carries values only",
+            "jit_partial propagates values only",
             found="graph_updates=True",
             expected="graph_updates=False, or nothing",
             do="use plait.cached_partial(plait.jit(f), model)",
@@ -122,5 +122,5 @@ def _check_no_variables(fun: Callable[..., Any], bound: int, args: tuple[Any, ..
                 at=f"argument {argument_name(path, names)}",
                 found=describe_type(leaf),
                 expected="arrays, numbers, and pytrees of them",
-                do="bind it, too: plait.jit_partial(f, model, other); or use plait.jit(f)",
+                do="bind it too: plait.jit_partial(f, model, other); or use plait.jit(f)",
             )

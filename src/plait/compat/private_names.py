@@ -1,8 +1,8 @@
-"""Names that Flax keeps to itself and that published packages use all the same; ``plait.as_flax`` adds them.
+"""Private names of Flax that published packages use anyway; ``plait.as_flax`` adds them.
 
 Keras reads and writes ``_raw_value``, ``_trace_state`` and ``_var_metadata`` of its variables, puts its own
-``_pytree__state`` into layers, stamps both with another trace, and overrides ``_check_valid_context`` to say which
-changes in a foreign trace are fine. These are views of what plait has: a variable's cell, and the trace guard.
+``_pytree__state`` into layers, assigns both to another trace, and overrides ``_check_valid_context`` to allow some
+changes in a different trace. Here these names are views of plait's own: a variable's cell, and the trace guard.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def add_private_names() -> None:
     excuses.append(is_excused)
     for name, (read, write) in _OF_VARIABLES.items():
         setattr(Variable, name, property(read, write))
-    setattr(Variable, "__getstate__", _state_of)  # noqa: B010  # for type checkers the class stays as it is
+    setattr(Variable, "__getstate__", _state_of)  # noqa: B010  # type checkers see an unchanged class
     setattr(Pytree, "_check_valid_context", _refuse)  # noqa: B010
 
 
 class _CellTrace(TraceState):
-    """The stamp of a variable: written to, it moves the variable into another trace."""
+    """The trace of a variable; assigning it moves the variable to another trace."""
 
     __slots__ = ("_cell",)
 
@@ -46,7 +46,7 @@ class _CellTrace(TraceState):
 
 
 class _Metadata(MutableMapping[str, Any]):
-    """The metadata of a variable, to be written to. plait replaces its own dict and never edits it."""
+    """The metadata of a variable, as a mapping to write to. plait replaces its own dict and never edits it."""
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
@@ -102,16 +102,16 @@ def _state_of(variable: Variable[Any]) -> dict[str, Any]:
 
 
 class _NotExcusedError(Exception):
-    """Says that the class leaves a change to the trace guard."""
+    """Raised if the class leaves the decision about a change to the trace guard."""
 
 
 def _refuse(self: Pytree, error_msg: Any) -> None:
-    """Flax's own check, which a class may override: what returns allows the change."""
+    """Flax's own check, which a class may override: if it returns, the change is allowed."""
     raise _NotExcusedError
 
 
 def is_excused(owner: Any) -> bool:
-    """Whether an object may be changed in a foreign trace: its class, or the stamp that it was given, says so."""
+    """Whether an object may be changed in a different trace: its class or its assigned trace allows it."""
     stamp = vars(owner).get("_pytree__state") if isinstance(owner, Pytree) else None
     if isinstance(stamp, PytreeState) and stamp.trace_state.is_valid():
         return True

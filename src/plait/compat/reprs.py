@@ -1,7 +1,7 @@
-"""Text of nested objects, each said by a generator: ``nnx.reprlib``.
+"""Text of nested objects, each described by a generator: ``nnx.reprlib``.
 
 A class derives from ``Representable`` and yields, from ``__nnx_repr__``, one ``Object``, then an ``Attr`` for each of
-its entries. One entry stands on one line, indented by its depth.
+its entries. Each entry is on a line of its own, indented by its depth.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ class Object:
 
     Args:
         type: its name, or the class that has the name.
-        start: opens the entries.
-        end: closes them.
-        kv_sep: stands between the key and the value of an entry.
-        indent: stands before an entry.
-        empty_repr: stands between ``start`` and ``end`` where there are no entries.
-        comment: stands behind ``start``.
-        same_line: whether all entries stand on one line.
+        start: text before the entries.
+        end: text after the entries.
+        kv_sep: text between the key and the value of an entry.
+        indent: text before an entry.
+        empty_repr: text between ``start`` and ``end`` if there are no entries.
+        comment: text after ``start``.
+        same_line: whether all entries are on one line.
     """
 
     type: str | type
@@ -43,10 +43,10 @@ class Attr:
     Args:
         key: its name; empty for an entry without one.
         value: any object; shown by its ``repr``.
-        start: stands before the entry.
-        end: stands behind it.
-        use_raw_value: show a text as it is, and not by its ``repr``.
-        use_raw_key: the key is text that is ready to be shown; it changes nothing without colours.
+        start: text before the entry.
+        end: text after the entry.
+        use_raw_value: show a text itself, not its ``repr``.
+        use_raw_key: the key is already formatted; without colours it has no effect.
     """
 
     key: str
@@ -58,7 +58,7 @@ class Attr:
 
 
 class Representable:
-    """Base of classes whose ``repr`` is what ``__nnx_repr__`` yields.
+    """Base of classes whose ``repr`` is defined by ``__nnx_repr__``.
 
     Example:
         >>> class Point(plait.reprlib.Representable):
@@ -123,18 +123,18 @@ class SequenceReprMixin(Representable):
 
 @dataclasses.dataclass(repr=False)
 class PrettyMapping(MappingReprMixin):
-    """A mapping, to be shown with one entry to a line."""
+    """A mapping, shown with one entry per line."""
 
     mapping: Mapping[Any, Any]
 
     def items(self) -> Any:
-        """Those of the mapping."""
+        """The entries of the mapping."""
         return self.mapping.items()
 
 
 @dataclasses.dataclass(repr=False)
 class PrettySequence(SequenceReprMixin):
-    """A sequence, to be shown with one entry to a line."""
+    """A sequence, shown with one entry per line."""
 
     sequence: Sequence[Any]
 

@@ -1,4 +1,4 @@
-"""Small functions and types that are public in Flax NNX and that plait itself has no use for."""
+"""Small functions and types that are public in Flax NNX and that plait itself does not use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import ArgumentError
 
 A = TypeVar("A")
 
-# What `flax.nnx.pure` and `split` give; Flax names it in signatures.
+# What `flax.nnx.pure` and `split` return; Flax names it in signatures.
 PureState = tuple[GraphDef, State]
 
 
@@ -19,7 +19,7 @@ def first_from(*args: A | None, error_msg: str) -> A:
     """The first argument that is not ``None``.
 
     Raises:
-        ValueError: all are ``None``; its text is ``error_msg``.
+        ValueError: all are ``None``; the message is ``error_msg``.
     """
     for arg in args:
         if arg is not None:
@@ -31,8 +31,8 @@ def canonicalize_padding(padding: Any, rank: int) -> str | Sequence[tuple[int, i
     """The padding of a convolution as JAX takes it.
 
     Args:
-        padding: a name, which stays as it is, one number, or a number or a pair for each of the axes.
-        rank: how many spatial axes there are.
+        padding: a name, which is returned unchanged, one number, or a number or a pair for each axis.
+        rank: the number of spatial axes.
 
     Raises:
         ArgumentError: the padding has none of these forms.
@@ -48,5 +48,5 @@ def canonicalize_padding(padding: Any, rank: int) -> str | Sequence[tuple[int, i
         "this is not a padding for a convolution",
         found=repr(padding),
         expected=f"a name, a number, or a sequence of {rank} numbers or pairs of numbers",
-        do='use for example padding="SAME" or padding=1',
+        do='use, for example, padding="SAME" or padding=1',
     )

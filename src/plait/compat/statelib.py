@@ -1,4 +1,4 @@
-"""The namespace ``plait.statelib``: states, nested and flat, and what is done with them."""
+"""The namespace ``plait.statelib``: nested and flat states, and functions on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trace that an object belongs to, as programs see it that look at Flax's marks: ``nnx.tracers``."""
+"""The trace that an object belongs to, for programs that read Flax's trace states: ``nnx.tracers``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .._compat import current_trace
 
 
 def current_jax_trace() -> Any:
-    """A token of JAX's current trace: equal inside one trace, another one in the next."""
+    """A token of JAX's current trace: the same inside one trace, a different one in another."""
     return current_trace()
 
 
@@ -46,9 +46,9 @@ jax.tree_util.register_pytree_node(TraceState, lambda state: ((), None), lambda 
 
 
 class PytreeState:
-    """What Flax keeps in an object about its construction: the trace, and how far it has come.
+    """What Flax stores in an object about its construction: the trace, and the progress of its setup.
 
-    Two are equal whatever their traces, since the trace is not part of a model.
+    Two states with different traces can be equal, since the trace is not part of a model.
     """
 
     __slots__ = ("_initializing", "_is_setup", "_trace_state")

@@ -1,4 +1,4 @@
-"""The transforms that take ``graph=`` and ``graph_updates=``, each made of one that takes a crossing."""
+"""The transforms that take ``graph=`` and ``graph_updates=``, each made from one that takes a crossing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .door import carried, checked
 P = ParamSpec("P")
 R = TypeVar("R")
 
-if TYPE_CHECKING:  # a protocol cannot hold both forms of a decorator
+if TYPE_CHECKING:  # a protocol cannot express both forms of a decorator
 
     @overload
     def jit(fun: Callable[P, R], /, **options: Any) -> Callable[P, R]: ...

@@ -1,8 +1,8 @@
-"""Trees of states: the building blocks of a transform of one's own. (rules U24, X28)
+"""Trees of states: the building blocks of user-defined transforms. (rules U24, X28)
 
 ``to_tree`` replaces every module and variable of a pytree by its ``NodeStates``, which JAX takes as a pytree of arrays
-with static structure; ``from_tree`` puts them back. Under the tag of an update context the two make the four steps of
-a crossing, so that the caller's own objects are changed. plait's own transforms use the narrower ``transforms/call``.
+with static structure; ``from_tree`` puts them back. With the tag of an update context, the two perform the four steps
+of a crossing, so the caller's own objects are changed. plait's own transforms use the narrower ``transforms/call``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..transforms.call.prefixes import Prefix, is_graph_leaf
 
 
 class _Missing:
-    """Stands for a prefix that was not given."""
+    """Represents a prefix that was not given."""
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -57,7 +57,7 @@ class NodeStates:
 
     @classmethod
     def from_prefixes(cls, prefixes: Iterable[Any], /, *, metadata: Any = None) -> NodeStates:
-        """A prefix of other ``NodeStates``, with a value for each state: axes for ``jax.vmap``, say."""
+        """A prefix of other ``NodeStates``, with a value for each state, such as axes for ``jax.vmap``."""
         return cls(None, tuple(prefixes), metadata)
 
     @property
@@ -71,8 +71,8 @@ class NodeStates:
             raise GraphError(
                 "these NodeStates have no graphdef",
                 found="states alone",
-                expected="what from_split makes",
-                do="make them with plait.NodeStates.from_split(graphdef, state)",
+                expected="the result of from_split",
+                do="create them with plait.NodeStates.from_split(graphdef, state)",
             )
         return self._graphdef
 
@@ -88,12 +88,12 @@ class NodeStates:
                 "these NodeStates have no single state",
                 found=f"{len(self.states)} states",
                 expected="one",
-                do="read nodes.states, a tuple of all",
+                do="use nodes.states, the tuple of all states",
             )
         return self.states[0]
 
     def replace(self, **changes: Any) -> NodeStates:
-        """A copy with other fields."""
+        """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
@@ -107,12 +107,12 @@ class NodeStates:
 
 
 def split_node(context: SplitContext, path: Any, prefix: Any, leaf: Any) -> Any:
-    """What ``to_tree`` does by default: one state for an object, and a plain leaf as it is."""
+    """The default of ``to_tree``: one state for an object; a plain leaf is unchanged."""
     return NodeStates.from_split(*context.split(leaf)) if is_graph_leaf(leaf) else leaf
 
 
 def merge_node(context: MergeContext, path: Any, prefix: Any, leaf: Any) -> Any:
-    """What ``from_tree`` does by default: the object of ``NodeStates``, and a plain leaf as it is."""
+    """The default of ``from_tree``: the object of ``NodeStates``; a plain leaf is unchanged."""
     return context.merge(leaf.graphdef, *leaf.states) if isinstance(leaf, NodeStates) else leaf
 
 
@@ -133,20 +133,19 @@ def to_tree(
 ) -> Any:
     """Replace the modules and variables of a pytree by ``NodeStates``.
 
-    All of them are split under one index, so that an object that stands at two places is one object again after
-    ``from_tree``.
+    All of them are split with one index, so an object that has two paths is one object again after ``from_tree``.
 
     Args:
         tree: arguments or outputs: a pytree that holds objects.
         prefix: a prefix of the tree with values for ``split_fn``: axes, specs, ``StateAxes``.
-        split_fn: ``(context, path, prefix, object) -> leaf``: how an object is split. By default ``context.split``
-            into one state.
-        map_non_graph_nodes: whether ``split_fn`` gets the plain leaves too.
+        split_fn: ``(context, path, prefix, object) -> leaf``: splits an object. Default: ``context.split`` into one
+            state.
+        map_non_graph_nodes: whether ``split_fn`` is also called for plain leaves.
         ctxtag: the tag of the active update context that this is a step of.
-        check_aliasing: whether to raise for a variable that is reached under two prefixes.
+        check_aliasing: whether to raise for a variable with two different prefixes.
 
     Raises:
-        SharingError: a variable under two prefixes; names both paths.
+        SharingError: a variable has two different prefixes; the error names both paths.
 
     Example:
         >>> def my_jit(f):
@@ -200,12 +199,12 @@ def from_tree(
     """Replace the ``NodeStates`` of a pytree by modules and variables: the inverse of ``to_tree``.
 
     Args:
-        tree: what ``to_tree`` returned, or a transform made of it.
+        tree: the result of ``to_tree``, or what a transform made from it.
         prefix: a prefix of the tree with values for ``merge_fn``.
         merge_fn: ``(context, path, prefix, leaf) -> object``; by default ``context.merge``.
-        is_node_leaf: which leaves ``merge_fn`` gets.
-        is_leaf: what is a leaf.
-        map_non_graph_nodes: whether ``merge_fn`` gets all leaves.
+        is_node_leaf: the leaves for which ``merge_fn`` is called.
+        is_leaf: what counts as a leaf.
+        map_non_graph_nodes: whether ``merge_fn`` is called for all leaves.
         is_inner: with a tag, whether this is the merge inside the transform, which makes private objects, or the one
             outside, which changes the caller's own; ``None`` reads it from the graphdefs.
         ctxtag: the tag of the active update context that this is a step of.
@@ -218,7 +217,7 @@ def from_tree(
         (False, True, 1.0)
     """
     pairs, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
-    stand_ins = [Variable(0) if is_node_leaf(leaf) else 0 for _, leaf in pairs]  # where a mapping by filter may stand
+    stand_ins = [Variable(0) if is_node_leaf(leaf) else 0 for _, leaf in pairs]  # a mapping by filter may be here
     prefixes = _spread("from_tree", prefix, jax.tree_util.tree_unflatten(treedef, stand_ins))
     with merge_context(ctxtag, is_inner) as context:
         leaves = [

@@ -1,4 +1,4 @@
-"""A transformer over bytes: what ``plait demo gpt`` trains, and how it writes."""
+"""The byte-level transformer that ``plait demo gpt`` trains, and its sampling."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from ..transforms.autodiff import value_and_grad
 from ..transforms.jit.function import jit
 from ..typing import DTypeLike
 
-GRAMS = (2, 3, 4, 6, 8)  # so many bytes together have an embedding, too
-HISTORY = max(GRAMS) - 1  # bytes before the first one that its embedding looks at
+GRAMS = (2, 3, 4, 6, 8)  # the lengths of byte sequences that have embeddings too
+HISTORY = max(GRAMS) - 1  # bytes before the first one that its embedding depends on
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """How large the model is and how long it learns."""
+    """The size of the model and the length of its training."""
 
     width: int
     blocks: int
@@ -79,8 +79,8 @@ class Block(Module):
 class ByteGPT(Module):
     """A transformer that predicts the next byte.
 
-    The embedding of a byte is the sum of its own and of those of the sequences of 2 to 8 bytes that end with it, which
-    are found by a hash. They cost next to nothing, and are what a model of few layers cannot work out itself.
+    The embedding of a byte is its own plus those of the sequences of 2 to 8 bytes that end with it, which are looked up
+    by a hash. They cost next to nothing, and a model with few layers cannot compute them itself.
 
     Shapes:
         text: integers, ``(batch, HISTORY + length)``. Returns logits, ``(batch, length, 256)``, float32.
@@ -118,14 +118,14 @@ def _hashes(text: jax.Array, grams: int) -> jax.Array:
 
 
 def losses_of(model: ByteGPT, text: jax.Array) -> jax.Array:
-    """The loss of each byte after the history but the first, in nats: ``(batch, length)``."""
+    """The loss of each byte after the history except the first, in nats: ``(batch, length)``."""
     logits = model(text[:, :-1])
     return optax.softmax_cross_entropy_with_integer_labels(logits, text[:, HISTORY + 1 :].astype(jnp.int32))
 
 
 @functools.partial(jit, donate=True)
 def train_step(model: ByteGPT, optimizer: Optimizer, ema: EMA, text: jax.Array) -> jax.Array:
-    """Learn from a batch of windows; the mean loss before it, in bits per byte."""
+    """Train on a batch of windows; returns the mean loss before the step, in bits per byte."""
     loss, gradients = value_and_grad(lambda model: losses_of(model, text).mean())(model)
     optimizer.update(model, gradients)
     ema.update(model)
@@ -139,10 +139,10 @@ def _sum_of_second_half(model: ByteGPT, text: jax.Array) -> jax.Array:
 
 
 def bits_per_byte(model: ByteGPT, text: np.ndarray) -> float:
-    """What the model needs for a text: each byte is predicted from half a window of bytes before it, or more.
+    """The bits per byte of a text: each byte is predicted from at least half a window of earlier bytes.
 
     Args:
-        text: uint8. Its first half window is only looked back at.
+        text: uint8. Its first half window is only context.
     """
     length, batch = model.size.length, model.size.batch
     half = length // 2
@@ -159,14 +159,14 @@ def _next_byte(decoder: ByteGPT, text: jax.Array, key: jax.Array, temperature: f
 
 
 def written(model: ByteGPT, prompt: bytes, *, count: int, temperature: float = 0.8, seed: int = 0) -> bytes:
-    """Let the model go on with a text, byte by byte, with the keys and values of earlier bytes in a cache.
+    """Let the model continue a text byte by byte, with the keys and values of earlier bytes in a cache.
 
-    When the cache is full, it begins again with the last half window.
+    When the cache is full, it is refilled with the last half window.
 
     Args:
-        prompt: what to go on with; not empty.
-        count: how many bytes to write.
-        temperature: below 1 the likely bytes are preferred; above 0.
+        prompt: the text to continue; not empty.
+        count: the number of bytes to write.
+        temperature: positive; below 1, likely bytes are preferred.
     """
     text = np.frombuffer(bytes(HISTORY) + prompt, np.uint8)
     key = jax.random.key(seed)

@@ -1,8 +1,8 @@
-"""How few bits other methods need for each byte of the held-out text: what a language model has to beat.
+"""Baselines for a language model: the bits per byte that other methods need for the held-out text.
 
-An n-gram model predicts a byte from the ``n − 1`` before it, by how often it followed them in the training text. Counts
-of each length are blended with those of the next shorter one, in the way of Witten and Bell: if the context ``c`` was
-seen ``N`` times, with ``U`` different bytes after it, ``p(b | c) = (count(cb) + U · p(b | shorter c)) / (N + U)``.
+An n-gram model predicts a byte from the ``n − 1`` bytes before it, by how often it followed them in the training text.
+Counts of each length are interpolated with those of the next shorter one, as Witten and Bell do: if the context ``c``
+was seen ``N`` times, with ``U`` distinct next bytes, ``p(b | c) = (count(cb) + U · p(b | shorter c)) / (N + U)``.
 
 Reference: Witten and Bell, "The zero-frequency problem", 1991 (method C).
 """
@@ -36,7 +36,7 @@ def ngram_bits(train: np.ndarray, text: np.ndarray, n: int) -> float:
 
 
 def _packed(text: np.ndarray, length: int) -> np.ndarray:
-    """Each sequence of so many bytes as one number."""
+    """Each sequence of ``n`` bytes as one number."""
     numbers = np.zeros(len(text) - length + 1, np.uint64)
     for offset in range(length):
         numbers = (numbers << np.uint64(8)) | text[offset : offset + len(numbers)].astype(np.uint64)
@@ -44,7 +44,7 @@ def _packed(text: np.ndarray, length: int) -> np.ndarray:
 
 
 def _found(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The values of keys, which are sorted; 0 for those that are not there."""
+    """The values of some sorted keys; 0 for missing keys."""
     places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[places] == wanted, values[places], 0)
 

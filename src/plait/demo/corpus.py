@@ -1,4 +1,4 @@
-"""The text that ``plait demo gpt`` learns: the source of Python's own standard library, which every machine has."""
+"""The training text of ``plait demo gpt``: the source of Python's own standard library, which every machine has."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import numpy as np
 
 from ..errors import ArgumentError
 
-HELD_OUT = 20  # one file of so many
+HELD_OUT = 20  # one file in 20 is held out
 LEFT_OUT = frozenset(["encodings", "idlelib", "lib2to3", "pydoc_data", "site-packages", "dist-packages", "turtledemo"])
 TESTS = frozenset(["test", "tests", "idle_test"])
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Bytes to learn from, and others that are held out: whole files, which the training never saw.
+    """Bytes for training, and held-out bytes: complete files that training never sees.
 
     Attributes:
-        train, held_out: uint8, one after the other with a zero byte between two files.
-        files: how many files there are in each.
+        train, held_out: uint8, the files concatenated with a zero byte between them.
+        files: the number of files in each.
     """
 
     train: np.ndarray
@@ -32,12 +32,12 @@ class Corpus:
 
 
 def load_corpus(root: Path | None = None) -> Corpus:
-    """Read the Python files below a folder, but tests, tables and installed packages.
+    """Read the Python files below a folder, except tests, tables and installed packages.
 
-    Which files are held out follows from their names alone, so that it is the same on every machine.
+    Files are held out by name, so the split is the same on every machine.
 
     Args:
-        root: the folder; ``None`` for the standard library of this Python.
+        root: the folder; ``None`` means the standard library of this Python.
 
     Raises:
         ArgumentError: the folder has too few files to hold one out.
@@ -50,10 +50,10 @@ def load_corpus(root: Path | None = None) -> Corpus:
     train, held_out = (np.frombuffer(b"".join(part), np.uint8) for part in parts)
     if len(train) == 0 or len(held_out) == 0:
         raise ArgumentError(
-            "there is too little text to learn from",
+            "there is not enough text to train on",
             at=str(root),
-            found=f"{len(parts[0])} Python files to learn from, {len(parts[1])} held out",
-            expected="some of each",
+            found=f"{len(parts[0])} Python files for training, {len(parts[1])} held out",
+            expected="at least one of each",
             do="run it with a Python that has its standard library as files",
         )
     return Corpus(train, held_out, (len(parts[0]), len(parts[1])))
@@ -69,8 +69,8 @@ def _names(root: Path) -> Iterator[str]:
 def windows(text: np.ndarray, *, batch: int, length: int, history: int, seed: int) -> Iterator[np.ndarray]:
     """One pass through a text, in batches of windows: uint8, ``(batch, history + length + 1)``.
 
-    A window begins with the ``history`` bytes before it. Apart from those, windows do not overlap, and they cover the
-    text except for its ends; their order and the place of the first one are random.
+    A window begins with the ``history`` bytes before it. Apart from these, windows do not overlap, and they cover the
+    text except for its ends; their order and the offset of the first one are random.
     """
     chance = np.random.default_rng(seed)
     begin = history + int(chance.integers(length))

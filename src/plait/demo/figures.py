@@ -60,7 +60,7 @@ def save_confusion(path: Path, labels: np.ndarray, predictions: np.ndarray, *, c
 
 
 def save_bits(path: Path, rows: Sequence[Mapping[str, Any]], results: Mapping[str, float]) -> None:
-    """Bits per byte by step, for training and the held-out text, and what each method needs at the end.
+    """Bits per byte by step, for training and the held-out text, and the result of each method.
 
     Args:
         rows: ``step`` with ``bits`` of training, or ``eval/bits``.

@@ -1,7 +1,7 @@
-"""``plait demo gpt``: a transformer learns the source of Python's standard library, and is compared with compressors.
+"""``plait demo gpt``: a transformer trained on the source of Python's standard library, against compressors.
 
-It is a run as you would write it: ``fit`` with checkpoints, a schedule, an exponential moving average of the weights, a
-held-out text, and at the end a table, a figure and a sample. The model is in ``byte_gpt.py``.
+It is a training run as you would write it: ``fit`` with checkpoints, a schedule, an exponential moving average of the
+weights, a held-out text, and at the end a table, a figure and a sample. The model is in ``byte_gpt.py``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .table import print_table
 OPTIONS, SAMPLE = "options.json", "sample.txt"
 WARM_UP = 50  # steps
 EMA_DECAY = 0.95
-GLANCE = 1 << 15  # bytes of the held-out text that an evaluation during training looks at
+GLANCE = 1 << 15  # bytes of the held-out text that are used for evaluation during training
 PROMPT = b"def read_lines(path):\n    "
 
 
@@ -53,7 +53,7 @@ class Options:
 
     output: Path = Path("runs/gpt")
     size: str = "small"
-    steps: int | None = None  # those of the size
+    steps: int | None = None  # None means the number for the size
     bf16: bool = False
     seed: int = 0
     resume: bool = False
@@ -65,7 +65,7 @@ class Options:
 
 
 class Learner:
-    """All that training changes, made from the options alone."""
+    """All objects that training changes, made from the options alone."""
 
     def __init__(self, options: Options) -> None:
         size = SIZES[options.size]
@@ -78,26 +78,26 @@ class Learner:
         self.ema = EMA(self.model, EMA_DECAY, only=Param)
 
     def objects(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """The contents of a checkpoint."""
         return {"model": self.model, "optimizer": self.optimizer, "ema": self.ema}
 
     def averaged(self) -> ByteGPT:
-        """The model with the averages of its weights."""
+        """The model with its averaged weights."""
         return self.ema.apply_to(self.model)
 
 
 def run(options: Options, corpus: Corpus | None = None) -> int:
-    """Train, evaluate, compare, draw and write. Returns the exit status, that of the signal if one ended the run.
+    """Train, evaluate, compare, plot and sample. Returns the exit status, which names the signal if one ended the run.
 
     Raises:
-        ArgumentError: an option has a value that cannot be, or the output folder is that of another run.
+        ArgumentError: an option has an invalid value, or the output folder is that of another run.
         CheckpointError: the run cannot resume from its checkpoints.
     """
     corpus = load_corpus() if corpus is None else corpus
     learner = Learner(options)
     _prepare(options)
     begin = time.perf_counter()
-    warnings.filterwarnings("ignore", category=UnrolledLoopWarning)  # its loop over blocks is meant
+    warnings.filterwarnings("ignore", category=UnrolledLoopWarning)  # the loop over blocks is intended
     fitted = _train(learner, corpus, options)
     seconds = time.perf_counter() - begin
     if fitted.reason != "steps":
@@ -132,7 +132,7 @@ def run(options: Options, corpus: Corpus | None = None) -> int:
 
 
 def _prepare(options: Options) -> None:
-    """Make the folder ready: that of an earlier run is replaced, or resumed if it has the same options."""
+    """Prepare the folder: an earlier run in it is replaced, or resumed if it has the same options."""
     kept = {"size": options.size, "steps": options.all_steps, "bf16": options.bf16, "seed": options.seed}
     place = options.output / OPTIONS
     try:
@@ -150,7 +150,7 @@ def _prepare(options: Options) -> None:
 
 
 def _stored_options(place: Path) -> dict[str, Any] | None:
-    """The options of the run in the folder: ``None`` where there is no run, no options where their file is damaged."""
+    """The options of the run in the folder: ``None`` if there is no run, empty if their file is damaged."""
     try:
         found = json.loads(place.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -193,7 +193,7 @@ def _draw(folder: Path, bits: float, others: dict[str, float]) -> str:
     try:
         save_bits(folder / BITS, rows, {**others, "plait": bits})
     except MissingDependencyError as error:
-        return f"skipped; to have it: {error.parts['do']}"
+        return f"skipped; to enable it: {error.parts['do']}"
     return str(folder / BITS)
 
 

@@ -126,9 +126,9 @@ def _read_rows(file: Path) -> list[dict[str, Any]]:
 
 
 def other_options(place: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> CheckpointError:
-    """The error for a run that resumes with options that differ from those it began with."""
+    """The error for a run that resumes with different options than it began with."""
     return CheckpointError(
-        "the checkpoint belongs to a run with other options",
+        "the checkpoint belongs to a run with different options",
         at=str(place),
         found=_flags(stored),
         expected=_flags(wanted),
@@ -137,7 +137,7 @@ def other_options(place: Path, stored: Mapping[str, Any], wanted: Mapping[str, A
 
 
 def not_writable(folder: Path, error: OSError) -> ArgumentError:
-    """The error for an output folder in which no file can be made."""
+    """The error for an output folder in which no file can be created."""
     return ArgumentError(
         "the output folder is not writable",
         at=str(folder),
@@ -148,6 +148,6 @@ def not_writable(folder: Path, error: OSError) -> ArgumentError:
 
 
 def _flags(options: Mapping[str, Any]) -> str:
-    """Options as they are written in a command; a switch that is off is not there."""
+    """Options as written in a command; a flag that is off is omitted."""
     texts = ((f"--{name.replace('_', '-')}", value) for name, value in options.items() if value is not False)
     return " ".join(flag if value is True else f"{flag} {value}" for flag, value in texts) or "no options"

@@ -1,5 +1,5 @@
-"""``plait.explore``: a page to look at models and files in a browser.
+"""``plait.explore``: a page that shows models and files in a browser.
 
-Statistics of arrays, then outlines (what a page shows of a live graph, or of a file), then one JSON description, then
-the page. The page's own code is in ``assets/``.
+Bottom-up: statistics of arrays; outlines, which are what a page shows of a live graph or of a file; one JSON
+description; the page. The page's own code is in ``assets/``.
 """

@@ -1,4 +1,4 @@
-"""What the methods of a model's modules take and return for given inputs, found without computing anything."""
+"""What the methods of a model's modules take and return for given inputs, without computing anything."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from .outline import Call
 
 
 class _Seen(Variable[Any]):
-    """The arrays that a method was given, and those that it returned."""
+    """The arrays that a method took, and those that it returned."""
 
 
 def calls_of(model: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> dict[Path, list[Call]]:
     """The calls of a model's methods while ``model(*inputs, **options)`` runs, by the path of the module.
 
-    It runs as in ``eval_shape``, so that nothing is computed and the model stays as it is. Layers run by ``scan`` have
-    the shapes of all iterations, stacked. What runs in a branch, in a turn of a loop without outputs, or in a transform
-    of JAX's own is shown as it is called there.
+    It runs as in ``eval_shape``: nothing is computed, and the model does not change. Layers run by ``scan`` have the
+    stacked shapes of all iterations. Calls in a branch, in a loop without outputs, or in one of JAX's own transforms
+    are shown with the shapes of one call.
 
     Raises:
         ArgumentTypeError: the model cannot be called.
@@ -56,14 +56,14 @@ def calls_of(model: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) ->
             call = _call(method, given, returned)
             calls[call] = calls.get(call, 0) + 1
     for path, call in shut_in:
-        found.setdefault(path, {})[call] = 1  # how often it runs is not known, and it may be traced twice
+        found.setdefault(path, {})[call] = 1  # the number of runs is unknown, and it may be traced twice
     return {
         path: [dataclasses.replace(call, times=times) for call, times in calls.items()] for path, calls in found.items()
     }
 
 
 def settings_of(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The keyword arguments of a call that hold arrays, and the others."""
+    """The keyword arguments of a call that contain arrays, and the others."""
     arrays = {name: value for name, value in options.items() if _leaves(value)}
     return arrays, {name: value for name, value in options.items() if name not in arrays}
 

@@ -1,4 +1,4 @@
-"""What a model's modules cost for given inputs: the one place where the page's costs come from."""
+"""The costs of a model's modules for given inputs, for the page."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .outline import Call
 def costs_of(
     model: Any, inputs: tuple[Any, ...], options: Mapping[str, Any], calls: Mapping[Path, Sequence[Call]]
 ) -> dict[Path, dict[str, float]]:
-    """The costs of each module by itself, by name; the page adds up those below a module.
+    """The costs of each module alone, by name; the page sums those below a module.
 
-    Operations are those of the program as it was written; the body of a loop counts as often as it runs.
+    Operations are those of the program before optimisation; the body of a loop counts once per iteration.
     """
     arrays, settings = settings_of(options)
 

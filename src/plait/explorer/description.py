@@ -1,4 +1,4 @@
-"""One JSON description of one outline, or of two side by side: all that the page knows.
+"""The JSON description of one outline, or of two side by side: all the data of the page.
 
 ::
 
@@ -6,8 +6,8 @@
      "layouts": [{"mesh": [[axis, size]], "spec": [[axis]], "devices": [id], "tiles": [tile of each device], "grid"}],
      "nodes": [{"parent", "step", "sides": [place or null], "changes": [word], "difference"}]}
 
-A node is a path, with what each side has there; owners come before what they own. Fields that say nothing are left
-out. Numbers are finite, since JSON has no others.
+A node is a path, with what each side has there; owners come before what they own. Empty fields are omitted. Numbers are
+finite, since JSON has no others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..paths import Path
 from .outline import LEAF, LINK, Call, Entry, Layout, Outline, step_of
 from .statistics import Statistics, difference, histogram, statistics
 
-_EXACT = 2**53  # beyond, JavaScript's numbers skip whole numbers
+_EXACT = 2**53  # JavaScript's numbers do not represent all larger integers
 
 
 def description(outlines: Sequence[Outline]) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _call(call: Call) -> dict[str, Any]:
 
 
 class _Layouts:
-    """Each layout once; places name them by number."""
+    """Each layout once; places refer to them by number."""
 
     def __init__(self) -> None:
         self.described: list[dict[str, Any]] = []
@@ -138,7 +138,7 @@ def _described(layout: Layout) -> dict[str, Any]:
 
 
 def tiles_of(layout: Layout) -> tuple[list[int], list[int]]:
-    """Into how many parts each dimension is divided, and which tile each device of the mesh has, in its order."""
+    """The number of parts of each dimension, and the tile of each device, in the order of the mesh."""
     sizes = dict(layout.mesh)
     grid = [math.prod(sizes[axis] for axis in axes) for axes in layout.spec]
     places = np.indices(tuple(sizes.values())).reshape(len(sizes), -1) if sizes else np.zeros((0, 1), int)

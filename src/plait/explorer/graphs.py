@@ -32,12 +32,12 @@ def outline_of_graph(
     calls: Mapping[Path, list[Call]] | None = None,
     costs: Mapping[Path, Mapping[str, float]] | None = None,
 ) -> Outline:
-    """The outline of an object graph; shared objects are entries once, and links elsewhere.
+    """The outline of an object graph; a shared object has one entry, and links at its other paths.
 
     Args:
         node: any value.
-        calls: of methods, by the path of the module.
-        costs: by the path of the module.
+        calls: the calls of methods, by the path of the module.
+        costs: the costs, by the path of the module.
     """
     entries: list[Entry] = []
     nodes: dict[Place, Entry] = {}
@@ -61,7 +61,7 @@ def outline_of_graph(
 
 
 def _is_attribute(place: Place) -> bool:
-    """Whether a place is no row of its own: a static value, or a container of nothing but static values."""
+    """Whether a place gets no row: a static value, or a container with only static values."""
     if place.kind is Kind.STATIC:
         return True
     if place.kind is not Kind.PYTREE or place.first is not None:
@@ -135,7 +135,7 @@ def _leaf(path: Path, kind: str, leaf: Any, array: Any, metadata: Mapping[str, s
 
 
 def reader_of(array: Any) -> tuple[Callable[[], np.ndarray] | None, str]:
-    """What reads an array's values; ``None`` and the reason where they are out of reach."""
+    """A function that reads an array's values; ``None`` and the reason if they are not available."""
     if isinstance(array, Tracer):
         return None, "traced, so there are no values"
     if isinstance(array, jax.ShapeDtypeStruct) or not hasattr(array, "__array__"):
@@ -151,7 +151,7 @@ def reader_of(array: Any) -> tuple[Callable[[], np.ndarray] | None, str]:
 
 
 def layout_of(leaf: Any, array: Any, place: str) -> Layout | None:
-    """How an array lies on a mesh: as its sharding says, else as its axis names do on the mesh in force."""
+    """The layout of an array on a mesh, from its sharding, or else from its axis names on the current mesh."""
     sharding = getattr(array, "sharding", None)
     spec, sizes = spec_and_mesh(leaf, array, get_global_mesh(), place)
     if math.prod(sizes.values()) < 2:

@@ -1,4 +1,4 @@
-"""What a page shows of one model or file: its places in order, owners first, each with what is known about it."""
+"""What a page shows of one model or file: its entries in order, owners first."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NODE, LEAF, LINK = "node", "leaf", "link"
 class Call:
     """A call of a module's method: dtypes and shapes of its arrays, as text; ``times`` counts equal ones.
 
-    ``output_bytes`` are those of the arrays that it returns, if they are known. ``inside`` names the transform of which
-    it shows one branch or turn, which may run any number of times.
+    ``output_bytes`` is the size of the arrays that it returns, if known. ``inside`` names the transform of which it is
+    one branch or iteration, which may run any number of times.
     """
 
     method: str
@@ -31,11 +31,11 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How an array lies on a mesh.
+    """The layout of an array on a mesh.
 
     Attributes:
-        mesh: the sizes of the axes of the mesh, by name.
-        spec: for each dimension of the array the axes of the mesh that shard it.
+        mesh: the sizes of the mesh axes, by name.
+        spec: for each dimension of the array the mesh axes that shard it.
         devices: ids of the devices, in the order of the mesh; empty for a mesh without devices.
     """
 
@@ -50,18 +50,18 @@ class Entry:
 
     Attributes:
         path: from the root.
-        role: a node has entries below it; a leaf is one array or number; a link stands for an object that an earlier
+        role: a node has entries below it; a leaf is one array or number; a link refers to an object that an earlier
             entry shows.
         type: the class of the module, container or variable; empty if it is not known.
-        dtype, shape, bytes: of a leaf's array.
-        read: reads a leaf's values; ``None`` where there are none.
+        dtype, shape, bytes: those of a leaf's array.
+        read: reads a leaf's values; ``None`` if there are none.
         why: why there are no values.
         is_key: whether the values are those of random keys, which have no statistics.
         attributes: static attributes of a node, metadata of a variable.
-        target: where a link leads.
-        layout: how a leaf's array lies on a mesh.
-        calls: of a module's methods.
-        costs: of a module by itself, without those below it, by name.
+        target: the path that a link refers to.
+        layout: the layout of a leaf's array on a mesh.
+        calls: the calls of a module's methods.
+        costs: the costs of a module, without those below it, by name.
     """
 
     path: Path
@@ -85,11 +85,11 @@ class Outline:
     """One model or file.
 
     Attributes:
-        name: what it is called on the page.
+        name: its name on the page.
         origin: what it is: ``"model"``, ``"checkpoint"``, …
-        entries: in order, the root first.
-        facts: what else is known, such as the step of a checkpoint.
-        has_objects: whether modules, links and attributes are known, and not only arrays by path.
+        entries: the entries in order, the root first.
+        facts: further information, such as the step of a checkpoint.
+        has_objects: whether modules, links and attributes are known, rather than only arrays by path.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Outline:
 
 
 def outline_of_leaves(name: str, origin: str, leaves: Mapping[Path, Entry], facts: Mapping[str, str]) -> Outline:
-    """An outline of leaves alone: a node is made for every part of their paths."""
+    """An outline from leaves alone: a node is created for every prefix of their paths."""
     entries: dict[Path, Entry] = {}
     for path, leaf in leaves.items():
         for length in range(len(path)):
@@ -110,16 +110,16 @@ def outline_of_leaves(name: str, origin: str, leaves: Mapping[Path, Entry], fact
 
 
 def step_of(path: Path) -> str:
-    """The last part of a path, as it is written behind the others: ``.kernel`` or ``[3]``."""
+    """The last key of a path, as it is written after the others: ``.kernel`` or ``[3]``."""
     step = format_path(path[-1:])
     return step if not step or step.startswith("[") else f".{step}"
 
 
 def put_together(first: Outline, second: Outline) -> None:
-    """Where no array of one has the path of an array of the other, and one is a file: move one to where its arrays are.
+    """If the two have no array path in common and one is a file, move one to the path of its arrays in the other.
 
-    The checkpoint of a training run has its model at ``model``, an export of that model has it at the root. The place
-    is the one below which most arrays have the same names and shapes; more than half of them, or nothing is moved.
+    The checkpoint of a training run has its model at ``model``; an export of that model has it at the root. The path is
+    the one below which most arrays have the same names and shapes; unless more than half do, nothing is moved.
     """
     leaves = [{entry.path: entry.shape for entry in each.entries if entry.role == LEAF} for each in (first, second)]
     if leaves[0].keys() & leaves[1].keys() or (first.has_objects and second.has_objects):
@@ -137,7 +137,7 @@ def _place_of(own: Mapping[Path, Any], others: Mapping[Path, Any]) -> Path | Non
         for length in range(1, len(path)):
             if own.get(path[length:]) == shape:
                 found[path[:length]] = found.get(path[:length], 0) + 1
-    # Moments of an optimizer have the names and shapes of the model too, and lie deeper.
+    # The moments of an optimizer have the names and shapes of the model too, at longer paths.
     place = min(found, key=lambda place: (-found[place], len(place)), default=None)
     return place if place is not None and 2 * found[place] > len(own) else None
 

@@ -33,26 +33,26 @@ def explore(
     to: str | os.PathLike[str] = "explore.html",
     **options: Any,
 ) -> Path:
-    """Write a page to look at a model in a browser: one HTML file that loads nothing else.
+    """Write a page that shows a model in a browser: one HTML file that loads nothing else.
 
     It shows the tree of modules with search, for each variable its statistics, histogram and sharding, shared objects
     and cycles as links, sizes and costs as a treemap, and, given ``other``, what differs between the two.
 
     Args:
-        model: a model, a state, any object graph, with values or with shapes alone; or the path of a checkpoint, an
+        model: a model, a state or any object graph, with concrete or abstract values; or the path of a checkpoint, an
             export or a safetensors file, which is read without the model's class.
         *inputs: inputs of the model, arrays or shapes; with them the page shows what each module takes and returns.
             Nothing is computed.
-        other: a second model or path, to be compared with the first.
-        to: the file to write. A page that is there is replaced.
+        other: a second model or path to compare with the first.
+        to: the file to write. An earlier page is replaced.
         **options: keyword arguments of the model.
 
     Returns:
         The path of the file.
 
     Raises:
-        ArgumentError: ``to`` is a file that is no such page, or cannot be written; inputs for a file.
-        ArgumentTypeError: inputs for an object that cannot be called.
+        ArgumentError: ``to`` is some other file or cannot be written, or inputs are passed for a file.
+        ArgumentTypeError: inputs are passed for an object that cannot be called.
         CheckpointError: there is no file of a known kind at the path, or it is incomplete or damaged.
         ExportError: the export at the path is incomplete or was changed.
 
@@ -78,7 +78,7 @@ def explore(
             "the page cannot be written",
             at=str(target),
             found=error.strerror or str(error),
-            expected="a file in a folder that exists and may be written to",
+            expected="a file in an existing folder with write permission",
             do="choose another path: plait.explore(model, to='explore.html')",
         ) from error
     return target
@@ -151,11 +151,11 @@ def _asset(name: str) -> str:
 
 
 def _sum(text: str) -> str:
-    """What the page's own policy calls the one script, or style, that may run."""
+    """The name of the one script, or style, that the page's own policy allows."""
     return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode()
 
 
 def _embedded(value: Any) -> str:
-    """JSON inside a script element: no text in it can end the element, or begin a comment."""
+    """JSON for a script element: no text in it can end the element or begin a comment."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

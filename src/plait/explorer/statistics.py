@@ -1,4 +1,4 @@
-"""Statistics, histograms and differences of arrays, in a few passes over parts that fit into a processor's cache.
+"""Statistics, histograms and differences of arrays, in a few passes over parts that fit into the processor's cache.
 
 Everything is computed in float64, so the result does not depend on the dtype's range: the squares of float16 values
 overflow in float16. Complex numbers count by their magnitude, booleans as 0 and 1.
@@ -18,7 +18,7 @@ _PART = 1 << 17  # numbers; as float64 they take a megabyte
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """Of one array. ``low``, ``high``, ``mean`` and ``std`` are those of its finite numbers, ``None`` without any."""
+    """Statistics of one array. ``low``, ``high``, ``mean`` and ``std`` are over finite numbers; ``None`` if none."""
 
     count: int
     low: float | None
@@ -32,12 +32,12 @@ class Statistics:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Of two arrays of one shape.
+    """The difference of two arrays with the same shape.
 
     Attributes:
         changed: how many numbers differ. Two NaNs are equal here.
-        largest, mean: of the distances of the numbers that are finite in both; ``None`` without any.
-        relative: the norm of the difference by the larger norm of the two, over the same numbers.
+        largest, mean: the largest and mean absolute difference, over numbers finite in both; ``None`` without any.
+        relative: the norm of the difference divided by the larger norm of the two, over the same numbers.
     """
 
     changed: int
@@ -68,7 +68,7 @@ def statistics(array: np.ndarray) -> Statistics:
 
 
 def histogram(array: np.ndarray, low: float, high: float, bins: int = BINS) -> list[int]:
-    """How many of an array's finite numbers lie in each of ``bins`` equal parts of ``[low, high]``."""
+    """The number of an array's finite numbers in each of ``bins`` equal parts of ``[low, high]``."""
     counts = np.zeros(bins, np.int64)
     if low == high:
         counts[bins // 2] = sum(kept.size for kept, _ in map(_finite, _parts(array)))
@@ -82,7 +82,7 @@ def histogram(array: np.ndarray, low: float, high: float, bins: int = BINS) -> l
 
 
 def difference(first: np.ndarray, second: np.ndarray) -> Difference:
-    """How two arrays of one shape differ."""
+    """How two arrays with the same shape differ."""
     changed = compared = 0
     largest, total = 0.0, 0.0
     squares = np.zeros(3)  # of the difference, of the first, of the second

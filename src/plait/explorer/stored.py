@@ -1,7 +1,7 @@
 """The outline of files: checkpoints, exports and safetensors, read without the model's class.
 
-Only arrays and JSON are read, after the checks that their own readers make; nothing in a file is run. A value is read
-when a page needs its statistics, and not kept.
+Only arrays and JSON are read, after the checks of their own readers; nothing in a file is run. A value is read when the
+page needs its statistics, and is not kept.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from ..export.formats.table import Format, exports_at
 from ..paths import Path
 from .outline import LEAF, Call, Entry, Outline, outline_of_leaves
 
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")  # as Python writes it: 00 is another name than 0
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")  # as Python writes it: 00 is a different name from 0
 
 
 def outline_of_file(path: str | os.PathLike[str]) -> Outline:
     """The outline of what is at a path.
 
     Args:
-        path: a checkpoint; a folder of checkpoints, of which the newest is taken; an export, or a folder of one model's
-            exports, of which StableHLO is taken first; a safetensors file or folder; a folder that Orbax wrote.
+        path: a checkpoint; a folder of checkpoints, of which the newest is read; an export, or a folder of one model's
+            exports, of which StableHLO is preferred; a safetensors file or folder; a folder that Orbax wrote.
 
     Raises:
-        CheckpointError: there is none of these, or it is incomplete or damaged.
+        CheckpointError: the path has none of these, or it is incomplete or damaged.
         ExportError: the export is incomplete or was changed.
     """
     place = FilePath(path)
@@ -119,7 +119,7 @@ def _shapes(tensors: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def _described(row: Format, place: FilePath) -> Outline:
-    """Another format: its arrays, where its own library reads them, and names, dtypes and shapes where not."""
+    """Another format: its arrays if its own library can read them, otherwise names, dtypes and shapes."""
     description = row.code.describe(place)
     arrays = {each.tensor.name: each for each in description.stored()}
     tensors = {each.name: each for each in (*description.weights, *(each.tensor for each in arrays.values()))}
@@ -155,7 +155,7 @@ def _arrays(place: FilePath, origin: str, arrays: Mapping[str, Any]) -> Outline:
 
 
 def _by_path(arrays: Mapping[str, Any]) -> dict[Path, Any]:
-    """Arrays by path; a name that would be below another array, such as ``a.b`` beside ``a``, stays whole."""
+    """Arrays by path; a name that would be below another array, such as ``a.b`` beside ``a``, stays one key."""
     paths = {name: _split(name) for name in arrays}
     taken = set(paths.values())
     below = {name for name, path in paths.items() if any(path[:length] in taken for length in range(1, len(path)))}

@@ -1,10 +1,10 @@
-"""Where a compiled program keeps its temporary values, and which instruction put the largest one at each place.
+"""Where a compiled program keeps its temporary values, and which instruction stores the largest one at each offset.
 
-XLA gives temporary values places in one block of memory, and uses a place again when the value there is no longer
-needed. Each byte of the block is counted for the largest value that is ever put there, which is what made XLA reserve
-it; so the bytes of all instructions add up to the size of the block.
+XLA allocates temporary values in one block of memory, and reuses space when the value there is no longer needed. Each
+byte of the block is attributed to the largest value ever stored there, for which XLA reserved it; so the bytes of all
+instructions add up to the size of the block.
 
-XLA says this in protocol buffers. Only the few fields that are needed are read, by their numbers:
+XLA reports this in protocol buffers. Only the few fields that are needed are read, by their numbers:
 ``BufferAssignmentProto`` in ``xla/service/hlo.proto``, and names and ids of instructions in ``HloModuleProto``.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def temporary_bytes(assignment: bytes, program: bytes) -> dict[str, int]:
-    """Bytes of the block of temporary values by the names of instructions; ``""`` for those that no value covers."""
+    """Bytes of the block of temporary values by the name of the instruction; ``""`` for bytes that no value covers."""
     names = _instruction_names(program)
     owners: dict[int, int] = {}
     for number, value in _fields(assignment):
@@ -41,7 +41,7 @@ _NOT_TEMPORARY = {3, 5, 7, 12}
 
 
 def _largest_values(size: int, places: list[tuple[int, int, int]]) -> dict[int, int]:
-    """Owner → bytes, where each byte belongs to the largest of the values ``(size, offset, owner)`` put there."""
+    """Owner → bytes, where each byte belongs to the largest of the values ``(size, offset, owner)`` that cover it."""
     found: collections.Counter[int] = collections.Counter()
     free = [(0, size)]
     for length, offset, owner in sorted(places, reverse=True):
@@ -59,7 +59,7 @@ def _largest_values(size: int, places: list[tuple[int, int, int]]) -> dict[int, 
 
 
 def _instruction_names(program: bytes) -> dict[int, str]:
-    """Id → name. The assignment calls an instruction by its id, or by that and the id of its computation."""
+    """Id → name. The assignment refers to an instruction by its id, alone or with the id of its computation."""
     found = {}
     for number, computation in _fields(program):
         if number == 3:

@@ -1,4 +1,4 @@
-"""What a program costs, by module: floating-point operations, bytes and memory, from XLA's own analysis."""
+"""The cost of a program by module: floating-point operations, bytes and memory, from XLA's own analysis."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from .tables import Row, folded, in_bytes, in_words, rendered
 
 @dataclasses.dataclass(frozen=True)
 class ModuleCost:
-    """What the operations of one module cost, without those of modules below it.
+    """The cost of the operations of one module, without those of modules below it.
 
     Attributes:
-        path: where it is in the arguments.
-        kind: its class; empty for what belongs to no module.
+        path: the path of the module in the arguments.
+        kind: its class; empty for operations that belong to no module.
         flops: floating-point operations, as XLA counts: the body of a loop counts once.
-        transcendentals: exponentials, logarithms and their like.
-        bytes: read and written.
-        written: the bytes that are written; of a program that was not compiled, all that a backward pass might keep.
-        executed_flops: the same as ``flops``, with the body of a loop counted as often as it runs.
-        temp_bytes: its part of the memory for temporary values; each byte of that memory is counted for the largest
-            value that is ever put there.
+        transcendentals: exponentials, logarithms and the like.
+        bytes: bytes read and written.
+        written: bytes written; for a program that was not compiled, all that a backward pass might keep.
+        executed_flops: like ``flops``, but the body of a loop counts once per iteration.
+        temp_bytes: its share of the memory for temporary values; each byte of that memory is attributed to the largest
+            value ever stored there.
     """
 
     path: str
@@ -47,15 +47,15 @@ class ModuleCost:
 
 @dataclasses.dataclass(frozen=True)
 class CostReport:
-    """What a program costs. ``str`` gives a table.
+    """The cost of a program. ``str`` gives a table.
 
     Attributes:
-        modules: those that something was found for, in the order of the arguments; what belongs to no module has an
-            empty path, as the outermost module has.
+        modules: the modules with any cost, in the order of the arguments; operations that belong to no module have an
+            empty path, like the outermost module.
         argument_bytes: memory of the arguments on one device; ``None`` for a program that was not compiled.
-        output_bytes: of what it returns.
-        alias_bytes: of outputs that take the memory of donated arguments.
-        temp_bytes: of temporary values.
+        output_bytes: memory of the results.
+        alias_bytes: memory of outputs that reuse the buffers of donated arguments.
+        temp_bytes: memory of temporary values.
     """
 
     modules: tuple[ModuleCost, ...]
@@ -81,18 +81,18 @@ class CostReport:
 
     @property
     def bytes(self) -> float:
-        """Read and written by the whole program."""
+        """Bytes read and written by the whole program."""
         return sum(row.bytes for row in self.modules)
 
     @property
     def peak_bytes(self) -> int | None:
-        """Memory while it runs: arguments, outputs that are not donated arguments, and temporary values."""
+        """Memory while it runs: arguments, outputs that do not reuse donated buffers, and temporary values."""
         if self.argument_bytes is None or self.output_bytes is None or self.temp_bytes is None:
             return None
         return self.argument_bytes + self.output_bytes + self.temp_bytes - (self.alias_bytes or 0)
 
     def below(self, path: str) -> ModuleCost:
-        """A module together with all below it.
+        """The cost of a module and all modules below it.
 
         Example:
             >>> model = plait.Sequential(plait.Linear(4, 8, rngs=plait.Rngs(0)), plait.Linear(8, 2, rngs=plait.Rngs(1)))
@@ -131,7 +131,7 @@ class CostReport:
         lines = []
         if self.executed_flops > self.flops * 1.000001:
             counted = in_words(self.executed_flops)
-            lines.append(f"the body of a loop counts once, as for XLA; as often as it runs: {counted} FLOPs in all")
+            lines.append(f"the body of a loop counts once, as in XLA; counted per iteration: {counted} FLOPs in all")
         if self.peak_bytes is not None:
             sizes = (self.peak_bytes, self.argument_bytes, self.output_bytes, self.temp_bytes, self.alias_bytes)
             peak, given, returned, temporary, alias = (in_bytes(size or 0) for size in sizes)
@@ -144,20 +144,20 @@ _FIGURES = ("flops", "transcendentals", "bytes", "written", "executed_flops", "t
 
 
 def cost(f: Callable[..., Any], /, *args: Any, compile: bool = True, **kwargs: Any) -> CostReport:
-    """What a call costs, by module: floating-point operations, bytes read and written, memory.
+    """The cost of a call by module: floating-point operations, bytes read and written, memory.
 
-    The figures are XLA's; those of all modules add up to what XLA says of the whole program. Nothing is run.
+    The figures are XLA's; those of all modules add up to XLA's figures for the whole program. Nothing is run.
 
     Args:
-        f: a function of modules and arrays, or a module; a jitted function is taken with its options, such as donation.
-        *args, **kwargs: as it is called; shapes will do, such as those of ``plait.eval_shape``.
-        compile: whether to compile the program and take the figures of what runs, where XLA has fused operations and
-            knows how much memory they need. ``False`` takes those of the program as it was written, which takes a
-            fraction of the time and says nothing of memory. What an operation inside of a fusion reads and writes does
-            not count; a fusion counts for the module of its last operation.
+        f: a function of modules and arrays, or a module; the options of a jitted function, such as donation, apply.
+        *args, **kwargs: its arguments; abstract values, such as those of ``plait.eval_shape``, are enough.
+        compile: whether to compile the program and analyse what runs, after XLA has fused operations and planned
+            memory. ``False`` analyses the program before optimisation, which takes a fraction of the time and gives no
+            memory figures. In a compiled program, reads and writes inside a fusion do not count, and a fusion counts
+            for the module of its last operation.
 
     Returns:
-        A ``CostReport``: a row for each module, and sums. Where a program runs on several devices, of one device.
+        A ``CostReport``: a row for each module, and sums. If a program runs on several devices, those of one device.
 
     Example:
         >>> model = plait.Linear(256, 128, rngs=plait.Rngs(0))
@@ -180,7 +180,7 @@ def cost(f: Callable[..., Any], /, *args: Any, compile: bool = True, **kwargs: A
 
 
 def called(f: Any, args: tuple[Any, ...], method: str = "__call__") -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """A function and its arguments; a module stands for its method."""
+    """A function and its arguments; for a module, its method."""
     from ..core.objects.pytree import Pytree
 
     if not isinstance(f, Pytree):
@@ -205,14 +205,14 @@ def report_of(stage: Any, places: list[tuple[Path, Any]], compiled: Any = None) 
     def measure(text: str) -> Figures:
         try:
             return figures(program_costs(text))
-        except ValueError as error:  # an instruction that cannot stand alone
+        except ValueError as error:  # an instruction that is not valid on its own
             failed.append(str(error))
             return Figures()
 
     modules = Modules(names)
     costs = CostsByModule(program, modules, measure)
     spread = costs.spread()
-    if failed:  # what could not be asked about one by one belongs to the program as a whole
+    if failed:  # instructions that could not be analysed one by one count for the program as a whole
         rest = figures(program_costs(text))
         for each in spread.values():
             rest = rest.plus(each, -1.0)
@@ -236,14 +236,14 @@ def report_of(stage: Any, places: list[tuple[Path, Any]], compiled: Any = None) 
 
 
 def figures(found: Mapping[str, float]) -> Figures:
-    """XLA's figures, of which it names only those that are not zero."""
+    """XLA's figures; it reports only those that are not zero."""
     flops = found.get("flops", 0.0)
     moved, written = found.get("bytes accessed", 0.0), found.get("bytes accessedout{}", 0.0)
     return Figures(flops, found.get("transcendentals", 0.0), moved, written, flops)
 
 
 def _temporary(compiled: Any, costs: CostsByModule) -> dict[Names, int]:
-    """Bytes for temporary values by place; what XLA says nothing of belongs to the whole."""
+    """Bytes of temporary values by module; bytes that XLA does not report count for the program as a whole."""
     buffers = buffers_of(compiled)
     found: dict[Names, int] = {}
     if buffers is not None:

@@ -1,4 +1,4 @@
-"""Show objects in a notebook, print them, or write out all of them."""
+"""Showing objects in a notebook, and printing them in full."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..core.objects.module_repr import long_form
 
 
 def display(*objects: Any) -> None:
-    """Show objects with Treescope, which draws models as trees that unfold, and arrays as figures.
+    """Show objects with Treescope, which shows models as expandable trees, and arrays as figures.
 
-    Figures are those of Treescope's autovisualizer, or of the one that is active. Outside IPython, or where Treescope
-    is not installed, the objects are printed.
+    Figures come from the active autovisualizer, by default Treescope's own. Outside IPython, or if Treescope is not
+    installed, the objects are printed.
 
     Args:
-        *objects: models, states, arrays, anything.
+        *objects: models, states, arrays, or anything else.
 
     Example:
         >>> plait.display(plait.Dict(size=3), 4)
@@ -34,9 +34,9 @@ def display(*objects: Any) -> None:
 
 
 def long_repr(obj: Any, /) -> str:
-    """All public attributes of a model, with those that are as the constructor makes them, and nothing folded.
+    """All public attributes of a model, including those with default values, and without folding equal blocks.
 
-    ``repr`` leaves these out. For a model of many blocks the text is long.
+    ``repr`` omits these. For a model with many blocks the text is long.
 
     Example:
         >>> print(plait.inspect.long_repr(plait.Sequential(jnp.tanh)))

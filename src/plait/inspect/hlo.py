@@ -1,11 +1,11 @@
-"""What each instruction of an XLA program costs, by the module that it comes from.
+"""The cost of each instruction of an XLA program, by the module that it comes from.
 
-XLA's cost analysis gives figures for a whole program. An instruction's own are found by handing XLA a program of that
-one instruction; equal instructions are asked about once. What a loop, a branch, a call or a fusion costs is spread over
-the instructions in it, and what is left stays with itself, so that the figures of all places add up to XLA's own.
+XLA's cost analysis gives figures for a whole program. Those of one instruction are found by analysing a program with
+only that instruction; equal instructions are analysed once. The cost of a loop, a branch, a call or a fusion is
+distributed over the instructions in it, and the rest is its own, so the figures of all modules add up to XLA's.
 
-Modules are found in the names of instructions (``core/tools/module_names.py``), which give the way to a module relative
-to the one around it. An instruction without a name belongs where its first user does.
+Modules are found in the names of instructions (``core/tools/module_names.py``), which have the path of a module
+relative to the one around it. An instruction without a name belongs to the module of its first user.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 Names = tuple[str, ...]
-"""The keys of a path, as names of instructions give them."""
+"""The keys of a path, as in names of instructions."""
 
 
 class Figures(NamedTuple):
-    """What XLA says that something costs.
+    """A cost, as XLA counts it.
 
     Attributes:
-        flops: floating-point operations; of a loop those of one iteration, as XLA counts.
-        transcendentals: exponentials, logarithms and their like.
-        bytes: read and written.
-        written: the bytes that are written.
-        executed_flops: the same as ``flops``, with the body of a loop counted as often as it runs, if that is known.
+        flops: floating-point operations; for a loop, those of one iteration.
+        transcendentals: exponentials, logarithms and the like.
+        bytes: bytes read and written.
+        written: bytes written.
+        executed_flops: like ``flops``, but the body of a loop counts once per iteration, if their number is known.
     """
 
     flops: float = 0.0
@@ -44,7 +44,7 @@ class Figures(NamedTuple):
 
 
 Spread = dict[Names, Figures]
-"""What each place costs."""
+"""The cost of each module."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,11 +83,11 @@ _FREE = ("parameter", "constant")
 
 
 class Program:
-    """A program in XLA's text form, taken apart.
+    """A parsed program in XLA's text form.
 
     Attributes:
         entry: the computation that runs.
-        computations: by name.
+        computations: all computations, by name.
     """
 
     def __init__(self, text: str) -> None:
@@ -112,12 +112,12 @@ class Program:
         return [name for name in _NAME.findall(instruction.attributes) if name in self.computations]
 
     def alone(self, instruction: Instruction, shapes: dict[str, str]) -> str:
-        """A program of this one instruction, on parameters."""
+        """A program with only this instruction, applied to parameters."""
         operands = [shapes[name] for name in instruction.operand_names()]
         lines = [f"%p{i} = {shape} parameter({i})" for i, shape in enumerate(operands)]
         given = ", ".join(f"%p{i}" for i in range(len(operands)))
         if not operands and instruction.operands:
-            given = instruction.operands  # what is no instruction, such as the axis of an iota
+            given = instruction.operands  # operands that are not instructions, such as the axis of an iota
         whole = [f"ENTRY %alone {{\n{chr(10).join(lines)}\nROOT %r = {instruction.text(given)}\n}}"]
         wanted, met = self.called(instruction), set[str]()
         while wanted:
@@ -136,7 +136,7 @@ class Program:
         return f"%{name} {{\n{chr(10).join(lines)}\n}}"
 
     def trips(self, loop: Instruction, around: dict[str, Instruction]) -> int:
-        """How often a loop runs, if it counts to a constant; 1 if that is not known."""
+        """The number of iterations of a loop, if it counts to a constant; 1 if that is not known."""
         found = _TRIPS.search(loop.attributes)
         if found:
             return int(found[1])
@@ -178,7 +178,7 @@ def _parsed(line: str) -> Instruction | None:
 
 
 def _closed(line: str, start: int) -> int:
-    """The place after the parenthesis that closes the one at ``start``."""
+    """The position after the parenthesis that closes the one at ``start``."""
     depth = 0
     for found in re.finditer(r"[()]", line[start:]):
         depth += 1 if found[0] == "(" else -1
@@ -188,10 +188,10 @@ def _closed(line: str, start: int) -> int:
 
 
 class Modules:
-    """The places that names of instructions may lead to.
+    """The modules that names of instructions may refer to.
 
     Args:
-        paths: of the modules, as names; the root is the empty one.
+        paths: the paths of the modules, as names; the root is the empty one.
     """
 
     def __init__(self, paths: Iterable[Names]) -> None:
@@ -203,9 +203,9 @@ class Modules:
         """The module that an instruction belongs to.
 
         Args:
-            op_name: as XLA has it.
-            program: what names that begin at the root begin with.
-            around: the place of what calls the computation.
+            op_name: the name of the operation in XLA.
+            program: the prefix of names that begin at the root.
+            around: the module of the instruction that calls the computation.
         """
         key = op_name, around
         if key not in self._known:
@@ -227,7 +227,7 @@ class Modules:
         return here
 
 
-# ``transpose(jvp(blocks/0))/jvp(blocks/0)/checkpoint/norm`` says where it is twice.
+# ``transpose(jvp(blocks/0))/jvp(blocks/0)/checkpoint/norm`` has the path of the block twice.
 _AGAIN = re.compile(r"transpose\(jvp\(([^()]*)\)\)((?:/[^/()]+)*?)/jvp\(\1\)\2(?=/)")
 _INNER = re.compile(r"\bp?jit\([^()]*\)")
 _TRANSFORM = re.compile(r"\b\w+\(([^()]*)\)")
@@ -242,12 +242,12 @@ def _plain(op_name: str) -> str:
 
 
 class CostsByModule:
-    """Spreads what a program costs over the modules that it comes from.
+    """Distributes the cost of a program over the modules that it comes from.
 
     Args:
-        program: taken apart.
-        modules: that may be named in it.
-        measure: XLA's figures for a program in text form.
+        program: the parsed program.
+        modules: the modules that may be named in it.
+        measure: returns XLA's figures for a program in text form.
     """
 
     def __init__(self, program: Program, modules: Modules, measure: Callable[[str], Figures]) -> None:
@@ -262,7 +262,7 @@ class CostsByModule:
         return self.program.computations.get(self.program.entry, [])
 
     def spread(self) -> Spread:
-        """What each place costs in all."""
+        """The total cost of each module."""
         return self._of_computation(self.program.entry, ())
 
     def all_places(self) -> dict[str, Names]:
@@ -280,7 +280,7 @@ class CostsByModule:
         return found
 
     def places(self, name: str, around: Names) -> Iterator[tuple[Instruction, Names]]:
-        """The instructions of a computation with the modules that they belong to, the last first."""
+        """The instructions of a computation with their modules, the last first."""
         hints: dict[str, Names] = {}
         for each in reversed(self.program.computations[name]):
             place = hints.get(each.name, around)
@@ -309,14 +309,14 @@ class CostsByModule:
             return {place: total._replace(executed_flops=total.flops)}
         called = self.program.called(each) if each.opcode in ("call", "while", "conditional", "fusion") else []
         inner: list[Spread] = [self._of_computation(name, place) for name in called]
-        if each.opcode == "conditional":  # XLA takes the branch that costs most
+        if each.opcode == "conditional":  # XLA counts the most expensive branch
             inner = [max(inner, key=lambda spread: _total(spread).flops)]
         times = self.program.trips(each, around) if each.opcode == "while" else 1
         found: Spread = {}
         for spread in inner:
             for where, figures in spread.items():
                 executed = figures.executed_flops * times
-                if each.opcode == "fusion":  # inside of it nothing goes to memory
+                if each.opcode == "fusion":  # nothing inside it is written to memory
                     figures = figures._replace(bytes=0.0, written=0.0)
                 _add(found, {where: figures._replace(executed_flops=executed)})
         parts = _total(found)

@@ -1,7 +1,7 @@
 """Why a jitted function was traced again.
 
-Every trace leaves its signature with the compiled function: the structure of the arguments, shape, dtype and weak type
-of each array, and JAX's settings. ``explain_retraces`` compares the signature of a new trace with the nearest earlier
+The compiled function keeps the signature of every trace: the structure of the arguments, shape, dtype and weak type of
+each array, and JAX's settings. ``explain_retraces`` compares the signature of a new trace with the most similar earlier
 one of the same function.
 """
 
@@ -26,7 +26,7 @@ from ..words import with_article
 
 
 class Explanations(contextlib.ContextDecorator):
-    """Listens to traces while it is entered; ``messages`` are those so far."""
+    """Listens to traces while it is active; ``messages`` has the messages so far."""
 
     def __init__(self, report: Callable[[str], Any], max_traces: int | None) -> None:
         self._report = report
@@ -57,18 +57,18 @@ class Explanations(contextlib.ContextDecorator):
 
 
 def explain_retraces(report: Callable[[str], Any] | None = None, *, max_traces: int | None = None) -> Explanations:
-    """Say for each new trace of a jitted function what differed from the nearest earlier one, by path.
+    """Report, for each new trace of a jitted function, what differed from the most similar earlier one, by path.
 
-    Use it as a context manager or decorator, or set ``PLAIT_EXPLAIN_RETRACES=1`` in the environment to have it on for a
+    Use it as a context manager or decorator, or set ``PLAIT_EXPLAIN_RETRACES=1`` in the environment to enable it for a
     whole program.
 
     Args:
-        report: called with each message; by default it is written to standard error. The context manager also keeps
+        report: called with each message; default: it is written to standard error. The context manager also keeps
             them in ``messages``.
-        max_traces: raise an error when one function is traced more often while this is in force.
+        max_traces: the maximum number of traces of one function while this is active.
 
     Raises:
-        RetraceError: a function was traced more than ``max_traces`` times; raised by the call that was one too many.
+        RetraceError: a function was traced more than ``max_traces`` times; raised by the call that exceeds it.
 
     Example:
         >>> @plait.jit
@@ -84,7 +84,7 @@ def explain_retraces(report: Callable[[str], Any] | None = None, *, max_traces: 
 
 
 def explain(function: Callable[..., Any], signature: TraceSignature, earlier: list[TraceSignature]) -> str:
-    """One message: what differs from the nearest of the earlier traces."""
+    """One message: what differs from the most similar earlier trace."""
     if not earlier:
         return f"{_name(function)}: traced for the first time"
     candidates = [  # the latest wins a tie
@@ -126,7 +126,7 @@ def _differences(function: Callable[..., Any], old: TraceSignature, new: TraceSi
 
 
 def _containers(function: Callable[..., Any], old: TraceSignature, new: TraceSignature) -> Iterator[str]:
-    """Arguments that hold the same in other containers, such as a tuple in place of a list."""
+    """Arguments with equal contents in different containers, such as a tuple instead of a list."""
     if old.structure.treedef == new.structure.treedef:
         return
     names = parameter_names(function)
@@ -143,7 +143,7 @@ def _containers(function: Callable[..., Any], old: TraceSignature, new: TraceSig
 
 
 class _Hidden:
-    """Stands where a value stood."""
+    """Takes the place of a value."""
 
     def __repr__(self) -> str:
         return "*"

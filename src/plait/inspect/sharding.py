@@ -21,12 +21,12 @@ from ..partitioning.mesh import axes_of, fitted_spec, get_global_mesh
 from ..partitioning.specs import describe_leaf, variable_spec
 from .tables import in_bytes
 
-# From how many bytes on a whole copy on each device of a mesh is worth a remark.
+# The number of bytes from which replication on every device of a mesh is worth a remark.
 LARGE = 1 << 20
 _COLORS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#edc948", "#76b7b2")
 _WHOLE = "#d5d5d5"
 _REMARKED = "#e15759"
-_LEGEND = (("whole on each device", _WHOLE), ("large and whole", _REMARKED))
+_LEGEND = (("replicated", _WHOLE), ("large and replicated", _REMARKED))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,14 +34,14 @@ class ShardedVariable:
     """One variable of a report.
 
     Attributes:
-        path: where it is in the model.
+        path: its path in the model.
         kind: its class.
-        shape, dtype: of its array.
+        shape, dtype: those of its array.
         names: the names of its axes, as the model gives them.
-        spec: what they mean on the mesh.
-        bytes: of the whole array.
-        bytes_per_device: of the part that a device holds.
-        large_and_whole: whether every device of several holds all of a large array.
+        spec: its spec on the mesh.
+        bytes: the size of the whole array.
+        bytes_per_device: the size of the part on one device.
+        large_and_whole: whether it is a large array that is replicated on several devices.
     """
 
     path: str
@@ -60,8 +60,8 @@ class ShardingReport:
     """How a model is sharded. ``str`` gives a table, ``svg`` a picture, and notebooks show the picture.
 
     Attributes:
-        mesh: the sizes of the axes of the mesh; empty without one.
-        variables: in the order of the model.
+        mesh: the sizes of the mesh axes; empty without a mesh.
+        variables: a row for each variable, in the order of the model.
     """
 
     mesh: Mapping[Any, int]
@@ -69,12 +69,12 @@ class ShardingReport:
 
     @property
     def bytes(self) -> int:
-        """Of all arrays, each counted once."""
+        """The size of all arrays, each counted once."""
         return sum(row.bytes for row in self.variables)
 
     @property
     def bytes_per_device(self) -> int:
-        """Of what a device holds."""
+        """The size of the part on one device."""
         return sum(row.bytes_per_device for row in self.variables)
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ class ShardingReport:
         return f"{len(whole)} large variables, {total} in all, are replicated on every device"
 
     def svg(self) -> str:
-        """A picture: a bar for each variable, as long as its bytes on one device, in the colours of its mesh axes."""
+        """A bar for each variable, whose length is its bytes on one device, in the colours of its mesh axes."""
         return _recorded(self._picture()).export_svg(title="bytes on each device")
 
     def _picture(self) -> Any:
@@ -143,7 +143,7 @@ _WIDTH, _BAR = 200, 60  # characters
 
 
 def _recorded(shown: Any) -> Any:
-    """A console on which something is written, and which writes it again as text or as a picture."""
+    """A console with recorded output, which can export it as text or as a picture."""
     import io
 
     from rich.console import Console
@@ -156,14 +156,14 @@ def _recorded(shown: Any) -> Any:
 def sharding_report(tree: Any, mesh: Any = None) -> ShardingReport:
     """How a model is sharded: for every variable its axis names, its spec, and its bytes on each device.
 
-    An array that is on a mesh is shown with its sharding; other arrays, and shapes, with that of their names and rules.
+    An array on a mesh is shown with its sharding; other arrays and abstract values with that of their axis names.
 
     Args:
-        tree: a model, or a state of it; shapes will do, such as those of ``plait.get_abstract_model``.
+        tree: a model or its state; abstract values, such as those of ``plait.get_abstract_model``, are enough.
         mesh: ``None`` means the current mesh, or else the one that the arrays are on.
 
     Raises:
-        ArgumentError: names that do not fit the mesh; the message has the path.
+        ArgumentError: the names do not fit the mesh; the error names the path.
 
     Example:
         >>> layer = plait.Linear(256, 8, rngs=plait.Rngs(0), kernel_metadata={"out_sharding": ("in", "out")})
@@ -202,11 +202,11 @@ def _row(place: str, leaf: Any, array: Any, mesh: Any) -> ShardedVariable:
 
 
 def spec_and_mesh(leaf: Any, array: Any, mesh: Any, place: str) -> tuple[PartitionSpec, dict[Any, int]]:
-    """The spec of an array and the sizes of its mesh's axes: as its sharding says, else as its names do on ``mesh``.
+    """The spec of an array and the sizes of its mesh axes, from its sharding, or else from its names on ``mesh``.
 
     Args:
         leaf: the variable that holds the array, or the array.
-        mesh: the mesh for an array that is on none; ``None`` means no mesh.
+        mesh: the mesh for an array without one; ``None`` means no mesh.
         place: whose array it is, for errors.
 
     Raises:
@@ -235,7 +235,7 @@ def _plain(names: Any) -> str:
 
 
 def _unmarked(text: str) -> str:
-    """Text in which rich finds no markup of its own, such as ``[3]``."""
+    """Text that rich does not parse as markup, such as ``[3]``."""
     from rich.markup import escape
 
     return escape(text)

@@ -1,4 +1,4 @@
-"""Tables in a terminal: numbers in words, and equal rows folded into one."""
+"""Tables in a terminal: formatted numbers, and equal rows folded into one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-WIDTH = 160  # characters, where no terminal says
+WIDTH = 160  # characters, if there is no terminal
 
 
 def rendered(shown: Any, **options: Any) -> str:
@@ -32,7 +32,7 @@ def in_words(value: float) -> str:
 
 
 def in_bytes(count: float) -> str:
-    """A number of bytes for people: ``1.5 MiB``."""
+    """A human-readable number of bytes: ``1.5 MiB``."""
     amount, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if amount < 1024:
@@ -45,10 +45,10 @@ class Row(NamedTuple):
     """One line of a table.
 
     Attributes:
-        path: as it is printed.
-        kind: the name of a class, and what else is said about it.
-        texts: what else must be equal in rows that are folded.
-        numbers: what is added up where rows are folded.
+        path: the path, as printed.
+        kind: the name of a class, with remarks.
+        texts: other texts, which must be equal in rows that are folded.
+        numbers: the numbers, which are summed when rows are folded.
     """
 
     path: str
@@ -58,9 +58,9 @@ class Row(NamedTuple):
 
 
 def folded(rows: Sequence[Row]) -> list[Row]:
-    """The rows with equal neighbours as one: ``blocks[0…23]``, ``24 × Block``, with the sums of their numbers.
+    """The rows with equal neighbours folded into one: ``blocks[0…23]``, ``24 × Block``, with their numbers summed.
 
-    The elements of a list are equal if all rows below them are, but for the numbers.
+    The elements of a list are equal if all rows below them are, except for the numbers.
     """
     result: list[Row] = []
     start = 0
@@ -84,7 +84,7 @@ def folded(rows: Sequence[Row]) -> list[Row]:
 
 
 def _run_from(rows: Sequence[Row], start: int) -> tuple[str, int, int, int] | None:
-    """Equal elements of a list that begin here: its path, the first number, how many they are, and rows of each."""
+    """Equal elements of a list that begin here: its path, the first index, their number, and the rows of each."""
     found = re.fullmatch(r"(.*)\[(\d+)\]", rows[start].path)
     if found is None:
         return None

@@ -1,7 +1,7 @@
-"""A model as a table: what goes into each module and comes out of it, its variables, and what it costs.
+"""A model as a table: the inputs, outputs, variables and costs of each module.
 
-The method is traced once, on shapes alone. While it is traced its modules say what they are given and return; the
-traced program says what each of them costs (``cost.py``). Nothing is computed, and the model stays as it was.
+The method is traced once, with abstract values. The inputs and outputs of modules are recorded during the trace, and
+costs come from the traced program (``cost.py``). Nothing is computed, and the model does not change.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from .tables import Row, folded, in_bytes, in_words, rendered
 
 @dataclasses.dataclass
 class TableRow:
-    """One module of a table, which ``row_filter`` looks at.
+    """One module of a table; ``row_filter`` is called with it.
 
     Attributes:
         path: its first path, as keys.
         type: its class.
         object_id: the ``id`` of the module.
-        call_order: how many modules were called before it; -1 if it was not called.
-        calls: how often it was called.
-        inputs_repr: what its first call was given: ``float32[2,3]``.
-        outputs: what that call returned, shapes in place of arrays.
-        flops: floating-point operations of the module and all below it, by XLA's count.
-        vjp_flops: those of its backward pass; ``None`` unless they were asked for.
-        activation_bytes: of all that its operations return, and those of modules below it.
-        variables: its own by their paths in it, without those of modules below it.
+        call_order: the number of modules that were called before it; -1 if it was not called.
+        calls: the number of its calls.
+        inputs_repr: the inputs of its first call: ``float32[2,3]``.
+        outputs: the outputs of that call, with shapes in place of arrays.
+        flops: floating-point operations of the module and all below it, as XLA counts.
+        vjp_flops: those of its backward pass; ``None`` unless they were requested.
+        activation_bytes: the size of the results of all operations of the module and modules below it.
+        variables: its own variables by their paths in it, without those of modules below it.
         sizes: kind → (elements, bytes) of all variables below it, each counted once.
         also_at: other paths of the same module.
     """
@@ -86,29 +86,29 @@ def tabulate(
     """A table of the modules of a model, with the shapes that go through them, their variables and their costs.
 
     The figures of a module include those of all modules below it, so the first row is the whole model. FLOPs and
-    activations (the bytes of all that operations return) are XLA's, of the program before XLA optimises it; the body of
-    a loop counts once, as XLA counts it. Equal neighbours in a list become one row, ``blocks[0…23]  24 × Block``, with
-    the sums of their sizes and costs. A module that is in several places is shown once.
+    activations (the bytes of the results of operations) are XLA's, for the program before optimisation; the body of a
+    loop counts once, as in XLA. Equal neighbours in a list become one row, ``blocks[0…23]  24 × Block``, with the sums
+    of their sizes and costs. A module with several paths is shown once.
 
     Args:
-        obj: a model, or any pytree or graph of modules. Shapes will do in place of arrays, so a model from
+        obj: a model, or any pytree or graph of modules. Abstract values are enough, so a model from
             ``plait.eval_shape`` needs no memory.
-        *inputs, **kwargs: what the method is called with: arrays, or ``jax.ShapeDtypeStruct``s; other values are passed
-            as they are. Without any, there are no shapes and no costs.
-        depth: leave out modules whose paths are longer.
+        *inputs, **kwargs: the arguments of the method: arrays, or ``jax.ShapeDtypeStruct``s; other values are passed
+            unchanged. Without any, there are no shapes and no costs.
+        depth: omit modules whose paths are longer.
         method: the name of the method to call.
-        row_filter: shows the rows for which it returns ``True``.
+        row_filter: selects the rows for which it returns ``True``.
         table_kwargs: more arguments for ``rich.table.Table``.
         column_kwargs: more arguments for each column, see ``rich.table.Table.add_column``.
         console_kwargs: more arguments for ``rich.console.Console``, such as ``width`` or ``force_terminal``.
-        compute_flops: whether to ask for costs.
-        compute_vjp_flops: whether to ask for the operations of the backward pass, too.
+        compute_flops: whether to compute costs.
+        compute_vjp_flops: whether to count the operations of the backward pass too.
 
     Returns:
         The table as text.
 
     Raises:
-        ArgumentError: ``obj`` holds no module, or has no such method.
+        ArgumentError: ``obj`` contains no module, or has no such method.
 
     Example:
         >>> model = plait.Sequential(plait.Linear(4, 8, rngs=plait.Rngs(0)), plait.Linear(8, 2, rngs=plait.Rngs(1)))
@@ -142,23 +142,23 @@ def tabulate(
     return rendered(table, **(console_kwargs or {}))
 
 
-# What the rows say ----------------------------------------------------------------------------------------------------
+# The contents of rows -------------------------------------------------------------------------------------------------
 
 
 def table_rows(
     obj: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any], method: str, costs: bool, backward: bool
 ) -> list[TableRow]:
-    """A row for each module, in the order of the graph, but for lists and dicts that are not called."""
+    """A row for each module, in the order of the graph, except lists and dicts that are not called."""
     places = module_places([obj], list)
     rows = {path: TableRow(path, type(module), id(module)) for path, module in places}
     _add_contents(obj, rows)
     if inputs or kwargs:
         if not callable(getattr(type(obj), method, None)):
             raise ArgumentError(
-                f"tabulate was given inputs for something that has no method {method!r}",
+                f"tabulate was given inputs, but there is no method {method!r} to call",
                 found=f"a {type(obj).__name__}",
                 expected="a module with that method",
-                do="leave the inputs out, or name the method: plait.tabulate(model, x, method='encode')",
+                do="omit the inputs, or name the method: plait.tabulate(model, x, method='encode')",
             )
         call, given = _on_shapes(method, (inputs, kwargs))
         with observed_methods([module for _, module in places], _recorder(rows, method)):
@@ -176,7 +176,7 @@ def _is_container(row: TableRow) -> bool:
 
 
 def _on_shapes(method: str, given: Any) -> tuple[Callable[..., Any], list[Any]]:
-    """The call as a function of the model and of its arrays and modules; other inputs stay as they are."""
+    """The call as a function of the model and of its arrays and modules; other inputs are fixed."""
     leaves, treedef = jax.tree_util.tree_flatten(given, is_leaf=is_graph_leaf)
     flags = [is_graph_leaf(leaf) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype")) for leaf in leaves]
 
@@ -190,7 +190,7 @@ def _on_shapes(method: str, given: Any) -> tuple[Callable[..., Any], list[Any]]:
 
 
 def _recorder(rows: dict[Path, TableRow], method: str) -> Callable[[Any, str, Callable[[], Any]], Any]:
-    """An observer that notes shapes; of the methods of a module that call each other, only the outermost counts."""
+    """An observer that records shapes; of the methods of a module that call each other, only the outermost counts."""
     running: set[int] = set()
     order = 0
 
@@ -218,7 +218,7 @@ def _recorder(rows: dict[Path, TableRow], method: str) -> Callable[[Any, str, Ca
 
 
 def _arguments(call: MethodCall) -> Iterable[str]:
-    """What an observed method was given, as text."""
+    """The inputs of an observed method, as text."""
     yield from map(describe_value, call.args)
     yield from (f"{name}: {describe_value(value)}" for name, value in call.kwargs.items() if value is not None)
 
@@ -229,7 +229,7 @@ def _shape(value: Any) -> Any:
 
 
 def describe_value(value: Any) -> str:
-    """Arrays by dtype and shape, modules by their class, other values as they are."""
+    """Arrays as dtype and shape, modules as their class, other values unchanged."""
     if is_graph_leaf(value) or isinstance(value, Module):
         return type(value).__name__
     if hasattr(value, "shape") and hasattr(value, "dtype"):
@@ -247,7 +247,7 @@ def describe_value(value: Any) -> str:
 
 
 def _add_contents(obj: Any, rows: dict[Path, TableRow]) -> None:
-    """Give each module its own variables, the sizes of all below it, and the other places where it is."""
+    """Set each module's own variables, the sizes of all variables below it, and its other paths."""
     for place in visit(obj, children=children_if_any):
         if place.first is not None and place.first.path in rows:
             rows[place.first.path].also_at += (place.path,)
@@ -264,7 +264,7 @@ def _add_contents(obj: Any, rows: dict[Path, TableRow]) -> None:
 
 
 def _prefixes(path: Path) -> list[Path]:
-    """A path and those above it, the longest first."""
+    """A path and its prefixes, the longest first."""
     return [path[:end] for end in range(len(path), -1, -1)]
 
 
@@ -307,7 +307,7 @@ def _add_costs(rows: dict[Path, TableRow], report: CostReport, field: str) -> No
 def _add_backward(
     rows: dict[Path, TableRow], places: list[tuple[Path, Any]], call: Callable[..., Any], obj: Any, given: list[Any]
 ) -> None:
-    """The operations of the backward pass: those of both passes together, without those of the forward pass."""
+    """The operations of the backward pass: those of both passes together, minus those of the forward pass."""
 
     def total(model: Any, *arrays: Any) -> Any:
         leaves = [leaf for leaf in jax.tree_util.tree_leaves(call(model, *arrays)) if hasattr(leaf, "dtype")]
@@ -378,7 +378,7 @@ def _raw(variable: Variable[Any]) -> Any:
 
 
 def _specs(row: TableRow) -> str:
-    """How the module's own variables are sharded, as far as that is said."""
+    """How the module's own variables are sharded, if they have axis names."""
     found = []
     for path, variable in row.variables.items():
         sharding = getattr(variable.get_raw_value(), "sharding", None)

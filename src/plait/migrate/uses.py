@@ -85,7 +85,7 @@ class Uses(cst.CSTVisitor):
     def _check_module(self, below: tuple[str, ...], line: int) -> bool:
         is_known = not below or is_module(*below)
         if not is_known:
-            self._find(line, f"plait has no public module nnx.{'.'.join(below)}; the import is left as it is")
+            self._find(line, f"plait has no public module nnx.{'.'.join(below)}; the import is unchanged")
         return is_known
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
@@ -103,7 +103,7 @@ class Uses(cst.CSTVisitor):
             target = target_of(node, below)
             if target is None:
                 what = f"nnx.{'.'.join(below)}"
-                self._find(line, f"plait has no public module {what}; the import is left as it is")
+                self._find(line, f"plait has no public module {what}; the import is unchanged")
             elif isinstance(node.names, cst.ImportStar):
                 self._find(line, "a star import lacks the names that plait loads on first use, such as Optimizer")
             else:
@@ -139,9 +139,9 @@ class Uses(cst.CSTVisitor):
     def visit_SimpleString(self, node: cst.SimpleString) -> None:
         text = node.raw_value
         if _IMPORT_IN_TEXT.search(text):
-            self._find(self._line(node), "a string imports flax.nnx, and is left as it is")
+            self._find(self._line(node), "a string imports flax.nnx, and is unchanged")
         if text == "flax.nnx" or text.startswith(("flax.nnx.", "flax.nnx:")):
-            self._find(self._line(node), f"the string {text!r} names flax.nnx and is left as it is")
+            self._find(self._line(node), f"the string {text!r} names flax.nnx and is unchanged")
 
     def judge(self) -> None:
         """Turn the collected uses into findings, and decide which names are still used."""

@@ -542,7 +542,7 @@ def _sum(x: Array, h: Array) -> Array:
 def _lstm_step(
     c: Array, i: Array, f: Array, g: Array, o: Array, activation_fn: Callable[..., Any]
 ) -> tuple[tuple[Array, Array], Array]:
-    """``c' = f · c + i · g`` and ``h' = o · φ(c')``: products of gates are in their dtype, the rest in that of ``c``."""
+    """``c' = f · c + i · g`` and ``h' = o · φ(c')``: products of gates in their dtype, all else in that of ``c``."""
     f, o, c, new = promote_dtype((f, o, c, i * g))
     c = f * c + new
     h = o * activation_fn(c)

@@ -371,7 +371,7 @@ def _draws(make: Callable[..., Any], streams: Mapping[str, Any]) -> dict[str, in
                 raise ArgumentError(
                     "a stack cannot count what a block draws from a random stream",
                     at=f"the stream {name!r}",
-                    found="a draw inside of a transform, such as jit or vmap",
+                    found="a draw inside a transform, such as jit or vmap",
                     expected="draws in the constructor of the block itself",
                     do="make the blocks one by one: plait.Stack([make(rngs=rngs) for _ in range(number)])",
                 )

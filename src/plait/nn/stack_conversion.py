@@ -26,7 +26,7 @@ def has_stacks(model: Any) -> bool:
 
 
 def as_list(model: N, /) -> N:
-    """A copy of a model with a ``List`` of blocks in the place of each ``Stack``; the values are the same, bit for bit.
+    """A copy of a model with a ``List`` of blocks in place of each ``Stack``; the values are the same, bit for bit.
 
     Example:
         >>> make = lambda rngs: plait.Linear(2, 2, rngs=rngs)
@@ -38,7 +38,7 @@ def as_list(model: N, /) -> N:
 
 
 def as_stack(model: N, /, only: FilterLiteral = None, **options: Any) -> N:
-    """A copy of a model with a ``Stack`` in the place of its lists of equal blocks; the values are the same.
+    """A copy of a model with a ``Stack`` in place of its lists of equal blocks; the values are the same.
 
     The code of the model has to call the stack where it went through the list: ``x = self.blocks(x)``. A loop goes on
     to work, and is traced block by block as before.

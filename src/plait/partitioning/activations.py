@@ -13,17 +13,17 @@ from .specs import spec_of_names
 
 
 def with_sharding_constraint(x: Any, names: Any, mesh: Any = None) -> Any:
-    """Lay out an activation as the names of its axes say: a constraint on a mesh with automatic axes, a move otherwise.
+    """Shard an activation by the names of its axes: a constraint on a mesh with automatic axes, a transfer otherwise.
 
     Args:
-        x: an array, or a pytree of arrays that are laid out alike.
+        x: an array, or a pytree of arrays with the same layout.
         names: for each axis a name (logical, or of the mesh), a tuple of names, or ``None``; or a ``PartitionSpec``.
-        mesh: ``None`` means the current mesh. Without any, and where the function sees one device's share, ``x`` is
-            returned as it is.
+        mesh: ``None`` means the current mesh. Without a mesh, and inside ``shard_map`` or ``pmap``, ``x`` is returned
+            unchanged.
 
     Raises:
-        ArgumentError: a name that neither rules nor mesh know, a mesh axis that stands there twice, another number of
-            names than axes, or a length that the mesh axis does not divide.
+        ArgumentError: a name is neither in the rules nor in the mesh, a mesh axis is repeated, the number of names
+            differs from the number of axes, or the mesh axis does not divide a length.
 
     Example:
         >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -40,9 +40,9 @@ def with_sharding_constraint(x: Any, names: Any, mesh: Any = None) -> Any:
 
 
 def out_sharding(*names: Any) -> PartitionSpec | None:
-    """What a layer's ``out_sharding`` takes for these names: a spec where the axes of the mesh are explicit.
+    """The value of a layer's ``out_sharding`` for these names: a spec if the axes of the mesh are explicit.
 
-    Elsewhere ``None``: on a mesh with automatic axes the compiler decides, and without a mesh there is nothing to say.
+    Otherwise ``None``: on a mesh with automatic axes the compiler decides, and without a mesh nothing is sharded.
 
     Args:
         *names: for each axis of the layer's output a name (logical, or of the mesh), a tuple of names, or ``None``.

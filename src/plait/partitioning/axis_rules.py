@@ -1,4 +1,4 @@
-"""Logical axis rules: from the names that a model gives its axes to the axes of a mesh.
+"""Logical axis rules map the names that a model gives its axes to the axes of a mesh.
 
 A rule is a pair ``(logical name, mesh axis)``. Names of variables are renamed one by one (``from_sharding_rules``);
 names of boxes are assigned by priority (``logical_to_mesh_axes``), where no mesh axis is used twice. (rules M29 to M32)
@@ -36,7 +36,7 @@ class RulesFallback(enum.Enum):
 
 
 def logical_axis_rules(rules: Rules) -> Restoring:
-    """Set the rules of this thread, for the length of a ``with`` block or of a decorated function.
+    """Set the rules of this thread for a ``with`` block or a decorated function.
 
     Args:
         rules: pairs of a logical name and a mesh axis: a name, a tuple of names, or ``None`` (not sharded).
@@ -80,10 +80,10 @@ def _checked(rules: Any) -> Rules:
 
 
 def composite_rules(context: Rules, local: Rules) -> Rules:
-    """Both sets of rules as one.
+    """Both sets of rules combined.
 
     Raises:
-        ArgumentError: one name has two targets; names both.
+        ArgumentError: one name has two targets; the error names both.
     """
     if not context or not local:
         return context or local or ()
@@ -97,7 +97,7 @@ def composite_rules(context: Rules, local: Rules) -> Rules:
                 do="rename one of the two, or drop the rule from logical_axis_rules or sharding_rules",
             )
         targets[name] = axis
-    # Second rules of the context stay, for check_one_target to find.
+    # Second rules of the context are kept; check_one_target finds them.
     return (*context, *((name, axis) for name, axis in local if (name, axis) not in context))
 
 
@@ -105,7 +105,7 @@ def check_names(names: Any, what: str) -> None:
     """Raise for anything but a tuple of axis names: a single name, or entries that are not names.
 
     Raises:
-        ArgumentError: names the entry.
+        ArgumentError: the error names the entry.
     """
     entries = names if isinstance(names, (tuple, list)) else ()
     wrong = [entry for entry in entries if not _is_entry(entry)]
@@ -127,10 +127,10 @@ def _is_entry(entry: Any) -> bool:
 def check_one_target(names: Any, rules: Rules, what: str) -> None:
     """Raise if the rules contradict each other about a name that a variable uses.
 
-    For boxes a second rule is a second choice; the name of a variable has one meaning.
+    For boxes a second rule is a fallback; the name of a variable has one meaning.
 
     Raises:
-        ArgumentError: names both targets.
+        ArgumentError: the error names both targets.
     """
     used = {part for name in names for part in (name if isinstance(name, (tuple, list)) else (name,))}
     targets: dict[str, Any] = {}
@@ -146,7 +146,7 @@ def check_one_target(names: Any, rules: Rules, what: str) -> None:
 
 
 def from_sharding_rules(sharding: Any, rules: Rules) -> tuple[Any, ...]:
-    """Axis names with each name that has a rule replaced by its target.
+    """Axis names, with each name that has a rule replaced by its target.
 
     Example:
         >>> plait.spmd.from_sharding_rules(("embed", "mlp", None), [("mlp", "model")])
@@ -173,11 +173,11 @@ def logical_to_mesh_axes(
     uses one of its mesh axes already.
 
     Args:
-        names: a name, a tuple of names, or ``None``, for each axis; ``None`` instead of names gives ``None``.
-        rules: by default those of the thread.
+        names: for each axis a name, a tuple of names, or ``None``. If ``names`` itself is ``None``, so is the result.
+        rules: default: those of the thread.
 
     Raises:
-        ArgumentError: a name stands there twice, or no rule matches a name and ``fallback`` says to raise.
+        ArgumentError: a name is repeated, or no rule matches a name and ``fallback`` says to raise.
 
     Example:
         >>> plait.meta.logical_to_mesh_axes(("batch", "mlp"), [("batch", "data"), ("mlp", "data"), ("mlp", "model")])
@@ -191,7 +191,7 @@ def logical_to_mesh_axes(
     repeated = sorted({name for name in named if named.count(name) > 1})
     if repeated:
         raise ArgumentError(
-            "a logical axis name stands there twice",
+            "a logical axis name is repeated",
             found=f"{', '.join(map(repr, repeated))} in {names}",
             expected="each name once",
             do="give the axes different names",

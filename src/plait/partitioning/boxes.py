@@ -1,4 +1,4 @@
-"""Boxes: values that carry the names of their axes, the way of Linen. Public as ``plait.meta``. (rules M1 to M24)
+"""Boxes: values that carry the names of their axes, as in Linen. Public as ``plait.meta``. (rules M1 to M24)
 
 A box is an immutable pytree around a value; ``jax.tree.map``, ``jit``, ``vmap`` and ``scan`` carry its names along.
 """
@@ -62,23 +62,23 @@ class AxisMetadata(abc.ABC, Generic[A]):
 
     @classmethod
     def __subclasshook__(cls, subclass: type, /) -> Any:
-        # Nobody can hold a box of Linen before its module is loaded, so nothing is imported to ask.
+        # There can be no Linen box before Linen's module is loaded, so nothing is imported here.
         foreign = getattr(sys.modules.get("flax.core.meta"), "AxisMetadata", None)
         if cls is not AxisMetadata or foreign is None or foreign not in subclass.__mro__:
             return NotImplemented
-        # Python refuses to make two classes subclasses of each other, so Linen's base waits until it knows ours.
+        # Python does not let two classes be subclasses of each other, so ours is registered with Linen's base first.
         return subclass is not foreign or issubclass(cls, foreign)
 
     @property
     def __class__(self) -> Any:  # type: ignore[override]
-        # ``isinstance`` asks for this before it looks into the classes: whoever asks with a class of Linen has loaded
-        # it, and gets the right answer, whatever was loaded first.
+        # ``isinstance`` reads this before it looks at the classes: a caller that passes a Linen class has loaded Linen,
+        # so the answer is right whichever library was loaded first.
         link_boxes()
         return type(self)
 
     @abc.abstractmethod
     def unbox(self) -> Any:
-        """The value directly inside, even if that is a box itself."""
+        """The value directly inside, even if it is itself a box."""
 
     @abc.abstractmethod
     def replace_boxed(self, val: Any) -> AxisMetadata[Any]:
@@ -86,7 +86,7 @@ class AxisMetadata(abc.ABC, Generic[A]):
 
     @abc.abstractmethod
     def add_axis(self, index: int, params: Mapping[Any, Any]) -> AxisMetadata[A]:
-        """A box with one axis more at ``index``, around the same value."""
+        """A box with one more axis, at ``index``, around the same value."""
 
     @abc.abstractmethod
     def remove_axis(self, index: int, params: Mapping[Any, Any]) -> AxisMetadata[A]:
@@ -94,7 +94,7 @@ class AxisMetadata(abc.ABC, Generic[A]):
 
 
 def link_boxes() -> None:
-    """Make every box of plait one of Linen's too, as far as Flax is loaded. (rule B3)
+    """Make every plait box an instance of Linen's class too, if Flax is loaded. (rule B3)
 
     The other direction needs no link: ``AxisMetadata`` knows Linen's base class by itself.
     """
@@ -105,7 +105,7 @@ def link_boxes() -> None:
             _linked.add(foreign)
 
 
-# Our class, and where Linen's of the same fields is.
+# Our class, and the place of Linen's class with the same fields.
 _LINEN_S = {
     "AxisMetadata": ("flax.core.meta", "AxisMetadata"),
     "Partitioned": ("flax.core.meta", "Partitioned"),
@@ -120,12 +120,12 @@ def is_axis_metadata(x: Any) -> bool:
 
 
 def map_axis_meta(fn: Callable[[AxisMetadata[Any]], Any], tree: Any) -> Any:
-    """``tree`` with ``fn`` applied to each outermost box; other leaves stay as they are."""
+    """``tree`` with ``fn`` applied to each outermost box; other leaves are unchanged."""
     return jax.tree_util.tree_map(lambda x: fn(x) if is_axis_metadata(x) else x, tree, is_leaf=is_axis_metadata)
 
 
 def add_axis(tree: Any, index: int, params: Mapping[Any, Any]) -> Any:
-    """A tree whose outermost boxes have one axis more at ``index``."""
+    """A tree whose outermost boxes have one more axis, at ``index``."""
     return map_axis_meta(lambda box: box.add_axis(index, params), tree)
 
 
@@ -135,7 +135,7 @@ def remove_axis(tree: Any, index: int, params: Mapping[Any, Any]) -> Any:
 
 
 def unbox(tree: Any) -> Any:
-    """A tree without boxes, also without boxes inside boxes.
+    """A tree without its boxes, nested boxes included.
 
     Example:
         >>> plait.meta.unbox({"w": plait.meta.Partitioned(jnp.ones(2), ("x",)), "b": 1})
@@ -148,10 +148,10 @@ def replace_boxed(tree: Any, updates: Any) -> Any:
     """``tree`` with new values in its boxes.
 
     Args:
-        updates: a tree of the structure of ``unbox(tree)``.
+        updates: a tree with the structure of ``unbox(tree)``.
 
     Raises:
-        ValueError: another structure.
+        ValueError: the structure differs.
     """
 
     def replace(old: Any, new: Any) -> Any:
@@ -181,7 +181,7 @@ class Partitioned(AxisMetadata[A]):
     mesh: Any = dataclasses.field(default=None, repr=False)
 
     def unbox(self, apply_constraint: bool = True) -> Any:
-        """The value, laid out as the names say where a mesh is known."""
+        """The value, sharded by its names if there is a mesh."""
         if not apply_constraint or (self.mesh is None and get_global_mesh() is None):
             return self.value
         return place_by_spec(self.value, self.get_partition_spec(), self.mesh, f"a {type(self).__name__}")
@@ -196,7 +196,7 @@ class Partitioned(AxisMetadata[A]):
     def _axis_name(self, params: Mapping[Any, Any]) -> Any:
         if PARTITION_NAME not in params:
             raise PartitioningUnspecifiedError(
-                "an axis of a box is added or removed without saying its name",
+                "an axis of a box is added or removed without its name",
                 at=f"{type(self).__name__} with names {self.names}",
                 found=f"{dict(params)!r}",
                 expected=f"an entry {PARTITION_NAME!r}",
@@ -220,7 +220,7 @@ class Partitioned(AxisMetadata[A]):
         found = names.pop(index)
         if found != name:
             raise AxisNameMismatchError(
-                "the axis that is taken away has another name",
+                "the axis to remove has a different name",
                 at=f"axis {index} of a {type(self).__name__} with names {self.names}",
                 found=f"{found!r}",
                 expected=f"{name!r}",
@@ -237,7 +237,7 @@ class Partitioned(AxisMetadata[A]):
         return NamedSharding(mesh, self.get_partition_spec())
 
     def to_nnx_metadata(self) -> dict[str, Any]:
-        """All fields, the value too, by the names that a variable's metadata has: ``names`` as ``out_sharding``."""
+        """All fields, the value included, under the names of a variable's metadata: ``names`` as ``out_sharding``."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {self._renamed().get(name, name): value for name, value in fields.items()}
 
@@ -282,13 +282,13 @@ class LogicallyPartitioned(Partitioned[A]):
     """A box whose names are logical: rules map them to mesh axes.
 
     Args:
-        rules: pairs (logical name, mesh axis); by default those of ``logical_axis_rules``.
+        rules: pairs (logical name, mesh axis); default: those of ``logical_axis_rules``.
     """
 
     rules: Any = dataclasses.field(default=None, repr=False)
 
     def unbox(self, apply_constraint: bool = True) -> Any:
-        """The value, laid out as names and rules say where a mesh is known."""
+        """The value, sharded by its names and the rules if there is a mesh."""
         if not apply_constraint:
             return self.value
         return with_logical_constraint(self.value, self.names, rules=self.rules, mesh=self.mesh)
@@ -305,12 +305,12 @@ def with_logical_constraint(
     mesh: Any = None,
     fallback: RulesFallback = RulesFallback.AXIS_IS_UNSHARDED,
 ) -> Any:
-    """Lay out a value as the logical names of its axes say.
+    """Shard a value by the logical names of its axes.
 
     Args:
         x: an array, or a pytree of arrays.
-        logical_axes: the names; for a pytree, a tree of tuples of names, each for all arrays below its place.
-        rules: by default those of the thread; without rules, names or mesh ``x`` is returned as it is.
+        logical_axes: the names; for a pytree, a prefix tree of tuples of names.
+        rules: default: those of the thread; without rules, names or mesh, ``x`` is returned unchanged.
         fallback: what to do with a name that no rule matches.
 
     Raises:
@@ -373,7 +373,7 @@ def with_logical_partitioning(
 
 
 def get_sharding(tree: Any, mesh: Any) -> Any:
-    """The sharding on ``mesh`` of each leaf; ``None`` for what has no spec."""
+    """The sharding on ``mesh`` of each leaf; ``None`` for a leaf without a spec."""
 
     def convert(leaf: Any) -> Any:
         if hasattr(leaf, "get_sharding"):

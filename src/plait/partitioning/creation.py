@@ -1,4 +1,4 @@
-"""Making a model on the devices where it is to be, without a whole copy of it anywhere. (ask 12)"""
+"""Creating a model directly on its devices, without a full copy of it anywhere. (ask 12)"""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ A = TypeVar("A")
 def create_sharded(make: Callable[[], A], mesh: Mesh | None = None) -> A:
     """Make a model, or a dict of several objects, on a mesh: each device computes its own part of every variable.
 
-    Variables are computed one after the other. Apart from the parts that stay, a device holds what its part of one
-    variable takes to compute: for random numbers three times that part. The host holds nothing.
+    Variables are computed one at a time. Beside its parts of the model, a device needs the memory to compute its part
+    of one variable: for random numbers three times the size of that part. The host needs none.
 
     Args:
-        make: makes the objects; it is traced twice, so it should do nothing else.
-        mesh: ``None`` means the current mesh; without any, ``make`` is called as it is.
+        make: makes the objects; it is traced twice, so it should have no other effects.
+        mesh: ``None`` means the current mesh; without a mesh, ``make`` is simply called.
 
     Raises:
-        ArgumentError: a variable's names do not fit the mesh or its array; names the path. Found out before anything is
-            computed.
+        ArgumentError: a variable's names do not fit the mesh or its array; the error names the path. Raised before
+            anything is computed.
 
     Example:
         >>> make = lambda: plait.Linear(4, 8, rngs=plait.Rngs(0), kernel_metadata={"out_sharding": (None, "model")})
@@ -45,9 +45,9 @@ def create_sharded(make: Callable[[], A], mesh: Mesh | None = None) -> A:
 
 
 def creation_program(make: Callable[[], Any], mesh: Mesh) -> tuple[Any, Any]:
-    """The structure of what ``make`` makes, and a jitted function that computes its values where they are to be."""
+    """The structure of what ``make`` makes, and a jitted function that computes its values on their devices."""
     graphdef, abstract = get_abstract_model(make, mesh)
     shardings = jax.tree_util.tree_map(lambda x: x.sharding, abstract)
-    # A model's variables are independent of each other; computed all at once, all their random bits would be there.
+    # The variables are independent; computed all at once, the random bits of all of them would be in memory together.
     options = memory_saving_options()
     return graphdef, jax.jit(lambda: split(make())[1], out_shardings=shardings, compiler_options=options)

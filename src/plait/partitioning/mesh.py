@@ -16,7 +16,7 @@ from .axis_rules import get_logical_axis_rules
 
 
 def get_global_mesh() -> AbstractMesh | None:
-    """The mesh that ``jax.set_mesh`` has set, without its devices; ``None`` if there is none."""
+    """The mesh that ``jax.set_mesh`` set, without its devices; ``None`` if there is none."""
     mesh = jax.sharding.get_abstract_mesh()
     return None if mesh is None or mesh.empty else mesh
 
@@ -32,10 +32,10 @@ def global_mesh_defined() -> bool:
 
 
 def place(value: Any, sharding: NamedSharding, what: str) -> Any:
-    """A value laid out on a mesh: moved if it is an array, constrained if it is being traced.
+    """A value laid out on a mesh: moved if it is an array, constrained if it is traced.
 
     Args:
-        sharding: on the current mesh, or on its own.
+        sharding: on the current mesh, or with a mesh of its own.
         what: whose value it is, for errors.
 
     Raises:
@@ -45,7 +45,7 @@ def place(value: Any, sharding: NamedSharding, what: str) -> Any:
     kinds = set(mesh.axis_types)
     if len(kinds) > 1:
         raise ArgumentError(
-            "a mesh whose axes are of different kinds cannot lay out a variable by its names",
+            "a mesh with different kinds of axes cannot shard a variable by its names",
             at=what,
             found=f"axis types {dict(zip(mesh.axis_names, mesh.axis_types, strict=True))}",
             expected="all Explicit, or all Auto",
@@ -53,7 +53,7 @@ def place(value: Any, sharding: NamedSharding, what: str) -> Any:
         )
     if isinstance(value, jax.ShapeDtypeStruct):
         return value
-    # Inside of a trace a constant cannot be moved, but laid out as what is traced.
+    # A constant in a trace cannot be moved; it gets a constraint, as traced values do.
     if isinstance(value, Tracer) or current_trace() is not top_level_trace:
         explicit = kinds == {AxisType.Explicit}
         return jax.sharding.reshard(value, sharding) if explicit else jax.lax.with_sharding_constraint(value, sharding)
@@ -68,7 +68,7 @@ def place_by_spec(value: Any, spec: PartitionSpec, mesh: Any, what: str, *, name
 
     Args:
         what: whose value it is, for errors.
-        names: what the spec was made of, as in ``check_spec``.
+        names: the names that the spec was made from, as in ``check_spec``.
 
     Raises:
         ArgumentError: the spec does not fit the mesh or the value, or the mesh mixes kinds of axes.
@@ -86,13 +86,13 @@ def fitted_spec(
 
     Args:
         what: whose array it is, for warnings and errors.
-        names: what the spec was made of, as in ``check_spec``.
+        names: the names that the spec was made from, as in ``check_spec``.
 
     Raises:
-        ArgumentError: an axis that the mesh does not have, or more names than axes.
+        ArgumentError: the mesh lacks an axis, or there are more names than axes.
 
     Warns:
-        UnevenLayoutWarning: a dimension is replicated on every device. One of length 1 costs nothing: no warning.
+        UnevenLayoutWarning: a dimension is replicated. Length 1 costs nothing and causes no warning.
     """
     _check_names(spec, mesh, shape, what, names)
     uneven = dict(_uneven(spec, mesh, shape))
@@ -118,10 +118,10 @@ def check_spec(spec: PartitionSpec, mesh: Any, shape: tuple[int, ...], what: str
 
     Args:
         what: whose array it is, for errors.
-        names: what the spec was made of.
+        names: the names that the spec was made from.
 
     Raises:
-        ArgumentError: names the axis, and what there is.
+        ArgumentError: the error names the axis, and the possible ones.
     """
     _check_names(spec, mesh, shape, what, names)
     for dimension, parts in _uneven(spec, mesh, shape):
@@ -130,12 +130,12 @@ def check_spec(spec: PartitionSpec, mesh: Any, shape: tuple[int, ...], what: str
             at=what,
             found=f"dimension {dimension} of length {shape[dimension]} in the shape {tuple(shape)}, and {spec}",
             expected=f"a multiple of {parts}: the mesh axis {_axes_in_words(spec[dimension], mesh)}",
-            do="choose a length that it divides, or a spec that leaves this dimension whole",
+            do="choose a length that it divides, or a spec that replicates this dimension",
         )
 
 
 def _uneven(spec: PartitionSpec, mesh: Any, shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """The dimensions that the mesh cannot divide, and into how many parts it should."""
+    """The dimensions that the mesh cannot divide, and the number of parts asked for."""
     sizes = dict(mesh.shape)
     for dimension, (length, entry) in enumerate(zip(shape, spec, strict=False)):
         parts = math.prod(sizes[name] for name in axes_of(entry))
@@ -176,7 +176,7 @@ def check_used_once(spec: PartitionSpec, names: Any, what: str) -> None:
     """Raise if a spec shards two axes of one array over the same mesh axis.
 
     Raises:
-        ArgumentError: names the axis, and the dimensions.
+        ArgumentError: the error names the axis and the dimensions.
     """
     seen: dict[Any, int] = {}
     for dimension, entry in enumerate(spec):

@@ -1,9 +1,9 @@
-"""Many processes as one run: connecting them, and ending clearly when one is lost.
+"""Many processes as one run: connecting them, and a clear end when one is lost.
 
-Every process of a run executes the same program; JAX's own distributed runtime joins their devices. A process learns of
-the end of another in one of two ways: a collective that both take part in fails, or the other's heartbeats stay away.
-The first is an error in Python, to which a message in words is added here; upon the second JAX itself ends the process,
-with a message that another task has most likely died.
+Every process of a run executes the same program; JAX's distributed runtime joins their devices. A process notices that
+another has ended in one of two ways: a collective of both fails, or the other's heartbeats stop. The first is a Python
+error, which gets a readable message here; after the second, JAX itself ends the process, with a message that another
+task has most likely died.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ADDRESS = "JAX_COORDINATOR_ADDRESS"
 COUNT = "JAX_NUM_PROCESSES"
 NUMBER = "JAX_PROCESS_ID"
 
-# What JAX's errors say when another process has gone: by the collective library, or by the coordination service.
+# Texts of JAX's errors when another process is gone: from the collective library, or from the coordination service.
 _SIGNS_OF_LOSS = ("gloo", "connection reset", "connection closed", "heartbeat", "coordination", "another task")
 
 
@@ -33,27 +33,27 @@ def connect_processes(
     initialization_timeout_seconds: int = 300,
     shutdown_timeout_seconds: int = 30,
 ) -> int:
-    """Join the other processes of this run, if there are any; call it before JAX has used a device.
+    """Connect to the other processes of this run, if there are any; call it before JAX has used a device.
 
-    ``plait launch`` says which processes there are by ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES`` and
-    ``JAX_PROCESS_ID``; elsewhere set these yourself, or leave it to JAX, which knows Slurm, Open MPI, Kubernetes and
-    Cloud TPU. Without any of them the process is a run of its own, and nothing happens.
+    ``plait launch`` sets ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES`` and ``JAX_PROCESS_ID``; elsewhere set these
+    yourself, or leave it to JAX, which detects Slurm, Open MPI, Kubernetes and Cloud TPU. Without any of these, the
+    process is the whole run, and nothing happens.
 
-    From then on an error that ends this process ends it at once, without waiting for the others, so that they hear of
-    it; and one that comes from the loss of another process says so.
+    From then on, an uncaught error ends this process at once, without waiting for the others, so that they notice; and
+    an error caused by the loss of another process says so.
 
     Args:
-        heartbeat_timeout_seconds: how long a process may be silent before the others give it up.
+        heartbeat_timeout_seconds: how long a process may be silent before the others consider it lost.
         initialization_timeout_seconds: how long to wait for the other processes.
-        shutdown_timeout_seconds: how long a process that is done waits for the others.
+        shutdown_timeout_seconds: how long a process that has finished waits for the others.
 
     Returns:
         The number of processes.
 
     Raises:
-        ProcessError: variables that contradict themselves, JAX has used a device already, or the port of process 0 is
-            taken. Where the other processes do not come in time, JAX itself ends this one, with a message and a stack
-            trace of its own.
+        ProcessError: the environment variables contradict each other, JAX has already used a device, or the port of
+            process 0 is taken. If the other processes do not connect in time, JAX itself ends this one, with its own
+            message and stack trace.
 
     Example:
         >>> plait.partitioning.connect_processes()
@@ -80,7 +80,7 @@ def connect_processes(
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """What the variables say, as arguments of ``jax.distributed.initialize``; empty where they say nothing."""
+    """The environment variables as arguments of ``jax.distributed.initialize``; empty if none is set."""
     if COUNT not in environment and NUMBER not in environment:
         return {}
     missing = [name for name in (ADDRESS, COUNT, NUMBER) if name not in environment]
@@ -90,9 +90,9 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         wrong.append(ADDRESS)
     if missing or wrong or not int(numbers[NUMBER]) < int(numbers[COUNT]):
         raise ProcessError(
-            "the variables that say which process this is do not go together",
+            "the environment variables that identify this process contradict each other",
             found=", ".join(f"{name}={environment.get(name, 'not set')}" for name in (ADDRESS, COUNT, NUMBER)),
-            expected=f"an address of process 0 with its port, a number of processes, and a {NUMBER} from 0 below it",
+            expected=f"the address and port of process 0, a number of processes, and a {NUMBER} from 0 to one less",
             do="start the processes with: plait launch --processes 2 -- python program.py",
         )
     return {
@@ -103,7 +103,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _check_port(address: str) -> None:
-    """Raise if the port is in use: JAX (0.10.2) may end the process without a message then."""
+    """Raise if the port is in use: JAX (0.10.2) may then end the process without a message."""
     try:
         socket.create_server(("", int(address.rpartition(":")[2]))).close()
     except (OSError, OverflowError) as error:
@@ -112,7 +112,7 @@ def _check_port(address: str) -> None:
             at="process 0, which is to listen",
             found=f"{ADDRESS}={address}: {getattr(error, 'strerror', None) or error}",
             expected="a free port",
-            do="take another port: plait launch --port N, or another in JAX_COORDINATOR_ADDRESS",
+            do="choose another port: plait launch --port N, or another in JAX_COORDINATOR_ADDRESS",
         ) from error
 
 
@@ -122,7 +122,7 @@ def _not_connected(error: RuntimeError, found: Mapping[str, Any]) -> ProcessErro
         "the processes of this run cannot be connected",
         at=f"process {found['process_id']} of {found['num_processes']}" if found else None,
         found=str(error).partition("\n")[0],
-        expected="to be called before JAX uses a device" if early else "all processes, within the time to connect",
+        expected="to be called before JAX uses a device" if early else "all processes, within the timeout",
         do="make connect_processes() the first thing of the program"
         if early
         else "look at the other processes' output",
@@ -130,9 +130,9 @@ def _not_connected(error: RuntimeError, found: Mapping[str, Any]) -> ProcessErro
 
 
 def _end_at_once_on_errors() -> None:
-    """End the process on an error that nobody catches, without the wait for the others at the end of a program.
+    """End the process on an uncaught error, without waiting for the others at the end of the program.
 
-    The others may be waiting for this one in a collective, and hear of its end only by its end.
+    The others may be waiting for this one in a collective, and notice only when it has ended.
     """
     before = sys.excepthook
 
@@ -148,18 +148,18 @@ def _end_at_once_on_errors() -> None:
 
 
 def is_loss(error: BaseException) -> bool:
-    """Whether an error comes from the loss of another process."""
+    """Whether an error was caused by the loss of another process."""
     text = str(error).lower()
     return isinstance(error, jax.errors.JaxRuntimeError) and any(sign in text for sign in _SIGNS_OF_LOSS)
 
 
 def lost_process(error: BaseException) -> ProcessError:
-    """The error of a process that has lost another, in words."""
+    """A readable error for a process that lost another."""
     return ProcessError(
-        "another process of this run has ended, and this one cannot go on without it",
+        "another process of this run has ended, and this one cannot continue without it",
         at=f"process {jax.process_index()} of {jax.process_count()}",
         found=str(error).partition("\n")[0][:200],
         expected="all processes, until the end of the run",
-        do="look at the output of the process that ended first; then start again from the last checkpoint, on as many "
-        "processes as there are",
+        do="look at the output of the process that ended first; then resume from the last checkpoint, with any number "
+        "of processes",
     )

@@ -1,6 +1,6 @@
 """Recipes: one set of rules, with which the shape of the mesh decides how a model is sharded.
 
-The name of a mesh axis says what it is for, and its size how many devices share that work:
+The name of a mesh axis says what it is for, its size how many devices share that work:
 
 ========  ==============================================================================================
 ``data``  data parallel: every device along it has a full copy of the model, and its own part of the batch
@@ -19,8 +19,8 @@ from typing import Any
 from ..errors import ArgumentError
 from .mesh import get_global_mesh
 
-# Names of activations first, then those of variables. A name that is never sharded has a rule too, so that it is not
-# taken for an unknown name.
+# Names of activations first, then those of variables. A name that is never sharded has a rule too, so that it does not
+# count as unknown.
 _RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("batch", ("data", "fsdp")),
     ("length", ()),
@@ -40,10 +40,9 @@ AXES = ("data", "fsdp", "model")
 def rules_for(mesh: Any = None) -> tuple[tuple[str, Any], ...]:
     """The logical axis rules of the recipe, for a mesh with any of the axes ``data``, ``fsdp`` and ``model``.
 
-    The names that it knows: ``batch``, ``length`` and ``features`` of activations; ``embed`` (the features between
+    Its names for activations: ``batch``, ``length`` and ``features``; for variables: ``embed`` (the features between
     blocks), ``heads``, ``kv_heads``, ``head_dim``, ``mlp`` (hidden features), ``vocab``, ``norm`` (features of a
-    normalisation) and ``layers`` (stacked blocks) of variables. The rules are plain pairs: add to them, or leave some
-    out.
+    normalisation) and ``layers`` (stacked blocks). The rules are plain pairs: add to them, or leave some out.
 
     Args:
         mesh: ``None`` means the current mesh; without one, nothing is sharded.
@@ -64,7 +63,7 @@ def rules_for(mesh: Any = None) -> tuple[tuple[str, Any], ...]:
             "the recipe does not know an axis of the mesh",
             found=f"{', '.join(map(repr, unknown))} of {present}",
             expected=f"axes among {AXES}",
-            do="name the axes of the mesh so, or write the rules yourself: [('batch', axis), ('embed', None), ...]",
+            do="rename the axes of the mesh, or write the rules yourself: [('batch', axis), ('embed', None), ...]",
         )
     return tuple((name, _target(tuple(axis for axis in axes if axis in present))) for name, axes in _RULES)
 

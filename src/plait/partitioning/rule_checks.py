@@ -1,4 +1,4 @@
-"""Checking rules against a whole model, before it is made on a mesh."""
+"""Checking rules against a whole model, before it is created on a mesh."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from .specs import describe_leaf, get_named_sharding
 
 
 def check_rules(tree: Any, mesh: Any = None, *, activations: Iterable[str] = ()) -> None:
-    """Check the current rules against a model and a mesh: every name has its meaning, and every rule its use.
+    """Check the current rules against a model and a mesh: every name has a meaning, and every rule is used.
 
     Args:
-        tree: a model, or a state of it; shapes will do, such as those of ``plait.eval_shape``.
+        tree: a model or its state; abstract values, such as those of ``plait.eval_shape``, are enough.
         mesh: ``None`` means the current mesh.
-        activations: names that the model gives to activations only, which no variable shows. Those of a whole recipe
-            (``rules_for``) need not be named.
+        activations: names that only activations of the model use, since no variable shows them. Those of a whole
+            recipe (``rules_for``) need not be listed.
 
     Raises:
-        ArgumentError: a name that neither rules nor mesh know, two axes of one array on one mesh axis, a name with two
-            rules, more names than axes: names the path. Or a rule that nothing uses.
+        ArgumentError: a name is neither in the rules nor in the mesh, two axes of one array use one mesh axis, a name
+            has two rules, or there are more names than axes: the error names the path. Or nothing uses a rule.
 
     Warns:
-        UnevenLayoutWarning: a length that the mesh does not divide; names the path.
+        UnevenLayoutWarning: the mesh does not divide a length; the warning names the path.
 
     Example:
         >>> layer = plait.Linear(4, 8, rngs=plait.Rngs(0), kernel_metadata={"out_sharding": ("in", "out")})
@@ -46,7 +46,7 @@ def check_rules(tree: Any, mesh: Any = None, *, activations: Iterable[str] = ())
         plait.errors.ArgumentError: a logical axis rule is used by no variable
           found     'heads' -> 'model'
           expected  names of the model: 'in', 'out'
-          do        drop the rule, correct its name, or name it among activations=(...)
+          do        drop the rule, correct its name, or list it in activations=(...)
     """
     mesh = get_global_mesh() if mesh is None else mesh
     tree = tree if isinstance(tree, State) or kind_of(tree) is not Kind.GRAPH else state(tree)
@@ -66,7 +66,7 @@ def check_rules(tree: Any, mesh: Any = None, *, activations: Iterable[str] = ())
 
 
 def _recipe(rules: Any, mesh: Any) -> tuple[Any, ...]:
-    """The rules of the recipe for the mesh, if all of them are set: nobody chose them one by one."""
+    """The rules of the recipe for the mesh, if all of them are set: then nobody chose them one by one."""
     if mesh is None or not set(mesh.axis_names) <= set(AXES):
         return ()
     recipe = rules_for(mesh)
@@ -83,7 +83,7 @@ def _check_used(rules: Any, used: set[str], at: str | None) -> None:
             at=at,
             found=", ".join(f"{name!r} -> {axis!r}" for name, axis in unused),
             expected=f"names of the {'model' if at is None else 'variable'}: {', '.join(map(repr, sorted(used)))}",
-            do="drop the rule, correct its name, or name it among activations=(...)"
+            do="drop the rule, correct its name, or list it in activations=(...)"
             if at is None
             else "drop it from sharding_rules, or correct its name",
         )

@@ -23,17 +23,17 @@ from .specs import describe_leaf, variable_spec, without_format
 
 
 def sharding_of(variable: Variable[Any], shape: tuple[int, ...], place: Callable[[], str]) -> Sharding | None:
-    """What a variable's axis names mean for an array of this shape, where a mesh is known.
+    """The sharding that a variable's axis names give an array of this shape, if there is a mesh.
 
     Args:
         place: says whose array it is, for errors.
 
     Returns:
-        The sharding; ``None`` without a mesh, or where functions see one device's share. A variable without names is
+        The sharding; ``None`` without a mesh, or inside ``shard_map`` or ``pmap``. A variable without names is
         replicated on the mesh.
 
     Raises:
-        ArgumentError: a name that neither rules nor mesh know, or more names than axes.
+        ArgumentError: a name is neither in the rules nor in the mesh, or there are more names than axes.
     """
     metadata = variable.get_metadata()
     layout = without_format(metadata.get("out_sharding"))
@@ -52,12 +52,12 @@ def sharding_of(variable: Variable[Any], shape: tuple[int, ...], place: Callable
 
 sharding_hooks.append(sharding_of)
 
-# Whether new variables stay where they are, because the running function lays them out afterwards, by path.
+# Whether new variables stay where they are, because the running function shards them afterwards, by path.
 _left_to_caller: contextvars.ContextVar[bool] = contextvars.ContextVar("plait_placement_left", default=False)
 
 
 def _place_new(variable: Variable[Any], value: Any) -> Any:
-    """Lay out the value of a new variable as its metadata says, where a mesh is known."""
+    """Shard the value of a new variable as its metadata says, if there is a mesh."""
     if not hasattr(value, "ndim") or _left_to_caller.get():
         return value
     what = with_article(type(variable).__name__)
@@ -70,7 +70,7 @@ def _place_new(variable: Variable[Any], value: Any) -> Any:
 
 
 def _with_maker(error: ArgumentError, what: str) -> ArgumentError:
-    """The error of a variable that has no path yet, with the modules that are making it."""
+    """The error for a variable that has no path yet, with the modules that are creating it."""
     makers = [type(module).__name__ for name, module in modules_in_use() if not name]
     at = f"{what}, made by {' > '.join(makers)}" if makers else what
     return ArgumentError(error.message, **{**error.parts, "at": at})
@@ -80,11 +80,11 @@ eager_sharding_hooks.append(_place_new)
 
 
 def as_abstract(tree: Any) -> Any:
-    """Abstract variables with the shardings that their axis names say.
+    """Abstract variables with the shardings that their axis names give.
 
     Args:
         tree: variables that hold ``jax.ShapeDtypeStruct``s without sharding; the mesh is each variable's own
-            (``mesh`` metadata) or the current one. What has no names, or already a sharding, passes.
+            (``mesh`` metadata) or the current one. Variables without names or with a sharding are unchanged.
 
     Example:
         >>> mesh = jax.make_mesh((8,), ("x",))
@@ -115,14 +115,14 @@ def get_abstract_model(init_fn: Callable[[], Any], mesh: Mesh) -> tuple[Any, Any
     """The structure of a model, with the shape, dtype and sharding of every variable; nothing is allocated.
 
     Args:
-        init_fn: makes the model.
-        mesh: where it is to live.
+        init_fn: creates the model.
+        mesh: the mesh of its devices.
 
     Returns:
         ``(graphdef, state)``; each variable of the state holds a ``jax.ShapeDtypeStruct``.
 
     Raises:
-        ArgumentError: a variable's names do not fit the mesh or its array; names the path.
+        ArgumentError: a variable's names do not fit the mesh or its array; the error names the path.
 
     Example:
         >>> mesh = jax.make_mesh((8,), ("model",))

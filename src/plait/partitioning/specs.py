@@ -35,13 +35,13 @@ def get_var_pspec(variable: Variable[Any]) -> PartitionSpec | None:
         P('model', None)
 
     Raises:
-        ArgumentError: rules that give one of its names two targets, or two of its axes one mesh axis.
+        ArgumentError: the rules give one of its names two targets, or two of its axes the same mesh axis.
     """
     return variable_spec(variable, with_article(type(variable).__name__))
 
 
 def variable_spec(variable: Variable[Any], what: str) -> PartitionSpec | None:
-    """As ``get_var_pspec``; ``what`` says in errors which variable it is."""
+    """Like ``get_var_pspec``; ``what`` says in errors which variable it is."""
     metadata = variable.get_metadata()
     names = without_format(metadata.get("out_sharding"))
     if isinstance(names, NamedSharding):
@@ -53,15 +53,15 @@ def variable_spec(variable: Variable[Any], what: str) -> PartitionSpec | None:
 
 
 def without_format(layout: Any) -> Any:
-    """The sharding of a layout format, which also says how an array lies in memory; anything else as it is."""
+    """The sharding of a ``Format``, which also states the layout in memory; anything else unchanged."""
     return layout.sharding if hasattr(layout, "layout") else layout
 
 
 def spec_of_names(names: Any, rules: Rules, what: str) -> PartitionSpec:
-    """Axis names, translated by rules, as a spec; a ``PartitionSpec`` stays as it is.
+    """Axis names, translated by rules, as a spec; a ``PartitionSpec`` is returned unchanged.
 
     Raises:
-        ArgumentError: no tuple of names, the rules give a name two targets, or two axes get one mesh axis.
+        ArgumentError: not a tuple of names, the rules give a name two targets, or two axes get the same mesh axis.
     """
     if isinstance(names, PartitionSpec):
         return names
@@ -82,7 +82,7 @@ def spec_of(leaf: Any, what: str | None = None) -> Any:
 
 
 def is_spec_leaf(x: Any) -> bool:
-    """What has one spec for all of it: a variable, or a box."""
+    """Whether it has a single spec: a variable, or a box."""
     return isinstance(x, Variable) or hasattr(x, "get_partition_spec")
 
 
@@ -90,11 +90,11 @@ def get_partition_spec(tree: Any) -> Any:
     """The specs of a tree, which ``jax.jit`` takes as shardings.
 
     Args:
-        tree: a state, or any pytree of variables, boxes and arrays; abstract values will do.
+        tree: a state, or any pytree of variables, boxes and arrays; abstract values are enough.
 
     Returns:
-        The tree with each variable around its spec, boxes and arrays replaced by theirs (``PartitionSpec()`` without
-        names), and other leaves by ``None``.
+        The tree with variables that hold their specs. Boxes and arrays are replaced by their specs
+        (``PartitionSpec()`` without names), other leaves by ``None``.
 
     Example:
         >>> layer = plait.Linear(2, 3, rngs=plait.Rngs(0), kernel_metadata={"out_sharding": ("in", "out")})
@@ -110,10 +110,10 @@ def get_partition_spec(tree: Any) -> Any:
 
 
 def get_named_sharding(tree: Any, mesh: Mesh) -> Any:
-    """As ``get_partition_spec``, with a ``NamedSharding`` on ``mesh`` in place of each spec.
+    """Like ``get_partition_spec``, with a ``NamedSharding`` on ``mesh`` in place of each spec.
 
     Raises:
-        ArgumentError: a variable's names do not fit the mesh or its array; names the path.
+        ArgumentError: a variable's names do not fit the mesh or its array; the error names the path.
     """
 
     def convert(path: Any, leaf: Any) -> Any:
@@ -136,7 +136,7 @@ def describe_leaf(path: tuple[Any, ...], leaf: Any) -> str:
 
 
 def map_specs(f: Callable[[PartitionSpec], Any], tree: Any) -> Any:
-    """A tree with ``f`` applied to each spec, inside of variables too."""
+    """A tree with ``f`` applied to each spec, also inside variables."""
 
     def convert(leaf: Any) -> Any:
         if isinstance(leaf, Variable):

@@ -1,6 +1,6 @@
-"""Axis names of variables. Public as ``plait.spmd``: what concerns them, from here and from the files that define it.
+"""Axis names of variables. Public as ``plait.spmd``, with the related functions of other files.
 
-The functions here resolve one layout as a variable's ``out_sharding`` may give it: a tuple of names, a
+The functions here resolve one layout in any form of a variable's ``out_sharding``: a tuple of names, a
 ``PartitionSpec``, a ``NamedSharding`` or a ``Format``. (rules V37 to V41, M25, M26, M30)
 """
 
@@ -60,7 +60,7 @@ __all__ = [
 
 
 def map_sharding(f: Callable[[Any], Any], sharding: Any) -> Any:
-    """A layout with ``f`` applied to the name of each axis; a tuple of names comes out as a ``PartitionSpec``.
+    """A layout with ``f`` applied to the name of each axis; a tuple of names becomes a ``PartitionSpec``.
 
     Example:
         >>> plait.spmd.map_sharding(lambda name: name and name.upper(), ("x", None))
@@ -94,7 +94,7 @@ def get_pspec(sharding: Any, sharding_rules: Rules | None = None) -> Any:
 
 
 def get_mesh(sharding: Any) -> Any:
-    """The mesh that a layout has with it; ``None`` for names and specs."""
+    """The mesh of a layout; ``None`` for names and specs."""
     sharding = without_format(sharding)
     return sharding.mesh if isinstance(sharding, NamedSharding) else None
 
@@ -104,12 +104,12 @@ def shard_value(value: Any, out_sharding: Any, sharding_rules: Rules | None, mes
 
     Args:
         value: an array.
-        out_sharding: the layout; empty or ``None`` leaves the value as it is.
+        out_sharding: the layout; empty or ``None`` leaves the value unchanged.
         sharding_rules: rules of the variable, in addition to those of the thread.
-        mesh: ``None`` means the mesh of the layout, or the current one; without any the value stays as it is.
+        mesh: ``None`` means the mesh of the layout, or the current one; without a mesh the value is unchanged.
 
     Raises:
-        ArgumentError: a layout that does not fit the mesh or the value.
+        ArgumentError: the layout does not fit the mesh or the value.
     """
     if not out_sharding:
         return value

@@ -34,7 +34,7 @@ class Recomputing:
     every: int = 1
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, recomputed. Inside of a scan JAX has no need to prevent common subexpressions."""
+        """The function, recomputed. Inside a scan JAX has no need to prevent common subexpressions."""
         return jax.checkpoint(function, prevent_cse=False, policy=self.policy)
 
 

@@ -286,7 +286,7 @@ ROWS = {
     "jit_partial with updates": Row(
         "plait.jit_partial(f, model, graph_updates=True)",
         ArgumentError,
-        "carries values only",
+        "propagates values only",
         setup="f = lambda model, x: model(x)",
         fix="plait.cached_partial(plait.jit(f), model)",
         cure="$(x)",

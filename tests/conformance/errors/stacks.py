@@ -116,7 +116,7 @@ ROWS = {
     "a loop over equal blocks": Row(
         "plait.jit(lambda model, x: model(x))(model, x)",
         UnrolledLoopWarning,
-        (r"at +blocks \(8 of Linear\)", "about 1/8", r"in the place of the loop: x = self\.blocks\(x\)"),
+        (r"at +blocks \(8 of Linear\)", "about 1/8", r"instead of the loop: x = self\.blocks\(x\)"),
         cure="assert jnp.allclose($(x), model(x))",
         fix="plait.as_stack(model, 'blocks')",
         setup=LOOP,

@@ -102,7 +102,7 @@ SAID = {
     ),
     "a loop of plait's": (
         lambda: plait.jit(forward)(plait.Dict(body=plait.Sequential(*blocks_of(8))).body, X),
-        "layers", 8, 1, "plait.Stack(list(model.layers)) in the place of the Sequential",
+        "layers", 8, 1, "plait.Stack(list(model.layers)) instead of the Sequential",
     ),
 }  # fmt: skip
 
@@ -112,7 +112,7 @@ def test_a_loop_over_equal_blocks_is_named_with_what_to_write(case):
     run, path, count, traced, cure = SAID[case]
     [message] = said(run)
     assert f"at        {path} ({count} of " in message
-    assert f"about {traced}/{count} of all that" in message
+    assert f"about {traced}/{count} of that" in message
     assert cure in message
 
 

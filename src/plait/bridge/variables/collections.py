@@ -152,7 +152,7 @@ def to_collections(model: Any) -> Collections:
 
 
 def path_in_linen(path: Path) -> Path:
-    """The path of a variable in Linen, where a block with all layers of a stack stands in the place of the stack."""
+    """The path of a variable in Linen, where the stack is replaced by one block with all its layers."""
     return tuple(key for key in path if not _is_whole_stack(key)) if has_layers(path) else path
 
 

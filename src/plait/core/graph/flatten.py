@@ -184,7 +184,7 @@ class Walk:
         known_of = self.refs._items.get
         kinds = _KINDS
         stack: list[tuple[Any, tuple[Any, ...]]] = []
-        plain: set[int] = set()  # the plain containers inside of others
+        plain: set[int] = set()  # the plain containers inside others
         key_in_parent: Any = None
         frame = self._open(root, kind, link)
         while True:

@@ -39,8 +39,8 @@ class Shown:
         is_variable: of a variable.
         fields: label and value of each; ``None`` for a value without.
         brackets: open and close the fields.
-        comment: stands behind the opening bracket.
-        separator: stands between a label and its value.
+        comment: text after the opening bracket.
+        separator: text between a label and its value.
     """
 
     text: str

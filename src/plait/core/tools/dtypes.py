@@ -1,4 +1,4 @@
-"""Which dtypes are those of numbers."""
+"""Which dtypes are numeric."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def is_number_dtype(dtype: Any) -> bool:
-    """Whether the dtype is numeric or bool, those of ``ml_dtypes`` included: no strings, dates, objects or random keys.
+    """Whether the dtype is numeric or bool, including those of ``ml_dtypes``; not strings, dates, objects or keys.
 
     Example:
         >>> from plait.core.tools.dtypes import is_number_dtype

@@ -1,4 +1,4 @@
-"""Calls that add a text to every traceback through them.
+"""Calls that add a label to every traceback through them.
 
 The traceback that JAX stores for an operation has the names of the functions that ran, but no objects. So a labelled
 call is made by a function whose name is the label. Only ``debug_nans`` uses labels.

@@ -1,4 +1,4 @@
-"""Operations that have the path of their layer, through JAX's named scopes.
+"""Operations named by the path of their layer, with JAX's named scopes.
 
 Only exports and their error messages use this; in other programs the names are relative and have no mark
 (``module_names.py``). The names remain in the exported program, where profilers and converters show them.
@@ -18,12 +18,12 @@ from ..objects.module import Module
 from ..objects.visit import iter_graph_nodes
 from .method_observers import observed_methods
 
-_MARK = "@"  # before a path, to distinguish it from names by JAX and users
+_MARK = "@"  # before a path, to distinguish it from names of JAX and users
 
 
 @contextlib.contextmanager
 def layer_scopes(root: Any) -> Iterator[None]:
-    """Inside the block, methods of the modules in ``root`` run in a scope with their path."""
+    """Inside the block, methods of the modules in ``root`` run in a scope named by their path."""
     modules = [(path, module) for path, module in iter_graph_nodes(root) if isinstance(module, Module)]
     places = {id(module): format_path(path) for path, module in modules if path}
 

@@ -4,7 +4,7 @@ While ``jit`` traces, the methods of the modules among its arguments, and of tho
 JAX's named scopes. The name of a scope is the path relative to the calling module: ``attention/query``, or ``../norm``
 for a module that is not part of the caller. JAX joins the names of nested transforms, so a block that is traced once
 and called in many places has a different name in each. The names are metadata of the compiled program: they cost
-nothing per step, and are not part of any cache key.
+nothing per step and are not part of any cache key.
 
 Each function that a transform traces has a frame: its private modules, with their paths in the function's arguments.
 The transform itself runs, outside, in the scope of the module that was passed to it.
@@ -49,12 +49,12 @@ class _Frame:
         self.inputs: dict[int, Any] = {}
 
     def note(self, module: Any, path: Path, given: Iterable[Any]) -> None:
-        """Keep what an item of a list was given."""
+        """Record the input of a list item."""
         if path and (type(path[-1]) is int or str(path[-1]).endswith("]")):
             self.inputs.setdefault(id(module), next(iter(given), None))
 
     def copy(self) -> _Frame:
-        """The same place, from which others may be entered."""
+        """A copy, from which other modules may be entered."""
         made = _Frame(self.base, self.paths)
         made.current = self.current
         return made
@@ -69,13 +69,13 @@ _naming = _Naming()
 
 
 def is_naming() -> bool:
-    """Whether this thread traces a program whose modules are named."""
+    """Whether this thread is tracing a program with named modules."""
     return _naming.frame is not None
 
 
 @contextlib.contextmanager
 def names_in_program() -> Iterator[None]:
-    """Inside the block a program is traced, and modules that are passed to transforms get names."""
+    """Inside the block a program is traced, and modules passed to transforms get names."""
     before = _naming.frame
     _naming.frame = _Frame((), {}) if before is None else before.copy()  # a program inside another captures its modules
     try:
@@ -93,8 +93,8 @@ def modules_named(
     Args:
         roots: the arguments that are objects.
         labels: the argument names.
-        captured: returns objects that the function captures, by name. It is called only if no module is known yet, so
-            not inside a program that knows them.
+        captured: returns the objects that the function captures, by name. It is called only if no module is known yet,
+            so not inside a program that already has their names.
     """
     before = _naming.frame
     holders = _holders(roots, labels)
@@ -125,7 +125,7 @@ def module_places(roots: Sequence[Any], labels: Callable[[], Sequence[str]]) -> 
 
 
 def _holders(roots: Sequence[Any], labels: Callable[[], Sequence[str]]) -> list[Holder]:
-    """The objects that hold modules, with the places of these."""
+    """The objects that contain modules, with the paths of these modules."""
     met: set[int] = set()
     found = [list(_modules_in(root, met)) for root in roots]
     holders = [number for number, places in enumerate(found) if places]
@@ -134,17 +134,17 @@ def _holders(roots: Sequence[Any], labels: Callable[[], Sequence[str]]) -> list[
 
 
 def captured_places(captured: Mapping[str, Any], places: Sequence[tuple[Path, Module]]) -> list[tuple[Path, Module]]:
-    """The modules in captured objects, with the paths that their names are made of.
+    """The modules in captured objects, with the paths for their names.
 
-    The path begins in the object, if nothing else holds modules, the arguments (``places``) included; else with what
-    the object is called.
+    A path starts inside the object if nothing else, the arguments (``places``) included, contains modules; otherwise
+    it starts with the name of the object.
     """
     holders = _captured_holders(captured, places, {id(module) for _, module in places})
     return [(holder.path(place), place.value) for holder in holders for place in holder.places]
 
 
 def _captured_holders(captured: Mapping[str, Any], others: Sequence[Any], met: set[int]) -> list[Holder]:
-    """The captured objects that hold modules which are not met yet; ``others`` are those that hold modules already."""
+    """The captured objects that contain new modules; ``others`` are the objects already known to contain modules."""
     found = {name: places for name, root in captured.items() if (places := list(_modules_in(root, met)))}
     is_only = len(found) == 1 and not others
     return [Holder(None if is_only else name, places) for name, places in found.items()]

@@ -23,7 +23,7 @@ _LAYERS = "layers"
 
 
 def with_records(stack: Any, layer: int, view: Any) -> Any:
-    """The view of a layer, whose modules sow into the record of the stack while values are captured."""
+    """The view of a layer, whose modules sow into the record of the stack during a capture."""
     record = stack.__dict__.get(RECORD)
     if record is not None:
         own = record.setdefault(_LAYERS, {}).setdefault(layer, {})

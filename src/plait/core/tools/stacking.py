@@ -183,7 +183,7 @@ def stacked(blocks: Sequence[Any], axis: str | None, names: Callable[[int], str]
         names: the user's name of a block, by its number.
 
     Raises:
-        ArgumentError: the blocks differ; names the path.
+        ArgumentError: the blocks differ; the error names the path.
         SharingError: two of them share a variable.
     """
     walks = [Walk() for _ in blocks]
@@ -218,7 +218,7 @@ def stacked(blocks: Sequence[Any], axis: str | None, names: Callable[[int], str]
 
 
 def described(block: Any) -> tuple[GraphDef, list[Any]]:
-    """What has to be equal of blocks that are stacked: the structure, and each shape and dtype."""
+    """What must be equal in the blocks of a stack: the structure, and each shape and dtype."""
     walk = Walk()
     graphdef = walk.add(block)
     values = [leaf._cell.raw if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
@@ -230,7 +230,7 @@ def _shape_of(value: Any) -> tuple[Any, Any]:
 
 
 def smallest_period(items: Sequence[Any]) -> int:
-    """After how many items the same one comes again, all along."""
+    """The number of items after which the sequence repeats."""
     count = len(items)
     return next(p for p in range(1, count + 1) if all(items[i] == items[i - p] for i in range(p, count)))
 
@@ -239,7 +239,7 @@ def check_equal(first: GraphDef, other: GraphDef, name: str, other_name: str) ->
     """Raise if the blocks have different structures.
 
     Raises:
-        ArgumentError: names the first differences.
+        ArgumentError: the error names the first differences.
     """
     if first != other:
         raise ArgumentError(

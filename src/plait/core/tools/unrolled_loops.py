@@ -1,9 +1,8 @@
-"""A message about loops over equal blocks that were traced block by block, which a ``Stack`` traces once. (rule ST14)
+"""A warning about loops over equal blocks that are traced block by block; a ``Stack`` is traced once. (rule ST14)
 
-While a program is traced, ``module_names.py`` notes which modules were called, and with what. When the traced function
-has returned, the lists of its arguments are looked at: one message for each list that a stack can hold. The blocks have
-to be called one after the other, so not all with the same input, and with inputs of one shape. A step that runs
-compiled pays nothing.
+While a program is traced, ``module_names.py`` records which modules are called, and their inputs. When the traced
+function returns, the lists in its arguments are checked: one warning for each list that can become a stack. The blocks
+must be called in sequence, that is, with different inputs, which have the same shape. A compiled step has no overhead.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from ..objects.visit import Place, iter_variables
 from .labelled_calls import wants_labels
 from .stacking import described, smallest_period
 
-FEWEST = 8  # equal blocks of which it is worth a word
+FEWEST = 8  # the number of equal blocks that is worth a warning
 SETTING = "PLAIT_ADVISE_STACKS"
 
 # The warnings already given. ``advise_stacks`` adds to it; nothing is removed, and it holds only text and numbers.
@@ -37,42 +36,42 @@ _said: set[Any] = set()
 
 
 class _Looking(threading.local):
-    only: bool = False  # whether what is traced is only looked at
+    only: bool = False  # whether the program is only inspected, not run
 
 
 _looking = _Looking()
 
 
 def only_looked_at() -> Restoring:
-    """Programs that are traced inside the block are looked at, and do not run: nothing is said of them."""
+    """Programs that are traced inside the block are only inspected, not run: there are no warnings about them."""
     return Restoring(setting(_looking, only=True))
 
 
 class Holder(NamedTuple):
-    """An argument of a traced function, if it holds modules.
+    """An argument of a traced function that contains modules.
 
     Attributes:
-        name: what it is called; ``None`` if it is the only one with modules.
-        places: of the modules in it.
+        name: its name; ``None`` if no other argument contains modules.
+        places: the paths of its modules.
     """
 
     name: str | None
     places: Sequence[Place]
 
     def path(self, place: Place) -> Path:
-        """The path of a place among the arguments."""
+        """The path, starting with the name of the argument."""
         return place.path if self.name is None else (self.name, *place.path)
 
 
 def advise_stacks(holders: Sequence[Holder], inputs: Mapping[int, Any], base: Path) -> None:
-    """Say of each list of equal blocks that was called block by block what a stack would save, once.
+    """Warn once about each list of equal blocks that was called block by block, and say what a stack would save.
 
     Args:
-        inputs: what each module that was called was given first, by the id of the module.
-        base: where the arguments stand in the whole program; empty if they are its own arguments.
+        inputs: the first input of each module that was called, by the id of the module.
+        base: the path of the arguments in the whole program; empty if they are its own arguments.
 
     Warns:
-        UnrolledLoopWarning: names the path of the list.
+        UnrolledLoopWarning: the warning names the path of the list.
     """
     if len(inputs) < FEWEST or _looking.only or wants_labels() or os.environ.get(SETTING, "1") in ("", "0"):
         return
@@ -86,7 +85,7 @@ def advise_stacks(holders: Sequence[Holder], inputs: Mapping[int, Any], base: Pa
 
 
 def _lists(holders: Sequence[Holder], *, is_inside: bool) -> Iterator[tuple[Path, list[Any], str]]:
-    """The lists of modules in the arguments, and those that are arguments: path, items, and what to write instead."""
+    """The lists of modules in the arguments, or that are arguments: path, items, and what to write instead."""
     given: dict[str, list[Any]] = {}
     for holder in holders:
         item = _ITEM.fullmatch(holder.name or "")
@@ -97,14 +96,14 @@ def _lists(holders: Sequence[Holder], *, is_inside: bool) -> Iterator[tuple[Path
             if isinstance(owner.value, (List, list, tuple)):
                 yield holder.path(owner), list(owner.value), _cure(holder, owner, is_inside)
     for name, blocks in given.items():
-        yield (name,), blocks, f"{name} = plait.Stack({name}), and in the place of the loop: x = {name}(x)"
+        yield (name,), blocks, f"{name} = plait.Stack({name}), and instead of the loop: x = {name}(x)"
 
 
 _ITEM = re.compile(r"(\w+)\[(\d+)\]")
 
 
 def _period(blocks: Sequence[Any], inputs: Sequence[Any]) -> int | None:
-    """The period of the stack that can take the place of a loop; ``None`` if none can."""
+    """The period of the stack that can replace a loop; ``None`` if none can."""
     flat = [jax.tree.leaves(x, is_leaf=lambda leaf: isinstance(leaf, Pytree)) for x in inputs]
     shapes = [[(np.shape(leaf), leaf.dtype) for leaf in leaves if isinstance(leaf, Tracer)] for leaves in flat]
     same_input = all(list(map(id, leaves)) == list(map(id, flat[0])) for leaves in flat)
@@ -121,29 +120,29 @@ def _period(blocks: Sequence[Any], inputs: Sequence[Any]) -> int | None:
 
 
 def _cure(holder: Holder, place: Place, is_inside: bool) -> str:
-    """The code to write in the place of the loop."""
+    """The code to write instead of the loop."""
     model = holder.name if holder.name is not None and holder.name.isidentifier() else "model"
     if not place.path:
-        return f"{model} = plait.Stack({model}), and in the place of the loop: x = {model}(x)"
+        return f"{model} = plait.Stack({model}), and instead of the loop: x = {model}(x)"
     above = place.owner.value if place.owner is not None else None
     if isinstance(above, Module) and type(above).__module__.partition(".")[0] == __name__.partition(".")[0]:
         kind = type(above).__name__
-        return f"plait.Stack(list({model}.{format_path(place.path)})) in the place of the {kind}, whose loop this is"
+        return f"plait.Stack(list({model}.{format_path(place.path)})) instead of the {kind}, whose loop this is"
     pattern = ("**." if is_inside else "") + format_path(place.path)
     call = f"x = self.{format_path(place.path[-1:])}(x)"
-    return f"plait.as_stack({model}, {pattern!r}), and in the place of the loop: {call}"
+    return f"plait.as_stack({model}, {pattern!r}), and instead of the loop: {call}"
 
 
 def _advise(at: Path, blocks: Sequence[Any], period: int, cure: str) -> None:
     count, traced = len(blocks), period + len(blocks) % period
     kinds = " and ".join(dict.fromkeys(type(block).__name__ for block in blocks[:period]))
-    repeat = "equal blocks" if period == 1 else f"blocks that repeat after {period}"
+    repeat = "equal blocks" if period == 1 else f"blocks that repeat with period {period}"
     warn(
         UnrolledLoopWarning,
         f"a loop over {count} {repeat} was traced block by block",
         at=f"{format_path(at) or 'the list'} ({count} of {kinds})",
-        found=f"the program holds {count} blocks, and so grow its text and the time to trace, lower and compile it",
-        expected=f"a plait.Stack, of which it holds {traced}: about {traced}/{count} of all that, and the same values",
+        found=f"the program contains {count} blocks: its size, and the time to trace and compile it, grow with them",
+        expected=f"a plait.Stack, of which it contains {traced}: about {traced}/{count} of that, and the same values",
         do=f"{cure}; to keep the loop: warnings.filterwarnings('ignore', "
         f"category=plait.errors.UnrolledLoopWarning), or {SETTING}=0 in the environment",
     )

@@ -1,5 +1,4 @@
-"""Descriptions: a short text for a Python value, the same in every process in which the value leads to the same
-program.
+"""Descriptions: a short text for a Python value, equal in all processes where the value leads to the same program.
 
 A stored program is reused only if everything that it depends on has the same description as when it was traced. A
 description depends on content: numbers on their bits, arrays on their bytes, functions on code, defaults and closure,
@@ -175,7 +174,7 @@ class Describer:
         try:
             token = self._described(value, place)
         except RecursionError:
-            raise Unrecordable(f"{place}: too deeply nested objects") from None
+            raise Unrecordable(f"{place}: objects nested too deeply") from None
         finally:
             self._open.pop()
         self._done[id(value)] = (value, token)

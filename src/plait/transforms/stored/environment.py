@@ -1,5 +1,4 @@
-"""The environment of a program, on which it depends besides function and arguments: versions, devices, settings. (rule
-W2)"""
+"""What a program depends on besides its function and arguments: versions, devices, settings. (rule W2)"""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Folder:
 
     Args:
         path: the folder; it is created when the first program is stored.
-        limit: the maximal total size of all programs in bytes; the least recently used are removed first.
+        limit: the maximum total size of all programs in bytes; the least recently used are removed first.
     """
 
     def __init__(self, path: str | os.PathLike[str], limit: int = DEFAULT_LIMIT) -> None:
@@ -117,7 +117,7 @@ class Folder:
         """Raise if other users can write to the folder.
 
         Raises:
-            ProgramCacheError: names the folder, and who can write to it.
+            ProgramCacheError: the error names the folder, and who can write to it.
         """
         if os.name == "nt":  # there, the mode does not show who can write
             return

@@ -199,8 +199,8 @@ class Recording:
 
 
 def resolved(module: str, chain: tuple[str, ...], *, whole: bool = True) -> Iterator[Read]:
-    """The names in an access, each with its module: ``helpers.scale`` is ``helpers`` in this module, and ``scale`` in
-    that one.
+    """The names in an attribute access, each with its module: ``helpers.scale`` is ``helpers`` in this module and
+    ``scale`` in that one.
 
     Args:
         whole: whether to raise if the access ends in a user module, because the code could then use any part of it.
