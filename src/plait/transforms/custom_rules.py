@@ -114,7 +114,6 @@ class _Custom(RuledFunction):
     _name: str
     _definer: str
     _rule_names: str
-    __call__: Callable[..., Any]
 
     def __init__(self, fun: Any, nondiff_argnums: tuple[Any, ...], crossing: Crossing) -> None:
         check_function(fun, self._name)

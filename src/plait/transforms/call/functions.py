@@ -35,6 +35,7 @@ class RuledFunction:
 
     functions: tuple[Callable[..., Any], ...] = ()
     rule_number = 0
+    __call__: Callable[..., Any]
 
 
 def rule_number(f: Any) -> int:
