@@ -35,7 +35,7 @@ def sharding_of(variable: Variable[Any], shape: tuple[int, ...], place: Callable
     Raises:
         ArgumentError: a name is neither in the rules nor in the mesh, or there are more names than axes.
     """
-    metadata = variable.get_metadata()
+    metadata = variable._cell.metadata
     layout = without_format(metadata.get("out_sharding"))
     if isinstance(layout, NamedSharding):
         check_spec(layout.spec, layout.mesh, shape, place(), names=layout.spec)

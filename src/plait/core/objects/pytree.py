@@ -163,7 +163,7 @@ class Pytree:
                 status = None
         known = status or (info.marks and info.marks.get(name)) or self._declared.get(name)
         kind, before = type(value), self.__dict__.get(name, _MISSING)
-        if kind in _NUMBERS and known is None and self._pytree and is_data(before):
+        if kind in _NUMBERS and before is not _MISSING and known is None and self._pytree and is_data(before):
             known = status = DATA
         if status is not None:
             info = own_info(self)
