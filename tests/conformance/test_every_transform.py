@@ -161,6 +161,18 @@ def ruled(f):
 
 
 @each
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+def test_a_captured_model_may_refer_to_itself(transform):
+    captured = make_model()
+    captured.inner.above = captured
+
+    def f(model, x):
+        return captured.inner.w[...] * x
+
+    transform.run(f)(make_model(), jnp.float32(3))
+
+
+@each
 @pytest.mark.parametrize("of", [lambda f: f, functools.partial, ruled], ids=["function", "partial", "custom_vjp"])
 def test_an_equal_call_is_traced_no_more_often_than_by_jax(transform, of):
     """Outside of jit: what JAX keeps for its own transforms is kept for ours."""

@@ -395,6 +395,16 @@ def logs(x):
     return x
 
 
+class Reading(logging.Filter):
+    def filter(self, record):
+        return bool(os.environ["PATH"])
+
+
+def logs_through_a_filter(x):
+    logging.getLogger("test.filtered").info("traced")
+    return x
+
+
 def imports(x):
     importlib.import_module("plait.comparison.formulas")
     return x
@@ -416,11 +426,12 @@ def times_a_collection(phase, info):
 
 
 @pytest.mark.filterwarnings("ignore:traced")
-@pytest.mark.parametrize("f", [logs, warns, imports, collects], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("f", [logs, logs_through_a_filter, warns, imports, collects], ids=lambda f: f.__name__)
 def test_w4_what_only_reports_or_imports_is_stored(tmp_path, f, monkeypatch, request):
     """Each of them asks for the time or opens a file, but no value of the program comes from it."""
     monkeypatch.delitem(sys.modules, "plait.comparison.formulas", raising=False)
     logging.getLogger("test").setLevel("INFO")
+    logging.getLogger("test.filtered").addFilter(Reading())
     gc.callbacks.append(times_a_collection)
     request.addfinalizer(lambda: gc.callbacks.remove(times_a_collection))
     stored = plait.jit(f, cache=tmp_path)

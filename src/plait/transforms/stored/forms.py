@@ -250,7 +250,7 @@ _READERS: dict[str, Callable[[Forms, Any], Any]] = {
     "Static": lambda forms, content: Static(forms.read(content)),
     "Structure": Forms.from_structure,
     "Outcome": Forms.from_outcome,
-    "PartitionSpec": lambda forms, content: read_spec(content),
+    PartitionSpec.__name__: lambda forms, content: read_spec(content),
     "graphdef": Forms._from_part,
     "dtype": lambda forms, content: jax.numpy.dtype(content),
     "named": _read_name,
