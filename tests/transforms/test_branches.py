@@ -154,6 +154,11 @@ MISTAKES = {
         lambda n: plait.cond(True, lambda n: Node(v=plait.Param(1.0)), lambda n: 1.0, n),
         r"(?s)found +no module from branch 1.*expected +a new Node, as from branch 0",
     ),
+    "a pair or one": (
+        lambda n: plait.cond(True, lambda n: (1.0, 2.0), lambda n: 1.0, n),
+        r"(?s)found +PyTreeDef\(\*\) from branch 1.*expected +PyTreeDef\(\(\*, \*\)\).*"
+        r"do +return outputs of the same structure from every branch",
+    ),
     "swapped in one": (
         lambda n: plait.cond(True, lambda n: setattr(n, "c", n.a), lambda n: setattr(n, "c", n.b), n),
         r"(?s)different structures.*c",
