@@ -1,5 +1,7 @@
 """Models in NumPyro programs: the numbers of programs that declare each parameter by hand. (rules B37 to B39)"""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 
 import plait
 from plait import bridge
-from plait.errors import ArgumentError, ArgumentTypeError, GraphTypeError
+from plait.errors import ArgumentError, ArgumentTypeError, GraphTypeError, MissingDependencyError
 
 numpyro = pytest.importorskip("numpyro")
 dist = pytest.importorskip("numpyro.distributions")
@@ -221,8 +223,16 @@ def test_what_has_no_prior_is_trained_beside_what_has_one():
 
 
 WRONG = {
-    "no module": (lambda net: bridge.numpyro_module("net", 3), GraphTypeError, "int"),
-    "no module to draw": (lambda net: bridge.random_numpyro_module("net", 3, dist.Normal()), GraphTypeError, "int"),
+    "no module": (
+        lambda net: bridge.numpyro_module("net", 3),
+        GraphTypeError,
+        r"(?s)^numpyro_module takes.*of type int",
+    ),
+    "no module to draw": (
+        lambda net: bridge.random_numpyro_module("net", 3, dist.Normal()),
+        GraphTypeError,
+        r"(?s)^random_numpyro_module takes.*of type int",
+    ),
     "a prior for nothing": (
         lambda net: bridge.random_numpyro_module("net", net, {"kernels": dist.Normal()}),
         ArgumentError,
@@ -246,6 +256,20 @@ def test_mistakes_say_what_was_found(name):
     call, error, match = WRONG[name]
     with numpyro.handlers.seed(rng_seed=0), pytest.raises(error, match=match):
         call(plait.Linear(2, 1, rngs=plait.Rngs(0)))
+
+
+@pytest.mark.parametrize(
+    ("declare", "missing"),
+    [
+        (lambda net: bridge.numpyro_module("net", net), "numpyro.primitives"),
+        (lambda net: bridge.random_numpyro_module("net", net, dist.Normal()), "numpyro.distributions"),
+    ],
+    ids=["numpyro_module", "random_numpyro_module"],
+)
+def test_without_numpyro_the_extra_is_named(declare, missing, monkeypatch):
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(MissingDependencyError, match=r"(?s)numpyro is needed to .*do +pip install 'plait\[numpyro\]'"):
+        declare(plait.Linear(2, 1, rngs=plait.Rngs(0)))
 
 
 @pytest.mark.oracle

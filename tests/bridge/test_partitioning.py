@@ -213,14 +213,29 @@ def test_rules_lay_out_the_value():
 
 
 MISTAKES = {
-    "outside": (lambda: partitioning.param_with_axes("w", ones, (2,), axes=("a",)), r"(?s)the running module"),
+    "outside": (
+        lambda: partitioning.param_with_axes("w", ones, (2,), axes=("a",)),
+        r"^param_with_axes creates a variable in the running module",
+    ),
+    "a variable outside": (
+        lambda: partitioning.variable_with_axes("stats", "n", ones, (2,), axes=("a",)),
+        r"^variable_with_axes creates a variable in the running module",
+    ),
     "rank": (lambda: Hybrid(("embed",)).init(0, X), r"(?s)Hybrid, params/w.*\('embed',\).*\(3, 4\).*2 names"),
     "a word": (lambda: Hybrid("embed").init(0, X), r"(?s)axis names are a tuple.*Hybrid, params/w"),
     "other names": (
         lambda: Hybrid(("embed", "x")).apply(Hybrid().init(0, X), X),
         r"(?s)params_axes/w_axes.*\('embed', 'x'\).*\('embed', 'mlp'\)",
     ),
-    "a hybrid to lift": (lambda: partitioning.scan_with_axes(Hybrid, length=2), r"(?s)scan_with_axes.*plait\.scan"),
+    "a hybrid to scan": (
+        lambda: partitioning.scan_with_axes(Hybrid, length=2),
+        r"(?s)scan_with_axes lifts Linen.*at +Hybrid\n.*plait\.scan;",
+    ),
+    "a hybrid to map": (
+        lambda: partitioning.vmap_with_axes(Hybrid, axis_size=2),
+        r"(?s)vmap_with_axes lifts Linen.*at +Hybrid\n.*plait\.vmap;",
+    ),
+    "a hybrid to remat": (lambda: partitioning.remat(Hybrid), r"(?s)remat lifts Linen.*at +Hybrid\n.*plait\.remat;"),
     "no names": (lambda: partitioning.get_axis_names({"w": 1}), r"(?s)at +w.*an int.*params_axes"),
 }
 

@@ -74,7 +74,7 @@ def test_the_error_of_a_failed_save_is_raised_by_the_next_call_and_once(tmp_path
 
         broken.setattr(orbax, "write_manifest", full)
         checkpoints.save(2, model)
-        with pytest.raises(CheckpointError, match="could not be written") as caught:
+        with pytest.raises(CheckpointError, match=rf"could not be written\n +at +{tmp_path}\n") as caught:
             checkpoints.save(3, model)
     assert "No space left" in caught.value.parts["found"]
     checkpoints.save(4, model)
@@ -97,7 +97,7 @@ def test_the_newest_intact_one_is_restored(tmp_path):
         for step in (1, 2):
             (tmp_path / f"step-{step:08}" / "arrays" / "_METADATA").write_text("{}")
         before = values(model)
-        with pytest.raises(CheckpointError, match="no intact checkpoint") as caught:
+        with pytest.raises(CheckpointError, match=rf"no intact checkpoint\n +at +{tmp_path}\n") as caught:
             checkpoints.restore(model)
         assert "_METADATA" in caught.value.parts["found"]
         assert_same(values(model), before)
@@ -133,7 +133,7 @@ def test_a_second_run_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path):
     )
     try:
         number = process.stdout.readline().strip()
-        with pytest.raises(CheckpointError, match="another run") as caught:
+        with pytest.raises(CheckpointError, match=rf"another run.*\n +at +{tmp_path}\n") as caught:
             Checkpoints(tmp_path)
         assert number in caught.value.parts["found"]
         process.send_signal(signal.SIGKILL)
@@ -148,7 +148,7 @@ def test_a_second_run_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path):
 
 def test_a_folder_that_cannot_be_written_to_is_told_at_once(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match="cannot be written"):
+    with pytest.raises(CheckpointError, match=rf"cannot be written.*\n +at +{tmp_path}/file\n"):
         Checkpoints(tmp_path / "file")
 
 

@@ -72,6 +72,12 @@ def test_a_damaged_checkpoint_is_an_error_that_names_it(tmp_path, damage):
         check_whole(path)
 
 
+def test_a_manifest_that_may_not_be_read_is_named(tmp_path):
+    (tmp_path / "a" / MANIFEST).mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=rf"cannot be read\n +at +{tmp_path}/a/{MANIFEST}\n +found +Is a dir"):
+        check_whole(tmp_path / "a")
+
+
 @pytest.mark.parametrize(("count", "found"), [(1, "f0"), (4, "f0, f1, f2, f3"), (6, "f0, f1, f2, f3 and 2 more")])
 def test_files_that_are_gone_are_named(tmp_path, count, found):
     with new_folder(tmp_path / "a", overwrite=False) as draft:
@@ -111,6 +117,23 @@ def test_latest_without_steps_is_the_last_by_number(tmp_path):
     for name in ("epoch-9", "epoch-10", "epoch-1"):
         make(tmp_path / name)
     assert latest(str(tmp_path)) == tmp_path / "epoch-10"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("9", "10", "epoch-1"),
+        ("epoch-9", "epoch-9b", "epoch-10", "epoch-10-2", "epoch-10-10"),
+        ("1-9", "1-10", "1a", "2"),
+        ("1", "1²", "1٣", "2"),
+    ],
+    ids=["numbers before words", "several numbers", "text after numbers", "other figures"],
+)
+def test_the_last_by_name_is_found_whatever_the_names(tmp_path, names):
+    """Numbers compare as numbers, text as text; a figure that is no ASCII digit is text."""
+    for name in names:
+        make(tmp_path / name)
+        assert latest(tmp_path) == tmp_path / name
 
 
 @each_damage
@@ -172,15 +195,18 @@ def test_what_was_replaced_is_gone(tmp_path):
 
 def test_a_path_that_is_taken_is_an_error_before_the_body(tmp_path):
     path = make(tmp_path / "a")
-    with pytest.raises(CheckpointError, match="overwrite=True"), new_folder(path, overwrite=False):
-        raise AssertionError
+    (tmp_path / "b").write_text("")
+    for taken, found in ((path, "a folder"), (tmp_path / "b", "a file")):
+        told = rf"at +{taken}\n +found +{found}\n(?s:.*)overwrite=True"
+        with pytest.raises(CheckpointError, match=told), new_folder(taken, overwrite=False):
+            raise AssertionError
 
 
 def test_only_checkpoints_are_replaced(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter").write_text("x")
     with (
-        pytest.raises(CheckpointError, match="overwrite=True replaces only a checkpoint"),
+        pytest.raises(CheckpointError, match=rf"overwrite=True replaces only a checkpoint\n +at +{tmp_path}/thesis\n"),
         new_folder(tmp_path / "thesis", overwrite=True),
     ):
         raise AssertionError
@@ -189,5 +215,6 @@ def test_only_checkpoints_are_replaced(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match=r"at +.*file"), new_folder(tmp_path / "file" / "a", overwrite=False):
+    below = tmp_path / "file" / "a"
+    with pytest.raises(CheckpointError, match=rf"at +{tmp_path}/file\n"), new_folder(below, overwrite=False):
         raise AssertionError

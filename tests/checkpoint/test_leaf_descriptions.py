@@ -17,7 +17,7 @@ from plait.checkpoint.leaf_descriptions import (
     to_array,
     to_target,
 )
-from plait.errors import ArgumentError, ArgumentTypeError, CheckpointError
+from plait.errors import ArgumentError, ArgumentTypeError, CheckpointError, GraphTypeError
 
 VALUES = {
     "float32[2, 3]": np.zeros((2, 3), np.float32),
@@ -175,6 +175,13 @@ def test_a_plain_value_beside_modules_is_refused_instead_of_lost(container):
         named_leaves(container)
 
 
+@pytest.mark.parametrize("value", [3, "model", plait.Param], ids=str)
+def test_what_is_no_graph_is_told_where_it_is_passed(value):
+    """In the words of the function that was called, and before any file is touched."""
+    with pytest.raises(GraphTypeError, match=r"^a checkpoint takes a module, a variable or a container of them\n"):
+        named_leaves(value)
+
+
 def test_every_leaf_that_differs_is_named():
     own = {name: describe(VALUES[name], name) for name in ("float32[2, 3]", "bool[]", "a Python int")}
     stored = {**own, "extra": describe(1.0, ""), "bool[]": describe(jnp.array(1), "")}
@@ -217,8 +224,15 @@ def test_a_leaf_is_found_under_the_name_that_it_had_before():
     assert stored_names(node, own, own) == {name: name, plain: plain}
 
 
-def test_a_long_list_is_shortened():
-    own = {f"w{i:02d}": describe(1.0, "") for i in range(20)}
-    with pytest.raises(CheckpointError, match=r"(?s)20 of 20 leaves differ.*12 more") as caught:
+@pytest.mark.parametrize(("count", "more"), [(7, None), (8, None), (9, "… and 1 more"), (20, "… and 12 more")])
+def test_a_long_list_is_shortened(count, more):
+    """To eight leaves, in each part of the error."""
+    own = {f"w{i:02d}": describe(1.0, "") for i in range(count)}
+    with pytest.raises(CheckpointError, match=f"{count} of {count} leaves differ") as caught:
         check_same_leaves({}, own, at="run/1")
-    assert "w08" not in str(caught.value)
+    shown = [f"w{i:02d}" for i in range(min(count, 8))]
+    rest = [more] if more else []
+    parts = caught.value.parts
+    assert parts["at"] == ", ".join([*shown, *rest]) + " (in run/1)"
+    for part, words in (("found", "not in the checkpoint"), ("expected", "a Python float")):
+        assert [*map(str.strip, parts[part].splitlines())] == [*(f"{name}: {words}" for name in shown), *rest]

@@ -1,6 +1,8 @@
 """Save and restore: what was saved comes back exactly, or nothing changes."""
 
+import errno
 import gc
+import types
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -120,9 +122,30 @@ def test_an_immutable_container_is_refused_before_anything_changes(tmp_path):
 
 
 def test_a_path_that_is_taken_is_kept(saved):
-    with pytest.raises(CheckpointError, match="overwrite=True"):
+    with pytest.raises(CheckpointError, match=rf"at +{saved}\n +found +a folder\n(?s:.*)overwrite=True"):
         checkpoint.save(saved, Everything(3))
     assert checkpoint.restore(saved, {"model": Everything(2), "x": jnp.zeros(3, jnp.int32)}).step == 4
+
+
+@pytest.mark.parametrize("step", ["write_manifest", "wait_for_all"])
+def test_a_save_that_fails_leaves_what_was_there_and_no_more(saved, monkeypatch, step):
+    """The error is the system's, the earlier checkpoint whole, and no half-written one lies beside it."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.orbax, step, full)
+    node = {"model": plait.Param(2.0), "data": iter_with_position()}  # without arrays, processes wait by themselves
+    for path in (saved, saved.parent / "2"):
+        with pytest.raises(OSError, match="No space left") as caught:
+            checkpoint.save(path, node, overwrite=True)
+        assert [place.name for place in saved.parent.iterdir()] == ["1"]
+        del caught  # until here it holds what save had begun, as an error in a notebook does
+    assert checkpoint.restore(saved, {"model": Everything(2), "x": jnp.zeros(3, jnp.int32)}).step == 4
+
+
+def iter_with_position():
+    return types.SimpleNamespace(get_state=lambda: 0, set_state=lambda state: None)
 
 
 def test_overwrite_replaces_a_checkpoint_and_leaves_nothing_behind(saved):

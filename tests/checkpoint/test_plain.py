@@ -1,5 +1,6 @@
 """Checkpoints without the classes that they were made of."""
 
+import enum
 import json
 
 import jax
@@ -10,7 +11,9 @@ import pytest
 
 import plait
 from plait.checkpoint import layout, load_state, read_manifest, reading, save
+from plait.checkpoint.plain import stored_arrays
 from plait.errors import CheckpointError
+from plait.paths import describe_path
 from tests.compare import assert_same, readable
 
 
@@ -59,6 +62,57 @@ def test_a_single_variable_is_a_checkpoint_too(tmp_path):
     np.testing.assert_array_equal(load_state(path), np.arange(3.0))
 
 
+def test_arrays_are_read_on_demand_each_once(tmp_path, monkeypatch):
+    """In the order of the manifest, with one group in memory; in any other order they have the same values."""
+    model = plait.Dict(
+        numbers=plait.Variable({f"a{i}": jnp.arange(4.0) + i for i in range(5)}),
+        half=plait.Param(jnp.ones((2, 3), jnp.bfloat16)),
+        empty=plait.Param(jnp.zeros((2, 0))),
+        key=plait.Variable(jax.random.key(3)),
+        scale=plait.Variable(2.0),
+    )
+    path = save(tmp_path / "one", model)
+    asked = []
+    read = reading.read_arrays
+    monkeypatch.setattr(reading, "GROUP", 40)  # bytes: two of the numbers
+    monkeypatch.setattr(
+        "plait.checkpoint.plain.read_arrays", lambda at, targets: asked.append([*targets]) or read(at, targets)
+    )
+    arrays = stored_arrays(path)
+    assert asked == []
+    expected = {("numbers", f"a{i}"): np.arange(4, dtype=np.float32) + i for i in range(5)}
+    expected |= {("half",): np.ones((2, 3), jnp.bfloat16), ("key",): np.array(jax.random.key_data(model.key[...]))}
+    assert {place: (array.shape, array.dtype) for place, array in arrays.items()} == {
+        place: (array.shape, array.dtype) for place, array in expected.items()
+    }
+    for place, array in arrays.items():
+        np.testing.assert_array_equal(array.read(), expected[place], strict=True)
+    assert len(asked) > 2
+    assert sorted(name for group in asked for name in group) == sorted(map(describe_path, expected))
+    for place in reversed(arrays):
+        np.testing.assert_array_equal(np.asarray(arrays[place]), expected[place], strict=True)
+
+
+class Kind(enum.IntEnum):
+    """Keys that are no literals."""
+
+    ONE = 1
+    TWO = 2
+
+
+def test_keys_that_are_no_literals_are_read_by_their_names(tmp_path):
+    objects = {Kind.ONE: plait.Param(jnp.arange(2.0)), Kind.TWO: plait.Linear(1, 2, rngs=plait.Rngs(0))}
+    path = save(tmp_path / "one", objects)
+    names = [*read_manifest(path).leaves]
+    assert any("Kind.TWO" in name and name.endswith(".kernel") for name in names)
+    found = load_state(path)
+    assert sorted(found) == sorted(names)
+    np.testing.assert_array_equal(found[names[0]], np.arange(2.0))
+    assert {place: array.shape for place, array in stored_arrays(path).items()} == {
+        (name,): np.shape(found[name]) for name in names
+    }
+
+
 def test_a_manifest_that_claims_more_than_there_is_memory_is_refused_before_any_is_taken(tmp_path, monkeypatch):
     path = save(tmp_path / "one", {"w": plait.Param(jnp.ones(4))})
     stored = json.loads((path / "plait.json").read_text())
@@ -71,7 +125,7 @@ def test_a_manifest_that_claims_more_than_there_is_memory_is_refused_before_any_
         raise AssertionError("an array was read")
 
     monkeypatch.setattr("plait.checkpoint.reading.read_arrays", nothing)
-    with pytest.raises(CheckpointError, match="more bytes than may be read"):
+    with pytest.raises(CheckpointError, match=rf"more bytes than may be read\n +at +{path}\n"):
         load_state(path)
     with pytest.raises(CheckpointError, match="does not fit"):
         plait.checkpoint.restore(path, {"w": plait.Param(jnp.ones(4))})

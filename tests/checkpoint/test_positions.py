@@ -87,6 +87,7 @@ def test_iterators_under_other_names_are_told(tmp_path):
         with pytest.raises(CheckpointError, match="other iterators") as caught:
             restore(path, given)
         assert "train" in caught.value.parts["found"]
+        assert caught.value.parts["at"] == f"{'data, ' * ('data' in given)}train (in {path})"
     restore(path, {"w": w}, partial=True)
     with pytest.raises(CheckpointError, match="other iterators"):
         restore(path, {"w": w, "data": Batches([1])}, partial=True)
@@ -125,6 +126,7 @@ def test_positions_of_other_processes_are_taken_where_all_were_at_the_same_place
     with pytest.raises(CheckpointError, match="saved positions differ between processes") as caught:
         positions.read_positions(path, {"data": iterator}, partial=False)
     assert "2 processes" in caught.value.parts["found"]
+    assert caught.value.parts["at"] == f"data (in {path})"
 
 
 def test_a_module_with_methods_of_these_names_is_a_module(tmp_path):

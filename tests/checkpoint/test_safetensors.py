@@ -138,14 +138,15 @@ def test_an_index_that_disagrees_with_its_files_is_refused(tmp_path, damage, wor
 
 def test_a_folder_without_weights_says_what_is_in_it(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"found +config\.json"):
+    with pytest.raises(CheckpointError, match=rf"at +{tmp_path}\n +found +config\.json\n"):
         checkpoint.load_safetensors(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["w", "w.safetensors"])
 def test_what_is_there_is_replaced_only_when_asked(tmp_path, name):
     path = checkpoint.save_safetensors(tmp_path / name, {"x": np.ones(2)})
-    with pytest.raises(CheckpointError, match="already"):
+    what = "file" if name.endswith(".safetensors") else "folder"
+    with pytest.raises(CheckpointError, match=rf"already exists\n +at +{path}\n +found +a {what}\n"):
         checkpoint.save_safetensors(path, ARRAYS)
     assert_same(read(checkpoint.load_safetensors(path)), {"x": np.ones(2)})
     checkpoint.save_safetensors(path, ARRAYS, shard_bytes=60, overwrite=True)
@@ -182,9 +183,21 @@ def test_a_file_whose_rename_fails_stays_as_it_was(tmp_path, monkeypatch, error)
 def test_a_folder_of_something_else_is_never_replaced(tmp_path):
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "thesis.tex").write_text("x")
-    with pytest.raises(CheckpointError, match="a folder with other files"):
+    with pytest.raises(CheckpointError, match=rf"at +{tmp_path}/work\n +found +a folder with other files"):
         checkpoint.save_safetensors(tmp_path / "work", ARRAYS, overwrite=True)
     assert (tmp_path / "work" / "thesis.tex").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("file/w.safetensors", "a directory|exists"), ("file/folder", "a directory|exists")],
+    ids=["one file", "a folder"],
+)
+def test_a_path_that_cannot_be_written_is_named(tmp_path, name, found):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(CheckpointError, match=rf"cannot be written\n +at +{tmp_path}/{name}\n +found +.*({found})"):
+        checkpoint.save_safetensors(tmp_path / name, ARRAYS)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize("arrays", [{"x": np.array(["text"])}, {3: np.ones(2)}])

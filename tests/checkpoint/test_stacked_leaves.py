@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,26 @@ def test_layers_are_laid_out_as_the_stack_is(tmp_path: Path) -> None:
     checkpoint.restore(path, other)
     assert kernel.get_raw_value().sharding.is_equivalent_to(sharding, 3)
     np.testing.assert_array_equal(kernel[1], blocks_of(3)[1].linear.kernel[...])
+
+
+class Kind(enum.Enum):
+    ONE = 1
+
+    def __lt__(self, other: Any) -> bool:
+        return self.value < other.value
+
+
+def test_keys_that_are_no_literals_stand_beside_stacks(tmp_path: Path) -> None:
+    """The names of such leaves have no layers; they are found as they are stored, and told as they are missing."""
+    saved, other = ({Kind.ONE: plait.Param(jnp.full(2, number))} for number in (3.0, 0.0))
+    path = checkpoint.save(tmp_path / "saved", {"parts": saved, "net": listed(3, 1, 0)})
+    into = {"parts": other, "net": stacked(3, 1, 1)}
+    checkpoint.restore(path, into)
+    np.testing.assert_array_equal(other[Kind.ONE][...], np.full(2, 3.0))
+    np.testing.assert_array_equal(into["net"].blocks[2].linear.kernel[...], blocks_of(3)[2].linear.kernel[...])
+    path = checkpoint.save(tmp_path / "without", {"net": listed(3, 1, 0)})
+    with pytest.raises(CheckpointError, match=r"(?s)1 of \d+ leaves differ.*Kind\.ONE"):
+        checkpoint.restore(path, into)
 
 
 def test_a_damaged_value_is_named(tmp_path: Path) -> None:

@@ -48,7 +48,14 @@ def by_two_processes(act, monkeypatch):
     return outcomes
 
 
-TEXTS = {"empty": "", "a path": "run/step-1", "other letters": "Größe\n\u2192\0 0", "long": "x" * 20_000}
+TEXTS = {
+    "nothing": None,
+    "empty": "",
+    "a path": "run/step-1",
+    "other letters": "Größe\n\u2192\0 0",
+    "NULs": "\0\0",
+    "long": "x" * 20_000,
+}
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)

@@ -65,7 +65,7 @@ class Checkpoints:
         self._lock: int | None = None
         on_first(self._open)
 
-    def _open(self) -> str:
+    def _open(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             remove_abandoned(self.folder)
@@ -89,7 +89,6 @@ class Checkpoints:
         if self._lock is not None:
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, str(os.getpid()).encode(), 0)
-        return ""
 
     def save(
         self,
@@ -121,7 +120,7 @@ class Checkpoints:
 
     def _write(self, saving: Saving) -> None:
         try:
-            with saving:
+            with contextlib.closing(saving):
                 saving.arrive()
                 if jax.process_index() == 0:
                     saving.finish()
@@ -148,7 +147,7 @@ class Checkpoints:
             self._writing = None
         on_first(self._raise_failure)
 
-    def _raise_failure(self) -> str:
+    def _raise_failure(self) -> None:
         failed, self._failed = self._failed, None
         if isinstance(failed, (CheckpointError, KeyboardInterrupt)):
             raise failed
@@ -160,7 +159,6 @@ class Checkpoints:
                 expected="a working disk with free space",
                 do="earlier checkpoints are intact; free some space, and save again",
             ) from failed
-        return ""
 
     def all(self) -> list[Saved]:
         """The existing checkpoints, the newest last."""
@@ -190,7 +188,7 @@ class Checkpoints:
         found = on_first(lambda: self._newest(step))
         return read_into(Path(found), node, partial=partial, cast=cast, is_whole=True) if found else None
 
-    def _newest(self, step: int | None) -> str:
+    def _newest(self, step: int | None) -> str | None:
         broken: list[str] = []
         saved = [each for each in saved_in(self.folder) if step is None or each.step == step]
         for each in reversed(saved):
@@ -211,7 +209,7 @@ class Checkpoints:
                 expected="a folder that save wrote, unchanged",
                 do="pass another folder or step, or remove the damaged ones to start from the beginning",
             )
-        return ""
+        return None
 
     def close(self) -> None:
         """Wait for the last save, and release the folder's lock."""

@@ -122,9 +122,9 @@ def _step_of(manifest: Mapping[str, Any]) -> int | None:
     return step if isinstance(step, int) else None
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    """A sort key that compares numbers inside names as numbers."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
+def _natural(name: str) -> list[int | str]:
+    """A sort key that compares numbers inside names as numbers: text and numbers alternate, and text comes first."""
+    return [int(part) if place % 2 else part for place, part in enumerate(re.split(r"([0-9]+)", name))]
 
 
 def check_whole(path: Path) -> Manifest:

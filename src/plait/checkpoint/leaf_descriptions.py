@@ -162,7 +162,7 @@ def show(description: Description) -> str:
     return f"a Python {description['kind']}"
 
 
-def is_same_kind(first: Description, second: Description, *, cast: bool = False) -> bool:
+def is_same_kind(first: Description, second: Description, *, cast: bool) -> bool:
     """Whether a value of one description can replace the other: same kind, dtype and shape.
 
     Args:

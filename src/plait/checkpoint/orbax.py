@@ -74,7 +74,7 @@ def save(
         True
     """
     saving = Saving(path, node, step=step, metrics=metrics, extra=extra, overwrite=overwrite)
-    with saving:
+    with contextlib.closing(saving):
         saving.arrive()
         on_first(saving.finish)
     return saving.target
@@ -85,7 +85,7 @@ class Saving:
 
     The constructor copies everything from the objects, so they may change, or be donated, while the rest is written.
     Then ``arrive`` waits for the arrays, and ``finish``, which only process 0 calls, completes the checkpoint and
-    moves it to its path. As a context manager it removes an incomplete checkpoint.
+    moves it to its path. ``close`` removes an incomplete checkpoint.
 
     Args:
         path, node, step, metrics, extra, overwrite: as for ``save``.
@@ -134,11 +134,10 @@ class Saving:
         if self._checkpointer is not None:
             self._checkpointer.wait_until_finished()
 
-    def finish(self) -> str:
+    def finish(self) -> None:
         """Write the manifest and move the folder to its path."""
         write_manifest(self._draft, self.manifest)
         self._held.close()
-        return ""
 
     def close(self) -> None:
         """Remove an incomplete checkpoint."""
@@ -147,12 +146,6 @@ class Saving:
             last.callback(self._held.pop_all().__exit__, NotWhole, NotWhole(), None)
             if checkpointer is not None:
                 checkpointer.close()
-
-    def __enter__(self) -> Saving:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class NotWhole(Exception):
@@ -202,9 +195,8 @@ def check_whole_once(source: Path) -> None:
         CheckpointError: on all processes, if the checkpoint is not intact.
     """
 
-    def check() -> str:
+    def check() -> None:
         check_whole(source)
-        return ""
 
     on_first(check)
 

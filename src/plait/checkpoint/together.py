@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -12,13 +12,15 @@ import numpy as np
 from .. import errors
 from ..errors import PlaitError, ProcessError
 
+T = TypeVar("T", bound=str | None)
+
 # The size of the message in bytes: enough for the parts of an error, even if JSON escapes every letter as six.
 _ROOM = 1 << 17
 _LONGEST = 4_000
 
 
-def on_first(act: Callable[[], str]) -> str:
-    """Let process 0 act; every process returns its text, or raises its error.
+def on_first(act: Callable[[], T]) -> T:
+    """Let process 0 act; every process returns its text or its ``None``, or raises its error.
 
     All processes must call it. With one process this is a plain call.
     """
@@ -63,4 +65,4 @@ def _broadcast(outcome: dict[str, object]) -> dict[str, Any]:
     text = json.dumps(outcome).encode()
     room[: len(text)] = np.frombuffer(text, np.uint8)
     told = np.asarray(multihost_utils.broadcast_one_to_all(room))
-    return json.loads(told.tobytes().rstrip(b"\0"))
+    return json.loads(told.tobytes().partition(b"\0")[0])  # JSON escapes a NUL

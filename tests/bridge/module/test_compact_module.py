@@ -141,11 +141,17 @@ def test_apply_returns_mutable_collections_alone():
 
 
 @pytest.mark.parametrize(
-    ("layer", "collection"), [(Dense(3), "params"), (Counts(), "calls")], ids=["param", "variable"]
+    ("layer", "collection", "name"),
+    [(Dense(3), "params", "kernel"), (Counts(), "calls", "n")],
+    ids=["param", "variable"],
 )
-def test_what_is_not_stored_is_told_and_made_as_the_advice_says(layer, collection):
+def test_what_is_not_stored_is_told_and_made_as_the_advice_says(layer, collection, name):
     """B34: only in a collection that may change."""
-    with pytest.raises(ArgumentError, match=rf"at +\w+, {collection}/\w(.|\n)*mutable=\['{collection}'\]"):
+    told = (
+        rf"no variable '{name}' in the collection '{collection}'\n"
+        rf" +at +{type(layer).__name__}, {collection}/{name}\n(.|\n)*mutable=\['{collection}'\]"
+    )
+    with pytest.raises(ArgumentError, match=told):
         layer.apply({}, X, rngs=0, mutable=["others"])
     out, made = layer.apply({}, X, rngs=0, mutable=[collection])
     assert list(made) == [collection]

@@ -11,6 +11,7 @@ from plait import bridge, meta
 from plait.bridge import variables as bv
 from plait.errors import ArgumentError, GraphError
 from tests.bridge.flaxes import Block, plain, same_trees
+from tests.nn.stacks import Net, blocks_of
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map(tuple)
@@ -147,6 +148,23 @@ def test_collections_of_a_linen_module_fill_a_model_of_the_same_names():
     variables = flax.linen.Dense(3).init(jax.random.key(0), x)
     model = bridge.from_collections(variables, plait.Linear(2, 3, rngs=plait.Rngs(1)))
     assert (model(x) == flax.linen.Dense(3).apply(variables, x)).all()
+
+
+@pytest.mark.parametrize(
+    ("depth", "period", "groups"), [(3, 1, [""]), (5, 2, ["0:4:2", "1:4:2", "4:5"])], ids=["one group", "several"]
+)
+def test_a_stack_has_the_form_of_nn_scan(depth, period, groups):
+    """A stack of equal layers is one block with all layers, in place of the stack; several groups keep their keys."""
+    model = Net(plait.Stack(blocks_of(depth, period), period=period))
+    collections = bridge.to_collections(model)
+    blocks = collections["params"]["blocks"]
+    assert sorted(blocks) == (["linear", "norm"] if groups == [""] else groups)
+    own = plait.variables(model)["blocks"]
+    for group, key in zip(groups, sorted(own), strict=True):
+        found = blocks[group] if group else blocks
+        same_trees(found["linear"]["kernel"], own[key]["linear"]["kernel"][...])
+    back = bridge.from_collections(collections, Net(plait.Stack(blocks_of(depth, period, seed=1), period=period)))
+    same_trees(bridge.to_collections(back), collections)
 
 
 def changed(collections, change):

@@ -47,6 +47,25 @@ def test_a_box_is_a_pytree_whose_kind_and_metadata_are_static():
     assert hash(jax.tree.structure(box)) == hash(jax.tree.structure(doubled))
 
 
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (plait.Param(jnp.ones(2), note="demo"), True),
+        (plait.BatchStat(jnp.ones(2), note="demo"), False),
+        (plait.Param(jnp.ones(2), note="other"), False),
+        (plait.Param(jnp.zeros(2), note="demo"), False),
+        (plait.BatchStat(jnp.ones(2), note="other"), False),
+    ],
+    ids=["a copy", "another kind", "other metadata", "another value", "the value alone"],
+)
+def test_equal_boxes_have_the_same_kind_metadata_and_value(other, same):
+    """B10: whichever part differs, and whether the value is an array or a pytree."""
+    assert (box_of(plait.Param(jnp.ones(2), note="demo")) == box_of(other)) is same
+    nested = plait.Param({"w": jnp.ones(2)}, note="demo")
+    assert (box_of(nested) == box_of(other.copy({"w": other[...]}))) is same
+    assert box_of(other) != other[...].tolist()
+
+
 def test_axes_follow_and_the_box_itself_stays():
     """B10, M2, V40: with the axis hooks of the variable."""
     seen = []

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import re
 import warnings
 
 import flax.linen as nn
@@ -66,6 +67,26 @@ def test_the_initial_state_is_stored_before_the_call():
     """B29: statistics that the call would update, too."""
     _, variables = net().init_with_output(KEY, X, train=True)
     assert np.array_equal(variables["batch_stats"]["norm"]["mean"], np.zeros(3))
+
+
+@pytest.mark.parametrize("when", ["in the constructor", "in the call"])
+def test_init_stores_the_variables_that_its_call_used(when):
+    """B23, B29: a Linen module inside that has variables keeps them; one that has none makes them."""
+
+    class Wrapped(plait.Module):
+        def __init__(self, rngs):
+            self.dense = bridge.ToNNX(nn.Dense(3), rngs)
+            if when == "in the constructor":
+                self.dense.lazy_init(X)
+
+        def __call__(self, x):
+            return self.dense(x)
+
+    module = bridge.to_linen(Wrapped)
+    out, variables = module.init_with_output(KEY, X)
+    assert sorted(variables["params"]["dense"]) == ["bias", "kernel"]
+    same_trees(out, nn.Dense(3).apply({"params": meta.unbox(variables["params"]["dense"])}, X))
+    same_trees(module.apply(variables, X), out)
 
 
 def test_metadata_fn_says_what_is_stored():
@@ -171,6 +192,22 @@ def test_a_class_of_linen_modules_takes_overrides():
     assert list(Model().init(KEY, X)["params"]) == ["Linear_0"]
 
 
+def test_a_class_of_linen_modules_is_named_after_what_it_wraps():
+    """B27: the name is that of its variables in a Linen module; a partial has none, and gets that of the wrapper."""
+    named = {"Linear": plait.Linear, "ToLinenPartial": functools.partial(plait.Linear, 2)}
+    for name, constructor in named.items():
+        Layer = bridge.to_linen_class(constructor)
+
+        class Model(nn.Module):
+            @nn.compact
+            def __call__(self, x):
+                return Layer(*([2, 3] if name == "Linear" else [3]))(x)  # noqa: B023
+
+        assert Layer.__name__ == name
+        assert list(Model().init(KEY, X)["params"]) == [f"{name}_0"]
+        assert isinstance(Layer.__module__, str)
+
+
 def test_methods_are_chosen_by_name_or_callable():
     """B31: arguments are readable, and other methods callables."""
     module = net(scale=3.0)
@@ -222,6 +259,48 @@ def test_unknown_paths_are_a_warning_that_lists_them():
     with pytest.warns(UserWarning, match=r"unknown module paths(.|\n)*- first.extra(.|\n)*- gone.kernel"):
         _, updates = module.apply(variables, X, mutable=["params"])
     assert updates["params"]["gone"]["kernel"].shape == (2,)
+
+
+class Odd(plait.Module):
+    """Children of every form, for paths that lead nowhere."""
+
+    def __init__(self, rngs):
+        self.layers = plait.List([plait.Linear(2, 2, rngs=rngs)])
+        self.parts = plait.Dict(a=plait.Linear(2, 2, rngs=rngs))
+        self.plain = {"a": plait.Linear(2, 2, rngs=rngs)}
+        self.sizes = (2, 3)
+        self.scale = 2.0
+
+    def __call__(self, x):
+        return self.plain["a"](self.parts.a(self.layers[0](x))) * self.scale
+
+
+LEADS_NOWHERE = {
+    "beyond a list": (("layers", 1, "bias"), "layers[1].bias"),
+    "a name in a list": (("layers", "norm", "bias"), "layers.norm.bias"),
+    "a name that a module lacks": (("parts", "b", "bias"), "parts.b.bias"),
+    "a name that a dict lacks": (("plain", "b", "bias"), "plain.b.bias"),
+    "a number in a module": (("parts", "a", 0, "bias"), "parts.a[0].bias"),
+    "below a number": (("scale", "bias"), "scale.bias"),
+    "a name in a tuple": (("sizes", "w", "bias"), "sizes.w.bias"),
+    "below a variable": (("parts", "a", "bias", "w", "deep"), "parts.a.bias.w.deep"),
+}
+
+
+@pytest.mark.parametrize("case", LEADS_NOWHERE)
+def test_an_unknown_path_is_listed_wherever_it_ends(case):
+    """B30: and the module computes what it did without it."""
+    path, shown = LEADS_NOWHERE[case]
+    module = bridge.to_linen(Odd)
+    variables = module.init(KEY, X)
+    expected = module.apply(variables, X)
+    node = variables["others"] = {}
+    for key in path[:-1]:
+        node = node.setdefault(key, {})
+    node[path[-1]] = jnp.ones(2)
+    with pytest.warns(UserWarning, match=rf"unknown module paths[^\n]*\n  - {re.escape(shown)}$"):
+        out = module.apply(variables, X)
+    same_trees(out, expected)
 
 
 def test_a_list_of_mutable_collections_that_lacks_one_is_an_error():

@@ -29,9 +29,23 @@ class Clash(nn.Module):
 
 
 class Taken(nn.Module):
+    """A submodule, or one below it, whose name is given."""
+
+    taken: str
+    deep: bool = False
+
     @nn.compact
     def __call__(self, x):
-        return nn.Dense(2, name="to_nnx__rngs")(x)
+        return Taken("inner", name=self.taken)(x) if self.deep else nn.Dense(2, name=self.taken)(x)
+
+
+class Numbered(nn.Module):
+    """A variable under a number, as ``ToLinen`` stores those of a list."""
+
+    @nn.compact
+    def __call__(self, x):
+        self.put_variable("params", 0, x)
+        return x
 
 
 class Late(nn.Module):
@@ -134,6 +148,50 @@ def test_what_is_mutable_is_written_back_and_only_the_output_returned():
     assert type(model.hidden) is plait.Intermediate
     assert int(model.calls[...]) == 1
     assert model(X, mutable=[]).shape == (4, 3)
+
+
+def test_an_update_leaves_the_structure_as_it_was():
+    """B24: what a program holds stays a part of the model, and a compiled step is not traced again."""
+    model, traces = block(), []
+    norm, mean = model.BatchNorm_0, model.BatchNorm_0["mean"]
+
+    @plait.jit
+    def predict(model):
+        traces.append(1)
+        return model(X)
+
+    predict(model)
+    before = mean[...]
+    for seed in (5, 6):
+        model(X, True, rngs={"dropout": seed}, mutable=["batch_stats", "counter"])
+        same_trees(predict(model), model(X))
+    assert model.BatchNorm_0 is norm
+    assert norm["mean"] is mean
+    assert not np.array_equal(mean[...], before)
+    assert len(traces) == 1
+
+
+def test_a_late_variable_of_a_submodule_stands_beside_those_it_has():
+    """B24."""
+
+    class Inner(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            if self.is_mutable_collection("memory") and not self.is_initializing():
+                self.variable("memory", "last", lambda: x)
+            return nn.Dense(2, name="dense")(x)
+
+    class Outer(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return Inner(name="inner")(x)
+
+    model = bridge.ToNNX(Outer(), plait.Rngs(0)).lazy_init(X)
+    kernel = model.inner["dense"]["kernel"]
+    model(X, mutable=["memory"])
+    assert sorted(model.inner) == ["dense", "last"]
+    assert np.array_equal(model.inner["last"][...], X)
+    assert model.inner["dense"]["kernel"] is kernel
 
 
 def test_late_variables_appear():
@@ -294,13 +352,23 @@ def test_missing_streams_are_linens_error():
         model(X, rngs=None)
 
 
-@pytest.mark.parametrize(
-    ("module", "named"), [(Clash(), r"at +w\n(.|\n)*'counter'"), (Taken(), r"Taken\.to_nnx__rngs(.|\n)*Param")]
-)
+NAMES = {
+    "of two collections": (Clash, r"at +w\n(.|\n)*'counter'"),
+    "of an attribute of ToNNX": (
+        lambda: Taken("to_nnx__rngs"),
+        r"at +Taken, to_nnx__rngs\n +found +a Param (.|\n)*other than \['_",
+    ),
+    "of an attribute of modules": (lambda: Taken("_info"), r"at +Taken, _info\n +found +a Param (.|\n)*'_info'"),
+    "above another name": (lambda: Taken("_info", deep=True), r"at +Taken, _info\n +found +a Param "),
+    "a number": (Numbered, r"at +Numbered, \[0\]\n +found +a Param (.|\n)*expected +a string\n"),
+}
+
+
+@pytest.mark.parametrize(("module", "named"), NAMES.values(), ids=NAMES)
 def test_names_that_collide_leave_no_half_converted_model(module, named):
     """B16: attribute and collection names."""
-    model = bridge.ToNNX(module, plait.Rngs(0))
-    with pytest.raises(ArgumentError, match=rf"(.|\n)*{named}"):
+    model = bridge.ToNNX(module(), plait.Rngs(0))
+    with pytest.raises(ArgumentError, match=named):
         model.lazy_init(X)
     assert sorted(vars(model)) == ["to_nnx__module", "to_nnx__rngs"]
 

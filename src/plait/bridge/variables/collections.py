@@ -19,7 +19,7 @@ from .boxed_variables import to_linen_var, to_nnx_var
 from .collection_types import variable_type_name
 
 Collections = dict[str, Any]
-MISSING: Any = type("Missing", (), {"__repr__": lambda self: "<missing>"})()
+MISSING: Any = object()
 
 
 def linen_vars_to_nnx_attrs(variables: Mapping[str, Any]) -> dict[str, Any]:

@@ -207,18 +207,20 @@ def _merged(made: Any, kept: Any) -> Any:
     return kept
 
 
-def _check_names(attrs: dict[str, Any], cls: type) -> None:
-    """Raise if a name is reserved, before any attribute is set."""
-    for name in attrs:
-        if name in OWN or name in RESERVED or not isinstance(name, str):
-            leaf = attrs[name] if isinstance(attrs[name], Variable) else next(iter(attrs[name].values()))
-            raise ArgumentError(
-                f"a variable of a Linen module has the name {name!r}, which ToNNX reserves",
-                at=f"{cls.__name__}.{name}",
-                found=f"a {type(leaf).__name__} of that name",
-                expected=f"a name other than {sorted({*OWN, *RESERVED})}",
-                do="rename the variable or submodule in the Linen module",
-            )
+def _check_names(attrs: dict[Any, Any], cls: type) -> None:
+    """Raise if a name cannot be that of an attribute, before any is set."""
+    for name, value in attrs.items():
+        if isinstance(name, str) and name not in OWN and name not in RESERVED:
+            continue
+        _, leaf = next(iter_leaves(value))
+        reserved = f"a name other than {sorted({*OWN, *RESERVED})}"
+        raise ArgumentError(
+            f"a variable of a Linen module has the name {name!r}, which an attribute of ToNNX cannot have",
+            at=f"{cls.__name__}, {describe_path((name,))}",
+            found=f"a {type(leaf).__name__} of that name",
+            expected=reserved if isinstance(name, str) else "a string",
+            do="rename the variable or submodule in the Linen module",
+        )
 
 
 def _check_place(attrs: Any, path: Path, variable: Variable[Any]) -> None:
