@@ -180,6 +180,16 @@ def test_rules_that_contradict_each_other():
         plait.get_partition_spec(state)  # a name that the variable does not use
 
 
+@pytest.mark.parametrize("entry", ["mlp", ("mlp", "batch"), ("batch", "mlp"), ["batch", "mlp"]], ids=repr)
+def test_a_name_with_two_rules_is_found_wherever_it_stands(entry):
+    """Alone, and among several names of one dimension."""
+    with plait.logical_axis_rules([("mlp", "model"), ("batch", "data")]):
+        state = plait.state(Net((8, 8), ("embed", entry)))
+    contradicted = pytest.raises(ArgumentError, match=r"(?s)blocks\[1\]\.kernel.*'mlp' -> 'model' and 'mlp' -> None")
+    with plait.logical_axis_rules([("mlp", "model"), ("batch", "data"), ("mlp", None)]), contradicted:
+        plait.get_partition_spec(state)
+
+
 def test_rules_that_nothing_uses():
     """A rule of the context, a rule of the variable; names of activations can be told."""
     with plait.logical_axis_rules(RULES):

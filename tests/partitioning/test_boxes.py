@@ -170,6 +170,57 @@ def test_unboxing_lays_out_on_a_known_mesh():
         assert "sharding_constraint" in text or "Sharding" in text
 
 
+def logical(*fields, mesh=None):
+    return meta.LogicallyPartitioned(*fields, mesh=mesh, rules=(("x", "x"),))
+
+
+@pytest.mark.parametrize("make", [meta.Partitioned, logical], ids=["Partitioned", "LogicallyPartitioned"])
+def test_unboxing_without_a_constraint_gives_the_value_as_it_is(make):
+    """M15, M16: whatever meshes are known."""
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    value = jnp.arange(16.0)
+    for box in (make(value, ("x",)), make(value, ("x",), mesh=mesh)):
+        with jax.set_mesh(mesh):
+            assert box.unbox(apply_constraint=False) is value
+            assert box.unbox(True).sharding.spec == P("x")
+        assert box.unbox(apply_constraint=False) is value
+
+
+@pytest.mark.parametrize("make", [meta.Partitioned, logical], ids=["Partitioned", "LogicallyPartitioned"])
+def test_every_array_of_a_box_is_laid_out(make):
+    """M15, M16: where the value is a pytree. What is no array stays as it is."""
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    found = make({"a": jnp.arange(16.0), "b": [jnp.ones((8, 2)), 3.0]}, ("x",), mesh=mesh).unbox()
+    assert found["a"].sharding.spec == P("x")
+    assert found["b"][0].sharding.is_equivalent_to(NamedSharding(mesh, P("x")), 2)
+    assert found["b"][1] == 3.0
+
+
+def test_a_box_in_a_box_is_laid_out_by_its_own_names():
+    """M1: a box unboxes one level."""
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    inner = meta.Partitioned(jnp.ones((8, 8)), (None, "x"))
+    with jax.set_mesh(mesh):
+        assert meta.Partitioned(inner, ("x",)).unbox() is inner
+        assert meta.unbox({"w": meta.Partitioned(inner, ("x",))})["w"].sharding.spec == P(None, "x")
+
+
+SAME = {
+    "an array with NaN": jnp.array([1.0, jnp.nan]),
+    "a tree with NaN": {"a": jnp.array([jnp.nan])},
+    "an abstract array": jax.ShapeDtypeStruct((2,), jnp.float32),
+    "what JAX cannot flatten": {1: jnp.ones(1), "a": jnp.ones(1)},
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_boxes_of_the_same_value_are_equal(name):
+    """M19: the same object is not compared with itself."""
+    for kind in (meta.Partitioned, meta.LogicallyPartitioned):
+        assert kind(SAME[name], ("x",)) == kind(SAME[name], ("x",))
+        assert kind(SAME[name], ("x",)) != kind(SAME[name], ("y",))
+
+
 def test_conversion_to_metadata_of_variables():
     """M17, M20, M34: there and back, without changing the argument."""
     box = meta.LogicallyPartitioned(jnp.ones(2), ("embed",), None, (("embed", "x"),))

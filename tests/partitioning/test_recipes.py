@@ -36,6 +36,26 @@ def test_without_a_mesh_nothing_is_cut():
         pass  # the rules are rules
 
 
+@pytest.mark.parametrize("sizes", [{}, {"data": 2, "fsdp": 2, "model": 2}])
+def test_every_name_of_the_recipe_has_one_rule(sizes):
+    """Names that are never sharded too: without a rule they would be taken for names of mesh axes."""
+    rules = rules_for(mesh_of(**sizes) if sizes else None)
+    whole = {"length", "features", "head_dim", "norm", "layers"}
+    assert sorted(name for name, _ in rules) == sorted({*whole, *CUT})
+    assert dict(rules) == {**dict.fromkeys(whole), **(CUT if sizes else dict.fromkeys(CUT))}
+
+
+# The names that a mesh with all three axes cuts.
+CUT = {
+    "batch": ("data", "fsdp"),
+    "embed": "fsdp",
+    "heads": "model",
+    "kv_heads": "model",
+    "mlp": "model",
+    "vocab": "model",
+}
+
+
 def test_an_axis_that_the_recipe_does_not_know_is_told():
     with pytest.raises(ArgumentError, match=r"(?s)'x' of \('x', 'model'\).*data.*fsdp.*model"):
         rules_for(mesh_of(x=4, model=2))

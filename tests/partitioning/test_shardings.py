@@ -1,5 +1,7 @@
 """Specs of variables, eager placement, abstract models. (rules V37 to V41, M25 to M28, M33 to M36; asks 12, 15)"""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -139,6 +141,30 @@ def test_a_model_is_made_on_its_devices():
     kernel = net.linear.kernel.get_raw_value()
     assert kernel.sharding.spec == P(None, "model")
     assert {shard.data.shape for shard in kernel.addressable_shards} == {(4, 4)}
+
+
+def test_without_a_mesh_a_model_is_made_as_it_is():
+    """Ask 12: the same program runs on one device."""
+    made = Net(plait.Rngs(0))
+    assert plait.partitioning.create_sharded(lambda: made) is made
+    assert plait.partitioning.create_sharded(lambda: {"net": made, "step": 3}) == {"net": made, "step": 3}
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_a_dict_of_objects_is_made_on_a_mesh(is_given):
+    """Ask 12: on the mesh that is given, or in force; with the values that it has without one."""
+
+    def make():
+        net = Net(plait.Rngs(0))
+        return {"net": net, "again": net, "rngs": plait.Rngs(1)}
+
+    with contextlib.nullcontext() if is_given else jax.set_mesh(mesh()):
+        made = plait.partitioning.create_sharded(make, mesh() if is_given else None)
+    assert made["again"] is made["net"]
+    assert made["net"].linear.kernel.get_raw_value().sharding == NamedSharding(mesh(), P(None, "model"))
+    alone = make()
+    np.testing.assert_allclose(made["net"].linear.kernel[...], alone["net"].linear.kernel[...], rtol=1e-6)
+    assert made["rngs"].default() == alone["rngs"].default()
 
 
 def test_abstract_models():

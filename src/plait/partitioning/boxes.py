@@ -184,7 +184,11 @@ class Partitioned(AxisMetadata[A]):
         """The value, sharded by its names if there is a mesh."""
         if not apply_constraint or (self.mesh is None and get_global_mesh() is None):
             return self.value
-        return place_by_spec(self.value, self.get_partition_spec(), self.mesh, f"a {type(self).__name__}")
+        spec, what = self.get_partition_spec(), f"a {type(self).__name__}"
+        # A box inside has its own names.
+        return jax.tree_util.tree_map(
+            lambda leaf: place_by_spec(leaf, spec, self.mesh, what), self.value, is_leaf=is_axis_metadata
+        )
 
     def replace_boxed(self, val: Any) -> Any:
         return self.replace(value=val)

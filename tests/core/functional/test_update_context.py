@@ -327,3 +327,20 @@ def test_arrays_of_the_arguments_are_not_carried_out():
     pair, x = Pair(), jnp.arange(1000.0)
     lowered = plait.jit(lambda pair, x: pair.left + x[0]).lower(pair, x)
     assert "1000" not in lowered.as_text().split("return")[-1]
+
+
+# Each case: two mappings, and both compositions of them.
+COMPOSED = [
+    ({0: 1, 2: 3}, {1: "a", 3: "b"}, {0: "a", 2: "b"}, {"a": 0, "b": 2}),
+    ({0: 1, 2: 3}, {3: "b"}, {2: "b"}, {"b": 2}),
+    ({0: 1}, {1: "a", 5: "z"}, {0: "a"}, {"a": 0}),
+    ({0: 1}, {2: "c"}, {}, {}),
+    ({}, {1: "a"}, {}, {}),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "forward", "back"), COMPOSED)
+def test_mappings_are_composed_where_they_meet(first, second, forward, back):
+    """What only one of the two knows is left out."""
+    assert plait.graph.compose_mapping(first, second) == forward
+    assert plait.graph.compose_mapping_reversed(first, second) == back

@@ -169,6 +169,22 @@ def test_how_a_node_is_filled_depends_on_its_class_and_its_keys(first, second):
         assert (type(node), vars(node)[name].value) == (kind, 1.0)
 
 
+def stored(kind, name):
+    """A chain of five nodes, each with an attribute of this name; how many steps it takes to fill it."""
+    model = totalled(kind, name)
+    for _ in range(4):
+        around = totalled(kind, name)
+        around.inner = model
+        model = around
+    return len(plan_of(plait.graphdef(model)).steps)
+
+
+@pytest.mark.parametrize(("kind", "name", "steps"), [(Node, "w", 1), (Totalled, "w", 1), (Totalled, "total", 5)])
+def test_nodes_are_filled_in_one_pass(kind, name, steps):
+    """G27: however many there are, if no property is in the way; a merge need not call something for each."""
+    assert stored(kind, name) == steps
+
+
 def test_marks_are_each_nodes_own():
     """G58: explicit marks come back, and a later mark on one node is not one on another."""
     model = Node(a=Node(x=plait.data(1)), b=Node(x=plait.static("s")), c=Node(x=2), d=Node(x=2))

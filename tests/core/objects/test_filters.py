@@ -1,5 +1,6 @@
 """Filters: what each literal matches, and the laws of their logic."""
 
+import dataclasses
 import pickle
 
 import jax.numpy as jnp
@@ -135,6 +136,22 @@ def test_equal_filters_hash_and_match_alike(f, g):
 def test_a_filter_reads_like_its_call(literal, text):
     """G51: a readable repr."""
     assert repr(to_predicate(literal)) == text
+
+
+KINDS = [..., None, nnx.Param, "dropout", nnx.PathContains("a"), PathIn(("a", 0)), [nnx.Param, "x"]]
+KINDS += [nnx.Any("x"), nnx.All(nnx.Param, "x"), nnx.Not("x"), lambda path, value: True]
+
+
+@pytest.mark.parametrize("literal", KINDS, ids=lambda literal: repr(to_predicate(literal))[:20])
+def test_every_kind_of_filter_is_a_constant(literal):
+    """G51: as a static value it is compared and hashed, so nobody may change it."""
+    filter, again = to_predicate(literal), to_predicate(literal)
+    assert filter == again
+    assert hash(filter) == hash(again)
+    assert len({filter, again, to_predicate("another")}) == 2
+    for field in dataclasses.fields(filter):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(filter, field.name, None)
 
 
 def test_filters_of_other_kinds_are_different():

@@ -42,7 +42,7 @@ def model():
 
 @pytest.mark.parametrize("case", WRITES)
 def test_a_captured_model_cannot_be_written(model, case):
-    """G64: the error names the class and the path, and nothing changes."""
+    """G64: the error names the class, the path and the trace that the object belongs to, and nothing changes."""
     write, match = WRITES[case]
     before = describe(model)
 
@@ -50,8 +50,11 @@ def test_a_captured_model_cannot_be_written(model, case):
         write(model, x)
         return x
 
-    with pytest.raises(TraceContextError, match=match):
+    with pytest.raises(TraceContextError, match=match) as caught:
         jax.jit(f)(1.0)
+    assert re.fullmatch(
+        r"the top level \(no JAX transform\), where the \w+ was created", caught.value.parts["expected"]
+    )
     assert describe(model) == before
 
 

@@ -1,11 +1,14 @@
 """Configurations: a model's structure as JSON, and back."""
 
+import enum
 import functools
 import json
+import math
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import plait
 from plait.errors import ConfigError
@@ -106,3 +109,57 @@ def test_a_name_that_is_no_dataclass_is_refused():
     fields["static"]["dataclass"] = "builtins:print"
     with pytest.raises(ConfigError, match="not a dataclass"):
         plait.from_config(config)
+
+
+class Mode(enum.Enum):
+    FAST = "fast"
+
+
+LEAVES = {
+    "an int": (3, 3),
+    "a bool": (True, True),
+    "a float": (2.5, 2.5),
+    "an array": (jnp.ones((2, 1)), jax.ShapeDtypeStruct((2, 1), jnp.float32)),
+    "a scalar array": (jnp.int32(3), jax.ShapeDtypeStruct((), jnp.int32)),
+    "a dict": ({"a": jnp.ones(2), "b": 1}, {"a": jax.ShapeDtypeStruct((2,), jnp.float32), "b": 1}),
+    "a list": ([1, jnp.ones(1)], [1, jax.ShapeDtypeStruct((1,), jnp.float32)]),
+    "a tuple": ((1.5, (False,)), (1.5, (False,))),
+}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_each_kind_of_leaf_comes_back(name):
+    """Numbers with their values, arrays as shape and dtype, and containers around both."""
+    value, expected = LEAVES[name]
+    found = round_trip(plait.Variable(value)).get_raw_value()
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize("name", ["an int", "a bool", "a float", "an array", "a scalar array"])
+def test_an_attribute_that_is_a_leaf_comes_back(name):
+    value, expected = LEAVES[name]
+    found = round_trip(plait.Dict(x=plait.data(value)))["x"]
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+STATICS = [
+    *(None, True, 3, 2.5, math.inf, -math.inf, "text", Mode.FAST, (1, ("a",)), {"a": (1,), (2, 3): None}, ...),
+    *(P("a", None, ("b", "c")), jnp.dtype("bfloat16"), jnp.bfloat16, scaled, plait.Linear, plait.PathContains("a")),
+]
+
+
+@pytest.mark.parametrize("value", STATICS, ids=lambda value: repr(value)[:20])
+def test_each_kind_of_static_value_comes_back(value):
+    """As an attribute, in a tuple, and as metadata of a variable."""
+    model = plait.Dict(x=plait.static(value), items=plait.static((value,)), w=plait.Param(jnp.ones(1), note=value))
+    again = round_trip(model)
+    assert (again["x"], again["items"], again["w"].note) == (value, (value,), value)
+    assert type(again["x"]) is type(value)
+
+
+def test_static_values_that_equality_does_not_describe_come_back():
+    again = round_trip(plait.Dict(nan=plait.static(math.nan), f=functools.partial(scaled, 2.0, factor=(1,))))
+    assert math.isnan(again["nan"])
+    assert (again["f"].func, again["f"].args, again["f"].keywords) == (scaled, (2.0,), {"factor": (1,)})

@@ -212,9 +212,26 @@ def test_plain_arrays_are_set_in_their_places():
     assert model.a.tolist() == model.b[0].tolist() == [3, 3]
 
 
-def test_a_module_has_no_value_to_set():
-    with pytest.raises(ArgumentError, match=r"add plait\.Variable"):
-        plait.select(Net(), "embed").set(0.0)
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("embed", "a Linear"), ("layers", "a list"), ("heads", "a tuple"), ("table", "a dict"), ("pair", "a Pair")],
+)
+def test_modules_and_containers_have_no_value_to_set(path, kind):
+    """And what is selected beside them keeps its value."""
+    net = Net()
+    net.table, net.pair = {"a": plait.Param(jnp.ones(2))}, Pair(plait.Param(jnp.ones(2)), 1)
+    before = arrays(net)
+    selected = plait.select(net, ["embed.bias", path])
+    for change in (lambda: selected.set(0.5), lambda: selected.map(lambda path, value: value)):
+        with pytest.raises(ArgumentError, match=rf"at +{path}\n +found +{kind}.*\n.*\n.*add plait\.Variable"):
+            change()
+    assert_same_but(before, arrays(net))
+
+
+def test_none_is_a_value_that_can_be_set():
+    model = Node(scale=None, bias=plait.Param(jnp.ones(2)))
+    plait.select(model, "scale").set(2.0)
+    assert model.scale == 2.0
 
 
 @pytest.mark.usefixtures("users_promotion")

@@ -1,6 +1,7 @@
 """A model that a jitted function captures is a constant, and plait says so."""
 
 import functools
+import itertools
 import re
 import warnings
 
@@ -10,6 +11,7 @@ import pytest
 
 import plait
 from plait.errors import CapturedModelWarning, TraceContextError
+from plait.transforms.call.captures import _containers
 
 GLOBAL_MODEL = plait.Dict(weight=plait.Param(jnp.ones(2)))
 
@@ -147,3 +149,16 @@ def test_an_object_that_cannot_be_walked_may_be_captured():
     trainer = plait.Module()
     vars(trainer)["by_layer"] = {plait.Module(): plait.Param(1), plait.Module(): 2}  # keys that cannot be ordered
     assert plait.jit(lambda x: x + len(trainer.by_layer))(1) == 3
+
+
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+def test_containers_of_a_captured_model_with_cycles_are_watched_once():
+    """Each container comes once, however many ways lead to it."""
+    model = model_with_containers()
+    model.net.layers[0].above, model.me = model.net, model
+    found = [held.container for held in itertools.islice(_containers(model), 10)]
+    containers = [model.net.layers, model.net.heads, model.net.heads["deep"]]
+    assert sorted(map(id, found)) == sorted(map(id, containers))
+    with pytest.raises(TraceContextError, match=r"at +model\."):
+        plait.jit(lambda x: model.me.net.layers.append(x))(jnp.ones(2))
+    assert len(model.net.layers) == 1

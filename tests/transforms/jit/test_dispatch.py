@@ -16,9 +16,9 @@ import pytest
 import plait
 from plait.errors import ArgumentError, CapturedModelWarning
 from plait.transforms.jit import dispatch, function as jit_module
-from plait.transforms.jit.dispatch import write_all
+from plait.transforms.jit.dispatch import is_plain, write_all
 from tests.sampling import slow_but
-from tests.strategies import Leafy, Node
+from tests.strategies import Leafy, Node, Pair
 
 pytestmark = pytest.mark.unchecked  # the check is a line of the generated code
 
@@ -549,3 +549,21 @@ def test_an_array_that_was_donated_before_is_told_by_path():
             plait.jit(lambda x: x + 1, donate_argnums=0)(model.inner.w[...])
             with pytest.raises(ArgumentError, match=r"(?s)at +m\.inner\.w\n.*deleted"):
                 step(model, 1.0)
+
+
+X = jnp.ones(2)
+PLAIN = [X, np.ones(2), 1, 2.5, True, [], (), {}, None, [X, (1, {"a": X})], {"a": [None]}, {1: X, "a": X}, Pair(X, 1)]
+HOLDS = [
+    plait.Param(1.0),
+    [plait.Dict()],
+    {"a": (plait.Param(1.0),)},
+    {1: X, "a": plait.Param(1.0)},
+    Pair(X, [plait.Dict()]),
+]
+
+
+def test_whether_an_argument_holds_an_object():
+    """Lists, tuples and dicts are not flattened by JAX, which rejects keys that cannot be sorted, and does not survive
+    some cycles."""
+    assert [is_plain(value) for value in PLAIN] == [True] * len(PLAIN)
+    assert [is_plain(value) for value in HOLDS] == [False] * len(HOLDS)

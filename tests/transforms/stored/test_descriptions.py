@@ -1,36 +1,58 @@
-"""What a program depends on, as text that can be compared. (rules W2, W3)"""
+"""Descriptions of values and code, by which programs are told apart. (rules W2, W3)"""
 
+import jax
 import pytest
 
-from plait.transforms.stored.descriptions import code_token
+from plait.transforms.stored.descriptions import Describer, code_token
 
-
-def code_of(source):
-    scope = {}
-    exec(source, scope)
-    return scope["f"].__code__
-
-
-FUNCTION = "def f(x, y=1):\n    g = lambda z: z * 2.0\n    return g(x) + 3.0 if x in {1, 'a'} else (x, (y, 4))\n"
-EDITS = {
-    "a constant": ("3.0", "3.5"),
-    "the type of a constant": ("3.0", "3"),
-    "a constant of an inner function": ("2.0", "2.5"),
-    "a constant in a set": ("{1, 'a'}", "{1, 'b'}"),
-    "a constant in a nested tuple": ("(y, 4)", "(y, 5)"),
-    "an operation": ("g(x) + 3", "g(x) - 3"),
-    "the name of an argument": ("x", "u"),
-    "the name of a variable": ("g", "h"),
-    "a keyword argument": ("x, y=1", "x, *, y=1"),
+FIRST = "def f(x, y=1, *, z=2):\n    return x + y * z"
+# The same function but for one thing.
+OTHERS = {
+    "a number": "def f(x, y=1, *, z=2):\n    return x + y * z + 1",
+    "a name": "def f(x, b=1, *, z=2):\n    return x + b * z",
+    "an operation": "def f(x, y=1, *, z=2):\n    return x - y * z",
+    "the kind of an argument": "def f(x, y=1, z=2):\n    return x + y * z",
+    "the name of the function": "def g(x, y=1, *, z=2):\n    return x + y * z",
+    "a handler": "def f(x, y=1, *, z=2):\n    try:\n        return x + y * z\n    except KeyError:\n        return x",
 }
+# Functions that return this constant are all told apart.
+CONSTANTS = [
+    *("1.5", "2.5", "'a'", "'b'", "b'a'", "1000", "1000.0", "True", "None", "0.0", "-0.0", "...", "3j"),
+    *("(1000, 2)", "(1000, 3)", "(1000.0, 2)", "((1000,), 2)", "(True, 2)", "('1000', 2)"),
+    *("x in {1000, 2}", "x in {1000, 3}", "x in (1000, 2)", "x in {(1000,), 2}"),
+    *("lambda: 1000", "lambda: 1001", "lambda: lambda: 1000", "lambda: lambda: 1001", "[i + 1000 for i in x]"),
+]
 
 
-@pytest.mark.parametrize("edit", EDITS)
-def test_w3_an_edited_function_has_another_token(edit):
-    before, after = EDITS[edit]
-    assert code_token(code_of(FUNCTION)) != code_token(code_of(FUNCTION.replace(before, after)))
+def code_of(text, file="a.py"):
+    scope = {}
+    exec(compile(text, file, "exec"), scope)
+    return next(value.__code__ for value in scope.values() if hasattr(value, "__code__"))
 
 
-def test_w3_where_a_function_stands_and_its_comments_play_no_part():
-    moved = "\n\n\n" + FUNCTION.replace("    return", "    # why\n\n    return")
-    assert code_token(code_of(FUNCTION)) == code_token(code_of(moved))
+@pytest.mark.parametrize("name", OTHERS)
+def test_code_that_differs_has_another_token(name):
+    """W3."""
+    assert code_token(code_of(OTHERS[name])) != code_token(code_of(FIRST))
+
+
+def test_code_that_returns_other_constants_has_another_token():
+    """W3: also where Python calls them equal, and inside of other constants and functions."""
+    tokens = [code_token(code_of(f"def f(x):\n    return {text}")) for text in CONSTANTS]
+    same = [(CONSTANTS[i], CONSTANTS[j]) for i in range(len(tokens)) for j in range(i) if tokens[i] == tokens[j]]
+    assert same == []
+
+
+@pytest.mark.parametrize("text", [FIRST, *(f"def f(x):\n    return {text}" for text in CONSTANTS)])
+def test_code_elsewhere_has_the_same_token(text):
+    """In another file, on other lines, under a comment."""
+    assert code_token(code_of("# moved\n\n" + text, "b.py")) == code_token(code_of(text))
+
+
+@pytest.mark.parametrize("tree", [{"a": 1}, ["a"], (1, {"b": (2, None)}), {"b": 1}, [], {}], ids=repr)
+def test_trees_are_described_by_what_holds_the_leaves(tree):
+    token = Describer().treedef(jax.tree.structure(tree), "the arguments")
+    assert Describer().treedef(jax.tree.structure(jax.tree.map(lambda _: 5, tree)), "elsewhere") == token
+    others = [{"a": 1}, ["a"], (1, {"b": (2, None)}), {"b": 1}, [], {}, (1, {"b": [2, None]}), (1, {"b": (2, 3)})]
+    tokens = [Describer().treedef(jax.tree.structure(other), "the arguments") for other in others]
+    assert tokens.count(token) == 1

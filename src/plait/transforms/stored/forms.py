@@ -53,7 +53,7 @@ class Forms:
         if id(value) in self.numbers:
             return ["argument", self.numbers[id(value)]]
         if kind in _WRITERS:
-            return [kind.__name__, _WRITERS[kind](self, value)]
+            return [_NAMES.get(kind, kind.__name__), _WRITERS[kind](self, value)]
         if isinstance(value, GraphDef):
             return ["graphdef", self._part(value)]
         if isinstance(value, np.dtype):
@@ -237,6 +237,7 @@ _WRITERS: dict[type, Callable[[Forms, Any], Any]] = {
     Outcome: Forms.outcome,
     PartitionSpec: lambda forms, value: write_spec(value),
 }
+_NAMES = {PartitionSpec: "PartitionSpec"}  # ``__name__`` differs between versions of JAX
 _READERS: dict[str, Callable[[Forms, Any], Any]] = {
     "float": lambda forms, content: float.fromhex(content),
     "complex": lambda forms, content: complex(*map(float.fromhex, content)),
@@ -250,7 +251,7 @@ _READERS: dict[str, Callable[[Forms, Any], Any]] = {
     "Static": lambda forms, content: Static(forms.read(content)),
     "Structure": Forms.from_structure,
     "Outcome": Forms.from_outcome,
-    PartitionSpec.__name__: lambda forms, content: read_spec(content),
+    "PartitionSpec": lambda forms, content: read_spec(content),
     "graphdef": Forms._from_part,
     "dtype": lambda forms, content: jax.numpy.dtype(content),
     "named": _read_name,

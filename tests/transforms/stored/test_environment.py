@@ -1,0 +1,45 @@
+"""On what a program depends besides function and arguments. (rule W2)"""
+
+import jax
+import pytest
+
+import plait
+from plait.transforms.stored.descriptions import Describer
+from plait.transforms.stored.environment import environment
+
+# Settings, each for the length of a block.
+SETTINGS = {
+    "logical axis rules": lambda: plait.logical_axis_rules([("embed", "x")]),
+    "a mesh": lambda: jax.set_mesh(jax.make_mesh((8,), ("x",))),
+    "another mesh": lambda: jax.set_mesh(jax.make_mesh((4, 2), ("x", "y"))),
+    "precision of products": lambda: jax.default_matmul_precision("float32"),
+    "promotion": lambda: jax.numpy_dtype_promotion("standard"),
+    "random keys": lambda: jax.threefry_partitionable(not jax.config.jax_threefry_partitionable),
+    "checks for NaN": lambda: jax.debug_nans(True),
+}
+
+
+def test_each_setting_makes_another_environment():
+    """W2: and after its block, it is as before."""
+    found = {"none": environment(None, Describer())}
+    for name, setting in SETTINGS.items():
+        with setting():
+            found[name] = environment(None, Describer())
+        assert environment(None, Describer()) == found["none"]
+    same = [(a, b) for a in found for b in found if a < b and found[a] == found[b]]
+    assert same == []
+
+
+def test_the_devices_are_those_of_the_backend(monkeypatch):
+    """W2: a program for the CPU does not depend on what other devices there are."""
+    devices = {None: jax.devices()[:2], "cpu": jax.devices()}
+    monkeypatch.setattr(jax, "devices", lambda backend=None: devices[backend])
+    asked, default = environment("cpu", Describer()), environment(None, Describer())
+    assert {name for name in asked if asked[name] != default[name]} == {"devices"}
+
+
+@pytest.mark.parametrize("name", ["XLA_FLAGS", "NVIDIA_TF32_OVERRIDE"])
+def test_variables_of_the_compiler_make_another_environment(name, monkeypatch):
+    before = environment(None, Describer())
+    monkeypatch.setenv(name, "--other")
+    assert environment(None, Describer()) != before
