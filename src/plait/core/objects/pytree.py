@@ -89,7 +89,7 @@ _MISSING: Any = object()
 RESERVED = frozenset({"_info", "_walks", "_elements", "_declared", "_pytree"})
 
 
-_NUMBERS = frozenset({bool, int, float, complex})  # in the place of data they are data
+_NUMBERS = frozenset({bool, int, float, complex})  # in place of data they are data
 _PLAIN_VALUES = (bool, int, float, str, type(None))
 
 
