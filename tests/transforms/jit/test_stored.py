@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from datetime import datetime
 from os import getenv
 from pathlib import Path
@@ -420,23 +421,40 @@ def collects(x):
     return x
 
 
+class Garbage:
+    pass
+
+
+def is_told(_):
+    os.getenv("PATH")
+
+
+def collects_what_is_watched(x):
+    gc.collect()
+    return x
+
+
 def times_a_collection(phase, info):
     """As hypothesis does, and profilers."""
     time.perf_counter()
 
 
 @pytest.mark.filterwarnings("ignore:traced")
-@pytest.mark.parametrize("f", [logs, logs_through_a_filter, warns, imports, collects], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("f", [logs, logs_through_a_filter, warns, imports, collects, collects_what_is_watched], ids=lambda f: f.__name__)
 def test_w4_what_only_reports_or_imports_is_stored(tmp_path, f, monkeypatch, request):
     """Each of them asks for the time or opens a file, but no value of the program comes from it."""
     monkeypatch.delitem(sys.modules, "plait.comparison.formulas", raising=False)
     logging.getLogger("test").setLevel("INFO")
     logging.getLogger("test.filtered").addFilter(Reading())
     gc.callbacks.append(times_a_collection)
+    garbage = Garbage()
+    garbage.itself, watch = garbage, weakref.ref(garbage, is_told)
+    del garbage
     request.addfinalizer(lambda: gc.callbacks.remove(times_a_collection))
     stored = plait.jit(f, cache=tmp_path)
     stored(jnp.ones(3))
     assert counts(stored)["stored"] == 1
+    assert f is not collects_what_is_watched or watch() is None
 
 
 def test_w4_a_helper_that_was_traced_before_is_recorded_too(tmp_path):

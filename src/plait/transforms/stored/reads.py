@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import dis
 import functools
+import gc
 import importlib
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -90,24 +92,34 @@ class Recording:
         self._seen: dict[int, CodeType] = {}  # by identity, because comparing code is slower
         self._entered: list[tuple[CodeType, dict[str, Any]]] = []
         self._before: list[Any] = []
+        self._collects = False  # whether this thread is collecting garbage, whose callbacks are not part of the program
+        self._thread = threading.get_ident()
 
     def __enter__(self) -> Recording:
         self._before.append(sys.getprofile())
+        gc.callbacks.append(self._collection)
         sys.setprofile(self._event)
         return self
 
     def __exit__(self, *_: Any) -> None:
         before = self._before.pop()
+        gc.callbacks.remove(self._collection)
         sys.setprofile(None)
         if hasattr(before, "enable"):  # a profiler in C, which Python cannot set
             before.enable()
         else:
             sys.setprofile(before)
 
+    def _collection(self, phase: str, _: Any) -> None:
+        if threading.get_ident() == self._thread:
+            self._collects = phase == "start"
+
     def _event(self, frame: Any, event: str, argument: Any) -> None:
         before = self._before[0] if self._before else None
         if callable(before):  # a profiler that was already active continues
             before(frame, event, argument)
+        if self._collects:
+            return
         if event == "c_call":
             if argument in ASKING and asks_for_the_program(frame):
                 self._refuse_answer(name_of_asking(argument))
