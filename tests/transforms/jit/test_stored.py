@@ -440,7 +440,9 @@ def times_a_collection(phase, info):
 
 
 @pytest.mark.filterwarnings("ignore:traced")
-@pytest.mark.parametrize("f", [logs, logs_through_a_filter, warns, imports, collects, collects_what_is_watched], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "f", [logs, logs_through_a_filter, warns, imports, collects, collects_what_is_watched], ids=lambda f: f.__name__
+)
 def test_w4_what_only_reports_or_imports_is_stored(tmp_path, f, monkeypatch, request):
     """Each of them asks for the time or opens a file, but no value of the program comes from it."""
     monkeypatch.delitem(sys.modules, "plait.comparison.formulas", raising=False)
