@@ -1,6 +1,7 @@
 """Temporary folders, and what killed writers leave behind."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -115,3 +116,21 @@ def test_a_folder_that_another_writer_took_for_abandoned_is_made_anew(tmp_path, 
     with scratch_folder(tmp_path / "a") as folder:
         (folder / "content").write_text("whole")
         assert len(calls) == 2
+
+
+@pytest.mark.skipif(scratch.fcntl is None, reason="this system has no locks that end with their process")
+def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    """Another writer may lock the new file first, remove the folder, and release its lock."""
+    flock, removed = scratch.fcntl.flock, []
+
+    def late(file, how):
+        for folder in () if removed else tmp_path.glob(".target.*.partial"):
+            removed.append(folder)
+            shutil.rmtree(folder)
+        return flock(file, how)
+
+    monkeypatch.setattr(scratch.fcntl, "flock", late)
+    with scratch_folder(tmp_path / "target") as folder:
+        assert removed
+        assert folder not in removed
+        assert folder.is_dir()

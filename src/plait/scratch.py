@@ -52,12 +52,16 @@ def scratch_folder(target: Path) -> Iterator[Path]:
 def _locked_folder(target: Path) -> tuple[Path, int | None]:
     """A new folder and its lock.
 
-    Another writer that removes abandoned folders may find it before it is locked, and remove it: then another is made.
+    Another writer that removes abandoned folders may find it before it is locked, and remove it, also between the
+    opening of the lock file and the lock: then another is made.
     """
     while True:
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_SUFFIX, dir=target.parent))
-        with contextlib.suppress(BlockingIOError):
-            return scratch, hold(scratch / _LOCK, create=True)
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):
+            lock = hold(scratch / _LOCK, create=True)
+            if lock is None or (scratch / _LOCK).exists():
+                return scratch, lock
+            os.close(lock)
 
 
 def remove_abandoned(parent: Path, name: str | None = None) -> None:
@@ -87,12 +91,15 @@ def hold(path: Path, *, create: bool) -> int | None:
 
     Raises:
         BlockingIOError: another process holds the lock.
+        FileNotFoundError: its folder does not exist, and the file was to be created.
     """
     if fcntl is None:
         return None
     try:
         file = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
     except FileNotFoundError:
+        if create:
+            raise
         return None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
