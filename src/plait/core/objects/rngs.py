@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..._compat import Tracer
 from ...deprecations import deprecated
 from ...errors import ArgumentError, ArgumentTypeError, StreamAttributeError, StreamError, StreamKeyError
 from ...typing import FilterLiteral
@@ -175,7 +176,7 @@ def _is_concrete(count: Any) -> bool:
 def _no_draws(shape: tuple[int, ...]) -> Any:
     """The count of a new stream. Where JAX would trace it, that of a single key is a NumPy number: adding is cheap."""
     count = jnp.zeros(shape, jnp.uint32)
-    return np.zeros((), np.uint32) if not shape and isinstance(count, jax.core.Tracer) else count
+    return np.zeros((), np.uint32) if not shape and isinstance(count, Tracer) else count
 
 
 def _after(count: Any) -> Any:
