@@ -192,20 +192,23 @@ def test_a_class_of_linen_modules_takes_overrides():
     assert list(Model().init(KEY, X)["params"]) == ["Linear_0"]
 
 
-def test_a_class_of_linen_modules_is_named_after_what_it_wraps():
+@pytest.mark.parametrize(
+    ("name", "constructor", "sizes"),
+    [("Linear", plait.Linear, (2, 3)), ("ToLinenPartial", functools.partial(plait.Linear, 2), (3,))],
+    ids=["class", "partial"],
+)
+def test_a_class_of_linen_modules_is_named_after_what_it_wraps(name, constructor, sizes):
     """B27: the name is that of its variables in a Linen module; a partial has none, and gets that of the wrapper."""
-    named = {"Linear": plait.Linear, "ToLinenPartial": functools.partial(plait.Linear, 2)}
-    for name, constructor in named.items():
-        Layer = bridge.to_linen_class(constructor)
+    Layer = bridge.to_linen_class(constructor)
 
-        class Model(nn.Module):
-            @nn.compact
-            def __call__(self, x):
-                return Layer(*([2, 3] if name == "Linear" else [3]))(x)  # noqa: B023
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return Layer(*sizes)(x)
 
-        assert Layer.__name__ == name
-        assert list(Model().init(KEY, X)["params"]) == [f"{name}_0"]
-        assert isinstance(Layer.__module__, str)
+    assert Layer.__name__ == name
+    assert list(Model().init(KEY, X)["params"]) == [f"{name}_0"]
+    assert isinstance(Layer.__module__, str)
 
 
 def test_methods_are_chosen_by_name_or_callable():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from typing import Any, TypeVar, dataclass_transform
 
 from ...errors import ArgumentError
@@ -14,7 +13,6 @@ from .pytree import Pytree
 from .sowing import Sowing
 from .visit import iter_graph_nodes
 
-_MISSING: Any = object()
 M = TypeVar("M", bound="Module")
 C = TypeVar("C", bound=type)
 
@@ -80,7 +78,8 @@ def set_attributes(node: Any, chosen: Predicate, attributes: dict[str, Any], *, 
         if chosen(path, module):
             modes = mode_names(module) or set()
             for name, value in attributes.items():
-                if inspect.getattr_static(module, name, _MISSING) is not _MISSING:  # an Rngs answers to every name
+                # Not hasattr: an Rngs answers to every name.
+                if name in getattr(module, "__dict__", ()) or hasattr(type(module), name):
                     setattr(module, name, value)
                 elif name in modes:
                     module.set_view(**{name: value})  # type: ignore[attr-defined]

@@ -65,7 +65,8 @@ class Description:
     def to_dict(self) -> dict[str, Any]:
         """The description as JSON."""
         found = dataclasses.asdict(dataclasses.replace(self, stored=list))
-        return {**{name: value for name, value in found.items() if name != "stored"}, "path": os.fspath(self.path)}
+        del found["stored"]
+        return {**found, "path": os.fspath(self.path)}
 
 
 def size_of(place: Path) -> int:

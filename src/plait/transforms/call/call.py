@@ -22,10 +22,8 @@ the middle:
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from types import FunctionType
 from typing import Any, TypeVar
 
 import jax
@@ -41,7 +39,7 @@ from .arguments import positional
 from .body import Body, describe_address
 from .captures import captures_objects
 from .enter import Entered
-from .functions import RuledFunction, rule_number
+from .functions import FUNCTIONS, RuledFunction
 from .gather import Gathered, gather
 from .outcome import Address, Outcome
 from .policy import STRUCTURE, Crossing
@@ -170,11 +168,11 @@ class Call:
 
         It is not cached for a function that captures modules, whose values may change, nor while outputs are captured.
         """
-        if not isinstance(self.f, _WEAK) or is_observing() or captures_objects(self.f):
+        if not isinstance(self.f, FUNCTIONS) or is_observing() or captures_objects(self.f):
             return make(self.body)
         try:
             kept = _kept.setdefault(self.f, {})
-            entry = self.body, key, rule_number(self.f)
+            entry = self.body, key, self.f.rule_number if isinstance(self.f, RuledFunction) else 0
             found = kept.get(entry)
             return found if found is not None else kept.setdefault(entry, make(self.body))
         except (StaticValueError, TypeError):  # a part of the key cannot be hashed
@@ -269,11 +267,8 @@ class Strong:
         return id(self.f)
 
 
-_WEAK = FunctionType, functools.partial, RuledFunction  # a body refers to these weakly
-
-
 def _function(f: Callable[..., Any]) -> Callable[[], Any]:
-    return weakref.ref(f) if isinstance(f, _WEAK) else Strong(f)
+    return weakref.ref(f) if isinstance(f, FUNCTIONS) else Strong(f)
 
 
 def _leaf(kind: Any) -> tuple[Any, tuple[Any, ...]]:

@@ -26,12 +26,11 @@ from ...core.objects.trace_guard import raise_foreign_trace
 from ...core.objects.variables import Variable
 from ...errors import CapturedModelWarning, GraphError, PlaitError
 from ...notices import warn
-from .functions import RuledFunction
+from .functions import FUNCTIONS, RuledFunction
 from .prefixes import is_graph_leaf
 
 _LONGEST = 1_000  # longer containers contain data
 _MOST = 200  # the maximal number of functions reached from one function
-_FUNCTIONS = FunctionType, functools.partial, RuledFunction  # whose inside is examined
 _LIBRARIES = {__name__.partition(".")[0], "jax", "numpy", "functools", "builtins", "math"}
 
 
@@ -83,7 +82,7 @@ def _reached(f: Callable[..., Any]) -> Iterator[Any]:
         each = getattr(each, "__wrapped__", each)
         if isinstance(each, FunctionType):
             named = (each.__globals__.get(label) for label in _loaded_globals(each.__code__))
-            inner += [value for value in named if isinstance(value, _FUNCTIONS) and not _is_library(value)]
+            inner += [value for value in named if isinstance(value, FUNCTIONS) and not _is_library(value)]
         found += [value for value in inner if not any(value is known for known in found)]
 
 
@@ -124,7 +123,7 @@ def _with_inner_functions(f: Any) -> list[Any]:
         cells = (each.__closure__ or ()) if isinstance(each, FunctionType) else ()
         with contextlib.suppress(ValueError):  # a variable that has no value yet
             inner += [cell.cell_contents for cell in cells]
-        found += [g for g in inner if isinstance(g, _FUNCTIONS) and not any(g is known for known in found)]
+        found += [g for g in inner if isinstance(g, FUNCTIONS) and not any(g is known for known in found)]
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any, TypeVar
 
 from ...core.graph.locate import describe_place
@@ -38,9 +38,8 @@ class RuledFunction:
     __call__: Callable[..., Any]
 
 
-def rule_number(f: Any) -> int:
-    """How often the functions that come with ``f`` were set."""
-    return f.rule_number if isinstance(f, RuledFunction) else 0
+# Functions that can be looked into, and that live as long as the user's program refers to them.
+FUNCTIONS = FunctionType, functools.partial, RuledFunction
 
 
 def check_function(f: Any, name: str) -> None:

@@ -92,7 +92,9 @@ class Recording:
         self._seen: dict[int, CodeType] = {}  # by identity, because comparing code is slower
         self._entered: list[tuple[CodeType, dict[str, Any]]] = []
         self._before: list[Any] = []
-        self._collects = False  # whether this thread is collecting garbage, whose callbacks are not part of the program
+        # Whether this thread is collecting garbage: what runs then is no part of the program. Functions in gc.callbacks
+        # run around that; ``only_listens`` finds them.
+        self._collects = False
         self._thread = threading.get_ident()
 
     def __enter__(self) -> Recording:
