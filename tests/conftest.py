@@ -39,12 +39,14 @@ import jax
 import pytest
 
 from tests.lowering import share_contexts
+from tests.random_numbers import share_programs
 from tests.standing import StandingProcesses
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 if not OPTIMIZE:
     share_contexts()
+    share_programs()
 
 # Tracing makes many objects that stay alive; collecting after every 700 of them would free next to nothing.
 gc.set_threshold(50_000, 20, 20)

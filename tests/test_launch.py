@@ -23,9 +23,10 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-def start(program, *options, processes=2):
+def start(program, *options, processes=2, patience=launch.PATIENCE):
     """The command in a process of its own, which can be interrupted."""
-    command = [sys.executable, "-m", "plait.cli", "launch", f"--processes={processes}", *options, "--"]
+    main = f"import sys; from plait import cli, launch; launch.PATIENCE = {patience}; sys.exit(cli.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", main, "launch", f"--processes={processes}", *options, "--"]
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", LISTENING, *command, sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": SOURCE}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -134,10 +135,10 @@ def test_processes_that_are_asked_to_end_have_time_to_save(tmp_path):
         "import os, signal, sys, time\n"
         f"place = {str(tmp_path)!r} + '/' + os.environ['JAX_PROCESS_ID']\n"
         "def save(*_):\n"
-        "    time.sleep(6 if place.endswith('0') else 600); open(place + '.saved', 'w').close(); sys.exit(0)\n"
+        "    time.sleep(1 if place.endswith('0') else 600); open(place + '.saved', 'w').close(); sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, save); open(place, 'w').close(); time.sleep(600)"
     )
-    running = start(program, "--grace=9")
+    running = start(program, "--grace=3", patience=0.3)
     deadline = time.monotonic() + LIMIT
     while len(os.listdir(tmp_path)) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -179,7 +180,7 @@ def test_the_one_that_failed_first_is_told(tmp_path, launched):
         "while os.path.exists(stat) and open(stat).read().rpartition(')')[2].split()[0] != 'Z': time.sleep(0.001)\n"
         "time.sleep(0.03); os._exit(1)"
     )
-    for _ in range(5):
+    for _ in range(3):
         status, _, errors = launched(program)
         assert "plait: process 1 of 2 exited with status 3" in errors
         assert status == 3
