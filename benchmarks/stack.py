@@ -31,12 +31,14 @@ def plain(depth: int, *, remat: bool) -> Callable[[], Any]:
         x, _ = jax.lax.scan(lambda x, p: (block(p, x), None), x, parameters)
         return (x * x).mean()
 
+    inputs = jnp.ones((2, LENGTH, WIDTH))
+
     def lower() -> Any:
         def step(parameters: Any, x: Any) -> Any:
             value, grads = jax.value_and_grad(loss)(parameters, x)
             return value, jax.tree.map(lambda p, g: p - 0.1 * g, parameters, grads)
 
-        return jax.jit(step).lower(parameters, jnp.ones((2, LENGTH, WIDTH)))
+        return jax.jit(step).lower(parameters, inputs)
 
     return lower
 
@@ -47,6 +49,8 @@ def stacked(depth: int, *, remat: bool) -> Callable[[], Any]:
 
     model = plait.Stack(block_class(plait), depth, rngs=plait.Rngs(0), remat=remat)
 
+    inputs = jnp.ones((2, LENGTH, WIDTH))
+
     def lower() -> Any:
         def step(model: Any, x: Any) -> Any:
             value, grads = plait.value_and_grad(lambda model, x: (model(x) ** 2).mean())(model, x)
@@ -54,7 +58,7 @@ def stacked(depth: int, *, remat: bool) -> Callable[[], Any]:
             plait.update(model, jax.tree.map(lambda p, g: p - 0.1 * g, parameters, grads))
             return value
 
-        return plait.jit(step).lower(model, jnp.ones((2, LENGTH, WIDTH)))
+        return plait.jit(step).lower(model, inputs)
 
     return lower
 
@@ -76,7 +80,7 @@ def run(*, quick: bool = False) -> Iterator[Table]:
         for depth in depths:
             calls[f"plain {depth}"] = plain(depth, remat=remat)
             calls[f"plait {depth}"] = stacked(depth, remat=remat)
-        found = medians({name: functools.partial(_cold, call) for name, call in calls.items()}, 1 if quick else 9)
+        found = medians({name: functools.partial(_cold, call) for name, call in calls.items()}, 1 if quick else 17)
         lowered = {name: call() for name, call in calls.items()}
         texts = {name: len(each.as_text()) for name, each in lowered.items()}
         memory = {name: temporary_bytes(each) for name, each in lowered.items()}
