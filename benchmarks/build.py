@@ -136,10 +136,12 @@ def _growth(sizes: tuple[int, ...]) -> Table:
         "building and using models of many modules: milliseconds, and their growth from one size to the next",
         ["library", "modules", "build", "split", "repr", "deepcopy", "pickle"],
     )
-    for library in ("plait", "flax"):
+    for library in ("plait", "flax", "equinox"):
+        if importlib.util.find_spec(library) is None:
+            continue
         before: list[float] = []
         for size in sizes:
-            times = _uses(library, size)
+            times = [min(_milliseconds(use) for _ in range(3)) for use in _uses(library, size)]
             growth = [f" ({now / then:.1f}x)" for now, then in zip(times, before, strict=False)] or [""] * len(times)
             table.rows.append([library, size, *(f"{now:.0f}{more}" for now, more in zip(times, growth, strict=True))])
             before = times
@@ -147,7 +149,21 @@ def _growth(sizes: tuple[int, ...]) -> Table:
     return table
 
 
-def _uses(library: str, size: int) -> list[float]:
+def _uses(library: str, size: int) -> list[Callable[[], Any]]:
+    """Build a model of so many modules, split it, print it, copy it, and pickle its values."""
+    build, split = _many_of_equinox(size) if library == "equinox" else _many(library, size)
+    model = build()
+    state = split(model)
+    return [
+        build,
+        lambda: split(model),
+        lambda: repr(model),
+        lambda: copy.deepcopy(model),
+        lambda: pickle.loads(pickle.dumps(state)),
+    ]
+
+
+def _many(library: str, size: int) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
     nnx: Any = importlib.import_module("plait" if library == "plait" else "flax.nnx")
 
     class Leaf(nnx.Module):
@@ -158,16 +174,23 @@ def _uses(library: str, size: int) -> list[float]:
         def __init__(self) -> None:
             self.parts = nnx.List([Leaf() for _ in range(size - 2)])
 
-    model = Model()
-    state = nnx.split(model)[1]
-    calls: list[Callable[[], Any]] = [
-        Model,
-        lambda: nnx.split(model),
-        lambda: repr(model),
-        lambda: copy.deepcopy(model),
-        lambda: pickle.loads(pickle.dumps(state)),
-    ]
-    return [min(_milliseconds(call) for _ in range(3)) for call in calls]
+    return Model, lambda model: nnx.split(model)[1]
+
+
+def _many_of_equinox(size: int) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    import equinox
+
+    class Leaf(equinox.Module):
+        w: jax.Array
+
+    class Model(equinox.Module):
+        parts: list[Leaf]
+
+    def split(model: Any) -> list[Any]:
+        arrays, _ = equinox.partition(model, equinox.is_array)
+        return jax.tree.leaves(arrays)  # classes of a function cannot be pickled
+
+    return lambda: Model([Leaf(ONE) for _ in range(size - 2)]), split
 
 
 def _milliseconds(call: Callable[[], Any]) -> float:
