@@ -57,6 +57,8 @@ class Cause:
         text = f"{self.what}: {self.a} in a, {self.b} in b"
         if self.after is None:
             return text
+        if not math.isfinite(self.before):
+            return f"{text} (with the setting of b, a has its shape, and differs by {self.after:.3g})"
         return f"{text} (with the setting of b, a differs by {self.after:.3g} instead of {self.before:.3g})"
 
 
