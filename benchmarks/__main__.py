@@ -11,7 +11,7 @@ import sys
 
 NAMES = (
     "dispatch", "graph", "transitions", "tracing", "memory", "imports", "whole_models", "scaling", "exports",
-    "export_zoo", "loop", "build", "warm", "stack", "compare",
+    "export_zoo", "loop", "build", "warm", "stack", "tabulate", "compare",
 )  # fmt: skip
 
 

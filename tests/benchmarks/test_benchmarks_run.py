@@ -28,6 +28,7 @@ SHAPES = {
     "compare": (6, 2),
     "build": (5, 2),
     "stack": (6, 2),
+    "tabulate": (5, 1),
     "loop": (3, 3),
 }
 

@@ -101,6 +101,80 @@ def test_the_steps_of_a_loop_are_compared_one_by_one(reverse):
     assert (found.path, found.cause.what, found.cause.b) == ("rnn.cell.dense_h", "kernel", "transposed")
 
 
+class Stacked(plait.Module):
+    """``Net`` with more parts in a stack; a part of two modules in turn with ``period=2``."""
+
+    def __init__(self, *, parts=None):
+        rngs = plait.Rngs(0)
+        self.parts = plait.Stack(parts or [Part(rngs) for _ in range(3)])
+        self.head = plait.Linear(4, 3, rngs=rngs)
+
+    def __call__(self, x):
+        return self.head(self.parts(x))
+
+
+class Listed(Stacked):
+    def __init__(self, *, parts=None):
+        super().__init__(parts=parts)
+        self.parts = self.parts.to_list()
+
+    __call__ = Net.__call__
+
+
+def in_turn():
+    rngs = plait.Rngs(0)
+    return [make(rngs) for _ in range(2) for make in (Part, lambda rngs: plait.Linear(4, 4, rngs=rngs))] + [Part(rngs)]
+
+
+PARTS = {"one": lambda: None, "in turn": in_turn, "nested": lambda: [Nest(i) for i in range(2)]}
+
+
+class Nest(plait.Module):
+    def __init__(self, seed):
+        rngs = plait.Rngs(seed)
+        self.inner = plait.Stack([Part(rngs) for _ in range(2)])
+
+    def __call__(self, x):
+        return jnp.tanh(self.inner(x))
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "change"),
+    [
+        ("one", "parts[1].linear", lambda parts: parts[1].linear),
+        ("in turn", "parts[2].linear", lambda parts: parts[2].linear),
+        ("in turn", "parts[4].linear", lambda parts: parts[4].linear),
+        ("in turn", "parts[3]", lambda parts: parts[3]),
+        ("nested", "parts[1].inner[0].linear", lambda parts: parts[1].inner[0].linear),
+    ],
+)
+@pytest.mark.parametrize("other", [Stacked, Listed])
+def test_the_layers_of_a_stack_are_compared_one_by_one(kind, path, change, other):
+    stack, model = Stacked(parts=PARTS[kind]()), other(parts=PARTS[kind]())
+    clean = plait.compare(stack, model, X)
+    assert clean.agrees
+    assert path in [each.path for each in clean.compared]
+    assert set(clean.only_a) <= {"parts"}
+    change(model.parts).kernel[...] += jnp.eye(4)
+    for first, second in ((stack, model), (model, stack)):
+        found = plait.compare(first, second, X).departure
+        assert found is not None
+        assert (found.path, found.b_path, found.cause.what) == (path, path, "kernel")
+        assert found.inputs.is_agreement
+
+
+def test_a_stack_inside_of_another_loop_is_named_as_not_recorded():
+    class Recurring(Stacked):
+        def __call__(self, x):
+            step = lambda parts, carry, row: (parts(carry + row), None)
+            axes = (plait.StateAxes({plait.Param: None, ...: 0}), plait.Carry, 0)
+            return self.head(plait.scan(step, in_axes=axes, out_axes=(plait.Carry, 0))(self.parts, x[0], x)[0])
+
+    found = plait.compare(Recurring(), changed(lambda m: setattr(m.head, "bias", None), Recurring), X)
+    assert found.agrees  # the bias is zero
+    assert ("parts[2].norm", "a loop around its stack") in found.unseen_a
+
+
 class Sharing(plait.Module):
     def __init__(self):
         self.first = self.second = plait.Linear(4, 4, rngs=plait.Rngs(0))

@@ -61,6 +61,17 @@ def test_the_usual_names_are_known(theirs):
     assert pairs(OURS, other) == {"": "", **dict(zip(ours, theirs, strict=True))}
 
 
+@pytest.mark.parametrize("names", [("gate_proj", "up_proj", "down_proj"), ("gate", "up", "down")])
+def test_of_three_numbered_layers_the_first_is_the_gate(names):
+    """The order of LLaMA and Mixtral. Without a third one, ``w1`` is the layer that widens, and ``w2`` the other."""
+    ours = run(("", "Net", 5), *((f"mlp.{name}", "Linear", 16) for name in ("w1", "w3", "w2")))
+    theirs = run(("", "Net", 5), *((f"mlp.{name}", "Linear", 16) for name in names))
+    gate, up, down = (f"mlp.{name}" for name in names)
+    assert pairs(ours, theirs) == {"": "", "mlp.w1": gate, "mlp.w3": up, "mlp.w2": down}
+    plain = run(("", "Net", 5), ("mlp.w1", "Linear", 16), ("mlp.w2", "Linear", 16))
+    assert pairs(plain, theirs) == {"": "", "mlp.w1": up, "mlp.w2": down}
+
+
 def test_what_has_other_names_is_matched_by_kind_size_and_order_inside_of_its_neighbours():
     other = run(
         ("", "Net", 5), ("table", "Embedding", 8), ("layers.0", "Layer", 8), ("layers.0.before", "LayerNorm", 8),

@@ -36,7 +36,7 @@ class Cause:
     Attributes:
         what: in a few words: ``epsilon``, ``bias``, ``mask``.
         a, b: the setting of each model.
-        before: the largest difference as recorded.
+        before: the largest difference as recorded; infinite if the shapes differ.
         after: the largest difference that remains when the first is computed with the setting of the second; ``None``
             for precision, where the outputs are equal except for rounding, and for parameters of modules without a
             formula, which were only compared.
@@ -57,6 +57,8 @@ class Cause:
         text = f"{self.what}: {self.a} in a, {self.b} in b"
         if self.after is None:
             return text
+        if not math.isfinite(self.before):
+            return f"{text} (with the setting of b, a has its shape, and differs by {self.after:.3g})"
         return f"{text} (with the setting of b, a differs by {self.after:.3g} instead of {self.before:.3g})"
 
 
@@ -90,6 +92,8 @@ def find_cause(runs: tuple[Run, Run], judge: Judge, found: Found) -> Cause | Non
     tries += [_by_parameters, _by_layer] if is_layer else []
     tries += [_by_attention, _by_function, _by_sum, _by_missing_term, _by_factor, _by_order]
     tries += [] if is_layer else [_by_parameters]
+    if a.target.size != b.target.size:  # only a formula of the whole layer can say why
+        tries = [_by_layer] if is_layer else []
     return next((cause for each in tries if (cause := each(a, b)) is not None and cause.explains), None)
 
 
@@ -100,9 +104,9 @@ def _sides(runs: tuple[Run, Run], judge: Judge, found: Found) -> tuple[_Side, _S
     else:
         targets = judge.paired_inputs(found.inside) or []
     aligned = [(x, y) for x, other in targets if (y := align(other, x)) is not None]
-    if not aligned:
+    if not targets:
         return None
-    worst = max(aligned, key=lambda each: apart(*each) / max(largest_of(each[0]), 1e-30))
+    worst = max(aligned, key=lambda each: apart(*each) / max(largest_of(each[0]), 1e-30), default=targets[0])
     ended = math.inf if found.inside is None else found.inside[0].exit
     ours, theirs = _sources(judge, found, ended)
     first, second = (
@@ -162,7 +166,7 @@ def _explain(formula: Formula, choices: tuple[Choices, Choices], a: _Given, b: _
         ((_differing(x, y), off + other_off, x, y) for x, off in ours for y, other_off in theirs),
         key=lambda each: (len(each[0]), each[1]),
     )
-    before = apart(a.expected, b.expected)
+    before = apart(a.expected, b.expected) if a.expected.shape == b.expected.shape else math.inf
     for differing, _, x, y in pairs:
         if not differing:
             continue
@@ -510,6 +514,9 @@ def _relation(ours: np.ndarray, theirs: np.ndarray) -> str | None:
     for axis in range(theirs.ndim):
         if theirs.shape == ours.shape and fits(np.flip(theirs, axis).astype(np.float64), ours):
             return f"reversed along axis {axis}"
+    window = tuple(range(ours.ndim - 2))
+    if len(window) > 1 and theirs.shape == ours.shape and fits(np.flip(theirs, window).astype(np.float64), ours):
+        return "with the window reversed"
     return "with other values"
 
 

@@ -84,6 +84,8 @@ def convolution(inputs: Arrays, parameters: Arrays, chosen: Chosen) -> np.ndarra
     if padding in _WRAPPING:
         around = [((size - 1) * d // 2, (size - 1) * d // 2) for size, d in zip(kernel.shape, dilation, strict=False)]
         x, padding = np.pad(x, [(0, 0), *around, (0, 0)], mode=_WRAPPING[padding]), "VALID"
+    elif padding == "CAUSAL":
+        padding = [((size - 1) * d, 0) for size, d in zip(kernel.shape, dilation, strict=False)]
     try:
         result = jax.lax.conv_general_dilated(
             jnp.asarray(x, jnp.float32), jnp.asarray(kernel, jnp.float32), _each(chosen["strides"], window),

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,7 @@ _WORDS = {
     "mlp": "ffn feed_forward feedforward ff",
     "up": "fc1 linear1 dense1 up_proj c_fc w1 wi lin1 fc_1 fc_in linear_1 dense_1",
     "down": "fc2 linear2 dense2 down_proj w2 lin2 fc_2 fc_out linear_2 dense_2",
-    "gate": "gate_proj w3 wi_gate",
+    "gate": "gate_proj wi_gate",
     "norm1": "ln1 ln_1 norm_1 layer_norm1 layer_norm_1 input_layernorm attention_norm attn_norm pre_attention_norm",
     "norm2": "ln2 ln_2 norm_2 layer_norm2 layer_norm_2 post_attention_layernorm ffn_norm mlp_norm pre_mlp_norm",
     "norm": "ln ln_f final_norm final_layernorm final_layer_norm norm_f layernorm layer_norm",
@@ -43,6 +42,7 @@ _WORDS = {
     "head": "lm_head classifier output_projection unembed logits",
 }
 _USUAL = {word: name for name, words in _WORDS.items() for word in words.split()}
+_OF_THREE = {"w1": "gate", "w3": "up"}  # where there are w1, w2 and w3, as in LLaMA
 
 _KINDS = {
     "linear": r"linear|dense|einsum",
@@ -96,8 +96,8 @@ def match(a: Run, b: Run, names: Names = None) -> Matching:
     _by_map(ours, theirs, names, found)
     dropped = {place for place in theirs if _renamed(place, names) is None}
     theirs = {place: calls for place, calls in theirs.items() if place not in dropped}
-    for spelling in (_dotted, usual_name):
-        _by_name(ours, theirs, spelling, found)
+    _by_name(ours, theirs, _dotted, _dotted, found)
+    _by_name(ours, theirs, _usual_names(ours), _usual_names(theirs), found)
     _by_order(a, b, ours, theirs, found)
     _by_parts(a, b, ours, theirs, found)
     _by_order(a, b, ours, theirs, found)
@@ -125,11 +125,18 @@ def _dotted(path: Path) -> str:
     return ".".join(map(str, path))
 
 
-def usual_name(path: Path) -> str:
-    """The path with usual names normalised."""
+def _usual_names(places: Iterable[Place]) -> Callable[[Path], str]:
+    """``usual_name`` for the modules of one model."""
+    gated = frozenset(path[:-1] for path, _ in places if path[-1:] == ("w3",))
+    return lambda path: usual_name(path, gated)
+
+
+def usual_name(path: Path, gated: frozenset[Path] = frozenset()) -> str:
+    """The path with usual names normalised; ``gated`` are the paths of modules with three numbered layers."""
     words: list[str] = []
-    for part in path:
+    for end, part in enumerate(path):
         word = _snake(str(part))
+        word = _OF_THREE.get(word, word) if path[:end] in gated else word
         word = _USUAL.get(word, word)
         if word not in _WORDS and (numbered := re.fullmatch(r"(.+?)_?(\d+)", word)):
             words += [_USUAL.get(numbered[1], numbered[1]), numbered[2]]
@@ -181,13 +188,14 @@ def _renamed(place: Place, names: Names) -> str | None:
 def _by_name(
     ours: dict[Place, list[Call]],
     theirs: dict[Place, list[Call]],
-    spelling: Callable[[Path], Any],
+    spelling: Callable[[Path], str],
+    other_spelling: Callable[[Path], str],
     found: dict[Place, Place],
 ) -> None:
     """Match equal names; a name that several modules of one model have is ignored."""
     taken = set(found.values())
     mine = _names(ours, [place for place in ours if place not in found], spelling)
-    others = _names(theirs, [place for place in theirs if place not in taken], spelling)
+    others = _names(theirs, [place for place in theirs if place not in taken], other_spelling)
     for name, place in mine.items():
         if place is not None and others.get(name) is not None and place not in found:
             other = others[name]
@@ -197,7 +205,7 @@ def _by_name(
 
 
 def _names(
-    places: dict[Place, list[Call]], left: Iterable[Place], spelling: Callable[[Path], Any]
+    places: dict[Place, list[Call]], left: Iterable[Place], spelling: Callable[[Path], str]
 ) -> dict[str, Place | None]:
     names: dict[str, Place | None] = {}
     for place in left:

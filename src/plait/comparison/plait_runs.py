@@ -1,7 +1,8 @@
 """Runs a plait model and records its calls, including those inside transforms.
 
 The inputs and outputs of a call are sown, so they come out of ``jit``, ``scan`` and ``vmap``; see
-``core/tools/capture.py``. The steps of a ``scan`` come out stacked, and are split again: each is a separate call.
+``core/tools/capture.py``. The steps of a ``scan`` come out stacked, and are split again: each is a separate call. The
+layers of a ``Stack`` come out one by one, at paths of their own, but were traced together: they are put in order here.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
 from ..core.tools.capture import recording
 from ..core.tools.method_observers import MethodCall
-from ..paths import Path
+from ..paths import Path, iter_layer_paths
 from .calls import Call, Recorder, Run, arguments, is_array_of_numbers, is_static, leaves_of, numpy_of, owner_of
 
 
@@ -83,20 +84,38 @@ def run_plait(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R
     with recording(root, _Seen, observe) as recorded:
         output = call(*args, **kwargs)
         values = recorded()
-    modules = {path: node for path, node in iter_graph_nodes(root) if isinstance(node, Module)}
+    modules = _by_layer(root)
     calls = []
     for (*prefix, name), variable in values:
         path = tuple(prefix)
         if isinstance(variable, _Seen) and path in modules:
             (values_of_call,) = variable.get_raw_value()
-            calls.append(_call(path, places.get(path, (path,)), modules[path], known[name], values_of_call))
+            module, layers = modules[path]
+            call, sizes = _call(path, places.get(path, (path,)), module, known[name], values_of_call)
+            if layers and sizes:
+                unseen.setdefault(path, "a loop around its stack")
+            else:
+                calls.append((call, sizes))
     own = type(root).__name__
     method = "" if root is model or not isinstance(model, MethodType) else model.__name__
     # The inputs of the model itself are already known; its own call is recorded once.
     inner = [each for each in calls if each[0].path or each[0].method != method]
     whole = Call((), ((),), "", own, root, inputs, statics, recorder.outputs(output), enter, recorder.tick())
-    before = dict(iter_graph_nodes(owner_of(model)))
-    return Run("plait", tuple(_in_steps(inner, whole)), lambda call: dict(_own_arrays(before.get(call.path))), unseen)
+    before = _by_layer(owner_of(model))
+    ordered = _in_steps(_one_layer_after_another(inner, modules), whole)
+    return Run("plait", tuple(ordered), lambda call: dict(_own_arrays(*before.get(call.path, (None, ())))), unseen)
+
+
+Modules = dict[Path, tuple[Any, tuple[int, ...]]]
+
+
+def _by_layer(root: Any) -> Modules:
+    """Each module, at the path of each of its layers if it is in a stack, with the index of the layer in its arrays."""
+    found: Modules = {}
+    for path, node in iter_graph_nodes(root):
+        if isinstance(node, Module):
+            found.update((layer, (node, index)) for layer, index in iter_layer_paths(path))
+    return found
 
 
 def _copied(model: Any) -> tuple[Any, Callable[..., Any]]:
@@ -120,6 +139,36 @@ def _call(
         path, aliases, method, type(module).__name__, module, inputs, traced.statics, outputs, traced.enter, traced.exit
     )
     return call, arrays[-1].shape[:more]
+
+
+def _one_layer_after_another(
+    calls: list[Stacked], modules: Mapping[Path, tuple[Any, tuple[int, ...]]]
+) -> list[Stacked]:
+    """The calls with times as if each layer of a stack had been traced by itself, after the one before."""
+    called: dict[Path, list[Call]] = {}
+    for call, _ in calls:
+        called.setdefault(call.path, []).append(call)
+
+    def depth(path: Path) -> int:
+        return len(modules[path][1]) if path in modules else 0
+
+    def time(call: Call, clock: int) -> tuple[int, ...]:
+        around: list[int] = []
+        for end, key in enumerate(call.path):
+            stack, layer = call.path[:end], call.path[: end + 1]
+            if depth(layer) > depth(stack) and stack in modules:
+                owners = [each.enter for each in called.get(stack, ()) if each.enter < clock < each.exit]
+                around += [max(owners), key] if owners else []
+        return (*around, clock)
+
+    times = {id(call): (time(call, call.enter), time(call, call.exit)) for call, _ in calls}
+    place = {when: number for number, when in enumerate(sorted({each for pair in times.values() for each in pair}))}
+
+    def moved(call: Call) -> Call:
+        enter, leave = times[id(call)]
+        return dataclasses.replace(call, enter=place[enter], exit=place[leave])
+
+    return [(moved(call), sizes) for call, sizes in calls]
 
 
 # Steps of loops -------------------------------------------------------------------------------------------------------
@@ -163,9 +212,9 @@ def _at_step(call: Call, sizes: tuple[int, ...], step: int) -> Stacked:
     return dataclasses.replace(call, inputs=inputs, outputs=[array[step] for array in call.outputs]), sizes[1:]
 
 
-def _own_arrays(module: Any) -> Iterator[tuple[str, np.ndarray]]:
+def _own_arrays(module: Any, layers: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
     for key, child in ({} if module is None else children_by_key(module)).items():
         value = child.get_raw_value() if isinstance(child, Variable) else child
         array = numpy_of(value)
         if array is not None:
-            yield str(key), array
+            yield str(key), array[layers] if layers else array

@@ -93,6 +93,7 @@ class Program:
     def __init__(self, text: str) -> None:
         self.entry = ""
         self.computations: dict[str, list[Instruction]] = {}
+        self._contents: dict[str, str] = {}
         current: list[Instruction] | None = None
         for line in text.splitlines():
             if current is None:
@@ -127,6 +128,19 @@ class Program:
                 whole.append(self._computation(name))
                 wanted += [other for each in self.computations[name] for other in self.called(each)]
         return "HloModule alone\n\n" + "\n\n".join(reversed(whole)) + "\n"
+
+    def content(self, name: str) -> str:
+        """A text that is equal for equal computations; the name itself if the computation refers to others."""
+        if name not in self._contents:
+            instructions = self.computations.get(name, [])
+            places = {each.name: str(place) for place, each in enumerate(instructions)}
+            lines = [
+                f"{each.is_root} {each.text(_NAME.sub(lambda found: places[found[1]], each.operands))}"
+                for each in instructions
+            ]
+            is_simple = bool(lines) and not any(map(self.called, instructions))
+            self._contents[name] = "\n".join(lines) if is_simple else name
+        return self._contents[name]
 
     def _computation(self, name: str) -> str:
         lines = [
@@ -179,6 +193,9 @@ def _parsed(line: str) -> Instruction | None:
 
 def _closed(line: str, start: int) -> int:
     """The position after the parenthesis that closes the one at ``start``."""
+    first = line.find(")", start)
+    if first >= 0 and line.find("(", start + 1, first) < 0:
+        return first + 1
     depth = 0
     for found in re.finditer(r"[()]", line[start:]):
         depth += 1 if found[0] == "(" else -1
@@ -197,6 +214,7 @@ class Modules:
     def __init__(self, paths: Iterable[Names]) -> None:
         self.paths = {(), *paths}
         self._steps = {path[:end] for path in self.paths for end in range(len(path) + 1)}
+        self._keys = {"..", *(key for path in self.paths for key in path)}
         self._known: dict[tuple[str, Names], Names] = {}
 
     def place(self, op_name: str, program: str, around: Names) -> Names:
@@ -212,12 +230,15 @@ class Modules:
             self._known[key] = self._found(op_name, program, around)
         return self._known[key]
 
+    def may_be_named(self, op_name: str, program: str) -> bool:
+        """Whether a name may refer to a module, wherever its computation is called."""
+        return op_name.startswith(program) or not self._keys.isdisjoint(_steps_of(op_name))
+
     def _found(self, op_name: str, program: str, around: Names) -> Names:
         here = around
         if op_name.startswith(program):
             op_name, here = op_name[len(program) :], ()
-        steps = _plain(op_name).split("/")[:-1]  # the last one is the operation
-        for step in steps:
+        for step in _steps_of(op_name):
             if step == "..":
                 here = here[:-1]
             elif (*here, step) in self._steps:
@@ -231,6 +252,10 @@ class Modules:
 _AGAIN = re.compile(r"transpose\(jvp\(([^()]*)\)\)((?:/[^/()]+)*?)/jvp\(\1\)\2(?=/)")
 _INNER = re.compile(r"\bp?jit\([^()]*\)")
 _TRANSFORM = re.compile(r"\b\w+\(([^()]*)\)")
+
+
+def _steps_of(op_name: str) -> list[str]:
+    return _plain(op_name).split("/")[:-1] if "/" in op_name else []  # the last one is the operation
 
 
 def _plain(op_name: str) -> str:
@@ -254,6 +279,7 @@ class CostsByModule:
         self.program, self.modules, self.measure = program, modules, measure
         self._figures: dict[tuple[str, ...], Figures] = {}
         self._spreads: dict[tuple[str, Names], Spread] = {}
+        self._nameless: dict[str, bool] = {}
         self._prefix = next(
             (f"{each.op_name.split('/')[0]}/" for each in self._entry() if each.op_name.startswith("jit(")), "/"
         )
@@ -291,6 +317,9 @@ class CostsByModule:
             yield each, place
 
     def _of_computation(self, name: str, around: Names) -> Spread:
+        if around and self._is_nameless(name):  # such as that of a random mask, which many modules call
+            inside = self._of_computation(name, ())
+            return {around: inside[()]} if inside else {}
         if (name, around) not in self._spreads:
             instructions = {each.name: each for each in self.program.computations[name]}
             shapes = {each.name: each.shape for each in instructions.values()}
@@ -300,6 +329,18 @@ class CostsByModule:
                     _add(found, self._of_instruction(each, place, shapes, instructions))
             self._spreads[name, around] = found
         return self._spreads[name, around]
+
+    def _is_nameless(self, name: str) -> bool:
+        """Whether no instruction in a computation names a module, so that all belong to the one that calls it."""
+        if name not in self._nameless:
+            self._nameless[name] = not any(
+                self.modules.may_be_named(each.op_name, self._prefix) for each in self.program.computations[name]
+            ) and all(
+                self._is_nameless(other)
+                for each in self.program.computations[name]
+                for other in self.program.called(each)
+            )
+        return self._nameless[name]
 
     def _of_instruction(
         self, each: Instruction, place: Names, shapes: dict[str, str], around: dict[str, Instruction]
@@ -325,7 +366,10 @@ class CostsByModule:
 
     def _alone(self, each: Instruction, shapes: dict[str, str]) -> Figures:
         operands = [shapes[name] for name in each.operand_names()]
-        kind = (each.shape, each.opcode, each.attributes, *(operands or [each.operands]))
+        attributes = each.attributes
+        if "%" in attributes:
+            attributes = _NAME.sub(lambda found: self.program.content(found[1]), attributes)
+        kind = (each.shape, each.opcode, attributes, *(operands or [each.operands]))
         if kind not in self._figures:
             self._figures[kind] = self.measure(self.program.alone(each, shapes))
         return self._figures[kind]
