@@ -161,8 +161,10 @@ def test_when_the_data_fails_what_was_done_is_kept(tmp_path, data, error):
 
 
 def test_when_the_data_ends_so_does_training(tmp_path):
-    fitted = fit(train, start(), Batches(source, epochs=2), steps=100, show=False)
-    assert (fitted.step, fitted.reason) == (10, "data")
+    with Checkpoints(tmp_path) as checkpoints:
+        fitted = fit(train, start(), Batches(source, epochs=2), steps=100, checkpoints=checkpoints, show=False)
+        assert (fitted.step, fitted.reason) == (10, "data")
+        assert [saved.step for saved in checkpoints.all()] == [10]
 
 
 def test_a_logger_that_fails_is_given_up_and_training_goes_on():
