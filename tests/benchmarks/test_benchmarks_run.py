@@ -28,7 +28,7 @@ SHAPES = {
     "compare": (6, 2),
     "build": (5, 2),
     "stack": (6, 2),
-    "loop": (3, 3),
+    "loop": (4, 3),
 }
 
 
