@@ -10,6 +10,7 @@ import pickle
 import re
 import shutil
 import sys
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import pytest
 
 import plait
 from plait.checkpoint.layout import check_whole, write_manifest
-from plait.errors import CheckpointError, ConfigError, ProgramCacheError, ProgramCacheWarning
+from plait.errors import CheckpointError, ConfigError, ExportError, ProgramCacheError, ProgramCacheWarning
 from plait.export.orbax.exported_maps import load_jax_exported_map
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -190,6 +191,57 @@ def test_the_loader_in_a_bundle_is_not_run_by_plait(tmp_path, poison):
     loader.write_text(f"import os; os.mkdir({str(poison.mark)!r})\n" + loader.read_text())
     assert plait.export.load(tmp_path / "saved")(jnp.ones((1, 2))).shape == (1, 3)
     poison.check()
+
+
+def _safetensors(header):
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(64)
+
+
+HUGE = 2**42
+SIZE_BOMBS = {
+    "model.safetensors": [
+        _safetensors({"w": {"dtype": "F32", "shape": [HUGE], "data_offsets": [0, 4 * HUGE]}}),
+        _safetensors({"w": {"dtype": "F32", "shape": [HUGE], "data_offsets": [0, 64]}}),
+        HUGE.to_bytes(8, "little") + b"{}",
+    ],
+    "linen.msgpack": [  # an array, a map, bytes, a text and an extension of two thousand million entries
+        b"\x81\xa1w" + code + (2**31 - 1).to_bytes(4, "big") + b"\x01" * 8
+        for code in (b"\xdd", b"\xdf", b"\xc6", b"\xdb", b"\xc9")
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SIZE_BOMBS)
+def test_a_file_that_claims_terabytes_is_refused_before_any_memory_is_taken(tmp_path, name):
+    for content in SIZE_BOMBS[name]:
+        (tmp_path / name).write_bytes(content)
+        tracemalloc.start()
+        with pytest.raises(CheckpointError, match=rf"at +{tmp_path}/{name}"):
+            plait.bridge.convert_checkpoint(tmp_path / name, model(), layout="torch")
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("offsets", [[0, 64], [0, 4 * HUGE]], ids=["too few bytes", "more than the file"])
+def test_a_bundle_that_claims_terabytes_is_refused_before_any_memory_is_taken(tmp_path, offsets):
+    """With the right sums."""
+    plait.export.save(model(), tmp_path / "saved", inputs=(1, 2))
+    bundle = tmp_path / "saved" / "stablehlo"
+    (weights,) = json.loads((bundle / "manifest.json").read_text())["weight_files"]
+    content = (bundle / weights).read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    name = next(name for name in header if name != "__metadata__")
+    header[name] |= {"shape": [HUGE], "data_offsets": offsets}
+    text = json.dumps(header).encode()
+    (bundle / weights).write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
+    _give_right_sum(bundle, weights)
+    tracemalloc.start()
+    with pytest.raises(ExportError, match=re.escape(name)):
+        plait.export.load(bundle)(jnp.ones((1, 2)))
+    assert tracemalloc.get_traced_memory()[1] < 2**26
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("kind", KINDS)

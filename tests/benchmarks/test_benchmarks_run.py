@@ -29,7 +29,7 @@ SHAPES = {
     "build": (5, 2),
     "stack": (6, 2),
     "tabulate": (5, 1),
-    "loop": (3, 3),
+    "loop": (4, 3),
 }
 
 

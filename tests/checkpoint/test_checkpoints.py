@@ -1,10 +1,12 @@
 """The checkpoints of a run: in the background, kept by a rule, one run to a folder."""
 
 import errno
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,7 @@ import pytest
 import plait
 from plait.checkpoint import Checkpoints, Keep, orbax, reading, save
 from plait.errors import CheckpointError
+from plait.training import Batches
 from tests.compare import assert_same, readable
 
 
@@ -182,3 +185,50 @@ def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path):
     with Checkpoints(tmp_path) as checkpoints:
         assert not list(tmp_path.glob(".*.partial"))
         assert checkpoints.restore(model).step == 1
+
+
+class Whole(plait.Module):
+    """What the stored run in tests/data was made of: a stack, or the same layers in a list."""
+
+    def __init__(self, form, fill=0.0):
+        self.blocks = form([plait.Linear(2, 2, use_bias=False, rngs=plait.Rngs(0)) for _ in range(3)])
+        for number in range(3):
+            self.blocks[number].kernel[...] = jnp.full((2, 2), fill + number)
+        self.rngs = plait.Rngs(int(fill))
+
+
+def objects_of(form, fill=0.0):
+    model = Whole(form, fill)
+    averages = plait.EMA(model, 0.5, only=plait.Param)
+    return {
+        "model": model,
+        "averages": averages,
+        "scale": plait.DynamicLossScale(growth_interval=2),
+        "data": Batches("abc"),
+    }
+
+
+STORED = Path(__file__).parents[1] / "data" / "run-0.1.0"
+
+
+def write_stored():
+    """As version 0.1.0 of plait wrote it."""
+    objects = objects_of(plait.Stack, 5.0)
+    next(objects["data"])
+    with Checkpoints(STORED) as checkpoints:
+        checkpoints.save(7, objects, metrics={"eval/loss": 0.25}, extra={"callbacks": {"EarlyStop": {"worse": 2}}})
+
+
+@pytest.mark.parametrize("form", [plait.Stack, plait.List])
+def test_the_run_of_release_0_1_0_is_resumed_for_ever(tmp_path, form):
+    """Position in the data, extra data and a stack among it, which may be a list now."""
+    folder, objects = shutil.copytree(STORED, tmp_path / "run"), objects_of(form)
+    with Checkpoints(folder) as checkpoints:
+        manifest = checkpoints.restore(objects)
+    assert (manifest.step, dict(manifest.metrics)) == (7, {"eval/loss": 0.25})
+    assert manifest.extra == {"callbacks": {"EarlyStop": {"worse": 2}}}
+    assert manifest.time > 1.7e9
+    assert next(objects.pop("data")) == "b"
+    expected = objects_of(form, 5.0)
+    expected.pop("data")
+    assert_same(values(objects), values(expected))

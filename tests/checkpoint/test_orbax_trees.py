@@ -1,6 +1,7 @@
 """Trees in folders that Orbax wrote."""
 
 import gc
+import json
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +44,18 @@ def test_a_tree_is_read_onto_the_host(written):
 def test_a_relative_path_will_do(written, monkeypatch):
     monkeypatch.chdir(written.parent)
     check_same(load_orbax_tree(type(written)("tree")), TREE)
+
+
+@pytest.mark.parametrize("chunk", [3, 2**42], ids=["small chunks", "one chunk"])
+def test_a_tree_that_claims_terabytes_is_refused_before_any_memory_is_taken(tmp_path, chunk):
+    """TensorStore ends the process when it cannot have what an array claims."""
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=False)) as checkpointer:
+        checkpointer.save(tmp_path / "tree", args=ocp.args.PyTreeSave({"kernel": jnp.ones((2, 3))}))
+    (file,) = tmp_path.rglob(".zarray")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"shape": [2, 2**42], "chunks": [2, chunk]}))
+    with pytest.raises(CheckpointError, match=rf"more bytes than may be read\n +at +{tmp_path}/tree\n") as caught:
+        load_orbax_tree(tmp_path / "tree")
+    assert f"{2**45:,} bytes" in caught.value.parts["found"]
 
 
 def test_what_lay_on_several_devices_is_read_whole(tmp_path):

@@ -5,6 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, strategies as st
 
 import plait
@@ -65,3 +66,18 @@ def test_a_model_without_values_is_restored_group_by_group(tmp_path, monkeypatch
         assert place == other
         np.testing.assert_array_equal(own[...], read[...])
         assert not read[...].committed, "it can be combined with arrays on any device, as a new model's can"
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_an_array_may_be_larger_than_what_is_read_at_once(tmp_path, monkeypatch, dtype):
+    """As an embedding of some gigabytes is: into a model with values, whole and sharded, and into another dtype."""
+    monkeypatch.setattr(reading, "UNDER_WAY", 100)  # bytes
+    values = jnp.arange(512.0).reshape(32, 16)
+    path = save(tmp_path / "one", {"large": plait.Param(values), "small": plait.Param(jnp.ones(3))})
+    mesh = jax.make_mesh((4,), ("x",), devices=jax.devices()[:4])
+    places = [jax.sharding.PartitionSpec(*axes) for axes in ((), ("x",), (None, "x"))]
+    for place in [PLACED, *(jax.sharding.NamedSharding(mesh, each) for each in places)]:
+        large = plait.Param(jax.device_put(jnp.zeros((32, 16), dtype), place))
+        restore(path, {"large": large, "small": plait.Param(jnp.zeros(3))}, cast=True)
+        np.testing.assert_array_equal(large[...], values.astype(dtype))
+        assert large[...].sharding == place

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import plait
-from plait.checkpoint import Checkpoints, Keep, load_state
+from plait.checkpoint import Checkpoints, Keep, load_state, orbax
 from plait.checkpoint.layout import MANIFEST
 from plait.errors import CheckpointError
 from tests.sampling import slow_but
@@ -172,3 +173,21 @@ def test_a_folder_that_vanishes_is_made_again(tmp_path):
         checkpoints.save(2, model())
         assert [saved.step for saved in checkpoints.all()] == [2]
         assert os.listdir(folder)
+
+
+def test_a_slow_disk_holds_up_the_next_save_and_nothing_before(tmp_path, monkeypatch):
+    """What is saved is what the model was, however much later it is written."""
+    may_write, write = threading.Event(), orbax.write_manifest
+    monkeypatch.setattr(orbax, "write_manifest", lambda *given: may_write.wait(60) and write(*given))
+    own = model()
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, own)
+        own["n"].value = jnp.int32(5)  # a step, while the disk is busy
+        assert not (tmp_path / "step-00000001").exists()
+        threading.Timer(0.2, may_write.set).start()
+        checkpoints.save(2, own)
+        assert may_write.is_set()
+        assert (tmp_path / "step-00000001").is_dir()
+        for step, n in ((1, 1), (2, 5)):
+            checkpoints.restore(own, step=step)
+            assert own["n"].value == n

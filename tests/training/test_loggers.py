@@ -47,3 +47,14 @@ def test_a_file_of_something_else_stays(tmp_path, text):
     with pytest.raises(ArgumentError, match="with other contents"):
         JsonLines(file).write(1, {"loss": 2.0})
     assert file.read_text() == text
+
+
+def test_lines_of_the_same_step_are_replaced_by_their_metrics(tmp_path):
+    """A run that has ended and is evaluated again keeps the last line of its steps."""
+    for value in (1.0, 2.0):
+        log = JsonLines(tmp_path / "log")
+        if value == 1.0:
+            log.write(3, {"loss": 0.5})
+        log.write(3, {"eval/loss": value})
+        log.close()
+    assert log.path.read_text().splitlines() == ['{"step": 3, "loss": 0.5}', '{"step": 3, "eval/loss": 2.0}']

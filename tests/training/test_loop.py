@@ -1,5 +1,6 @@
 """``fit``: what it calls, what it writes, and how it goes on and ends."""
 
+import itertools
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ import pytest
 import plait
 from plait.checkpoint import Checkpoints, Keep
 from plait.errors import ArgumentError, ArgumentTypeError, DataError, LoggerWarning, NonFiniteError
-from plait.training import Batches, EarlyStop, JsonLines, fit
+from plait.training import Batches, EarlyStop, JsonLines, fit, loop
 from tests.compare import assert_same, readable
 from tests.sampling import slow_but
 
@@ -160,8 +161,10 @@ def test_when_the_data_fails_what_was_done_is_kept(tmp_path, data, error):
 
 
 def test_when_the_data_ends_so_does_training(tmp_path):
-    fitted = fit(train, start(), Batches(source, epochs=2), steps=100, show=False)
-    assert (fitted.step, fitted.reason) == (10, "data")
+    with Checkpoints(tmp_path) as checkpoints:
+        fitted = fit(train, start(), Batches(source, epochs=2), steps=100, checkpoints=checkpoints, show=False)
+        assert (fitted.step, fitted.reason) == (10, "data")
+        assert [saved.step for saved in checkpoints.all()] == [10]
 
 
 def test_a_logger_that_fails_is_given_up_and_training_goes_on():
@@ -205,6 +208,137 @@ def test_a_loss_that_is_not_finite_names_the_variables_and_is_not_saved(tmp_path
             fit(step, objects, source, steps=9, checkpoints=checkpoints, save_every=1, log_every=4, show=False)
         assert caught.value.parts["at"] == "model.first.kernel"
         assert [saved.step for saved in checkpoints.all()] == [2, 3, 4]
+
+
+def test_a_loss_that_is_not_finite_is_found_among_other_numbers(tmp_path):
+    """Whatever else is NaN, and whichever name comes first; another number alone may be."""
+
+    @plait.jit
+    def step(model, batch):
+        return {"loss": batch.sum(), "accuracy": jnp.log(batch - 1).sum(), "norm": batch.max()}
+
+    for bad, told in [([1.0, np.nan], True), ([1.0, 0.5], False)]:
+        data = [np.float32([2, 2]), np.float32(bad)]
+        with Checkpoints(tmp_path / str(told)) as checkpoints:
+            options = {"steps": 2, "log_every": 1, "checkpoints": checkpoints, "save_every": 1, "show": False}
+            if told:
+                with pytest.raises(NonFiniteError, match="the loss is nan at step 2"):
+                    fit(step, {"model": plait.Param(1.0)}, data, **options)
+            else:
+                assert np.isnan(fit(step, {"model": plait.Param(1.0)}, data, **options).values["accuracy"])
+            assert [saved.step for saved in checkpoints.all()] == ([1] if told else [1, 2])
+
+
+def test_what_the_error_advises_names_the_layer(tmp_path):
+    """In a function that JAX has not compiled yet, as in a new process; its buffers are donated."""
+
+    class Root(plait.Module):
+        def __call__(self, x):
+            return jnp.sqrt(x - 10)
+
+    model = plait.Sequential(plait.Linear(3, 3, rngs=plait.Rngs(0)), Root())
+    objects = {"model": model, "optimizer": plait.Optimizer(model, optax.sgd(0.1), wrt=plait.Param)}
+    with pytest.raises(NonFiniteError, match=r"layers\[1\] \(a Root\)"), plait.debug_nans():
+        fit(plait.jit(train.__wrapped__, donate=True), objects, source, steps=2, show=False)
+
+
+def test_the_checkpoint_comes_before_an_evaluation_when_a_signal_ends_the_run(tmp_path):
+    """Whoever sent it may not wait; the evaluation at the end belongs to a run that is done."""
+    saved = []
+
+    def step(model, optimizer, batch):
+        if int(optimizer.step.value) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return train(model, optimizer, batch)
+
+    with Checkpoints(tmp_path) as checkpoints:
+
+        def evaluate():
+            saved.append([each.step for each in checkpoints.all()])
+            return {"loss": 1.0}
+
+        options = {"checkpoints": checkpoints, "evaluate": evaluate, "show": False}
+        assert fit(step, start(), source, steps=9, **options).reason == "SIGTERM"
+        assert saved == []
+        assert fit(step, start(), source, steps=4, **options).values["eval/loss"] == 1.0
+    (tmp_path / "other").mkdir()
+    with Checkpoints(tmp_path / "other") as checkpoints:
+        fitted = fit(step, start(), source, steps=9, **options | {"checkpoints": checkpoints, "evaluate_every": 4})
+        assert (fitted.step, fitted.reason, fitted.values["eval/loss"]) == (4, "SIGTERM", 1.0)
+        assert checkpoints.all()[-1].metrics["eval/loss"] == 1.0
+
+
+def test_an_evaluation_that_raises_loses_no_steps(tmp_path):
+    def evaluate():
+        raise OSError("no such file")
+
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(OSError, match="no such file"):
+            fit(train, start(), source, steps=4, checkpoints=checkpoints, evaluate=evaluate, show=False)
+        assert [saved.step for saved in checkpoints.all()] == [4]
+
+
+def test_a_finished_run_that_is_started_again_changes_nothing(tmp_path):
+    """Its last numbers are those of its checkpoint, its log stays, and nothing is evaluated again."""
+    calls = []
+
+    def evaluate():
+        calls.append(1)
+        return {"loss": 1.5}
+
+    found = []
+    for _ in range(2):
+        with Checkpoints(tmp_path / "checkpoints") as checkpoints:
+            options = {"checkpoints": checkpoints, "save_every": 3, "log_every": 3, "evaluate": evaluate, "show": False}
+            log = JsonLines(tmp_path / "log.jsonl")
+            found.append(fit(train, start(), source, steps=6, loggers=[log], **options))
+            assert checkpoints.all()[-1].metrics == found[0].values
+        rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+        assert [(row["step"], *sorted(row.keys() - {"step"})) for row in rows] == [
+            (3, "loss"), (6, "loss"), (6, "eval/loss"),
+        ]  # fmt: skip
+    assert found[0] == found[1]
+    assert set(found[0].values) == {"loss", "eval/loss"}
+    assert len(calls) == 1
+
+
+def test_an_evaluation_is_a_metric_of_one_checkpoint_alone(tmp_path):
+    """Otherwise later checkpoints, which were not evaluated, would rank as the best."""
+    numbers = iter([1.0, 2.0, 3.0])
+    with Checkpoints(tmp_path, keep=Keep(last=1, best=2, metric="eval/loss")) as checkpoints:
+        fit(
+            train, start(), source, steps=9, checkpoints=checkpoints, save_every=1, evaluate_every=3,
+            evaluate=lambda: {"loss": next(numbers)}, show=False,
+        )  # fmt: skip
+        found = {saved.step: saved.metrics.get("eval/loss") for saved in checkpoints.all()}
+    assert found == {3: 1.0, 6: 2.0, 9: 3.0}
+
+
+@pytest.mark.parametrize("stop", [5, 6, 9])
+def test_early_stopping_goes_on_where_it_was(tmp_path, stop):
+    """The run that is resumed ends at the step of the unbroken one: what it waited for is in the checkpoint."""
+
+    def step(model, optimizer, batch):
+        if int(optimizer.step.value) + 1 == ends_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return train(model, optimizer, batch)
+
+    def run(folder):
+        losses = [3.0, 2.0, 1.0, 2.5, 2.2, 2.1, 2.0, 1.9]
+        objects = start()
+        with Checkpoints(tmp_path / folder) as checkpoints:
+            return fit(
+                step, objects, source, steps=50, checkpoints=checkpoints, evaluate_every=2, show=False,
+                evaluate=lambda: {"loss": losses[int(objects["optimizer"].step.value) // 2 - 1]},
+                callbacks=[EarlyStop("eval/loss", patience=3), EarlyStop("loss", patience=9), lambda moment: None],
+            )  # fmt: skip
+
+    ends_at = None
+    whole = run("whole")
+    assert whole.step == 12
+    ends_at = stop
+    assert run("parts").step == stop
+    assert run("parts") == whole
 
 
 def test_evaluation_is_logged_saved_and_can_end_it(tmp_path):
@@ -267,11 +401,25 @@ def test_no_step_waits_for_the_log():
     assert all(now >= min(number + 20, 40) for number, now in asked)
 
 
-def test_progress_is_lines_where_nobody_looks(capsys):
-    fit(train, start(), source, steps=4, log_every=2)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split("  ")[0] for line in lines] == ["step 2", "step 4"]
-    assert all("loss" in line and "steps/s" in line for line in lines)
+def test_progress_is_lines_where_nobody_looks(capsys, monkeypatch):
+    """Step, numbers, rate, the time that is left, and the memory of a device that tells it."""
+
+    class Device:
+        def memory_stats(self):
+            return {"bytes_in_use": 3 * 2**29}
+
+    monkeypatch.setattr(loop.jax, "local_devices", lambda: [Device()])
+    monkeypatch.setattr(loop, "_is_there", lambda returned: True)
+    ticks = itertools.count(0, 7200)  # two hours for each line
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: next(ticks))
+    fit(train, start(), source, steps=6, log_every=2)
+    parts = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in parts] == ["step 2", "step 4", "step 6"]
+    assert all(line[1].startswith("loss ") for line in parts)
+    rest = ["0.000278 steps/s", "1.50 GiB"]
+    assert [line[2:] for line in parts] == [
+        [rest[0], "4:00:00 left", rest[1]], [rest[0], "2:00:00 left", rest[1]], rest,
+    ]  # fmt: skip
 
 
 def test_the_profiler_records_the_steps_that_were_asked_for(tmp_path):
@@ -305,6 +453,19 @@ def test_an_iterator_without_a_position_cannot_be_in_a_checkpoint(tmp_path):
     with Checkpoints(tmp_path) as checkpoints, pytest.raises(ArgumentTypeError, match="position"):
         fit(train, start(), iter(source(0)), steps=2, checkpoints=checkpoints, show=False)
     assert fit(train, start(), iter(source(0)), steps=2, show=False).step == 2
+
+
+@pytest.mark.parametrize(
+    "number", [jnp.bfloat16(0.5), jnp.float16(0.5), jnp.array(True), True, 3, np.float64(2)], ids=repr
+)
+def test_numbers_of_any_dtype_are_logged(number):
+    fitted = fit(lambda model, batch: {"x": number}, {"model": plait.Param(1.0)}, [1], steps=1, show=False)
+    assert fitted.values == {"x": float(number)}
+
+
+def test_an_object_may_not_take_the_name_of_the_data(tmp_path):
+    with pytest.raises(ArgumentError, match="position in the data"):
+        fit(train, {**start(), "data": plait.Param(1.0)}, source, steps=1, show=False)
 
 
 def test_what_is_no_number_is_told():

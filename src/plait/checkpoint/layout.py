@@ -44,7 +44,7 @@ class Manifest:
         metrics: the ``metrics`` passed to ``save``.
         leaves: a description of each leaf, by name: its kind, dtype and shape, or its value if it is a plain number.
         extra: the ``extra`` passed to ``save``.
-        time: when it was saved, in seconds since 1970; 0 if written by plait before 0.3.
+        time: when it was saved, in seconds since 1970; 0 if it was not recorded.
     """
 
     step: int | None

@@ -11,6 +11,8 @@ import jax
 import numpy as np
 
 from ..errors import CheckpointError
+from .plain import check_size
+from .reading import bytes_of
 
 METADATA = "_METADATA"
 
@@ -27,7 +29,7 @@ def load_orbax_tree(path: Path) -> Mapping[str, Any]:
         path: a folder that Orbax wrote, or one step of a ``CheckpointManager`` that has one item.
 
     Raises:
-        CheckpointError: the folder holds several items, or cannot be read.
+        CheckpointError: the folder holds several items, has more bytes than the machine's memory, or cannot be read.
     """
     import orbax.checkpoint as ocp
 
@@ -36,8 +38,12 @@ def load_orbax_tree(path: Path) -> Mapping[str, Any]:
         with ocp.PyTreeCheckpointer() as checkpointer:
             described: Any = checkpointer.metadata(place)
             tree = described.item_metadata.tree
+            size = sum(bytes_of(leaf) for leaf in jax.tree.leaves(tree) if hasattr(leaf, "shape"))
+            check_size(place, size, None, do="write it again, in several parts")
             wanted = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
             return checkpointer.restore(place, args=ocp.args.PyTreeRestore(restore_args=wanted))
+    except CheckpointError:
+        raise
     except Exception as error:  # Orbax and TensorStore raise many builtin types
         logging.getLogger(__name__).debug("Orbax could not read %s", place, exc_info=True)
         raise CheckpointError(

@@ -65,7 +65,7 @@ def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, lim
     shapes = {name: _shape(leaf) for name, leaf in manifest.leaves.items()}
     chosen = [name for name in manifest.leaves if predicate(paths[name], shapes[name])]
     in_arrays = [name for name in chosen if is_in_arrays(manifest.leaves[name])]
-    _check_size(source, sum(bytes_of(shapes[name]) for name in in_arrays), limit)
+    check_size(source, sum(bytes_of(shapes[name]) for name in in_arrays), limit)
     check_whole_once(source)
     values = read_values(source, {name: manifest.leaves[name] for name in chosen}, shapes)
     if list(map(paths.get, values)) == [()]:
@@ -89,7 +89,7 @@ def stored_arrays(path: str | os.PathLike[str]) -> dict[Any, StoredArray]:
         if is_in_arrays(description):
             shape = _shape(description)
             targets[name] = shape if description["kind"] == "array" else abstract_key_data(shape)
-            _check_size(source, bytes_of(targets[name]), None)
+            check_size(source, bytes_of(targets[name]), None)
     check_whole_once(source)
     groups = _Groups(source / ARRAYS, targets)
     found = {}
@@ -138,7 +138,12 @@ def _shape(description: Mapping[str, Any]) -> Any:
     return np.zeros(())
 
 
-def _check_size(source: Path, size: int, limit: int | None) -> None:
+def check_size(source: Path, size: int, limit: int | None, *, do: str | None = None) -> None:
+    """Raise if there are more bytes than the limit, by default the machine's memory, before any is allocated.
+
+    Raises:
+        CheckpointError: there are more bytes than may be read.
+    """
     room = _memory() if limit is None else limit
     if room is not None and size > room:
         raise CheckpointError(
@@ -146,7 +151,8 @@ def _check_size(source: Path, size: int, limit: int | None) -> None:
             at=str(source),
             found=f"{size:,} bytes, according to its manifest",
             expected=f"at most {room:,}",
-            do="read a part of it: load_state(path, filter); or, if you trust the file, load_state(path, limit=...)",
+            do=do
+            or "read a part of it: load_state(path, filter); or, if you trust the file, load_state(path, limit=...)",
         )
 
 

@@ -15,8 +15,8 @@ from .leaf_descriptions import Description, from_array, is_in_arrays, to_target
 # Arrays without a sharding arrive on the host and are copied from there. They are read in groups of about this many
 # bytes, so that there is never a second copy of all of them.
 GROUP = 64 << 20
-# Arrays with a sharding are read directly to their devices; this limits the concurrent reads, in gigabytes.
-UNDER_WAY = 1
+# Arrays with a sharding are read directly to their devices; this limits the bytes that are being read at the same time.
+UNDER_WAY = 256 << 20
 
 
 def read_values(source: Path, leaves: Mapping[str, Description], likes: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,7 +41,9 @@ def read_arrays(path: Path, targets: Mapping[str, Any]) -> Iterator[tuple[str, A
     """The stored arrays of these names, each with the sharding and dtype of its target."""
     import orbax.checkpoint as ocp
 
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(restore_concurrent_gb=UNDER_WAY)) as checkpointer:
+    # Orbax refuses an array that is as large as its limit, or larger.
+    at_once: Any = max(UNDER_WAY, 1 + max(map(bytes_of, targets.values()))) / 1e9
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(restore_concurrent_gb=at_once)) as checkpointer:
         for group in groups(targets.items()):
             arguments = ocp.checkpoint_utils.construct_restore_args(group)
             wanted = ocp.args.PyTreeRestore(item=group, restore_args=arguments, partial_restore=True)

@@ -17,7 +17,6 @@ from ..errors import CheckpointError
 
 _ARRAY, _COMPLEX, _SCALAR = 1, 2, 3
 _CHUNKED = "__msgpack_chunked_array__"
-_NO_LIMIT = 2**31 - 1
 
 
 def read_linen_bytes(data: bytes, *, at: str = "the bytes") -> Any:
@@ -28,9 +27,8 @@ def read_linen_bytes(data: bytes, *, at: str = "the bytes") -> Any:
     """
     import msgpack
 
-    limits = dict.fromkeys(("max_bin_len", "max_ext_len", "max_str_len", "max_map_len", "max_array_len"), _NO_LIMIT)
-    try:
-        tree = msgpack.unpackb(data, ext_hook=_extension, strict_map_key=False, **limits)
+    try:  # by default, nothing may be longer than the data
+        tree = msgpack.unpackb(data, ext_hook=_extension, strict_map_key=False)
         tree = _joined(tree)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, msgpack.exceptions.UnpackException) as error:
         raise CheckpointError(
@@ -59,7 +57,7 @@ def _extension(code: int, data: bytes) -> Any:
         return complex(real, imaginary)
     if code not in (_ARRAY, _SCALAR):
         raise ValueError(f"an extension type {code} that Linen does not write")
-    shape, dtype, values = msgpack.unpackb(data, raw=False, max_bin_len=_NO_LIMIT)
+    shape, dtype, values = msgpack.unpackb(data, raw=False)
     return np.frombuffer(values, _dtype(dtype)).reshape(shape)
 
 

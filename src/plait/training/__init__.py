@@ -9,16 +9,17 @@ from ..lazy_names import lazy_names
 if TYPE_CHECKING:
     from .accumulation import accumulated_value_and_grad as accumulated_value_and_grad
     from .batches import Batches as Batches
+    from .callbacks import EarlyStop as EarlyStop, Moment as Moment
     from .loggers import JsonLines as JsonLines, Logger as Logger, TensorBoard as TensorBoard
-    from .loop import EarlyStop as EarlyStop, Fitted as Fitted, Moment as Moment, fit as fit
+    from .loop import Fitted as Fitted, fit as fit
 
 _PLACES = {
     "Batches": "batches",
-    "EarlyStop": "loop",
+    "EarlyStop": "callbacks",
     "Fitted": "loop",
     "JsonLines": "loggers",
     "Logger": "loggers",
-    "Moment": "loop",
+    "Moment": "callbacks",
     "TensorBoard": "loggers",
     "accumulated_value_and_grad": "accumulation",
     "fit": "loop",

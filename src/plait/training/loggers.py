@@ -28,7 +28,8 @@ class Logger(Protocol):
 class JsonLines:
     """A log with one line of JSON per logged step: ``{"step": 100, "loss": 0.5}``.
 
-    When a run resumes, lines of later steps are removed, so each step is logged once. Every line is flushed at once.
+    When a run resumes, lines of later steps are removed, so each metric of a step is logged once. Every line is flushed
+    at once.
     NaN and infinities are strings, since JSON has no numbers for them.
 
     Args:
@@ -50,28 +51,33 @@ class JsonLines:
         self._file: Any = None
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        file = self._file = self._file or self._open(step)
+        file = self._file = self._file or self._open(step, values)
         row = {"step": step, **{name: value if math.isfinite(value) else str(value) for name, value in values.items()}}
         file.write(json.dumps(row) + "\n")
         file.flush()
 
-    def _open(self, step: int) -> Any:
-        """Open the file after the last line of an earlier step."""
+    def _open(self, step: int, values: Mapping[str, float]) -> Any:
+        """Open the file after the last line of an earlier step, or of other metrics of this step."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = 0
         if self.path.exists():
             lines = self.path.read_bytes().splitlines(keepends=True)
             whole = [line for line in lines if line.endswith(b"\n")]  # the last line may be incomplete
-            steps = [self._step_of(line) for line in whole]
-            before = itertools.takewhile(lambda pair: pair[0] < step, zip(steps, whole, strict=True))
-            kept = sum(len(line) for _, line in before)
+            rows = [self._row_of(line) for line in whole]
+
+            def is_before(pair: tuple[dict[str, Any], bytes]) -> bool:
+                row, _ = pair
+                return row["step"] < step or (row["step"] == step and not row.keys() & values.keys())
+
+            kept = sum(len(line) for _, line in itertools.takewhile(is_before, zip(rows, whole, strict=True)))
         file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
         file.truncate(kept)
         return file
 
-    def _step_of(self, line: bytes) -> float:
+    def _row_of(self, line: bytes) -> dict[str, Any]:
         try:
-            return float(json.loads(line)["step"])
+            row = json.loads(line)
+            return {**row, "step": float(row["step"])}
         except (ValueError, KeyError, TypeError) as error:
             raise ArgumentError(
                 "the path of the log has a file with other contents",

@@ -13,7 +13,6 @@ import collections
 import contextlib
 import dataclasses
 import math
-import queue
 import signal
 import threading
 import time
@@ -26,31 +25,19 @@ import numpy as np
 
 from ..checkpoint.checkpoints import Checkpoints
 from ..checkpoint.positions import has_position
+from ..core.tools.dtypes import is_number_dtype
 from ..core.tools.nonfinite import find_nonfinite
-from ..errors import ArgumentError, ArgumentTypeError, DataError, LoggerWarning, NonFiniteError
+from ..errors import ArgumentError, ArgumentTypeError, LoggerWarning, NonFiniteError
 from ..words import first_few
 from .batches import Batches
+from .callbacks import Moment, restore_states, states_of
 from .loggers import Logger
 from .progress import progress
+from .timed_data import TimedData
 
 BEHIND = 2  # the number of pending logs at which the loop waits for the oldest
-
-
-@dataclasses.dataclass
-class Moment:
-    """The argument of a callback of ``fit``.
-
-    Attributes:
-        step: the number of steps after which the metrics were computed.
-        values: metrics by name, of the step or of the evaluation; the latter's names begin with ``eval/``.
-        objects: the ``objects`` of ``fit``. They may be some steps ahead.
-        stop: call it with a reason to end training after the current step.
-    """
-
-    step: int
-    values: Mapping[str, float]
-    objects: Mapping[str, Any]
-    stop: Callable[[str], None]
+DATA = "data"  # the name of the data iterator in checkpoints
+EVALUATION = "eval/"  # the beginning of the names of an evaluation's metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,31 +53,6 @@ class Fitted:
     step: int
     values: Mapping[str, float]
     reason: str
-
-
-class EarlyStop:
-    """A callback for early stopping: ends training when a metric has stopped improving.
-
-    Args:
-        name: the metric, such as ``"eval/loss"``.
-        patience: how many times in a row it may fail to improve.
-        mode: ``"min"`` if lower is better, ``"max"`` if higher is better.
-        by: the minimum change that counts as an improvement.
-    """
-
-    def __init__(self, name: str, *, patience: int, mode: str = "min", by: float = 0.0) -> None:
-        self.name, self.patience, self.mode, self.by = name, patience, mode, by
-        self.best = math.inf
-        self.worse = 0
-
-    def __call__(self, moment: Moment) -> None:
-        if self.name not in moment.values:
-            return
-        value = moment.values[self.name] * (1 if self.mode == "min" else -1)
-        self.worse = 0 if value < self.best - self.by else self.worse + 1
-        self.best = min(self.best, value)
-        if self.worse >= self.patience:
-            moment.stop(f"no better {self.name} {self.patience} times")
 
 
 def fit(
@@ -114,24 +76,26 @@ def fit(
 
     With ``checkpoints`` it resumes from the newest one, and saves every ``save_every`` steps and at the end. SIGINT
     (Ctrl-C) and SIGTERM end training after the current step, with a checkpoint; a second signal interrupts at once. In
-    a multi-process run, a signal takes effect at the next checkpoint, on all processes. If the data iterator raises, or
-    takes too long, the state is saved and the error raised. If a step raises, training ends at once; the newest
-    checkpoint is the last periodic one. If a logger raises, it is closed with a ``LoggerWarning``, and training
-    continues.
+    a multi-process run, a signal takes effect at the next checkpoint, on all processes. If the data iterator raises or
+    takes too long, or the evaluation raises, the state is saved and the error raised. If a step raises, training ends
+    at once; the newest checkpoint is the last periodic one. If a logger raises, it is closed with a ``LoggerWarning``,
+    and training continues.
 
     Args:
         step: ``step(*objects.values(), batch)``, usually jitted. Its result is logged: a scalar as ``loss``, or
             scalars by name.
-        objects: the objects to save in checkpoints, by name: the model, the optimizer, metrics, random streams.
+        objects: the objects to save in checkpoints, by name: the model, the optimizer, metrics, random streams. The
+            name ``data`` is that of the position in the data.
         data: an iterator over batches, or an iterable, which is wrapped in ``Batches``. To resume from a checkpoint,
             an iterator needs ``get_state`` and ``set_state``.
         steps: the total number of steps, including those before a resumed checkpoint.
         checkpoints: the checkpoints of the run; ``None`` saves none.
         save_every, evaluate_every, log_every: the interval in steps; ``None`` means only at the end.
         evaluate: returns metrics of the current objects by name. They are logged as ``eval/name``, and saved as metrics
-            of the next checkpoint.
+            of the next checkpoint. A run that a signal ends saves its checkpoint first.
         loggers: where to log metrics.
-        callbacks: called with each ``Moment``, after the loggers.
+        callbacks: called with each ``Moment``, after the loggers. The states of those with ``get_state`` and
+            ``set_state`` are saved in checkpoints.
         profile: which steps JAX's profiler records, and its output folder.
         data_timeout: the maximum time to wait for a batch, in seconds; ``None`` for no limit.
         show: whether to show progress on standard output.
@@ -140,7 +104,7 @@ def fit(
         The step, the last metrics, and why training ended.
 
     Raises:
-        ArgumentError: a number of steps is below 1.
+        ArgumentError: a number of steps is below 1, or an object has the name ``data``.
         ArgumentTypeError: there are ``checkpoints``, but the data iterator has no position; or ``step`` returned
             something other than numbers.
         DataError: no batch arrived in time. The state is saved.
@@ -187,6 +151,7 @@ class _Loop:
     ) -> None:
         self.step, self.objects, self.checkpoints, self.evaluate = step, objects, checkpoints, evaluate
         self.loggers, self.callbacks = list(loggers), callbacks
+        _check_names(objects)
         positioned = has_position(data)
         if not isinstance(data, Iterator) and not positioned:
             data, positioned = Batches(data), True
@@ -198,14 +163,18 @@ class _Loop:
                 expected="an iterator with both, or an iterable that can be iterated over again",
                 do="pass the iterable itself, or Batches(lambda epoch: make_iterator(epoch))",
             )
-        self.data: Any = data if data_timeout is None else _Timed(data, data_timeout)
+        self.data: Any = data if data_timeout is None else TimedData(data, data_timeout)
         self.pending: collections.deque[tuple[int, Any]] = collections.deque()
         self.values: dict[str, float] = {}
+        self.unsaved: dict[str, float] = {}  # metrics of evaluations since the last checkpoint
         self.reason: str | None = None
+        self.steps = 0
         self.done = self.saved = 0
+        self.evaluated_at = 0
         self.last: Any = None  # the result of the last step
         self.tracing = False
         self.signalled: str | None = None
+        self.interrupted = False  # a signal ends training; in a multi-process run, on all processes
         self.display: Any = None
         self.clock = (time.perf_counter(), 0)
 
@@ -243,11 +212,12 @@ class _Loop:
                 self.look(at_least=0)
             if evaluate_every is not None and number % evaluate_every == 0:
                 self.evaluated()
-            if save_every is not None and number % save_every == 0:
+            if save_every is not None and number % save_every == 0 and number < steps:
                 self.save()
             self.display.advance()
         self.look(at_least=len(self.pending))
-        if self.evaluate is not None and (evaluate_every is None or self.done % evaluate_every):
+        was_cut_short = self.interrupted and self.done < steps
+        if self.evaluate is not None and self.evaluated_at != self.done and not was_cut_short:
             self.evaluated()
         self.save()
         self.wait()
@@ -268,7 +238,17 @@ class _Loop:
         """Evaluate, and log the metrics."""
         assert self.evaluate is not None
         self.look(at_least=len(self.pending))
-        self.tell(self.done, {f"eval/{name}": value for name, value in _numbers(self.evaluate()).items()})
+        if self.interrupted:
+            self.save()  # whoever sent the signal may not wait for the evaluation
+        try:
+            found = {f"{EVALUATION}{name}": value for name, value in _numbers(self.evaluate()).items()}
+        except Exception:
+            self.save()
+            self.wait()
+            raise
+        self.evaluated_at = self.done
+        self.unsaved |= found
+        self.tell(self.done, found)
 
     def tell(self, number: int, values: dict[str, float]) -> None:
         """Pass metrics to the loggers and callbacks."""
@@ -291,11 +271,14 @@ class _Loop:
         self.display.say(self.line(number, values))
 
     def line(self, number: int, values: Mapping[str, float]) -> str:
-        """The progress line: step, metrics, steps per second since the last line, memory of the first device."""
+        """The progress line: step, metrics, steps per second since the last, remaining time, memory of a device."""
         now, (then, before) = time.perf_counter(), self.clock
         parts = [f"step {number}", *(f"{name} {value:.4g}" for name, value in values.items())]
         if number > before:
-            parts.append(f"{(number - before) / max(now - then, 1e-9):.3g} steps/s")
+            rate = (number - before) / max(now - then, 1e-9)
+            parts.append(f"{rate:.3g} steps/s")
+            if number < self.steps:
+                parts.append(f"{_clock((self.steps - number) / rate)} left")
             self.clock = (now, number)
         memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_in_use")
         if memory is not None:
@@ -304,30 +287,36 @@ class _Loop:
 
     def check_finite(self, number: int, values: Mapping[str, float]) -> None:
         odd = [name for name, value in values.items() if not math.isfinite(value)]
-        if odd and (odd[0] == "loss" or "loss" not in values):
+        if "loss" in values:
+            odd = [name for name in odd if name == "loss"]
+        if odd:
             places = list(find_nonfinite(self.objects))
             raise NonFiniteError(
                 f"the {odd[0]} is {values[odd[0]]} at step {number}",
                 at=first_few(places, 5) or "the loss",
                 found="NaN or infinities in these variables" if places else "finite variables",
                 expected="finite numbers",
-                do="resume from the newest checkpoint under `with plait.debug_nans():`, which names the layer that "
-                "made the first one; a smaller learning rate or gradient clipping (optax.clip_by_global_norm) may help",
+                do="resume from the newest checkpoint in a new process, under `with plait.debug_nans():`, which names "
+                "the layer that made the first one; a smaller learning rate or gradient clipping "
+                "(optax.clip_by_global_norm) may help",
             )
 
     # Checkpoints and the end ------------------------------------------------------------------------------------------
 
     def saved_objects(self) -> dict[str, Any]:
-        return {**self.objects, "data": self.data} if has_position(self.data) else self.objects
+        return {**self.objects, DATA: self.data} if has_position(self.data) else self.objects
 
     def save(self) -> None:
-        """Save, if there are new steps and all values are finite."""
-        if self.checkpoints is None or self.saved == self.done:
+        """Save, if there are new steps or evaluations, and the loss is finite."""
+        if self.checkpoints is None or (self.saved == self.done and not self.unsaved):
             return
         self.look(at_least=len(self.pending))
         self.check_finite(self.done, _numbers(self.last))
-        self.checkpoints.save(self.done, self.saved_objects(), metrics=self.values)
-        self.saved = self.done
+        metrics = {name: value for name, value in self.values.items() if not name.startswith(EVALUATION)}
+        states = states_of(self.callbacks)
+        extra = {"callbacks": states} if states else {}
+        self.checkpoints.save(self.done, self.saved_objects(), metrics=metrics | self.unsaved, extra=extra)
+        self.saved, self.unsaved = self.done, {}
         if jax.process_count() > 1:
             self.agree()
 
@@ -337,7 +326,7 @@ class _Loop:
 
         flags = np.asarray(multihost_utils.process_allgather(np.asarray(self.signalled is not None)))
         if flags.any():
-            self.reason = self.signalled or "a signal"
+            self.reason, self.interrupted = self.signalled or "a signal", True
 
     def wait(self) -> None:
         """Wait until the last save is on disk."""
@@ -359,16 +348,19 @@ class _Loop:
             raise KeyboardInterrupt
         self.signalled = signal.Signals(number).name
         if jax.process_count() == 1:
-            self.reason = self.signalled
+            self.reason, self.interrupted = self.signalled, True
 
     @contextlib.contextmanager
     def running(self, steps: int, show: bool) -> Iterator[None]:
         """Restore the newest checkpoint, handle signals, show progress, and close the loggers at the end."""
-        if self.checkpoints is not None:
-            manifest = self.checkpoints.restore(self.saved_objects())
-            if manifest is not None:
-                self.done = self.saved = manifest.step or 0
-                self.clock = (time.perf_counter(), self.done)
+        self.steps = steps
+        manifest = None if self.checkpoints is None else self.checkpoints.restore(self.saved_objects())
+        if manifest is not None:
+            self.done = self.saved = manifest.step or 0
+            self.values = {name: value for name, value in manifest.metrics.items() if type(value) in (int, float)}
+            self.evaluated_at = self.done if any(name.startswith(EVALUATION) for name in self.values) else 0
+            restore_states(self.callbacks, manifest.extra.get("callbacks", {}))
+        self.clock = (time.perf_counter(), self.done)
         with contextlib.ExitStack() as held:
             held.callback(self.end_trace)
             for logger in self.loggers:
@@ -392,56 +384,6 @@ class _Silent:
         pass
 
 
-class _Timed:
-    """An iterator with a timeout. A daemon thread reads the items; after a timeout it may remain blocked."""
-
-    def __init__(self, data: Any, seconds: float) -> None:
-        self.data: Any = data
-        self.seconds = seconds
-        self.knows: bool = has_position(data)
-        self.position = data.get_state() if self.knows else None
-        self.asked: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self.answers: queue.SimpleQueue[tuple[str, Any, Any]] = queue.SimpleQueue()
-        threading.Thread(target=self._serve, daemon=True, name="plait waits for data").start()
-        if self.knows:  # only then it also has these methods
-            self.get_state = lambda: self.position
-            self.set_state = self._go
-
-    def _serve(self) -> None:
-        while True:
-            self.asked.get()
-            try:
-                item = next(self.data)
-                position = self.data.get_state() if self.knows else None
-                self.answers.put(("item", item, position))
-            except BaseException as error:
-                self.answers.put(("error", error, None))
-
-    def _go(self, position: Any) -> None:
-        self.data.set_state(position)
-        self.position = position
-
-    def __iter__(self) -> Any:
-        return self
-
-    def __next__(self) -> Any:
-        self.asked.put(None)
-        try:
-            kind, answer, position = self.answers.get(timeout=self.seconds)
-        except queue.Empty:
-            raise DataError(
-                "no batch arrived in time",
-                at="data",
-                found=f"nothing after {self.seconds:g} s",
-                expected="a batch",
-                do="check what the iterator is waiting for, or increase data_timeout; the state of the run is saved",
-            ) from None
-        if kind == "error":
-            raise answer
-        self.position = position
-        return answer
-
-
 def _is_there(returned: Any) -> bool:
     leaves: list[Any] = jax.tree.leaves(returned)
     return all(leaf.is_ready() for leaf in leaves if hasattr(leaf, "is_ready"))
@@ -454,7 +396,7 @@ def _numbers(returned: Any) -> dict[str, float]:
     named = returned if isinstance(returned, Mapping) else {"loss": returned}
     found = {}
     for name, value in named.items():
-        if np.ndim(value) or not np.issubdtype(np.asarray(value).dtype, np.number):
+        if np.ndim(value) or not is_number_dtype(np.asarray(value).dtype):
             raise ArgumentTypeError(
                 "a step must return a number, or a dict of numbers",
                 at=str(name),
@@ -464,6 +406,23 @@ def _numbers(returned: Any) -> dict[str, float]:
             )
         found[str(name)] = float(value)
     return found
+
+
+def _clock(seconds: float) -> str:
+    """A time as hours, minutes and seconds."""
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+def _check_names(objects: Mapping[str, Any]) -> None:
+    if DATA in objects:
+        raise ArgumentError(
+            "an object has the name under which checkpoints store the position in the data",
+            at=f"objects[{DATA!r}]",
+            found=f"a {type(objects[DATA]).__name__}",
+            expected="another name",
+            do="rename it: objects={'model': model, 'dataset': ...}",
+        )
 
 
 def _check_count(name: str, value: Any) -> None:

@@ -1,0 +1,86 @@
+"""Callbacks of ``fit``: their argument, early stopping, and the states that checkpoints save."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from ..checkpoint.positions import has_position
+
+
+@dataclasses.dataclass
+class Moment:
+    """The argument of a callback of ``fit``.
+
+    Attributes:
+        step: the number of steps after which the metrics were computed.
+        values: metrics by name, of the step or of the evaluation; the latter's names begin with ``eval/``.
+        objects: the ``objects`` of ``fit``. They may be some steps ahead.
+        stop: call it with a reason to end training after the current step.
+    """
+
+    step: int
+    values: Mapping[str, float]
+    objects: Mapping[str, Any]
+    stop: Callable[[str], None]
+
+
+class EarlyStop:
+    """A callback for early stopping: ends training when a metric has stopped improving.
+
+    Its state is saved in checkpoints, so a resumed run stops at the same step as an uninterrupted one.
+
+    Args:
+        name: the metric, such as ``"eval/loss"``.
+        patience: how many times in a row it may fail to improve.
+        mode: ``"min"`` if lower is better, ``"max"`` if higher is better.
+        by: the minimum change that counts as an improvement.
+    """
+
+    def __init__(self, name: str, *, patience: int, mode: str = "min", by: float = 0.0) -> None:
+        self.name, self.patience, self.mode, self.by = name, patience, mode, by
+        self.best = math.inf
+        self.worse = 0
+
+    def __call__(self, moment: Moment) -> None:
+        if self.name not in moment.values:
+            return
+        value = moment.values[self.name] * (1 if self.mode == "min" else -1)
+        self.worse = 0 if value < self.best - self.by else self.worse + 1
+        self.best = min(self.best, value)
+        if self.worse >= self.patience:
+            moment.stop(f"no better {self.name} {self.patience} times")
+
+    def get_state(self) -> dict[str, Any]:
+        """The best value so far (``None`` if there is none), and how many times in a row it has not improved."""
+        return {"best": self.best if math.isfinite(self.best) else None, "worse": self.worse}
+
+    def set_state(self, state: Mapping[str, Any], /) -> None:
+        """Continue from a state that ``get_state`` returned."""
+        self.best = math.inf if state["best"] is None else state["best"]
+        self.worse = state["worse"]
+
+
+def states_of(callbacks: Iterable[Any]) -> dict[str, Any]:
+    """The states of the callbacks that have ``get_state`` and ``set_state``, by their class names."""
+    return {name: callback.get_state() for name, callback in _named(callbacks)}
+
+
+def restore_states(callbacks: Iterable[Any], states: Mapping[str, Any]) -> None:
+    """Restore these states; callbacks that were not saved do not change."""
+    for name, callback in _named(callbacks):
+        if name in states:
+            callback.set_state(states[name])
+
+
+def _named(callbacks: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """The callbacks with a state, by class name; callbacks of one class are numbered."""
+    count: collections.Counter[str] = collections.Counter()
+    for callback in callbacks:
+        if has_position(callback):
+            name = type(callback).__name__
+            count[name] += 1
+            yield (name if count[name] == 1 else f"{name} {count[name]}"), callback
