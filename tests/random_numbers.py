@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
 try:
     from jax._src import core
@@ -21,6 +22,7 @@ except ImportError:  # not in this JAX; the tests then take longer
     core = random = None
 
 DRAWS = ("_truncated_normal", "_normal", "_uniform")
+SHARED = "draws_with"  # the attribute that has the function itself
 LENGTHS = (64, 1024, 16_384)
 
 
@@ -30,6 +32,14 @@ def share_programs() -> None:
         draw = getattr(random, name, None)
         if draw is not None and core is not None:
             setattr(random, name, sharing(draw))
+
+
+def users_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the rest of a test, the functions of ``jax.random`` as users have them."""
+    for name in DRAWS:
+        draw = getattr(random, name, None)
+        if hasattr(draw, SHARED):
+            monkeypatch.setattr(random, name, getattr(draw, SHARED))
 
 
 def sharing(draw: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,6 +57,7 @@ def sharing(draw: Callable[..., Any]) -> Callable[..., Any]:
         numbers = draw(key, *limits, shape=(length,), dtype=dtype)
         return jax.numpy.asarray(np.asarray(numbers)[:size].reshape(shape))
 
+    setattr(draw_and_cut, SHARED, draw)
     return draw_and_cut
 
 

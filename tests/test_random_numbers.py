@@ -14,21 +14,14 @@ DRAWS = {
 }
 
 
-@pytest.fixture
-def own(monkeypatch):
-    """JAX's functions as they are for users."""
-    for name in random_numbers.DRAWS:
-        monkeypatch.setattr(random_numbers.random, name, getattr(random_numbers.random, name).__wrapped__)
-
-
 @pytest.mark.parametrize(
     ("shape", "dtype"), [((), jnp.float32), ((7, 11), jnp.float32), ((65,), jnp.bfloat16), ((0, 4), jnp.float32)]
 )
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("key", [jax.random.key, jax.random.PRNGKey])
-def test_they_draw_jax_s_numbers(draw, shape, dtype, key, request):
+def test_they_draw_jax_s_numbers(draw, shape, dtype, key, monkeypatch):
     shared = DRAWS[draw](key(3), shape, dtype)
-    request.getfixturevalue("own")
+    random_numbers.users_programs(monkeypatch)
     np.testing.assert_array_equal(np.asarray(shared), np.asarray(DRAWS[draw](key(3), shape, dtype)))
     assert (shared.shape, shared.dtype, shared.weak_type, shared.committed) == (shape, dtype, False, False)
 
