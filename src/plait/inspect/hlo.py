@@ -210,13 +210,13 @@ class Arguments(NamedTuple):
     """A step of a name that says where the arguments of a function come from: ``{b=../a,a=?}``.
 
     Attributes:
-        text: the step. After it comes the name of an argument, and a path inside of it.
+        text: the step. After it comes the name of an argument, and a path in it.
     """
 
     text: str
 
     def path(self, name: str) -> Names | None:
-        """The path of an argument, from the position of the step; ``None`` if it is no module of the program."""
+        """The path of an argument, from the position of the step; ``None`` if the program's arguments do not contain it."""
         return self.paths().get(name)
 
     def paths(self) -> dict[str, Names | None]:
