@@ -216,7 +216,7 @@ class Arguments(NamedTuple):
     text: str
 
     def path(self, name: str) -> Names | None:
-        """The path of an argument, from the position of the step; ``None`` if the program's arguments do not contain it."""
+        """The path of an argument, from the position of the step; ``None`` if the program does not contain it."""
         return self.paths().get(name)
 
     def paths(self) -> dict[str, Names | None]:
