@@ -167,3 +167,122 @@ def test_a_function_that_many_modules_call_is_looked_at_once(monkeypatch, users_
         counts.append(len(walked))
         walked.clear()
     assert counts[0] == counts[1]
+
+
+# Transforms of several modules ----------------------------------------------------------------------------------------
+
+
+class Pair(nnx.Module):
+    """Modules with different costs, under names that the functions below use for others."""
+
+    def __init__(self, through):
+        self.a, self.b = nnx.Linear(8, 8, rngs=nnx.Rngs(0)), nnx.Linear(8, 8, use_bias=False, rngs=nnx.Rngs(1))
+        self.parts = [nnx.Linear(8, 8, rngs=nnx.Rngs(2)), nnx.Linear(8, 8, rngs=nnx.Rngs(3))]
+        self.through = through
+
+    def __call__(self, x):
+        return self.through(self, x)
+
+
+def twice(b, a, x):
+    return b(b(a(x)))
+
+
+def in_a_scan(model, x):
+    return nnx.scan(twice, in_axes=(None, None, nnx.Carry), out_axes=nnx.Carry, length=1)(model.parts[1], model.b, x)
+
+
+def of_zeros():
+    return nnx.Linear(8, 8, kernel_init=nnx.initializers.zeros_init(), rngs=nnx.Rngs(4))
+
+
+def of_a_new_module(model, x):
+    inner = nnx.Dict(a=of_zeros())
+    return model.b(nnx.remat(lambda inner, x: inner.a(x))(inner, x))
+
+
+def nested(model, x):
+    return nnx.remat(lambda b, a, x: nnx.remat(twice)(a, b, x))(model.a, model.parts[0], x)
+
+
+@nnx.custom_vjp
+def with_rule(b, a, x):
+    return b(a(x))
+
+
+SEVERAL = {
+    "exchanged": (lambda model, x: nnx.remat(twice)(model.a, model.b, x), {"a": 2, "b": 1}),
+    "two times": (
+        lambda model, x: nnx.remat(twice)(model.b, model.parts[0], nnx.remat(twice)(model.a, model.parts[1], x)),
+        {"a": 2, "b": 2, "parts[0]": 1, "parts[1]": 1},
+    ),
+    "of a list": (
+        lambda model, x: nnx.cond(x.sum() > 0, lambda f, g, x: f(x), lambda f, g, x: f(x), *model.parts, x),
+        {"parts[0]": 1},
+    ),
+    "in a list": (
+        lambda model, x: nnx.remat(lambda parts, x: parts[1](parts[0](x)))(model.parts, x),
+        {"parts[0]": 1, "parts[1]": 1},
+    ),
+    "in branches that name them otherwise": (
+        lambda model, x: nnx.cond(x.sum() > 0, lambda f, g, x: f(g(x)), lambda a, b, x: b(x), *model.parts, x),
+        {"parts[0]": 1, "parts[1]": 1},
+    ),
+    "in branches that exchange the names": (
+        lambda model, x: nnx.cond(x.sum() > 0, lambda a, b, x: b(a(a(x))), lambda b, a, x: x, *model.parts, x),
+        {"": 3},
+    ),
+    "a rule": (lambda model, x: with_rule(model.parts[0], model.b, x), {"": 2}),
+    "one of them twice": (lambda model, x: nnx.remat(twice)(model.a, model.a, x), {"a": 3}),
+    "itself and a part": (lambda model, x: nnx.remat(lambda a, m, x: a(m.a(x)))(model.b, model, x), {"a": 1, "b": 1}),
+    "jit": (lambda model, x: nnx.jit(twice)(model.a, model.b, x), {"a": 2, "b": 1}),
+    "scan": (in_a_scan, {"parts[1]": 2, "b": 1}),
+    "nested": (nested, {"parts[0]": 2, "a": 1}),
+    "a new module": (of_a_new_module, {"b": 1, "": 1}),
+    "a new module beside one of the model": (
+        lambda model, x: nnx.remat(twice)(model.a, of_zeros(), x), {"a": 2, "": 1},
+    ),
+}  # fmt: skip
+
+
+with_rule.defvjp(lambda b, a, x: (b(a(x)), None), lambda saved, gradient: (None, None, gradient))
+
+
+@pytest.mark.parametrize("inside", ["", "outer"])
+@pytest.mark.parametrize("case", SEVERAL)
+def test_the_modules_of_a_transform_cost_what_they_cost_wherever_they_came_from(case, inside):
+    """D11: not by the names of the arguments of the inner function."""
+    through, counts = SEVERAL[case]
+    model, x = Pair(through), jnp.ones((4, 8))
+    if inside:
+        model = nnx.Dict(outer=model, a=nnx.Linear(8, 8, rngs=nnx.Rngs(5)))
+    call = (lambda model, x: model.outer(x)) if inside else (lambda model, x: model(x))
+    report = nnx.cost(call, model, x, compile=False)
+    product = 2 * 4 * 8 * 8
+    paths = {"/".join(filter(None, (inside, path))).replace("/", "."): count for path, count in counts.items()}
+    found = {row.path: row.flops // product for row in report.modules if row.flops >= product}
+    assert found == paths
+    assert report.flops == nnx.jit(call).lower(model, x).cost_analysis()["flops"]
+
+
+def test_equal_calls_of_a_transform_of_several_modules_are_traced_once():
+    traces = []
+
+    def pair(b, a, x):
+        traces.append(x.shape)
+        return b(a(x))
+
+    model = Pair(lambda model, x: shared(model.parts[1], model.a, shared(model.a, model.parts[0], x)))
+    shared = nnx.remat(pair)
+    report = nnx.cost(model, jnp.ones((4, 8)), compile=False)
+    assert len(traces) == 1
+    found = {row.path: row.flops // 512 for row in report.modules if row.flops >= 512}
+    assert found == {"a": 2, "parts[0]": 1, "parts[1]": 1}
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_derivatives_of_a_transform_of_several_modules_belong_to_them(compile):
+    model, x = Pair(SEVERAL["nested"][0]), jnp.ones((4, 8))
+    report = nnx.cost(lambda model, x: nnx.grad(lambda model: model(x).sum())(model), model, x, compile=compile)
+    products = {row.path: row.flops // (2 * 4 * 8 * 8) for row in report.modules if row.flops >= 2 * 4 * 8 * 8}
+    assert products.keys() == {"parts[0]", "a"}

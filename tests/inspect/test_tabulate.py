@@ -161,6 +161,19 @@ def test_modules_inside_of_transforms_have_rows_of_their_own():
     assert found["parts", 2].flops == found["parts", 0].flops == 4 * 8 * 17
 
 
+def test_calls_of_modules_that_a_transform_got_by_other_names():
+    class Net(plait.Module):
+        def __init__(self):
+            self.a, self.b = plait.Linear(8, 8, rngs=plait.Rngs(0)), plait.Linear(8, 8, rngs=plait.Rngs(1))
+
+        def __call__(self, x):
+            return plait.remat(lambda b, a, x: b(b(x)))(self.a, self.b, x)
+
+    found = {row.path: row for row in table_rows(Net(), (X,), {}, "__call__", True, False)}
+    assert (found["a",].calls, found["b",].calls) == (2, 0)
+    assert (found["a",].flops, found["b",].flops) == (2 * 4 * 8 * 17, 0)
+
+
 def test_shapes_and_specs_without_arrays():
     metadata = {"out_sharding": (None, "model")}
     model = plait.eval_shape(lambda: plait.Linear(1000, 2**20, rngs=plait.Rngs(0), kernel_metadata=metadata))

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+P = TypeVar("P")
 
 Names = tuple[str, ...]
 """The keys of a path, as in names of instructions."""
@@ -204,6 +206,35 @@ def _closed(line: str, start: int) -> int:
     return len(line)
 
 
+class Arguments(NamedTuple):
+    """A step of a name that says where the arguments of a function come from: ``{b=../a,a=?}``.
+
+    Attributes:
+        text: the step. After it comes the name of an argument, and a path in it.
+    """
+
+    text: str
+
+    def path(self, name: str) -> Names | None:
+        """The path of an argument, from the position of the step; ``None`` if the program does not contain it."""
+        return self.paths().get(name)
+
+    def paths(self) -> dict[str, Names | None]:
+        pairs = (pair.partition("=") for pair in self.text[1:-1].split(","))
+        return {name: None if path == "?" else tuple(filter(None, path.split("|"))) for name, _, path in pairs}
+
+    @classmethod
+    def of(cls, step: str) -> Arguments | None:
+        return cls(step) if step.startswith("{") and step.endswith("}") and "=" in step else None
+
+
+Position = tuple["str | Arguments", ...]
+"""A path whose part after each ``Arguments`` is one of the function that got these arguments."""
+
+Positions = dict[Position, Figures]
+"""The cost at each position."""
+
+
 class Modules:
     """The modules that names of instructions may refer to.
 
@@ -215,37 +246,81 @@ class Modules:
         self.paths = {(), *paths}
         self._steps = {path[:end] for path in self.paths for end in range(len(path) + 1)}
         self._keys = {"..", *(key for path in self.paths for key in path)}
-        self._known: dict[tuple[str, Names], Names] = {}
+        self._known: dict[tuple[str, Position], Position] = {}
+        self._resolved: dict[Position, tuple[Names, bool]] = {}
 
-    def place(self, op_name: str, program: str, around: Names) -> Names:
+    def place(self, op_name: str, program: str, around: Position) -> Names:
         """The module that an instruction belongs to.
 
         Args:
             op_name: the name of the operation in XLA.
             program: the prefix of names that begin at the root.
-            around: the module of the instruction that calls the computation.
+            around: the position of the instruction that calls the computation.
         """
+        return self.module_at(self.position(op_name, program, around))
+
+    def position(self, op_name: str, program: str, around: Position) -> Position:
+        """The position that the name of an operation says."""
         key = op_name, around
         if key not in self._known:
             self._known[key] = self._found(op_name, program, around)
         return self._known[key]
 
+    def module_at(self, position: Position) -> Names:
+        """The path of the innermost module at a position."""
+        path = self._resolve(position)[0]
+        while path not in self.paths:
+            path = path[:-1]
+        return path
+
+    def note(self, op_name: str) -> None:
+        """Learn the names of arguments that a name of an operation says."""
+        for step in _steps_of(op_name) if "{" in op_name else ():
+            if (arguments := Arguments.of(step)) is not None:
+                self._keys.update((step, *arguments.paths()))
+
     def may_be_named(self, op_name: str, program: str) -> bool:
         """Whether a name may refer to a module, wherever its computation is called."""
         return op_name.startswith(program) or not self._keys.isdisjoint(_steps_of(op_name))
 
-    def _found(self, op_name: str, program: str, around: Names) -> Names:
+    def _found(self, op_name: str, program: str, around: Position) -> Position:
         here = around
         if op_name.startswith(program):
             op_name, here = op_name[len(program) :], ()
         for step in _steps_of(op_name):
             if step == "..":
-                here = here[:-1]
-            elif (*here, step) in self._steps:
+                here = here if here and isinstance(here[-1], Arguments) else here[:-1]
+            elif (arguments := Arguments.of(step)) is not None:
+                here = (*here, arguments, "") if "" in arguments.paths() else (*here, arguments)
+            elif self._is_step(here, step):
                 here = (*here, step)
-        while here not in self.paths:
-            here = here[:-1]
         return here
+
+    def _is_step(self, here: Position, step: str) -> bool:
+        if here and isinstance(here[-1], Arguments):
+            return step in here[-1].paths()
+        path, is_known = self._resolve((*here, step))
+        return not is_known or path in self._steps
+
+    def _resolve(self, position: Position) -> tuple[Names, bool]:
+        """The path of a position; and whether it is known, or that of the caller of a function with other modules."""
+        if position not in self._resolved:
+            places = [place for place, key in enumerate(position) if isinstance(key, Arguments)]
+            self._resolved[position] = self._argument(position, places[-1]) if places else (position, True)  # type: ignore[assignment]
+        return self._resolved[position]
+
+    def _argument(self, position: Position, place: int) -> tuple[Names, bool]:
+        arguments, inside, here = position[place], position[place + 1 :], position[:place]
+        caller, is_known = self._resolve(here)
+        if not inside:
+            return caller, is_known
+        path = arguments.path(inside[0]) if isinstance(arguments, Arguments) else None  # type: ignore[arg-type]
+        if path is None:
+            return caller, False
+        for key in path:
+            here = here[:-1] if key == ".." else (*here, key)
+        start, is_known = self._resolve(here)
+        return ((*start, *inside[1:]) if is_known else caller), is_known  # type: ignore[return-value]
 
 
 # ``transpose(jvp(blocks/0))/jvp(blocks/0)/checkpoint/norm`` has the path of the block twice.
@@ -278,52 +353,58 @@ class CostsByModule:
     def __init__(self, program: Program, modules: Modules, measure: Callable[[str], Figures]) -> None:
         self.program, self.modules, self.measure = program, modules, measure
         self._figures: dict[tuple[str, ...], Figures] = {}
-        self._spreads: dict[tuple[str, Names], Spread] = {}
+        self._spreads: dict[tuple[str, Position], Positions] = {}
         self._nameless: dict[str, bool] = {}
         self._prefix = next(
             (f"{each.op_name.split('/')[0]}/" for each in self._entry() if each.op_name.startswith("jit(")), "/"
         )
+        for computation in program.computations.values():
+            for each in computation:
+                modules.note(each.op_name)
 
     def _entry(self) -> list[Instruction]:
         return self.program.computations.get(self.program.entry, [])
 
     def spread(self) -> Spread:
         """The total cost of each module."""
-        return self._of_computation(self.program.entry, ())
+        found: Spread = {}
+        for position, figures in self._of_computation(self.program.entry, ()).items():
+            _add(found, {self.modules.module_at(position): figures})
+        return found
 
     def all_places(self) -> dict[str, Names]:
         """The module of each instruction, by its name; names are unique in a program."""
         found: dict[str, Names] = {}
-        wanted: list[tuple[str, Names]] = [(self.program.entry, ())]
+        wanted: list[tuple[str, Position]] = [(self.program.entry, ())]
         met: set[str] = set()
         while wanted:
             name, around = wanted.pop()
             if name not in met:
                 met.add(name)
                 for each, place in self.places(name, around):
-                    found[each.name] = place
+                    found[each.name] = self.modules.module_at(place)
                     wanted += [(other, place) for other in self.program.called(each)]
         return found
 
-    def places(self, name: str, around: Names) -> Iterator[tuple[Instruction, Names]]:
-        """The instructions of a computation with their modules, the last first."""
-        hints: dict[str, Names] = {}
+    def places(self, name: str, around: Position) -> Iterator[tuple[Instruction, Position]]:
+        """The instructions of a computation with their positions, the last first."""
+        hints: dict[str, Position] = {}
         for each in reversed(self.program.computations[name]):
             place = hints.get(each.name, around)
             if each.op_name:
-                place = self.modules.place(each.op_name, self._prefix, around)
+                place = self.modules.position(each.op_name, self._prefix, around)
             for operand in each.operand_names():
                 hints[operand] = place
             yield each, place
 
-    def _of_computation(self, name: str, around: Names) -> Spread:
+    def _of_computation(self, name: str, around: Position) -> Positions:
         if around and self._is_nameless(name):  # such as that of a random mask, which many modules call
             inside = self._of_computation(name, ())
             return {around: inside[()]} if inside else {}
         if (name, around) not in self._spreads:
             instructions = {each.name: each for each in self.program.computations[name]}
             shapes = {each.name: each.shape for each in instructions.values()}
-            found: Spread = {}
+            found: Positions = {}
             for each, place in self.places(name, around):
                 if each.opcode not in _FREE:
                     _add(found, self._of_instruction(each, place, shapes, instructions))
@@ -343,17 +424,17 @@ class CostsByModule:
         return self._nameless[name]
 
     def _of_instruction(
-        self, each: Instruction, place: Names, shapes: dict[str, str], around: dict[str, Instruction]
-    ) -> Spread:
+        self, each: Instruction, place: Position, shapes: dict[str, str], around: dict[str, Instruction]
+    ) -> Positions:
         total = self._alone(each, shapes)
         if "%" not in each.attributes:  # it calls nothing
             return {place: total._replace(executed_flops=total.flops)}
         called = self.program.called(each) if each.opcode in ("call", "while", "conditional", "fusion") else []
-        inner: list[Spread] = [self._of_computation(name, place) for name in called]
+        inner: list[Positions] = [self._of_computation(name, place) for name in called]
         if each.opcode == "conditional":  # XLA counts the most expensive branch
             inner = [max(inner, key=lambda spread: _total(spread).flops)]
         times = self.program.trips(each, around) if each.opcode == "while" else 1
-        found: Spread = {}
+        found: Positions = {}
         for spread in inner:
             for where, figures in spread.items():
                 executed = figures.executed_flops * times
@@ -375,13 +456,13 @@ class CostsByModule:
         return self._figures[kind]
 
 
-def _add(found: Spread, more: Spread) -> Spread:
+def _add(found: dict[P, Figures], more: Mapping[P, Figures]) -> dict[P, Figures]:
     for place, figures in more.items():
         found[place] = found.get(place, Figures()).plus(figures)
     return found
 
 
-def _total(spread: Spread) -> Figures:
+def _total(spread: Mapping[Any, Figures]) -> Figures:
     total = Figures()
     for figures in spread.values():
         total = total.plus(figures)

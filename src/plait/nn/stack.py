@@ -28,7 +28,7 @@ from ..core.objects.nodes import Static
 from ..core.objects.pytree import Pytree
 from ..core.objects.rngs import Rngs
 from ..core.objects.variable_kinds import Param
-from ..core.tools.stack_records import with_records
+from ..core.tools.stack_records import layers_recorded, with_records
 from ..core.tools.stacking import (
     check_equal,
     described,
@@ -271,10 +271,11 @@ class Stack(Module):
         groups = self._groups()
         loop = groups[: self.period] if self.depth >= self.period else []
         outputs: dict[str, Any] = {}
-        for segment in (loop, groups[len(loop) :]):
-            if segment:
-                x, found = self._run_groups(f, x, leaves, treedef, segment)
-                outputs.update(zip(map(layers_key, segment), found, strict=True))
+        with layers_recorded(self, dict(zip(map(layers_key, groups), groups, strict=True))):
+            for segment in (loop, groups[len(loop) :]):
+                if segment:
+                    x, found = self._run_groups(f, x, leaves, treedef, segment)
+                    outputs.update(zip(map(layers_key, segment), found, strict=True))
         return x, PerLayer.grouped(outputs)
 
     def _run_groups(self, f: Any, x: Any, leaves: list[Any], treedef: Any, groups: list[range]) -> tuple[Any, Any]:

@@ -102,7 +102,8 @@ def _choose(
     kept = [call.kept("branch", _Branch) for call in calls]
     try:
         chosen = kept if name == "cond" else [kept]
-        outputs, outcome = calls[0].run(getattr(jax.lax, name), index, *chosen, calls[0].inputs)
+        choose = getattr(jax.lax, name)
+        outputs, outcome = calls[0].run(choose, index, *chosen, calls[0].inputs, others=calls[1:])
     except TypeError:
         _explain(kept, branches)
         raise

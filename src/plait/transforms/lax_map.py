@@ -112,7 +112,8 @@ def _in_batches(call: Call, size: int, batch_size: int) -> Any:
             inputs[call.ports.index(Carry)] = outputs[call.ports.index(Carry)]
     if used < size or outcome is None:
         inputs[port] = _each(lambda x: x[used:], call.inputs[port])
-        outputs, outcome = call.body(inputs)
+        with call.in_scope():
+            outputs, outcome = call.body(inputs)
         parts.append(outputs[port])
     outputs = list(outputs)
     outputs[port] = jax.tree_util.tree_map(lambda *each: jnp.concatenate(each), *parts) if len(parts) > 1 else parts[0]

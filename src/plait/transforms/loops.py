@@ -220,7 +220,7 @@ def while_loop(
     asking = _loop_call("while_loop", cond_fun, (init_val,), (Carry,), crossing, output=_Answer)
     turn = call.kept("while_loop", _Turn)
     loop = functools.partial(jax.lax.while_loop, asking.kept("while_loop", _Question), turn)
-    last = call.run(loop, call.port(Carry, call.inputs))
+    last = call.run(loop, call.port(Carry, call.inputs), others=[asking])
     return turn.finish(call, last)
 
 

@@ -90,7 +90,8 @@ def shard_map(
             axis_names=set(axis_names),
             check_vma=check_vma,
         )
-        outputs, outcome = sharded(call.inputs)
+        with call.in_scope():
+            outputs, outcome = sharded(call.inputs)
         out = call.finish(outputs, outcome)
         values = [specs[port] for port in call.body.value_ports]
         laid = [jax.sharding.NamedSharding(mesh, s) for s in values] if isinstance(mesh, jax.sharding.Mesh) else values

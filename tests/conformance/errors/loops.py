@@ -12,6 +12,14 @@ def add(model, x):
     model.extra = plait.Intermediate(x)
     return model, x
 """
+SOWN = """
+def sow(model, x):
+    model.sow(plait.Intermediate, 'seen', x)
+    return x
+
+def capture(axes):
+    return plait.capture(plait.scan(sow, in_axes=(axes, 0), out_axes=0), plait.Intermediate)(model, x)
+"""
 SHARED = "def f(model, x):\n    model.calls += x.sum()\n    return x\n"
 
 ROWS = {
@@ -22,6 +30,29 @@ ROWS = {
         setup=SCAN,
         fix="plait.StateAxes({plait.Intermediate: 0, ...: plait.Carry})",
         cure="scan(lambda model, x: (add(model, x), x)[1], model, x, in_axes=($, 0), out_axes=0)",
+    ),
+    "a new variable in a shared module": Row(
+        "scan(lambda model, x: add(model, x)[1], model, x, in_axes=(None, 0), out_axes=0)",
+        ArgumentTypeError,
+        (r"at +model\.extra", "all iterations share", "a new Intermediate"),
+        setup=SCAN,
+        fix="plait.StateAxes({plait.Intermediate: 0, ...: None})",
+        cure="scan(lambda model, x: add(model, x)[1], model, x, in_axes=($, 0), out_axes=0); assert model.extra.shape",
+    ),
+    "a value sown in a shared module": Row(
+        "capture(None)",
+        ArgumentTypeError,
+        (r"at +model\.\S*seen", "all iterations share", "a new Intermediate"),
+        setup=SOWN,
+        fix="plait.StateAxes({plait.Intermediate: 0, ...: None})",
+        cure="assert capture($)[1]['seen'].value[0].shape == x.shape",
+    ),
+    "a value sown in a loop without outputs": Row(
+        "plait.capture(lambda model, x: plait.fori_loop(0, 2, body, (model, x))[1], plait.Intermediate)(model, x)",
+        ArgumentTypeError,
+        (r"at +\S*seen", "structure of the carry", "use plait.scan"),
+        "capture(plait.StateAxes({plait.Intermediate: 0, ...: None}))",
+        setup=SOWN + "def body(i, carry):\n    return carry[0], sow(*carry)\n",
     ),
     "a new attribute in the carry": Row(
         "scan(f, model, x)",

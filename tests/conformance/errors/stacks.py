@@ -37,7 +37,27 @@ class Net(plait.Module):
 model = Net()
 """
 
+SOWING = """
+class Sowing(plait.Linear):
+    def __call__(self, x):
+        self.sow(plait.Intermediate, 'most', x.max(), reduce_fn=jnp.maximum, init_fn=lambda: -jnp.inf)
+        return x
+
+stack = plait.Stack([Sowing(2, 2, rngs=rngs) for _ in range(3)])
+def alone_and_together(stack, x):
+    return stack(stack[1](x))
+"""
+
 ROWS = {
+    "a layer that sowed alone, and again with the others": Row(
+        "plait.capture(alone_and_together, plait.Intermediate)(stack, x)",
+        ArgumentError,
+        (r"at +stack\[1\]\.most", "cannot combine"),
+        setup=SOWING,
+        fix="for block in stack: x = block(x)",
+        cure="def run(stack, x):\n    x = stack[1](x)\n    $\n    return x\n"
+        "plait.capture(run, plait.Intermediate)(stack, x)",
+    ),
     "a changed attribute of one layer": Row(
         "model.blocks[0].drop.rate = 0.1",
         GraphError,

@@ -30,7 +30,7 @@ from ..objects.variables import Variable
 from ..objects.visit import iter_graph_nodes
 from .method_observers import Observer, observed_methods
 from .path_patterns import PathPattern
-from .stack_records import at_stacked_paths, sown_values
+from .stack_records import at_stacked_paths, preset, sown_values
 
 
 def capture(
@@ -133,10 +133,8 @@ def recording(
         traced again, so that the observer sees their calls.
     """
     modules = _modules_of(root, root)
-    run = next(_runs)
-    with _records(modules, (kind,), None, {}), observed_methods([module for _, module in modules], observer):
-        for path, module in modules:
-            module.__dict__[RECORD].update(run=run, path=path)  # a new static value makes the structure different
+    observed = [module for _, module in modules]
+    with _records(modules, (kind,), None, {}, next(_runs)), observed_methods(observed, observer):
         yield lambda: list(_gathered(root, modules))
 
 
@@ -185,16 +183,25 @@ def _observed(root: Any, modules: list[tuple[Path, Module]], chosen: Callable[[P
 
 @contextlib.contextmanager
 def _records(
-    modules: list[tuple[Path, Module]], kinds: tuple[Any, ...], init: Any, outputs: dict[int, Any]
+    modules: list[tuple[Path, Module]],
+    kinds: tuple[Any, ...],
+    init: Any,
+    outputs: dict[int, Any],
+    run: int | None = None,
 ) -> Iterator[None]:
     """Inside the block every module has a record; afterwards its previous content is restored."""
-    preset = _preset_values(init, modules)
-    known = {type(variable): None for values in preset.values() for variable in values.values()}
+    initial = _initial_values(init, modules)
+    known = {type(variable): None for values in initial.values() for variable in values.values()}
     captured = (*kinds, *known)
     before = [(module, module.__dict__.get(RECORD)) for _, module in modules]
     try:
         for path, module in modules:
-            setattr(module, RECORD, new_record(captured, preset.get(path, {}), outputs.get(id(module))))
+            record = new_record(captured, {}, outputs.get(id(module)))
+            # A new static value makes the structure different.
+            setattr(module, RECORD, record if run is None else {**record, "run": run, "path": path})
+        records = {path: module.__dict__[RECORD] for path, module in modules}
+        for path in records:
+            preset(records, path, initial.get(path, {}))
         yield
     finally:
         for module, record in before:
@@ -204,10 +211,10 @@ def _records(
                 delattr(module, RECORD)
 
 
-def _preset_values(init: Any, modules: list[tuple[Path, Module]]) -> dict[Path, dict[str, Variable[Any]]]:
+def _initial_values(init: Any, modules: list[tuple[Path, Module]]) -> dict[Path, dict[str, Variable[Any]]]:
     flat = init if isinstance(init, FlatState) else to_flat_state(State({}) if init is None else init)
     paths = {path for path, _ in modules}
-    preset: dict[Path, dict[str, Variable[Any]]] = {}
+    initial: dict[Path, dict[str, Variable[Any]]] = {}
     for path, leaf in at_stacked_paths(dict(flat), [*paths]).items():
         if path[:-1] not in paths:
             raise GraphError(
@@ -218,8 +225,8 @@ def _preset_values(init: Any, modules: list[tuple[Path, Module]]) -> dict[Path, 
                 do="pass a state that capture returned for this model",
             )
         variable = leaf.copy() if isinstance(leaf, Variable) else Perturbation(leaf)
-        preset.setdefault(path[:-1], {})[path[-1]] = variable
-    return preset
+        initial.setdefault(path[:-1], {})[path[-1]] = variable
+    return initial
 
 
 def _gathered(root: Any, modules: list[tuple[Path, Module]]) -> Iterable[tuple[Path, Variable[Any]]]:

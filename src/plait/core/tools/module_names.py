@@ -7,7 +7,9 @@ and called in many places has a different name in each. The names are metadata o
 nothing per step and are not part of any cache key.
 
 Each function that a transform traces has a frame: its private modules, with their paths in the function's arguments.
-The transform itself runs, outside, in the scope of the module that was passed to it.
+The transform itself runs, outside, in the scope of the module that was passed to it. If several were passed, paths
+inside start with the names of the arguments, and the transform runs in a scope that says where each is:
+``{b=../a,a=b}``, with ``|`` for ``/``, and ``?`` for a module that the caller's arguments do not contain.
 """
 
 from __future__ import annotations
@@ -32,6 +34,10 @@ from .unrolled_loops import Holder, advise_stacks
 R = TypeVar("R")
 
 
+Given = Mapping[str | None, Path | None]
+"""Where the arguments of a function come from, by name; the only one has no name."""
+
+
 class _Frame:
     """The modules of one traced function.
 
@@ -40,13 +46,24 @@ class _Frame:
         paths: the paths of its modules, by id; the modules live as long as the frame.
         current: the path of the module whose method is running.
         inputs: the first input of each list item that was called, by id of the item.
+        given: the paths of its arguments in the whole program, if they differ from those that the names say.
     """
 
-    __slots__ = ("base", "current", "inputs", "paths")
+    __slots__ = ("base", "current", "given", "inputs", "paths")
 
-    def __init__(self, base: Path, paths: dict[int, Path]) -> None:
-        self.base, self.paths, self.current = base, paths, ()
+    def __init__(self, base: Path, paths: dict[int, Path], given: Given | None = None) -> None:
+        self.base, self.paths, self.given, self.current = base, paths, given, ()
         self.inputs: dict[int, Any] = {}
+
+    def in_program(self, path: Path) -> Path | None:
+        """The path in the whole program; ``None`` for a module that the program's arguments do not contain."""
+        if self.given is None:
+            return (*self.base, *path)
+        if None in self.given:
+            start, rest = self.given[None], path
+        else:
+            start, rest = (self.given.get(name_of_key(path[0])) if path else self.base), path[1:]
+        return None if start is None else (*start, *rest)
 
     def note(self, module: Any, path: Path, given: Iterable[Any]) -> None:
         """Record the input of a list item."""
@@ -55,13 +72,14 @@ class _Frame:
 
     def copy(self) -> _Frame:
         """A copy, from which other modules may be entered."""
-        made = _Frame(self.base, self.paths)
+        made = _Frame(self.base, self.paths, self.given)
         made.current = self.current
         return made
 
 
 class _Naming(threading.local):
     frame: _Frame | None = None
+    given: Given | None = None  # between the call of a transform and the function that it traces
     counts: dict[int, int] | None = None  # iteration counts, while a loop runs step by step
 
 
@@ -101,18 +119,20 @@ def modules_named(
     if before is not None and not before.paths:
         met = {id(place.value) for holder in holders for place in holder.places}
         holders += _captured_holders(captured(), holders, met)
-    if before is None or not holders:
-        yield
+    given = _naming.given
+    if before is None or not holders or (before.paths and given is None):
+        yield  # without the scope of a transform, a path inside would mean something else outside
         return
-    base = (*before.base, *before.current)
+    base = before.in_program(before.current) or before.base
     paths = {id(place.value): holder.path(place) for holder in holders for place in holder.places}
     modules = [place.value for holder in holders for place in holder.places]
-    frame = _naming.frame = _Frame(base, paths)
+    frame = _naming.frame = _Frame(base, paths, given)
+    _naming.given = None
     try:
         with observed_methods(modules, _in_scope, records=False):
             yield
     finally:
-        _naming.frame = before
+        _naming.frame, _naming.given = before, given
     advise_stacks(holders, frame.inputs, base)
 
 
@@ -126,11 +146,16 @@ def module_places(roots: Sequence[Any], labels: Callable[[], Sequence[str]]) -> 
 
 def _holders(roots: Sequence[Any], labels: Callable[[], Sequence[str]]) -> list[Holder]:
     """The objects that contain modules, with the paths of these modules."""
+    holders = _holding(roots)
+    names: Sequence[str | None] = labels() if len(holders) > 1 else [None] * len(roots)
+    return [Holder(names[number], places) for number, places in holders]
+
+
+def _holding(roots: Sequence[Any]) -> list[tuple[int, list[Place]]]:
+    """The objects that contain modules: their numbers, and the places of modules that no object before contains."""
     met: set[int] = set()
     found = [list(_modules_in(root, met)) for root in roots]
-    holders = [number for number, places in enumerate(found) if places]
-    names: Sequence[str | None] = labels() if len(holders) > 1 else [None] * len(roots)
-    return [Holder(names[number], found[number]) for number in holders]
+    return [(number, places) for number, places in enumerate(found) if places]
 
 
 def captured_places(captured: Mapping[str, Any], places: Sequence[tuple[Path, Module]]) -> list[tuple[Path, Module]]:
@@ -183,17 +208,66 @@ ITERATION = "iteration"
 
 
 @contextlib.contextmanager
-def scope_of_arguments(roots: Sequence[Any], plain: Sequence[Any]) -> Iterator[None]:
-    """If one module is passed to a transform, with other leaves, the transform runs in the scope of that module."""
+def scope_of_arguments(
+    roots: Sequence[Any], plain: Sequence[Any], labels: Sequence[Callable[[], Sequence[str]]]
+) -> Iterator[None]:
+    """If one module is passed to a transform, with other leaves, the transform runs in the scope of that module; if
+    several are, in a scope that says where each comes from.
+
+    Args:
+        labels: the argument names of each function that the transform traces.
+    """
     frame = _naming.frame
-    modules = [] if frame is None else [root for root in roots if id(root) in frame.paths]
-    if frame is None or len(modules) != 1:
+    if frame is None or not frame.paths:
         yield
         return
-    path = frame.paths[id(modules[0])]
-    frame.note(modules[0], path, plain)
-    with _moved(frame, path):
-        yield
+    before, holders = _naming.given, _holding(roots)
+    paths = [_path_of_root(frame, places[0]) for _, places in holders]
+    try:
+        if len(holders) == 1 and paths[0] is not None:
+            frame.note(holders[0][1][0].value, paths[0], plain)
+            _naming.given = {None: frame.in_program(paths[0])}
+            with _moved(frame, paths[0]):
+                yield
+        else:
+            known = _by_name([number for number, _ in holders], paths, labels)
+            _naming.given = {name: None if path is None else frame.in_program(path) for name, path in known.items()}
+            with jax.named_scope(scope) if (scope := _scope_of(known, frame.current)) else contextlib.nullcontext():
+                yield
+    finally:
+        _naming.given = before
+
+
+def _path_of_root(frame: _Frame, place: Place) -> Path | None:
+    """The path of an argument in the frame, from the place of its first module; ``None`` for one from elsewhere."""
+    path, inside = frame.paths.get(id(place.value)), place.path
+    if path is None or path[len(path) - len(inside) :] != inside:
+        return None
+    return path[: len(path) - len(inside)]
+
+
+def _by_name(
+    numbers: Sequence[int], paths: Sequence[Path | None], labels: Sequence[Callable[[], Sequence[str]]]
+) -> dict[str | None, Path | None]:
+    """The path of each argument by its name; ``None`` if functions give one name to different arguments."""
+    if len(numbers) < 2:
+        return dict.fromkeys([None] * len(numbers))
+    found: dict[str | None, Path | None] = {}
+    for names in [label() for label in labels]:
+        for number, path in zip(numbers, paths, strict=True):
+            name = name_of_key(names[number])
+            found[name] = path if found.get(name, path) == path else None
+    return found
+
+
+def _scope_of(known: Given, here: Path) -> str:
+    """The scope that says where arguments come from; empty if they have the names of the caller's own attributes."""
+    if all(path and path[:-1] == here and name_of_key(path[-1]) == name for name, path in known.items()):
+        return ""
+    places = {
+        name or "": "?" if path is None else scope_between(here, path).replace("/", "|") for name, path in known.items()
+    }
+    return "{" + ",".join(f"{name}={place}" for name, place in places.items()) + "}"
 
 
 @contextlib.contextmanager
@@ -217,7 +291,7 @@ def _in_scope(module: Any, name: str, call: MethodCall) -> Any:
     frame.note(module, path, call.args or call.kwargs.values())
     with _moved(frame, path):
         if wants_labels():
-            place, kind = format_path((*frame.base, *path)), with_article(type(module).__name__)
+            place, kind = format_path(frame.in_program(path) or path), with_article(type(module).__name__)
             return labelled(f"{place} ({kind}), in {name}" if place else f"{kind}, in {name}", call)
         return call()
 
@@ -226,7 +300,7 @@ def path_in_program(module: Any) -> Path | None:
     """The path of a module in the program that is being traced; ``None`` if it is not part of the arguments."""
     frame = _naming.frame
     path = None if frame is None else frame.paths.get(id(module))
-    return None if frame is None or path is None else (*frame.base, *path)
+    return None if frame is None or path is None else frame.in_program(path)
 
 
 def scope_between(here: Path, there: Path) -> str:

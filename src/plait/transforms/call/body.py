@@ -310,10 +310,11 @@ class _Sorting:
                 self._warn_of_dropped([position])
                 return Address(INPUT, position)
             return self._send_back(position, raw)
-        if prefix is Carry and body.loop is not None:
+        if body.loop is not None and (prefix is Carry or body.loop.drops(prefix)):
             labels, root = body.labels()[0], left.root(leaf)
             owner = labels[root] if root < len(labels) else "the output"
-            raise body.loop.new_in_carry(left.walk.leaves[leaf], joined(owner, path_of(left.walk.links[leaf])))
+            place = joined(owner, path_of(left.walk.links[leaf]))
+            raise body.loop.new_variable(left.walk.leaves[leaf], place, prefix)
         if body.writes is not OWN and leaf < left.argument_count:
             prefix = body.writes
         return self._send(body.ports.index(prefix), raw)

@@ -178,7 +178,13 @@ class Call:
         except (StaticValueError, TypeError):  # a part of the key cannot be hashed
             return make(self.body)
 
-    def run(self, function: Callable[..., Any], *inputs: Any, stepwise: Callable[..., Any] | None = None) -> Any:
+    def run(
+        self,
+        function: Callable[..., Any],
+        *inputs: Any,
+        stepwise: Callable[..., Any] | None = None,
+        others: Sequence[Call] = (),
+    ) -> Any:
         """Call JAX's transform of the body.
 
         Under ``debug_nans``, JAX reports only that a loop or branch returned a NaN. It is then run again, step by step,
@@ -186,9 +192,17 @@ class Call:
 
         Args:
             stepwise: run instead of ``function`` under ``jax.disable_jit``, if that alone does not run it step by step.
+            others: the calls of other functions that it traces with the same arguments.
         """
-        with scope_of_arguments(self.gathered.roots, self.gathered.plain) if is_naming() else contextlib.nullcontext():
+        with self.in_scope(others):
             return self._run(function, inputs, stepwise or function)
+
+    def in_scope(self, others: Sequence[Call] = ()) -> contextlib.AbstractContextManager[None]:
+        """Inside the block operations have the names of the modules among the arguments."""
+        if not is_naming():
+            return contextlib.nullcontext()
+        names = [call.body.names for call in (self, *others)]
+        return scope_of_arguments(self.gathered.roots, self.gathered.plain, names)
 
     def _run(self, function: Callable[..., Any], inputs: tuple[Any, ...], stepwise: Callable[..., Any]) -> Any:
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]

@@ -25,7 +25,7 @@ from ...notices import warn
 from ...words import describe_type, first_few, name_of_class
 from .leave import Left
 from .names import joined
-from .prefixes import is_graph_leaf
+from .prefixes import Carry, is_graph_leaf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,13 +168,27 @@ class Loop:
             + ", ...: None}); or give it an axis",
         )
 
-    def new_in_carry(self, leaf: Any, place: str) -> ArgumentTypeError:
-        """The error for a variable that an iteration adds to the carry."""
+    def new_variable(self, leaf: Any, place: str, prefix: Any) -> ArgumentTypeError:
+        """The error for a variable that an iteration adds to the carry, or to what all iterations share."""
+        kind, other = name_of_class(type(leaf)), "plait.Carry" if prefix is Carry else "None"
+        axes = f"plait.StateAxes({{{kind}: 0, ...: {other}}})"
         return ArgumentTypeError(
-            f"{self.name}: an iteration changed the structure of the carry",
+            f"{self.name}: an iteration changed the structure of "
+            + ("the carry" if prefix is Carry else "an object that all iterations share"),
             at=place,
             found=f"a new {type(leaf).__name__}",
             expected="the same variables before and after",
-            do="create the variable before the loop, or give it an axis: "
-            f"plait.StateAxes({{{name_of_class(type(leaf))}: 0, ...: plait.Carry}})",
+            do=_INSTEAD_OF_NEW_VARIABLES.get(
+                self.name, f"create the variable before the loop, or give it an axis: {axes}"
+            ),
         )
+
+
+_BEFORE = "create the variable before the loop; or use plait.scan, which can stack what each iteration creates"
+_INSTEAD_OF_NEW_VARIABLES = {
+    "while_loop": _BEFORE,
+    "fori_loop": _BEFORE,
+    "lax_map": "create the variable before the call, or return its value",
+    "Stack": "create the variable before the call, or return its value: stack.scan(f, x) returns what f returns for "
+    "each block",
+}

@@ -273,6 +273,9 @@ class JittedFunction:
         statics = self.static_numbers, self.static_names
         return self.f, statics, self.options, self.donation, self.shardings, crossing
 
+    def _scope(self, gathered: Gathered) -> contextlib.AbstractContextManager[None]:
+        return scope_of_arguments(gathered.roots, gathered.plain, [lambda: gathered.structure.labels(self.f)[0]])
+
     def general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The general path of a call."""
         if self.itself is None and (entrance := running_entrance(sys._getframe(1))) is not None:  # unpickled
@@ -282,7 +285,7 @@ class JittedFunction:
         try:
             compiled = self.find(args, kwargs, gathered)
             positional, named = compiled.arguments(gathered, args, kwargs)
-            with scope_of_arguments(gathered.roots, gathered.plain) if is_naming() else contextlib.nullcontext():
+            with self._scope(gathered) if is_naming() else contextlib.nullcontext():
                 returned = compiled.jitted(*positional, **named)
         except (ValueError, RuntimeError) as error:
             explain_deleted(self.f, gathered)
