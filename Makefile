@@ -4,8 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
-DEMO_EXTRAS := demo,tensorflow,onnx
-LOCK_EXTRAS := --extra dev
+DEMO_EXTRAS := demo tensorflow onnx
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export UV_HTTP_TIMEOUT ?= 300
@@ -51,7 +50,7 @@ help:
 	@echo 'make reference  write docs/reference again, the lists of public names'
 	@echo 'make docs       the documentation as a site, in site/; every link is checked'
 	@echo 'make notes      what CHANGELOG.md will say about the next release'
-	@echo 'make lock       resolve requirements.lock again (needs uv; UPGRADE=1 takes newer versions)'
+	@echo 'make lock       resolve the locks again (needs uv; UPGRADE=1 takes newer versions)'
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/plait demo digits
@@ -136,10 +135,18 @@ docs: $(VENV)/dev.stamp
 notes: $(VENV)/dev.stamp
 	$(BIN)/towncrier build --draft
 
-lock:
+# plait is built without isolation, so what pyproject.toml needs for that is in the locks too.
+BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
+define compile
+$(BIN)/python -c '$(BUILD_REQUIRES)' | $(UV) pip compile pyproject.toml - $(2:%=--extra %) $(3) $(if $(UPGRADE),--upgrade) \
+  --generate-hashes --universal --python-version 3.11 --fork-strategy fewest --no-emit-index-url --no-emit-find-links \
+  --no-annotate --no-header --quiet --output-file $(1)
+endef
+
+lock: | $(BIN)/python
 	@test -n "$(UV)" || { echo 'make lock needs uv: $(PYTHON) -m pip install uv'; exit 1; }
-	$(UV) pip compile pyproject.toml $(LOCK_EXTRAS) $(if $(UPGRADE),--upgrade) --universal --python-version 3.11 \
-	  --fork-strategy fewest --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet --output-file requirements.lock
+	$(call compile,requirements.lock,dev)
+	$(call compile,requirements-demo.lock,$(DEMO_EXTRAS),--constraint requirements.lock)
 
 clean:
 	rm -rf $(VENV) $(NEWEST) $(DOWNSTREAM) $(JAX_NIGHTLY) build dist runs site .pytest_cache .ruff_cache .hypothesis
@@ -149,19 +156,26 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("plait needs Python 3.11 or newer; $(PYTHON) is %d.%d; name another: make PYTHON=python3.12" % v[:2])'
 	$(PYTHON) -m venv $(VENV)
 
-# The lock constrains; the extras choose. So `make demo` installs little, at the same versions that the tests use.
 # uv where there is one; pip otherwise, or where uv does not find its way to the package index.
 define install
-$(if $(UV),$(UV) pip install --quiet --python $(BIN)/python --constraint requirements.lock --editable '.[$(1)]' || \
-  )$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[$(1)]'
+$(if $(UV),$(UV) pip install --quiet --python $(BIN)/python $(1) || \
+  )$(BIN)/python -m pip install --quiet --disable-pip-version-check $(1)
 endef
 
-$(VENV)/demo.stamp: pyproject.toml requirements.lock | $(BIN)/python
-	$(call install,$(DEMO_EXTRAS))
+# Only wheels: an sdist would run its build script, with a build backend that no hash covers. In two steps, because pip
+# wants a hash for all or for nothing, and a folder has none.
+define install_locked
+$(call install,--require-hashes --only-binary :all: --requirement $(1))
+$(call install,--no-deps --no-build-isolation --editable .)
+endef
+
+# `make demo` installs little, at the same versions that the tests use.
+$(VENV)/demo.stamp: pyproject.toml requirements-demo.lock | $(BIN)/python
+	$(call install_locked,requirements-demo.lock)
 	@touch $@
 
 $(VENV)/dev.stamp: pyproject.toml requirements.lock | $(BIN)/python
-	$(call install,dev)
+	$(call install_locked,requirements.lock)
 	@touch $(VENV)/demo.stamp $@
 
 # pip, not uv: it takes the CPU build where the machine's configuration names one.
@@ -178,7 +192,7 @@ $(VENV)/tensorflow-%/stamp: | $(BIN)/python
 # What the packages need of their own is theirs to choose; JAX, NumPy and what plait needs are those of the lock.
 $(DOWNSTREAM)/stamp: pyproject.toml $(wildcard tests/downstream/*.txt) | $(BIN)/python
 	$(PYTHON) -m venv --clear $(DOWNSTREAM)
-	grep -iE '^(jax|jaxlib|numpy|optax|orbax-checkpoint|flax)==' requirements.lock > $(DOWNSTREAM)/constraints.txt
+	sed -nE 's/^((jax|jaxlib|numpy|optax|orbax-checkpoint|flax)==[^ ]+).*/\1/p' requirements.lock > $(DOWNSTREAM)/constraints.txt
 	$(DOWNSTREAM)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(DOWNSTREAM)/constraints.txt \
 	  --requirement tests/downstream/requirements.txt --editable . absl-py beartype 'pytest>=8.3'
 	$(DOWNSTREAM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \

@@ -1,12 +1,16 @@
-"""What the project shows on GitHub and in its package: workflows, templates, notes, citation, links."""
+"""What the project shows on GitHub and in its package: workflows, templates, notes, citation, links; and its locks."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
+from packaging import requirements
 
 import plait
 from tests.docs.test_names_exist import targets
@@ -22,6 +26,7 @@ WORKFLOWS = {
 }
 URL = "https://github.com/plait-jax/plait"
 KINDS = [kind["directory"] for kind in PROJECT["tool"]["towncrier"]["type"]]
+LOCKS = {"dev": "requirements.lock", "demo": "requirements-demo.lock"}  # the stamp of the Makefile → what it installs
 FRAGMENTS = sorted(file for file in (ROOT / "changelog.d").glob("*.md") if file.name != "README.md")
 
 
@@ -124,3 +129,79 @@ def test_towncrier_puts_the_notes_together():
     for file in FRAGMENTS:
         first = file.read_text(encoding="utf-8").strip().splitlines()[0].removeprefix("- ")
         assert f"- {first}" in notes, file.name
+
+
+def entries(lock):
+    """The packages of a lock: name → version and hashes."""
+    text = (ROOT / lock).read_text(encoding="utf-8").replace("\\\n", " ")
+    found = {}
+    for line in text.splitlines():
+        entry = re.fullmatch(r"([a-z0-9-]+)==([^ ;]+)( ; [^\\]*?)?((?: +--hash=\S+)*)", line)
+        assert entry, f"{lock}: {line}"
+        assert entry[1] not in found, f"{lock}: {entry[1]} is there twice"
+        found[entry[1]] = (entry[2], frozenset(entry[4].split()))
+    return found
+
+
+@pytest.mark.parametrize("lock", LOCKS.values())
+def test_every_package_of_a_lock_has_a_hash(lock):
+    for name, (_, hashes) in entries(lock).items():
+        assert hashes, f"{lock}: {name} has no hash"
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", each) for each in hashes), f"{lock}: {name}"
+
+
+def needed(extras):
+    """What pyproject.toml asks for: dependencies, and those of the extras and of the extras that they name."""
+    asked = [*PROJECT["project"]["dependencies"]]
+    for extra in extras:
+        asked += PROJECT["project"]["optional-dependencies"][extra]
+    found = [requirements.Requirement(each) for each in asked]
+    others = {extra for each in found if each.name == "plait" for extra in each.extras}
+    return [each for each in found if each.name != "plait"] + (needed(others) if others else [])
+
+
+@pytest.mark.parametrize("stamp", LOCKS)
+def test_a_lock_has_all_that_pyproject_asks_for(stamp):
+    """The build backend too: plait is built without isolation."""
+    named = re.search(r"^DEMO_EXTRAS := (.*)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    packages = entries(LOCKS[stamp])
+    build = [requirements.Requirement(each) for each in PROJECT["build-system"]["requires"]]
+    for each in build + needed(named[1].split() if stamp == "demo" else ["dev"]):
+        version, _ = packages.get(each.name, (None, None))
+        assert version is not None, f"{LOCKS[stamp]} lacks {each.name}: make lock"
+        assert each.specifier.contains(version), f"{each}, but {version} in {LOCKS[stamp]}: make lock"
+
+
+def test_plait_is_built_by_what_the_locks_have(tmp_path, monkeypatch):
+    """For an editable installation hatchling asks for editables, and without ``dev-mode-dirs`` it needs that."""
+    backend = pytest.importorskip(PROJECT["build-system"]["build-backend"])
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setitem(sys.modules, "editables", None)
+    with zipfile.ZipFile(tmp_path / backend.build_editable(str(tmp_path))) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith(".pth"))
+        assert wheel.read(name).decode().split() == [str(ROOT / "src")]
+
+
+def test_the_lock_of_the_demo_is_a_part_of_the_other():
+    demo, dev = (entries(LOCKS[stamp]) for stamp in ("demo", "dev"))
+    assert {name for name in demo if dev.get(name) != demo[name]} == set()
+    assert len(demo) < len(dev)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize("uv", ["", "uv"])
+@pytest.mark.parametrize("stamp", LOCKS)
+def test_make_installs_what_the_lock_has_a_hash_for(tmp_path, stamp, uv):
+    """Each command that installs either checks hashes, and builds nothing, or installs plait alone."""
+    venv = tmp_path / "venv"
+    command = ["make", "--dry-run", f"VENV={venv}", f"UV={uv}", f"{venv}/{stamp}.stamp"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    told = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=environment).stdout
+    installs = re.findall(r"(uv pip|-m pip) install (.*?)(?= *\|\||\n)", told.replace("\\\n", ""))
+    locked = f"--require-hashes --only-binary :all: --requirement {LOCKS[stamp]}"
+    for tool in ("-m pip", *([f"{uv} pip"] if uv else [])):
+        found = [arguments for each, arguments in installs if each == tool]
+        assert len(found) == 2
+        assert found[0].endswith(f" {locked}")
+        assert found[1].endswith(" --no-deps --no-build-isolation --editable .")
+    assert len(installs) == told.count(" install ")
