@@ -66,8 +66,12 @@ def test_a_value_without_layout_or_mesh_stays():
         assert spmd.shard_value(value, layout, RULES, None) is value
     device = jax.devices()[3]
     assert spmd.shard_value(value, SingleDeviceSharding(device), None, None).devices() == {device}
-    with pytest.raises(ArgumentError, match="'unknown'"):
+    for layout in (None, ()):
+        assert spmd.shard_value(value, layout, RULES, mesh()) is value
+    with pytest.raises(ArgumentError, match=r"(?s)at +a value\n.*'unknown'"):
         spmd.shard_value(value, ("unknown", None), RULES, mesh())
+    with pytest.raises(ArgumentError, match=r"3 names, \('a', None, None\), for the shape \(8, 2\)"):
+        spmd.shard_value(value, ("a", None, None), RULES, mesh())
 
 
 @pytest.mark.oracle
