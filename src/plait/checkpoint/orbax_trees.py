@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,6 @@ def load_orbax_tree(path: Path) -> Mapping[str, Any]:
             wanted = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
             return checkpointer.restore(place, args=ocp.args.PyTreeRestore(restore_args=wanted))
     except Exception as error:  # Orbax and TensorStore raise many builtin types
-        logging.getLogger(__name__).debug("Orbax could not read %s", place, exc_info=True)
         raise CheckpointError(
             "the Orbax checkpoint is incomplete or damaged",
             at=str(place),
