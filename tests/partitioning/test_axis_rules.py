@@ -35,6 +35,12 @@ def test_rules_hold_in_the_context_of_their_thread():
         spmd.set_logical_axis_rules(())
 
 
+def test_rules_may_be_lists():
+    """M29: such as those of a file of JSON."""
+    with plait.logical_axis_rules([["batch", ["data", "fsdp"]], ["embed", None]]):
+        assert spmd.get_logical_axis_rules() == (("batch", ("data", "fsdp")), ("embed", None))
+
+
 def test_renaming_for_variables():
     """M30."""
     assert spmd.from_sharding_rules(("batch", None, "other"), RULES) == ("data", None, "other")

@@ -296,6 +296,8 @@ def test_boxes_are_boxes_of_linen():
         [True, True, True],
     ]
     assert not any(isinstance(jnp.ones(1), kind) for kind in kinds)
+    assert issubclass(linen.AxisMetadata, meta.AxisMetadata)
+    assert issubclass(meta.AxisMetadata, linen.AxisMetadata)
 
 
 @pytest.mark.oracle

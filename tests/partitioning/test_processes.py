@@ -139,6 +139,21 @@ def test_what_keeps_jax_from_connecting_is_told(calls, monkeypatch, message, say
     assert sys.excepthook is before
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Gloo context initialization failed",
+        "Read error: Connection reset by peer",
+        "Connection closed by peer",
+        "The task has missed too many heartbeats",
+        "The coordination service has stopped",
+        "UNAVAILABLE: another task died",
+    ],
+)
+def test_each_way_in_which_jax_reports_a_lost_process_is_known(text):
+    assert processes.is_loss(jax.errors.JaxRuntimeError(text))
+
+
 def test_the_loss_of_a_process_is_told_apart_from_other_errors():
     lost = jax.errors.JaxRuntimeError("UNKNOWN: Gloo AllGather failed: Read error: Connection reset by peer\nmore")
     assert processes.is_loss(lost)
