@@ -326,6 +326,39 @@ class Collides(bridge.Module):
             self.variable(collection, name, jnp.zeros, ()) if collection else Dense(2, name=name)(X)
 
 
+def test_a_field_may_be_called_parent():
+    """B35: it keeps what it is given, and the module is a submodule as any other."""
+
+    class Child(bridge.Module):
+        parent: str
+
+        @bridge.compact
+        def __call__(self, x):
+            return Dense(2)(x), self.parent
+
+    class Outer(bridge.Module):
+        @bridge.compact
+        def __call__(self, x):
+            return Child(parent="a word")(x)
+
+    (_, parent), variables = Outer().init_with_output(0, X)
+    assert (parent, list(variables["params"])) == ("a word", ["Child_0"])
+
+
+def test_outside_of_compact_methods_parent_is_no_argument():
+    """B35: in ``setup`` the attribute decides, so that there is none to give."""
+
+    class Setup(bridge.Module):
+        def setup(self):
+            self.dense = Dense(2, parent=None)
+
+        def __call__(self, x):
+            return self.dense(x)
+
+    with pytest.raises(TypeError, match="'parent'"):
+        Setup().init(0, X)
+
+
 BAD_NAMES = {
     "name": (Misnamed({"name": 3}), (X,), r"at +Dense\(name=...\)(.|\n)*3 of type int"),
     "parent": (Misnamed({}), (X,), r"at +Dense\(parent=...\)(.|\n)*Misnamed"),
