@@ -77,6 +77,16 @@ def test_priorities_for_boxes(names, rules, expected):
     assert found is None or tuple(found) == tuple(expected)  # P(None) == P() and P(("x",)) == P("x")
 
 
+def test_the_rules_of_the_thread_serve_where_none_are_given():
+    """M31; no rules at all are given by an empty list."""
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+    with plait.logical_axis_rules(RULES):
+        assert meta.logical_to_mesh_axes(("batch", "mlp")) == P("data", "model")
+        assert meta.logical_to_mesh_axes(("batch", "mlp"), []) == P(None, None)
+        assert meta.logical_to_mesh({"w": P("mlp")}) == {"w": P("model")}
+        assert meta.logical_to_mesh_sharding({"w": P("mlp")}, mesh) == {"w": NamedSharding(mesh, P("model"))}
+
+
 TARGETS = st.sampled_from([None, "x", "y", "z", ("x", "y"), ("y", "z")])
 NAMES = st.lists(st.sampled_from(["a", "b", "c", None]), max_size=4)
 MANY_RULES = st.lists(st.tuples(st.sampled_from(["a", "b", "c", "d"]), TARGETS), max_size=6)
