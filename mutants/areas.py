@@ -26,12 +26,13 @@ class Area:
 
 
 _LAWS = ("tests/laws", "tests/conformance")
+_RULES = ("tests/laws/test_axis_name_laws.py", "tests/transforms/stored/test_environment.py")
 _LAZY = "tests/architecture/test_lazy_packages.py"
 
 AREAS: dict[str, Area] = {
     "core": Area("src/plait/core", ("tests/core", *_LAWS)),
     "transforms": Area("src/plait/transforms", ("tests/transforms", "tests/nn/test_stack.py", *_LAWS)),
-    "partitioning": Area("src/plait/partitioning", ("tests/partitioning", "tests/laws/test_axis_name_laws.py")),
+    "partitioning": Area("src/plait/partitioning", ("tests/partitioning", *_RULES)),
     "nn": Area("src/plait/nn", ("tests/nn", "tests/conformance")),
     "training": Area("src/plait/training", ("tests/training",)),
     "checkpoint": Area("src/plait/checkpoint", ("tests/checkpoint", "tests/test_scratch.py", _LAZY)),

@@ -1,5 +1,7 @@
 """``bridge.partitioning``: names of axes beside the variables, in both kinds of modules. (rows 264 to 266)"""
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -105,6 +107,17 @@ def test_names_as_specs():
     box = partitioning.AxisMetadata(("a", None))
     assert jax.tree.leaves(box) == []
     assert box == partitioning.AxisMetadata(("a", None))
+
+
+def test_stored_names_are_static_values():
+    """264: variables cross ``jit`` with them, and equal names are the same program."""
+    traced = []
+    pass_on = jax.jit(lambda tree: [traced.append(tree), tree][1])
+    for _ in range(2):
+        assert pass_on({"w": partitioning.AxisMetadata(("a",))}) == {"w": partitioning.AxisMetadata(("a",))}
+    assert len(traced) == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        partitioning.AxisMetadata(("a",)).names = ()
 
 
 class Layer(nn.Module):

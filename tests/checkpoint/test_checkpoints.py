@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import plait
-from plait.checkpoint import Checkpoints, Keep, orbax, reading, save
+from plait.checkpoint import Checkpoints, Keep, layout, orbax, reading, save
 from plait.errors import CheckpointError
 from plait.training import Batches
 from tests.compare import assert_same, readable
@@ -107,6 +107,19 @@ def test_the_newest_intact_one_is_restored(tmp_path):
         with pytest.raises(CheckpointError, match="of step 7") as caught:
             checkpoints.restore(model, step=7)
         assert "1, 2" in caught.value.parts["found"]
+
+
+def test_the_newest_is_compared_with_its_manifest_once(tmp_path, monkeypatch):
+    """Large files are not read twice before they are restored."""
+    model = Net(2)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, model)
+        checkpoints.wait()
+        seen, digest = [], layout._digest
+        monkeypatch.setattr(layout, "_digest", lambda file: [seen.append(file), digest(file)][1])
+        checkpoints.restore(model)
+    files = [file for file in (tmp_path / "step-00000001").rglob("*") if file.is_file() and file.name != "plait.json"]
+    assert sorted(seen) == sorted(files)
 
 
 def test_a_structure_that_does_not_fit_is_told_before_any_array_is_read(tmp_path, monkeypatch):

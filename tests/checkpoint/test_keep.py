@@ -53,6 +53,33 @@ def test_each_rule_names_its_own_and_nothing_else_stays(keep, saved):
     assert stay == named
 
 
+@pytest.mark.parametrize("hours", [0.5, 1, 24])
+def test_a_period_begins_at_full_hours_and_its_first_checkpoint_stays(hours):
+    """Not counted from the first checkpoint: a run that is resumed keeps the same ones."""
+    day = 20_000 * 24 * 3600.0
+    times = [day - 1, day, day + hours * 3600 - 1, day + hours * 3600, day + hours * 3600 + 1]
+    saved = [Saved(Path(str(step)), step, {}, time) for step, time in enumerate(times)]
+    assert sorted(each.step for each in Keep(last=1, hours=hours).chosen(saved)) == [0, 1, 3, 4]
+
+
+def test_the_last_three_stay_unless_said_otherwise():
+    saved = [Saved(Path(str(step)), step, {}, 0.0) for step in range(5)]
+    assert sorted(each.step for each in Keep().chosen(saved)) == [2, 3, 4]
+
+
+def test_of_the_same_step_the_later_one_is_newer():
+    """In whatever order they are given."""
+    first, second = (Saved(Path(name), 7, {}, time) for name, time in (("a", 1.0), ("b", 2.0)))
+    assert Keep(last=1).chosen([second, first]) == Keep(last=1).chosen([first, second]) == {second}
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_of_the_same_score_the_one_of_fewer_steps_is_better(mode):
+    first, second = (Saved(Path(str(step)), step, {"loss": 0.5}, 0.0) for step in (1, 2))
+    keep = Keep(best=1, metric="loss", mode=mode)
+    assert keep.ranked([second, first]) == keep.ranked([first, second]) == [first, second]
+
+
 @given(rules, runs())
 def test_dropping_after_each_save_leaves_what_the_rule_says_of_all_but_the_best_of_those_dropped(keep, saved):
     """A rule applied again and again drops no more than it does in the end."""

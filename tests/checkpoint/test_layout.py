@@ -11,8 +11,11 @@ from plait.checkpoint.layout import (
     VERSION,
     Manifest,
     check_whole,
+    damaged_in,
     latest,
+    manifest_of,
     new_folder,
+    saved_in,
     write_manifest,
 )
 from plait.errors import CheckpointError
@@ -113,6 +116,42 @@ def test_latest_is_the_highest_step_whatever_the_names(tmp_path):
     assert latest(tmp_path) == tmp_path / "b"
 
 
+def test_one_with_a_step_is_newer_than_those_without(tmp_path):
+    """Whatever the step is."""
+    make(tmp_path / "a", step=0)
+    make(tmp_path / "b")
+    assert latest(tmp_path) == tmp_path / "a"
+    assert [each.path.name for each in saved_in(tmp_path)] == ["a"]
+
+
+def test_a_hidden_folder_is_no_checkpoint(tmp_path):
+    """Not even a whole one: it has not got its name yet."""
+    make(tmp_path / ".a.partial", step=9)
+    assert (latest(tmp_path), saved_in(tmp_path), damaged_in(tmp_path)) == (None, [], [])
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")], ids=str)
+def test_of_one_step_the_later_one_is_the_newer(tmp_path, names):
+    for time, name in enumerate(names):
+        with new_folder(tmp_path / name, overwrite=False) as draft:
+            write_manifest(draft, Manifest(7, {}, {}, time=float(time)))
+    assert tuple(each.path.name for each in saved_in(tmp_path)) == names
+
+
+def test_an_older_manifest_has_neither_extra_data_nor_a_time():
+    assert manifest_of({"step": 3, "metrics": {}, "leaves": {}}) == Manifest(3, {}, {}, {}, 0.0)
+
+
+def test_what_looks_like_a_checkpoint_but_cannot_be_read_is_listed(tmp_path):
+    make(tmp_path / "whole")
+    for name in ("no manifest", "half a manifest"):
+        DAMAGES[name](make(tmp_path / name))
+    (tmp_path / "no arrays").mkdir()
+    (tmp_path / "no arrays" / MANIFEST).write_text("{")
+    (tmp_path / "pictures").mkdir()
+    assert damaged_in(tmp_path) == ["half a manifest", "no arrays", "no manifest"]
+
+
 def test_latest_without_steps_is_the_last_by_number(tmp_path):
     for name in ("epoch-9", "epoch-10", "epoch-1"):
         make(tmp_path / name)
@@ -185,6 +224,13 @@ def test_a_first_checkpoint_whose_rename_fails_leaves_nothing(tmp_path, monkeypa
     with pytest.raises(OSError, match="no rename today"):
         make(tmp_path / "a")
     assert os.listdir(tmp_path) == []
+
+
+def test_an_empty_folder_is_in_nobody_s_way(tmp_path):
+    (tmp_path / "a").mkdir()
+    with new_folder(tmp_path / "a", overwrite=False) as draft:
+        write_manifest(draft, EMPTY)
+    assert check_whole(tmp_path / "a") == EMPTY
 
 
 def test_what_was_replaced_is_gone(tmp_path):

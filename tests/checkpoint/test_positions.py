@@ -71,6 +71,18 @@ def test_iterators_alone_can_be_saved(tmp_path):
     assert next(again) == 2
 
 
+def test_iterators_are_found_under_any_key():
+    w, iterator = plait.Param(jnp.ones(2)), Batches([1])
+    assert positions.separated({0: w, 1: iterator}) == ({0: w}, {"1": iterator})
+
+
+@pytest.mark.parametrize("method", ["get_state", "set_state"])
+def test_what_has_only_one_of_both_methods_is_no_iterator(tmp_path, method):
+    value = type("Half", (), {method: lambda self, *state: {}})()
+    with pytest.raises(ArgumentTypeError, match=r"plain value\n +at +data\n"):
+        save(tmp_path / "one", {"w": plait.Param(jnp.ones(2)), "data": value})
+
+
 def test_nothing_moves_when_the_values_do_not_fit(tmp_path):
     iterator = Batches([1, 2, 3])
     path = save(tmp_path / "one", {"w": plait.Param(jnp.ones(2)), "data": iterator})
@@ -93,6 +105,13 @@ def test_iterators_under_other_names_are_told(tmp_path):
         restore(path, {"w": w, "data": Batches([1])}, partial=True)
 
 
+def test_numbers_of_numpy_come_back_as_numbers(tmp_path):
+    iterator = Bytes()
+    iterator.get_state = lambda: {"index": np.int64(17)}
+    positions.write_positions(tmp_path, positions.encoded({"data": iterator}))
+    assert positions.read_positions(tmp_path, {"data": iterator}, partial=False) == {"data": {"index": 17}}
+
+
 @pytest.mark.parametrize(
     "state",
     [{1: 2}, {"x": float("nan")}, object(), {"x": np.ones(2)}, (1, 2)],
@@ -105,6 +124,14 @@ def test_a_position_that_would_not_come_back_is_refused(tmp_path, state):
         save(tmp_path / "one", {"w": plait.Param(jnp.ones(2)), "data": iterator})
     assert caught.value.parts["at"] == "data"
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_a_position_of_bytes_comes_back_as_bytes(tmp_path, kind):
+    iterator = Bytes()
+    iterator.get_state = lambda: kind(b"\x00\xff")
+    positions.write_positions(tmp_path, positions.encoded({"data": iterator}))
+    assert positions.read_positions(tmp_path, {"data": iterator}, partial=False) == {"data": b"\x00\xff"}
 
 
 def test_positions_of_other_processes_are_taken_where_all_were_at_the_same_place(tmp_path, monkeypatch):

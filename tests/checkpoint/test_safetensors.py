@@ -154,6 +154,22 @@ def test_what_is_there_is_replaced_only_when_asked(tmp_path, name):
     assert [file.name for file in tmp_path.iterdir()] == [name]
 
 
+def test_lazy_arrays_are_read_when_they_are_written(tmp_path):
+    """One after the other; where nothing is written, none is read."""
+    seen, dtype = [], np.dtype(np.float32)
+    lazy = {
+        name: checkpoint.StoredArray((2,), dtype, lambda name=name: [seen.append(name), np.ones(2, dtype)][1])
+        for name in ("a", "b")
+    }
+    (tmp_path / "taken.safetensors").write_text("")
+    with pytest.raises(CheckpointError, match="already exists"):
+        checkpoint.save_safetensors(tmp_path / "taken.safetensors", lazy)
+    assert seen == []
+    found = checkpoint.load_safetensors(checkpoint.save_safetensors(tmp_path / "w", lazy, shard_bytes=8))
+    assert_same(read(found), {"a": np.ones(2, dtype), "b": np.ones(2, dtype)})
+    assert seen == ["a", "b"]
+
+
 @each_failing_rename
 def test_a_rename_that_fails_loses_nothing(tmp_path, monkeypatch, failures, error):
     """What was there is in its place, or, when it cannot be put back, beside it."""

@@ -86,6 +86,33 @@ def test_layers_are_laid_out_as_the_stack_is(tmp_path: Path) -> None:
     np.testing.assert_array_equal(kernel[1], blocks_of(3)[1].linear.kernel[...])
 
 
+def test_layers_that_are_stored_in_different_ways_are_put_together(tmp_path: Path) -> None:
+    """Some of them stacked, one alone; each is read as the stack is laid out."""
+    layers = np.arange(24.0, dtype=np.float32).reshape(3, 8)
+    saved = {"0:2": plait.Param(jnp.array(layers[:2])), 2: plait.Param(jnp.array(layers[2]))}
+    path = checkpoint.save(tmp_path / "saved", {"blocks": saved})
+    sharding = NamedSharding(jax.make_mesh((8,), ("model",)), PartitionSpec(None, "model"))
+    stack = plait.Param(jax.device_put(jnp.zeros((3, 8)), sharding))
+    checkpoint.restore(path, {"blocks": {"0:3": stack}})
+    assert stack.get_raw_value().sharding.is_equivalent_to(sharding, 2)
+    np.testing.assert_array_equal(stack[...], layers)
+
+
+def test_layers_of_a_stack_on_the_host_stay_on_the_host(tmp_path: Path) -> None:
+    saved = {number: plait.Variable(np.full(3, number)) for number in range(2)}
+    path = checkpoint.save(tmp_path / "saved", {"blocks": saved})
+    stack = plait.Variable(np.full((2, 3), 7))
+    checkpoint.restore(path, {"blocks": {"0:2": stack}})
+    assert type(stack.get_raw_value()) is np.ndarray
+    assert stack.get_raw_value().tolist() == [[0, 0, 0], [1, 1, 1]]
+
+
+def test_python_numbers_are_no_layers_of_an_array(tmp_path: Path) -> None:
+    path = checkpoint.save(tmp_path / "saved", {"blocks": {0: plait.Variable(1.0), 1: plait.Variable(2.0)}})
+    with pytest.raises(CheckpointError, match=r"blocks\[0:2\]: a Python float"):
+        checkpoint.restore(path, {"blocks": {"0:2": plait.Variable(jnp.zeros(2))}})
+
+
 class Kind(enum.Enum):
     ONE = 1
 

@@ -35,6 +35,12 @@ def test_rules_hold_in_the_context_of_their_thread():
         spmd.set_logical_axis_rules(())
 
 
+def test_rules_may_be_lists():
+    """M29: such as those of a file of JSON."""
+    with plait.logical_axis_rules([["batch", ["data", "fsdp"]], ["embed", None]]):
+        assert spmd.get_logical_axis_rules() == (("batch", ("data", "fsdp")), ("embed", None))
+
+
 def test_renaming_for_variables():
     """M30."""
     assert spmd.from_sharding_rules(("batch", None, "other"), RULES) == ("data", None, "other")
@@ -69,6 +75,16 @@ def test_priorities_for_boxes(names, rules, expected):
     found = meta.logical_to_mesh_axes(names, rules)
     assert found == expected
     assert found is None or tuple(found) == tuple(expected)  # P(None) == P() and P(("x",)) == P("x")
+
+
+def test_the_rules_of_the_thread_serve_where_none_are_given():
+    """M31; no rules at all are given by an empty list."""
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+    with plait.logical_axis_rules(RULES):
+        assert meta.logical_to_mesh_axes(("batch", "mlp")) == P("data", "model")
+        assert meta.logical_to_mesh_axes(("batch", "mlp"), []) == P(None, None)
+        assert meta.logical_to_mesh({"w": P("mlp")}) == {"w": P("model")}
+        assert meta.logical_to_mesh_sharding({"w": P("mlp")}, mesh) == {"w": NamedSharding(mesh, P("model"))}
 
 
 TARGETS = st.sampled_from([None, "x", "y", "z", ("x", "y"), ("y", "z")])

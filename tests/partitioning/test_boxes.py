@@ -229,6 +229,7 @@ def test_conversion_to_metadata_of_variables():
     assert metadata["sharding_rules"] == (("embed", "x"),)
     assert meta.LogicallyPartitioned.from_nnx_metadata({**metadata, "more": 1}) == box
     assert "names" not in metadata
+    assert meta.LogicallyPartitioned.from_nnx_metadata({"value": 1.0, "out_sharding": ("a",)}).rules is None
     assert meta.Partitioned(1.0, ("a",)).to_nnx_metadata() == {"value": 1.0, "out_sharding": ("a",), "mesh": None}
 
 
@@ -295,6 +296,8 @@ def test_boxes_are_boxes_of_linen():
         [True, True, True],
     ]
     assert not any(isinstance(jnp.ones(1), kind) for kind in kinds)
+    assert issubclass(linen.AxisMetadata, meta.AxisMetadata)
+    assert issubclass(meta.AxisMetadata, linen.AxisMetadata)
 
 
 @pytest.mark.oracle

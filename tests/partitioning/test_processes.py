@@ -139,6 +139,21 @@ def test_what_keeps_jax_from_connecting_is_told(calls, monkeypatch, message, say
     assert sys.excepthook is before
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Gloo context initialization failed",
+        "Read error: Connection reset by peer",
+        "Connection closed by peer",
+        "The task has missed too many heartbeats",
+        "The coordination service has stopped",
+        "UNAVAILABLE: another task died",
+    ],
+)
+def test_each_way_in_which_jax_reports_a_lost_process_is_known(text):
+    assert processes.is_loss(jax.errors.JaxRuntimeError(text))
+
+
 def test_the_loss_of_a_process_is_told_apart_from_other_errors():
     lost = jax.errors.JaxRuntimeError("UNKNOWN: Gloo AllGather failed: Read error: Connection reset by peer\nmore")
     assert processes.is_loss(lost)
@@ -161,4 +176,6 @@ def test_an_error_ends_the_process_at_once_after_what_python_says():
     assert done.returncode == 1
     assert done.stdout == "said\n"
     assert "JaxRuntimeError: Gloo" in done.stderr
-    assert done.stderr.index("Traceback") < done.stderr.index("plait: another process of this run has ended")
+    python, _, plait_says = done.stderr.partition("plait: another process of this run has ended")
+    assert "Traceback" in python
+    assert "found     Gloo: Connection closed by peer" in plait_says

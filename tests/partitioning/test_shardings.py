@@ -106,6 +106,23 @@ def test_a_mesh_of_the_variable_wins():
     assert w.get_raw_value().sharding.spec == P("model")
 
 
+def test_an_empty_mesh_counts_as_none():
+    """M16, V39: such as ``jax.sharding.get_mesh()`` where none is set."""
+    value, empty = jnp.ones((8, 2)), jax.sharding.get_mesh()
+    assert plait.Param(value, out_sharding=("data", None), mesh=empty).get_raw_value() is value
+    assert plait.with_sharding_constraint(value, ("data", None), empty) is value
+    assert plait.meta.Partitioned(value, ("data", None), empty).unbox() is value
+    assert spmd.shard_value(value, ("data", None), None, empty) is value
+
+
+def test_an_abstract_mesh_has_no_devices_to_move_to():
+    """V39: the value stays where it is, and the names are still checked."""
+    value, own = jnp.ones((8, 2)), mesh().abstract_mesh
+    assert plait.Param(value, out_sharding=("data", None), mesh=own).get_raw_value() is value
+    with pytest.raises(ArgumentError, match="'unknown'"):
+        plait.Param(value, out_sharding=("unknown", None), mesh=own)
+
+
 def test_without_a_mesh_the_names_stay_metadata():
     """V39."""
     v = plait.Param(jnp.ones((8, 2)), out_sharding=("data", None))
@@ -272,6 +289,24 @@ def test_a_format_lays_out_as_its_sharding():
     assert v.get_raw_value().sharding.spec == P("model")
     assert plait.spmd.get_var_pspec(v) == P("model")
     assert plait.get_named_sharding({"v": v}, wide)["v"].get_raw_value() == layout.sharding
+
+
+@pytest.mark.parametrize("value", ["text", {"w": jnp.ones((8, 4))}], ids=["no array", "a tree of arrays"])
+def test_names_of_a_variable_without_a_shape_are_not_fitted(value):
+    """M25, M27"""
+    named = plait.get_named_sharding({"v": plait.Param(value, out_sharding=("data", "model"))}, mesh())
+    assert named["v"].get_raw_value() == NamedSharding(mesh(), P("data", "model"))
+    unnamed = plait.get_named_sharding({"v": plait.Param(value)}, mesh())
+    assert unnamed["v"].get_raw_value() is None
+
+
+def test_an_activation_without_names_or_mesh_stays():
+    """Its names are not even looked at."""
+    x = {"x": jnp.ones((8, 4))}
+    for none in (None, jax.sharding.get_mesh()):
+        assert plait.with_sharding_constraint(x, ("data", "data"), none) is x
+    with jax.set_mesh(mesh()):
+        assert plait.with_sharding_constraint(x, None) is x
 
 
 def test_no_names_at_all_mean_a_whole_copy():

@@ -29,7 +29,10 @@ def test_rules_go_into_any_layout():
     found = {name: spmd.apply_rules(layout, RULES) for name, layout in layouts().items()}
     same = {name: layouts()[name] for name in ("sharding", "format", "none")}
     assert found == {"names": P("x", None), "spec": P("x", "y"), "empty": P(), **same}
-    assert spmd.apply_rules(NamedSharding(mesh(), P("x")), [("x", "y")]).spec == P("y")
+    sharding, in_memory = NamedSharding(mesh(), P("x")), Layout((0, 1))
+    assert spmd.apply_rules(sharding, [("x", "y")]).spec == P("y")
+    other = Format(in_memory, NamedSharding(mesh(), P("y")))
+    assert spmd.apply_rules(Format(in_memory, sharding), [("x", "y")]) == other
 
 
 def test_rules_of_the_thread_and_of_the_variable():
@@ -66,8 +69,12 @@ def test_a_value_without_layout_or_mesh_stays():
         assert spmd.shard_value(value, layout, RULES, None) is value
     device = jax.devices()[3]
     assert spmd.shard_value(value, SingleDeviceSharding(device), None, None).devices() == {device}
-    with pytest.raises(ArgumentError, match="'unknown'"):
+    for layout in (None, ()):
+        assert spmd.shard_value(value, layout, RULES, mesh()) is value
+    with pytest.raises(ArgumentError, match=r"(?s)at +a value\n.*'unknown'"):
         spmd.shard_value(value, ("unknown", None), RULES, mesh())
+    with pytest.raises(ArgumentError, match=r"3 names, \('a', None, None\), for the shape \(8, 2\)"):
+        spmd.shard_value(value, ("a", None, None), RULES, mesh())
 
 
 @pytest.mark.oracle

@@ -135,8 +135,7 @@ def check_whole(path: Path) -> Manifest:
     """
     text = read_manifest_text(path)
     recorded = dict(text["files"])
-    present = set(_files(path))
-    missing = sorted(recorded.keys() - present)
+    missing = sorted(name for name in recorded if not (path / name).is_file())
     if missing:
         raise _damaged(path, f"no {first_few(missing, 4)}")
     for name, (size, digest) in recorded.items():
@@ -191,8 +190,12 @@ def read_manifest_text(path: Path) -> dict[str, Any]:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Write the manifest to ``path``: the last file of a checkpoint."""
-    files = {name: [(path / name).stat().st_size, _digest(path / name)] for name in _files(path)}
+    """Write the manifest to ``path``, which has all other files already."""
+    files = {
+        file.relative_to(path).as_posix(): [file.stat().st_size, _digest(file)]
+        for file in sorted(path.rglob("*"))
+        if file.is_file()
+    }
     stored: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
@@ -205,12 +208,6 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     }
     stored["sha256"] = _digest_of_manifest(stored)
     (path / MANIFEST).write_text(json.dumps(stored, indent=1), encoding="utf-8")
-
-
-def _files(path: Path) -> list[str]:
-    """Every file below ``path`` except the manifest, as names relative to it."""
-    found = (file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
-    return sorted(name for name in found if name != MANIFEST)
 
 
 def _digest(file: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,6 @@ def load_orbax_tree(path: Path) -> Mapping[str, Any]:
     except CheckpointError:
         raise
     except Exception as error:  # Orbax and TensorStore raise many builtin types
-        logging.getLogger(__name__).debug("Orbax could not read %s", place, exc_info=True)
         raise CheckpointError(
             "the Orbax checkpoint is incomplete or damaged",
             at=str(place),

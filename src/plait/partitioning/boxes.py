@@ -73,7 +73,7 @@ class AxisMetadata(abc.ABC, Generic[A]):
     def __class__(self) -> Any:  # type: ignore[override]
         # ``isinstance`` reads this before it looks at the classes: a caller that passes a Linen class has loaded Linen,
         # so the answer is right whichever library was loaded first.
-        link_boxes()
+        _link_boxes()
         return type(self)
 
     @abc.abstractmethod
@@ -93,7 +93,7 @@ class AxisMetadata(abc.ABC, Generic[A]):
         """A box without the axis at ``index``, around the same value."""
 
 
-def link_boxes() -> None:
+def _link_boxes() -> None:
     """Make every plait box an instance of Linen's class too, if Flax is loaded. (rule B3)
 
     The other direction needs no link: ``AxisMetadata`` knows Linen's base class by itself.

@@ -58,7 +58,7 @@ def place(value: Any, sharding: NamedSharding, what: str) -> Any:
         explicit = kinds == {AxisType.Explicit}
         return jax.sharding.reshard(value, sharding) if explicit else jax.lax.with_sharding_constraint(value, sharding)
     concrete = mesh if isinstance(mesh, Mesh) else jax.sharding.get_mesh()
-    if not isinstance(concrete, Mesh) or concrete.empty:
+    if concrete.empty:
         return value  # an abstract mesh has no devices to move to
     return jax.device_put(value, NamedSharding(concrete, sharding.spec))
 

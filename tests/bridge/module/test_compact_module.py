@@ -1,5 +1,6 @@
 """``bridge.Module``: Linen's style without Linen."""
 
+import dataclasses
 import threading
 
 import flax.linen as nn
@@ -324,6 +325,123 @@ class Collides(bridge.Module):
     def __call__(self, first, second):
         for name, collection in (first, second):
             self.variable(collection, name, jnp.zeros, ()) if collection else Dense(2, name=name)(X)
+
+
+def test_what_a_constructor_makes_belongs_to_the_module_that_it_makes():
+    """B35: the module whose compact method calls the constructor gives no number to it."""
+
+    class Holder(bridge.Module):
+        inner: Dense = dataclasses.field(default_factory=lambda: Dense(2))
+
+        @bridge.compact
+        def __call__(self, x):
+            return self.inner(x)
+
+    class Outer(bridge.Module):
+        @bridge.compact
+        def __call__(self, x):
+            return Dense(3)(Holder()(x))
+
+    made = Outer().init(0, X)["params"]
+    shapes = {"Holder_0": {"inner": {"kernel": (2, 2)}}, "Dense_0": {"kernel": (2, 3)}}
+    assert jax.tree.map(jnp.shape, made) == shapes
+
+
+def test_a_constructor_gives_no_names():
+    """B35: only a running module has names to give, whoever calls the constructor."""
+
+    class Holder(bridge.Module):
+        inner: Dense = dataclasses.field(default_factory=lambda: Dense(2, name="inner"))
+
+    class Outer(bridge.Module):
+        @bridge.compact
+        def __call__(self, x):
+            Holder()
+
+    for make in (Holder, lambda: Outer().init(0, X)):
+        with pytest.raises(TypeError, match="'name'"):
+            make()
+
+
+@pytest.mark.parametrize("boxed", [True, False])
+def test_a_parameter_that_stays_in_its_box_is_the_same_each_time(boxed):
+    """B35: ``unbox=False``; also where there is no box."""
+    init = meta.with_partitioning(plait.initializers.ones, ("x",)) if boxed else plait.initializers.ones
+
+    class Twice(bridge.Module):
+        @bridge.compact
+        def __call__(self):
+            first, second = (self.param("w", init, (2,), unbox=False) for _ in range(2))
+            assert first is second
+            return meta.is_axis_metadata(first.get_raw_value())
+
+    found, variables = Twice().init_with_output(0)
+    assert found is boxed
+    assert Twice().apply(variables) is boxed
+
+
+def test_a_variable_goes_by_the_name_that_it_was_made_with():
+    """B35: whatever attribute it is assigned to beside that."""
+
+    class Alias(bridge.Module):
+        def setup(self):
+            self.a = self.param("w", plait.initializers.ones, (2,))
+
+        def __call__(self):
+            return self.a[...]
+
+    variables = Alias().init(0)
+    assert list(variables["params"]) == ["w"]
+    np.testing.assert_array_equal(Alias().apply(variables), 1)
+
+
+def test_a_variable_that_is_missing_needs_an_initializer():
+    """B35: also where it could be made."""
+
+    class Needy(bridge.Module):
+        @bridge.compact
+        def __call__(self):
+            return self.variable("stats", "mean")
+
+    with pytest.raises(ArgumentError, match=r"no variable 'mean' (.|\n)*at +Needy, stats/mean\n(.|\n)*no init_fn"):
+        Needy().init(0)
+
+
+def test_a_module_that_does_not_run_is_not_initializing():
+    assert not Dense(2).is_initializing()
+
+
+def test_a_field_may_be_called_parent():
+    """B35: it keeps what it is given, and the module is a submodule as any other."""
+
+    class Child(bridge.Module):
+        parent: str
+
+        @bridge.compact
+        def __call__(self, x):
+            return Dense(2)(x), self.parent
+
+    class Outer(bridge.Module):
+        @bridge.compact
+        def __call__(self, x):
+            return Child(parent="a word")(x)
+
+    (_, parent), variables = Outer().init_with_output(0, X)
+    assert (parent, list(variables["params"])) == ("a word", ["Child_0"])
+
+
+def test_outside_of_compact_methods_parent_is_no_argument():
+    """B35: in ``setup`` the attribute decides, so that there is none to give."""
+
+    class Setup(bridge.Module):
+        def setup(self):
+            self.dense = Dense(2, parent=None)
+
+        def __call__(self, x):
+            return self.dense(x)
+
+    with pytest.raises(TypeError, match="'parent'"):
+        Setup().init(0, X)
 
 
 BAD_NAMES = {

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 import plait
-from plait.core.graph.locate import describe_place, find_path, path_within
+from plait.core.graph.locate import describe_place, find_path, modules_of_traceback, path_within
 from plait.errors import TraceContextError
 from tests.strategies import Box, Node
 
@@ -35,6 +35,49 @@ def test_an_object_is_found_from_the_modules_that_run():
 def test_an_object_is_found_from_local_variables():
     net = Node(inner=Node(w=plait.Param(1.0)))
     assert find_path(net.inner.w) == "net.inner.w"
+
+
+@pytest.mark.parametrize("order", ["outer first", "inner first"])
+def test_of_several_models_that_hold_an_object_the_outermost_names_it(order):
+    def look(first, second, target):
+        return find_path(target)
+
+    w = plait.Param(1.0)
+    inner = Node(w=w)
+    outer = Node(inner=inner)
+    if order == "outer first":
+        assert look(outer, inner, w) == "first.inner.w"
+    else:
+        assert look(inner, outer, w) == "second.inner.w"
+
+
+def test_a_name_that_begins_with_an_underscore_names_nothing():
+    """Such names are of libraries and of throwaway values."""
+    _net = Node(inner=Node(w=plait.Param(1.0)))
+    assert find_path(_net.inner.w) is None
+
+
+def test_the_methods_that_an_error_went_through_have_the_paths_of_their_objects():
+    """From the first of them, outermost first."""
+
+    class Inner(plait.Module):
+        def __call__(self):
+            raise ZeroDivisionError("no")
+
+    class Outer(plait.Module):
+        def __init__(self):
+            self.layers = [Inner()]
+
+        def __call__(self):
+            return self.layers[0]()
+
+    with pytest.raises(ZeroDivisionError, match="no") as caught:
+        Outer()()
+    found = modules_of_traceback(caught.value.__traceback__)
+    assert [(type(each.module).__name__, each.method, each.path) for each in found] == [
+        ("Outer", "__call__", ()),
+        ("Inner", "__call__", ("layers", 0)),
+    ]
 
 
 def test_a_function_is_no_method_because_a_method_has_its_name():

@@ -285,6 +285,7 @@ class Config(nnx.Module):
     sizes: tuple = nnx.static(default_factory=tuple)
     count: int = nnx.data(init=False, default_factory=int)
     plain: float = 1.5
+    depth: int = nnx.static(4)
 
 
 @nnx.dataclass(kw_only=True)
@@ -300,7 +301,7 @@ def test_a_dataclass_understands_the_fields():
     """G62, row 10."""
     model = Config(jnp.ones(2))
     assert sorted(leaves_of(model)) == ["count", "scale", "steps"]
-    assert (model.name, model.sizes, model.plain) == ("x", (), 1.5)
+    assert (model.name, model.sizes, model.plain, model.depth) == ("x", (), 1.5, 4)
     assert [field.name for field in dataclasses.fields(Config)][:2] == ["scale", "steps"]
     assert repr(model).startswith("Config(")
     assert "dataclass" not in repr(model)

@@ -82,6 +82,8 @@ class Fields(nnx.Module):
         (Plain(3, 0.25), "Plain(size=3, rate=0.25)"),
         (Plain(3, 0.5, 7, 8, bias=True), "Plain(size=3, rest=(7, 8), settings={'bias': True})"),
         (Plain(3, axes={"a": 1}), "Plain(size=3, axes={'a': 1})"),
+        (Plain(3, (0.5,)), "Plain(size=3)"),
+        (Plain(3, (0.5, 0.5)), "Plain(size=3, rate=(0.5, 0.5))"),
         (Child(3), "Child(size=3)"),
         (Child(3, 0.25, depth=5), "Child(depth=5, size=3, rate=0.25)"),
         (Renamed(3), "Renamed(size=3, rate=0.5, rest=(), axes={}, settings={})"),
@@ -89,7 +91,20 @@ class Fields(nnx.Module):
         (Fields(2, 0.1, ["a"]), "Fields(size=2, rate=0.1, names=['a'])"),
         (nnx.Dropout(0.1, rngs=nnx.Rngs(0)).eval(), None),
     ],
-    ids=["least", "position", "rest", "mapping", "base", "base and own", "no defaults", "fields", "all fields", "mode"],
+    ids=[
+        "least",
+        "position",
+        "rest",
+        "mapping",
+        "tuple of one",
+        "of two",
+        "base",
+        "base and own",
+        "no defaults",
+        "fields",
+        "all fields",
+        "mode",
+    ],
 )
 def test_attributes_are_shown_if_they_differ_from_the_defaults(module, text):
     """G66: of the constructor, of those of its bases that it passes **kwargs to, and of the class."""

@@ -113,6 +113,8 @@ def test_a_loop_over_equal_blocks_is_named_with_what_to_write(case):
     [message] = said(run)
     assert f"at        {path} ({count} of " in message
     assert f"about {traced}/{count} of that" in message
+    blocks = "equal blocks" if traced == 1 else "blocks that repeat with period 2"
+    assert f"a loop over {count} {blocks} was traced" in message
     assert cure in message
 
 

@@ -108,6 +108,10 @@ def test_wrong_arguments_are_refused_as_python_does():
             with pytest.raises(TypeError, match="lambda"):
                 jitted(*args, **named)
         jitted(m, 1)
+    by_place = plait.jit(lambda m, x, /, y: x + y)
+    assert by_place(m, 1, y=2) == by_place(m, 1, 2) == 3
+    with pytest.raises(TypeError, match=r"positional-only.*'x'"):
+        by_place(m, x=1, y=2)
 
 
 def test_names_that_generated_code_uses_can_be_arguments():

@@ -26,6 +26,14 @@ def test_a_compiled_stage_takes_modules_and_writes_to_them():
     assert model.weight[0] == 2
 
 
+def test_a_stage_takes_arguments_by_name():
+    """As the call does; what is compiled is given them by name too."""
+    model = Net()
+    assert float(step.lower(model, x=jnp.float32(1)).compile()(model, x=jnp.float32(1))) == 6.0
+    keyword_only = plait.jit(lambda model, *, x: model.weight[...] * x)
+    assert keyword_only.lower(model, x=2.0).compile()(model, x=2.0).tolist() == [4, 4, 4]
+
+
 def test_stages_hand_on_what_jax_offers():
     traced = step.trace(Net(), 1.0)
     assert "add" in str(traced.jaxpr)

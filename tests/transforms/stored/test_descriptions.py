@@ -1,6 +1,7 @@
 """Descriptions of values and code, by which programs are told apart. (rules W2, W3)"""
 
 import jax
+import numpy as np
 import pytest
 
 from plait.transforms.stored.descriptions import Describer, code_token
@@ -47,6 +48,28 @@ def test_code_that_returns_other_constants_has_another_token():
 def test_code_elsewhere_has_the_same_token(text):
     """In another file, on other lines, under a comment."""
     assert code_token(code_of("# moved\n\n" + text, "b.py")) == code_token(code_of(text))
+
+
+# All told apart.
+VALUES = [
+    *(np.float32(1), np.float32(2), np.float32(1).view(np.int32), np.float64(1), np.bool_(True), 1, True),
+    *(np.array([1, 2], np.int32), np.array([1, 3], np.int32), np.array([[1, 2]], np.int32), np.array([1, 2], np.int64)),
+    *(np.array([1, 2], ">i4"), np.array(["a", None], object), np.array(["b", None], object)),
+]
+
+
+def test_numbers_and_arrays_that_differ_have_other_tokens():
+    """W3: in value, type or shape."""
+    tokens = [Describer().token(value, "here") for value in VALUES]
+    same = [(VALUES[i], VALUES[j]) for i in range(len(tokens)) for j in range(i) if tokens[i] == tokens[j]]
+    assert same == []
+
+
+def test_an_array_of_objects_is_described_by_what_they_are():
+    """W2: their addresses are of this process alone."""
+    first, again = (np.array(["".join(["a", "bc"]), 1.5], object) for _ in range(2))
+    assert first[0] is not again[0]
+    assert Describer().token(first, "here") == Describer().token(again, "here")
 
 
 @pytest.mark.parametrize("tree", [{"a": 1}, ["a"], (1, {"b": (2, None)}), {"b": 1}, [], {}], ids=repr)

@@ -24,9 +24,9 @@ class ModuleStackEntry:
     """A module whose ``setup`` or method is running."""
 
     module: Any
-    in_compact: bool = False
+    in_compact: bool
     # Whether a child of the module is being constructed; modules made in its constructor are not the module's.
-    constructing: bool = False
+    constructing: bool
     # The number of unnamed children of each class, and the names that this run of the method has used.
     type_counter: dict[str, int] = dataclasses.field(default_factory=dict)
     names: set[str] = dataclasses.field(default_factory=set)

@@ -14,7 +14,7 @@ from ...core.objects.cells import REQUIRED_METADATA
 from ...core.objects.variable_metadata import HOOKS, with_partitioning as with_partitioning_metadata
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, CollectionTypeError
-from ...partitioning.boxes import AxisMetadata, Partitioned, link_boxes
+from ...partitioning.boxes import AxisMetadata, Partitioned
 from .collection_types import variable_type, variable_type_name
 from .nnx_meta import NNXMeta, new_variable
 
@@ -53,7 +53,6 @@ def to_linen_var(v: Variable[Any]) -> Any:
         >>> plait.bridge.to_linen_var(plait.Param(jnp.ones(2))).tolist()
         [1.0, 1.0]
     """
-    link_boxes()
     value = raw_value(v)
     metadata = v.get_metadata()
     box = metadata.get("linen_meta_type")

@@ -1,4 +1,4 @@
-"""Imports Flax on first use, and registers plait's boxes with it."""
+"""Imports Flax on first use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...errors import MissingDependencyError
-from ...partitioning.boxes import link_boxes
 
 
 def need_linen(name: str) -> Any:
@@ -29,7 +28,6 @@ def need_linen(name: str) -> Any:
             expected="flax, which the extra plait[linen] installs",
             do="pip install 'plait[linen]'",
         ) from error
-    link_boxes()
     return linen
 
 

@@ -19,7 +19,7 @@ from ...core.objects.sowing import keeping_sown
 from ...core.objects.state import to_flat_state
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, ArgumentTypeError
-from ...partitioning.boxes import AxisMetadata, link_boxes, unbox
+from ...partitioning.boxes import AxisMetadata, unbox
 from ...paths import Path, describe_path
 from ..variables.boxed_variables import raw_value, to_linen_var, to_nnx_var
 from ..variables.collection_types import variable_type_name
@@ -29,8 +29,6 @@ from .linen import outside_linen
 from .rngs import linen_rngs_dict, root_keys
 from .stored_modules import abstract_module, check_no_parameter, fill
 from .to_nnx import ToNNX
-
-link_boxes()
 
 # (collection, path) -> the value that Linen stores.
 Leaves = dict[tuple[str, Path], Any]

@@ -63,7 +63,7 @@ def find_path(target: Any) -> str | None:
     """The path of an object as a user would write it, from the outermost known model that contains it."""
     best: tuple[str, Path] = ("", ())
     for name, root in [*modules_in_use(), *(("", root) for root in walked_roots())]:
-        if root is not target and not name.startswith("_"):
+        if not name.startswith("_"):
             path = path_within(root, target)
             if path and len(path) > len(best[1]):
                 best = (name, path)
