@@ -45,6 +45,7 @@ USED = [  # what published packages import
     "nn.dtypes.promote_dtype", "nn.dtypes.canonicalize_dtype", "module.first_from", "module.Module",
     "filterlib.Filter", "filterlib.Predicate", "filterlib.filters_to_predicates", "filterlib.PathParts",
     "nn.linear.default_kernel_init", "nn.linear.default_bias_init", "nn.linear.canonicalize_padding",
+    "nn.linear.default_embed_init",
     "nn.normalization.BatchNorm", "nn.attention.dot_product_attention_weights", "nn.recurrent.flip_sequences",
     "nn.initializers.zeros_init", "transforms.autodiff.DiffState", "transforms.transforms.eval_shape",
     "traversals.flatten_mapping", "tracers.current_jax_trace", "tracers.TraceState", "pytreelib.PytreeState",

@@ -63,6 +63,8 @@ PHRASES = {
     "Cannot mutate": attribute,
     "Cannot mutate RngCount": drawn,
     "No RngStream named 'dropout' found": lambda nnx: nnx.Rngs(params=0).dropout(),
+    "Invalid rng value": lambda nnx: nnx.Rngs("0"),
+    "Expected keyword argument 'values'": lambda nnx: nnx.metrics.Average().update(loss=X),
     "Non-exhaustive filters": lambda nnx: nnx.split(linear(nnx), nnx.BatchStat),
     "`...` or `True` can only be used as the last filters": lambda nnx: nnx.split(linear(nnx), ..., nnx.Param),
     "Expected at least one filter": lambda nnx: nnx.pop(linear(nnx)),

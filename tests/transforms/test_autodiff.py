@@ -576,13 +576,14 @@ WRONG_POSITIONS = {
     "a module": lambda nnx: nnx.grad(abs, argnums=nnx.Dict(a=0)),
     "in a tuple": lambda nnx: nnx.grad(abs, argnums=(0, nnx.Dict(a=0))),
     "a variable": lambda nnx: nnx.value_and_grad(abs, argnums=nnx.Variable(0)),
+    "of a rule": lambda nnx: nnx.custom_vjp(abs, nondiff_argnums=(nnx.Dict(a=0),)),
 }
 
 
 @pytest.mark.parametrize("wrap", WRONG_POSITIONS.values(), ids=WRONG_POSITIONS)
 def test_argnums_that_fit_no_call_are_refused_when_the_function_is_wrapped(wrap):
     """X13."""
-    with pytest.raises(ValueError, match=r"takes the positions of arguments\n +at +argnums"):
+    with pytest.raises(ValueError, match=r"takes the positions of arguments\n +at +(nondiff_)?argnums"):
         wrap(plait)
 
 

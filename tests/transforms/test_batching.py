@@ -405,13 +405,15 @@ WRONG_AXES = {
     "out_axes": lambda nnx: nnx.vmap(abs, out_axes=nnx.Dict(a=0)),
     "a variable": lambda nnx: nnx.vmap(abs, in_axes=nnx.Variable(0)),
     "pmap": lambda nnx: nnx.pmap(abs, in_axes=nnx.Dict(a=0)),
+    "in_specs": lambda nnx: nnx.shard_map(abs, mesh=None, in_specs=nnx.Dict(a=0), out_specs=None),
+    "out_specs": lambda nnx: nnx.shard_map(abs, mesh=None, in_specs=None, out_specs=(nnx.Variable(0),)),
 }
 
 
 @pytest.mark.parametrize("wrap", WRONG_AXES.values(), ids=WRONG_AXES)
 def test_axes_that_fit_no_call_are_refused_when_the_function_is_wrapped(wrap):
     """X2."""
-    with pytest.raises(ValueError, match=r"found a module or variable inside a prefix\n +at +(in|out)_axes"):
+    with pytest.raises(ValueError, match=r"found a module or variable inside a prefix\n +at +(in|out)_(axes|specs)"):
         wrap(plait)
 
 

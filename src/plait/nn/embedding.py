@@ -15,10 +15,8 @@ from ..core.objects.variable_kinds import Param
 from ..errors import ShapeError
 from ..typing import Array, DTypeLike, Initializer
 from .checks import check_last_axis, check_rngs, weight_length
-from .initializers import initial, variance_scaling
+from .initializers import default_embed_init, initial
 from .promotion import promote_dtype
-
-_default_embedding_init = variance_scaling(1.0, "fan_in", "normal", out_axis=0)
 
 
 class Embed(Module):
@@ -58,7 +56,7 @@ class Embed(Module):
         *,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
-        embedding_init: Initializer = _default_embedding_init,
+        embedding_init: Initializer = default_embed_init,
         promote_dtype: Callable[..., Any] = promote_dtype,
         rngs: Rngs,
         embedding_metadata: Mapping[str, Any] = HashableMapping(),

@@ -84,6 +84,7 @@ def ones_init() -> Initializer:
 # The default initializers of layers. One object each: layers with equal arguments then have equal graphdefs.
 default_kernel_init = lecun_normal()
 default_bias_init = zeros
+default_embed_init = variance_scaling(1.0, "fan_in", "normal", out_axis=0)
 default_scale_init = ones
 default_lora_init = he_uniform()
 

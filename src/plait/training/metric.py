@@ -76,7 +76,7 @@ def masked_values(metric: Any, kwargs: Mapping[str, Any], mask: Any) -> tuple[Ar
     """
     if metric.argname not in kwargs:
         raise ArgumentTypeError(
-            f"{type(metric).__name__}.update was called without values",
+            f"Expected keyword argument {metric.argname!r}: {type(metric).__name__}.update was called without values",
             found=f"the keywords {sorted(kwargs)}",
             expected=f"the keyword {metric.argname!r}",
             do=f"call update({metric.argname}=...), or pass the name that you use as argname= to the metric",

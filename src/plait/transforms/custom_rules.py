@@ -23,7 +23,7 @@ from .call.policy import STRUCTURE, Crossing, ValuesOnly, usual_or_values
 from .call.prefixes import is_graph_leaf
 from .rule_calls import RuleCall
 from .rule_cotangents import cotangents_as_objects, cotangents_as_states, cotangents_of_updates, tangents_by_label
-from .selections import DiffState, check_distinct, check_updates
+from .selections import DiffState, check_distinct, check_positions, check_updates
 from .tangent_trees import flatten_like, zero_tangent
 
 
@@ -117,6 +117,7 @@ class _Custom(RuledFunction):
 
     def __init__(self, fun: Any, nondiff_argnums: tuple[Any, ...], crossing: Crossing) -> None:
         check_function(fun, self._name)
+        check_positions(self._name, "nondiff_argnums", nondiff_argnums)
         check_distinct(self._name, "nondiff_argnums", nondiff_argnums)
         if not crossing.updates:
             check_updates(self._name, "nondiff_argnums", nondiff_argnums)

@@ -62,6 +62,7 @@ def check_positions(name: str, option: str, argnums: Sequence[Any]) -> None:
     Raises:
         ArgumentError: an entry is a module, a variable, or anything else.
     """
+    example = 0 if option == "argnums" else (0,)
     for argnum in argnums:
         if is_graph_leaf(argnum) or not (isinstance(argnum, DiffState) or hasattr(argnum, "__index__")):
             raise ArgumentError(
@@ -69,7 +70,7 @@ def check_positions(name: str, option: str, argnums: Sequence[Any]) -> None:
                 at=option,
                 found=describe_type(argnum),
                 expected="an integer, or a plait.DiffState(position, filter)",
-                do=f"pass the position of the argument: plait.{name}(f, {option}=0)",
+                do=f"pass the position of the argument: plait.{name}(f, {option}={example})",
             )
 
 

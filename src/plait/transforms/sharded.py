@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 from .._compat import varying_axes
 from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
-from .call.call import Call, prefixed_call
+from .call.call import Call, prefixed_call, prefixes_of
 from .call.functions import check_function, curried
 from .call.outcome import Outcome
 from .call.policy import STRUCTURE, Crossing
@@ -66,6 +66,7 @@ def shard_map(
     """
     check_function(f, "shard_map")
     options = {"in_specs": in_specs, "out_specs": out_specs}
+    prefixes_of("shard_map", options, crossing)  # checks what does not depend on the call
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

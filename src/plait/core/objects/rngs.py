@@ -109,7 +109,7 @@ def as_key(source: Any) -> jax.Array:
         if jnp.issubdtype(source.dtype, jnp.integer) and source.shape == ():
             return jax.random.key(source)
     raise ArgumentError(
-        "this value cannot seed a random stream",
+        "Invalid rng value: it cannot seed a random stream",
         found=f"{source!r:.80} of type {type(source).__name__}",
         expected="an integer seed, a key of jax.random.key, a raw uint32 key, or an RngStream",
         do="write, for example, plait.Rngs(0) or plait.Rngs(params=0, dropout=1)",
