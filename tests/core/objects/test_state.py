@@ -37,6 +37,27 @@ def pure(state):
     return nnx.to_pure_dict(state)
 
 
+def nested_keys(state):
+    return [(key, nested_keys(value) if isinstance(value, nnx.State) else None) for key, value in state.items()]
+
+
+def test_g22_entries_are_in_the_order_of_the_paths():
+    """Whether a variable or a module: programs walk two states side by side."""
+
+    class Block(nnx.Module):
+        def __init__(self, depth):
+            self.z, self.a = nnx.Param(jnp.ones(1)), nnx.Param(jnp.ones(1))
+            self.inner = nnx.List([Block(depth - 1), nnx.Param(jnp.ones(1))]) if depth else nnx.BatchStat(jnp.ones(1))
+
+    model = Block(2)
+    order = nested_keys(nnx.state(model))
+    assert [key for key, _ in order] == ["a", "inner", "z"]
+    assert [key for key, _ in order[1][1][0][1]] == ["a", "inner", "z"]
+    made = [nnx.split(model)[1], nnx.state(model, ...), nnx.jit(nnx.state)(model), nnx.to_flat_state(nnx.state(model))]
+    made[-1] = made[-1].to_nested_state()
+    assert all(nested_keys(state) == order for state in made)
+
+
 # The mapping (G47) ----------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ have exactly these places is matched entry by entry, which finds the mismatch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import getitem, setitem
+from operator import getitem, ne, setitem
 from typing import Any
 
 from ...errors import GraphError
@@ -56,14 +56,14 @@ class Places:
         mappings: (number of the owner, key) of each mapping except the first.
         owners: selects the mapping of each leaf.
         keys: the key of each leaf in its mapping.
-        sizes: how many entries each mapping has.
+        empty: each mapping with ``None`` in place of its values, in the order of the walk.
     """
 
-    __slots__ = ("keys", "mappings", "owners", "sizes")
+    __slots__ = ("empty", "keys", "mappings", "owners")
 
     def __init__(self, links: list[Any]) -> None:
         self.mappings: list[tuple[int, Any]] = []
-        self.sizes = [0]
+        self.empty: list[dict[Any, Any]] = [{}]
         self.keys: list[Any] = []
         owners: list[int] = []
         numbers = {id(None): 0}  # of the mappings, by the links of their nodes, which the leaves' links keep alive
@@ -75,12 +75,12 @@ class Places:
             owner = numbers[id(node)]
             for node in reversed(missing):
                 self.mappings.append((owner, node[1]))
-                self.sizes[owner] += 1
-                self.sizes.append(0)
+                self.empty[owner][node[1]] = None
+                self.empty.append({})
                 owner = numbers[id(node)] = len(self.mappings)
             owners.append(owner)
             self.keys.append(key)
-            self.sizes[owner] += 1
+            self.empty[owner][key] = None
         self.owners = picker(owners)
 
     def find(self, mapping: Mapping[Any, Any]) -> list[Any] | None:
@@ -95,7 +95,7 @@ class Places:
                 if type(found) is not dict:
                     return None
                 add(found)
-            if [*map(len, mappings)] != self.sizes:
+            if any(map(ne, map(len, mappings), map(len, self.empty))):
                 return None
             leaves = [*map(getitem, self.owners(mappings), self.keys)]
         except KeyError:
@@ -106,12 +106,9 @@ class Places:
 def nested_state(graphdef: GraphDef, links: list[Link], leaves: Sequence[Any]) -> State:
     """The nested state of the leaves of a walk, given with their links: the inverse of ``leaves_in_order``."""
     places = kept_on(graphdef, "_places", lambda _: Places(links))
-    mappings: list[dict[Any, Any]] = [{}]
-    add = mappings.append
-    for owner, key in places.mappings:
-        mapping: dict[Any, Any] = {}
+    mappings = [*map(dict.copy, places.empty)]
+    for (owner, key), mapping in zip(places.mappings, mappings[1:], strict=True):
         mappings[owner][key] = mapping
-        add(mapping)
     run_through(map(setitem, places.owners(mappings), places.keys, leaves))
     return State(mappings[0], _copy=False)
 
