@@ -123,6 +123,8 @@ def promotes_nothing() -> bool:
 
 def is_mutable_array(value: Any) -> bool:
     """Whether ``value`` is a JAX reference (``jax.new_ref``), or a tracer of one."""
+    if type(value) is ArrayImpl:
+        return False
     if isinstance(value, Tracer):
         return isinstance(value.aval, _AbstractRef)
     return isinstance(value, _Ref)

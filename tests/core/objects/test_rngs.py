@@ -1,5 +1,7 @@
 """Random streams: the same seeds give the same keys as in Flax, draw after draw. (rules R1 to R5, R9)"""
 
+import random
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
+from plait.core.objects import rngs
 from plait.core.objects.rngs import INITIALIZERS, SAMPLERS, skip_key
 from plait.errors import (
     ArgumentError,
@@ -344,3 +347,56 @@ def test_a_key_that_is_skipped_counts(wrap):
 
     for mine, theirs in zip(after(skip_key), after(lambda stream: stream()), strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+# Counts that are computed ahead ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_r2_draws_and_skips_count_the_same_in_any_order(seed):
+    """Two streams in turns, sometimes set back to an older count, sometimes inside of jit."""
+    chosen = random.Random(seed)
+    streams = [plait.RngStream(0, tag="a"), plait.RngStream(1, tag="b")]
+    counts, old = [0, 0], [stream.count.get_value() for stream in streams]
+    draw = plait.jit(lambda stream: stream())
+    for _ in range(30):
+        which = chosen.randrange(2)
+        stream, count = streams[which], counts[which]
+        match chosen.randrange(6):
+            case 0 | 1:
+                skip_key(stream)
+            case 2 | 3:
+                assert stream() == jax.random.fold_in(jax.random.key(which), count)
+            case 4:
+                assert draw(stream) == jax.random.fold_in(jax.random.key(which), count)
+            case 5:
+                now = stream.count.get_value()
+                stream.count.set_value(old[which])
+                counts[which], old[which] = int(old[which]) - 1, now
+        counts[which] += 1
+        assert stream.count.get_value() == counts[which]
+        assert (stream.count.get_value().dtype, stream.count.get_value().shape) == (jnp.uint32, ())
+
+
+def test_r2_the_keys_of_a_layer_take_one_dispatch(monkeypatch):
+    made = []
+    for name in ("_draw_ahead", "_next_ahead"):
+        function = getattr(rngs, name)
+        monkeypatch.setattr(rngs, name, lambda *args, f=function, name=name: made.append(name) or f(*args))
+    source = plait.Rngs(0)
+    plait.Linear(2, 3, rngs=source)
+    plait.LayerNorm(3, rngs=source)
+    assert made == ["_draw_ahead", "_next_ahead"]
+    assert source.default.count.get_value() == 4
+
+
+def test_r2_a_count_that_was_given_away_is_computed_again():
+    stream = plait.RngStream(0, tag="a")
+    start = stream.count.get_value()
+    skip_key(stream)
+    skip_key(stream)
+    stream.count.get_value().delete()
+    stream.count.set_value(start)
+    skip_key(stream)
+    skip_key(stream)
+    assert stream.count.get_value() == 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NoReturn, cast
@@ -17,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._compat import Tracer
+from ..._compat import Tracer, top_level_trace, trace_state
 from ...deprecations import deprecated
 from ...errors import ArgumentError, ArgumentTypeError, StreamAttributeError, StreamError, StreamKeyError
 from ...typing import FilterLiteral
@@ -164,6 +165,43 @@ def _next(count: jax.Array) -> jax.Array:
     return count + jnp.uint32(1)
 
 
+@jax.jit
+def _draw_ahead(key: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """A key, and the next two counts."""
+    return jax.random.fold_in(key, count), count + jnp.uint32(1), count + jnp.uint32(2)
+
+
+@jax.jit
+def _next_ahead(count: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return count + jnp.uint32(1), count + jnp.uint32(2)
+
+
+class _Ahead(threading.local):
+    """A count of this thread and the one after it, which is computed already.
+
+    Building a layer is mostly dispatches: the values, and a step of the counter for each, also where nothing is drawn,
+    such as for a bias of zeros. A dispatch that computes two counts takes no longer, and saves the next one.
+    """
+
+    def __init__(self) -> None:
+        self.known: tuple[Any, Any] = (None, None)
+
+    def draw(self, key: Any, count: Any) -> tuple[Any, Any]:
+        """A key, and the next count."""
+        key, following, beyond = _draw_ahead(key, count)
+        self.known = (following, beyond)
+        return key, following
+
+    def after(self, count: Any) -> Any:
+        """The next count."""
+        known, following = self.known
+        if known is not count or following.is_deleted():
+            following, beyond = _next_ahead(count)
+            self.known = (following, beyond)
+        return following
+
+
+_ahead = _Ahead()
 _fold_in = jax.jit(jax.random.fold_in, inline=True)
 
 
@@ -179,8 +217,14 @@ def _no_draws(shape: tuple[int, ...]) -> Any:
     return np.zeros((), np.uint32) if not shape and isinstance(count, Tracer) else count
 
 
+def _is_traced() -> bool:
+    return trace_state.value is not top_level_trace
+
+
 def _after(count: Any) -> Any:
-    return count + np.uint32(1) if _is_concrete(count) else _next(count)
+    if _is_concrete(count):
+        return count + np.uint32(1)
+    return _next(count) if _is_traced() else _ahead.after(count)
 
 
 class RngStream(_Samplers):
@@ -220,7 +264,7 @@ class RngStream(_Samplers):
         if _is_concrete(value):
             self.count.set_value(_after(value))
             return _fold_in(key, value)
-        key, value = _draw(key, value)
+        key, value = _draw(key, value) if _is_traced() else _ahead.draw(key, value)
         self.count.set_value(value)
         return key
 

@@ -21,7 +21,7 @@ import copy
 import dataclasses
 import dis
 import functools
-from collections.abc import ItemsView, Iterator, Mapping
+from collections.abc import ItemsView, Iterator, KeysView, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, Generic, TypeVar
 
@@ -288,8 +288,12 @@ class HashableMapping(Mapping[K, V], Generic[K, V]):
     def __contains__(self, name: object) -> bool:
         return name in self._items
 
+    # Those of the dict underneath are faster than those of the abstract class.
+
+    def keys(self) -> KeysView[K]:
+        return self._items.keys()
+
     def items(self) -> ItemsView[K, V]:
-        """The items of the underlying dict, which are faster than those of the abstract class."""
         return self._items.items()
 
     def __hash__(self) -> int:
