@@ -6,8 +6,9 @@ an ordinary attribute, so transforms handle it like any other. Without a record,
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from .variable_names import variable_type_from_name
 from .variables import Variable
 
 RECORD = "_sown"
+_SHARED = "shared by all of"  # in a record: the transform that shares the module
 
 
 def _append(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
@@ -48,10 +50,35 @@ def shut_in(transform: str) -> Restoring:
     return Restoring(setting(_keeping, shut_in=_keeping.shut_in or transform))
 
 
+def sows(module: Any) -> bool:
+    """Whether it is a module with a record."""
+    return RECORD in getattr(module, "__dict__", ())
+
+
+@contextlib.contextmanager
+def shared_by_all(modules: Iterable[Any], transform: str) -> Iterator[None]:
+    """Inside the block a transform maps over examples that share these modules: what one of them sows cannot get out.
+
+    Their records say so, and go with them into transforms inside.
+    """
+    records = [module.__dict__[RECORD] for module in modules if sows(module)]
+    told = [record for record in records if _SHARED not in record]
+    for record in told:
+        record[_SHARED] = transform
+    try:
+        yield
+    finally:
+        for record in told:
+            del record[_SHARED]
+
+
 def what_shuts_in(module: Any) -> str | None:
     """The transform that keeps what this module would sow now; ``None`` if it gets out."""
     if _keeping.shut_in is not None:
         return _keeping.shut_in
+    shared = module.__dict__.get(RECORD, {}).get(_SHARED)
+    if shared is not None:
+        return shared
     return None if module._info.trace is trace_state.value else transform_of(current_trace()) or "a transform"
 
 

@@ -26,7 +26,9 @@ from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
 from ...core.graph.flatten import path_of
 from ...core.objects.named import Sentinel
 from ...core.objects.nodes import Static
+from ...core.objects.sowing import shared_by_all, sows
 from ...core.objects.variables import Variable
+from ...core.objects.visit import iter_graph_nodes
 from ...core.tools.module_names import is_naming, iteration, modules_named
 from ...errors import ArgumentError, AxisNameMismatchError
 from .aliasing import Treatment, check_aliasing
@@ -126,13 +128,21 @@ class Body:
     def call(self, entered: Entered) -> Any:
         """Call the user's function with the private objects."""
         args, kwargs = entered.tree
-        with self._names(entered) if is_naming() else contextlib.nullcontext():
+        with self._names(entered) if is_naming() else contextlib.nullcontext(), self._sharing(entered):
             return guarded(self.f(), *map(reveal, args), **{key: reveal(value) for key, value in kwargs.items()})
 
     def _names(self, entered: Entered) -> contextlib.AbstractContextManager[None]:
         """Names the modules of the arguments, and of a program those that its function captures."""
         captured = (lambda: captured_objects(self.f())) if self.name == "jit" else dict
         return modules_named(entered.roots, self.names, captured)
+
+    def _sharing(self, entered: Entered) -> contextlib.AbstractContextManager[None]:
+        """Tells modules that all examples of a map share."""
+        if self.axis_metadata is None:
+            return contextlib.nullcontext()
+        roots = [root for root, prefix in zip(entered.roots, self.prefixes, strict=True) if prefix is None]
+        nodes = (node for root in roots if sows(root) for _, node in iter_graph_nodes(root))
+        return shared_by_all(nodes, self.name)
 
     def output_of(self, inputs: Sequence[Sequence[Any]]) -> Parts:
         """The flattened output of the function; its changes to the arguments are ignored."""
