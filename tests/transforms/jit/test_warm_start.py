@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import plait
+from tests import random_numbers
 from tests.commands import plait_command
 
 PROGRAM = """
@@ -94,6 +95,12 @@ def main():
         "counts": step.jitted_fn.programs.counts,
     }))
 """
+
+
+@pytest.fixture(autouse=True)
+def users_functions(monkeypatch):
+    """Commands run in this process, and a program depends on every function that was called while it was traced."""
+    random_numbers.users_programs(monkeypatch)
 
 
 @pytest.fixture
