@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -188,7 +187,6 @@ def test_the_lock_of_the_demo_is_a_part_of_the_other():
     assert len(demo) < len(dev)
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 @pytest.mark.parametrize("uv", ["", "uv"])
 @pytest.mark.parametrize("stamp", LOCKS)
 def test_make_installs_what_the_lock_has_a_hash_for(tmp_path, stamp, uv):

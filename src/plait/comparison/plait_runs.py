@@ -19,7 +19,7 @@ from ..core.functional.merge import clone
 from ..core.functional.traversal import find_duplicates
 from ..core.functional.update import children_by_key
 from ..core.objects.module import Module
-from ..core.objects.sowing import RECORD, what_shuts_in
+from ..core.objects.sowing import RECORD, sows, what_shuts_in
 from ..core.objects.variable_kinds import Intermediate
 from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
@@ -57,7 +57,7 @@ def run_plait(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R
     unseen: dict[Path, str] = {}
 
     def observe(module: Any, method: str, run: MethodCall) -> Any:
-        if RECORD not in module.__dict__:  # made during the call
+        if not sows(module):  # made during the call
             return run()
         inside = what_shuts_in(module)
         if inside is not None:

@@ -249,18 +249,14 @@ class Modules:
         self._known: dict[tuple[str, Position], Position] = {}
         self._resolved: dict[Position, tuple[Names, bool]] = {}
 
-    def place(self, op_name: str, program: str, around: Position) -> Names:
-        """The module that an instruction belongs to.
+    def position(self, op_name: str, program: str, around: Position) -> Position:
+        """The position that the name of an operation says.
 
         Args:
             op_name: the name of the operation in XLA.
             program: the prefix of names that begin at the root.
             around: the position of the instruction that calls the computation.
         """
-        return self.module_at(self.position(op_name, program, around))
-
-    def position(self, op_name: str, program: str, around: Position) -> Position:
-        """The position that the name of an operation says."""
         key = op_name, around
         if key not in self._known:
             self._known[key] = self._found(op_name, program, around)
@@ -305,22 +301,29 @@ class Modules:
     def _resolve(self, position: Position) -> tuple[Names, bool]:
         """The path of a position; and whether it is known, or that of the caller of a function with other modules."""
         if position not in self._resolved:
-            places = [place for place, key in enumerate(position) if isinstance(key, Arguments)]
-            self._resolved[position] = self._argument(position, places[-1]) if places else (position, True)  # type: ignore[assignment]
+            found = [(place, key) for place, key in enumerate(position) if isinstance(key, Arguments)]
+            if found:
+                place, arguments = found[-1]
+                self._resolved[position] = self._argument(position[:place], arguments, _keys(position[place + 1 :]))
+            else:
+                self._resolved[position] = _keys(position), True
         return self._resolved[position]
 
-    def _argument(self, position: Position, place: int) -> tuple[Names, bool]:
-        arguments, inside, here = position[place], position[place + 1 :], position[:place]
+    def _argument(self, here: Position, arguments: Arguments, inside: Names) -> tuple[Names, bool]:
         caller, is_known = self._resolve(here)
         if not inside:
             return caller, is_known
-        path = arguments.path(inside[0]) if isinstance(arguments, Arguments) else None  # type: ignore[arg-type]
+        path = arguments.path(inside[0])
         if path is None:
             return caller, False
         for key in path:
             here = here[:-1] if key == ".." else (*here, key)
         start, is_known = self._resolve(here)
-        return ((*start, *inside[1:]) if is_known else caller), is_known  # type: ignore[return-value]
+        return ((*start, *inside[1:]) if is_known else caller), is_known
+
+
+def _keys(position: Position) -> Names:
+    return tuple(key for key in position if not isinstance(key, Arguments))
 
 
 # ``transpose(jvp(blocks/0))/jvp(blocks/0)/checkpoint/norm`` has the path of the block twice.

@@ -21,7 +21,7 @@ from ..core.graph.locate import describe_place
 from ..core.objects.filters import All, PathContains
 from ..core.objects.module import Module
 from ..core.objects.rngs import RngCount, Rngs, RngStream
-from ..core.objects.sowing import RECORD
+from ..core.objects.sowing import RECORD, sows
 from ..core.objects.state import to_flat_state
 from ..core.objects.visit import iter_graph_nodes
 from ..errors import ShapeError
@@ -226,7 +226,7 @@ def _widened(cell: RNNCellBase, carry: Any, x: jax.ShapeDtypeStruct) -> Any:
     def step(state: Any, carry: Any, x: Array) -> Any:
         cell = merge(graphdef, state)
         for _, node in iter_graph_nodes(cell):  # `capture` records all steps together; this call is a single one
-            if isinstance(node, Module) and RECORD in node.__dict__:
+            if sows(node):
                 delattr(node, RECORD)
         return cell(carry, x)[0]
 

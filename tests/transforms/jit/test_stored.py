@@ -22,15 +22,10 @@ import pytest
 
 import plait
 from plait.errors import ProgramCacheError, ProgramCacheWarning
-from tests import random_numbers
 from tests.transforms.jit import warm_programs
 from tests.transforms.jit.warm_programs import BASE, CHOICES
 
-
-@pytest.fixture(autouse=True)
-def users_functions(monkeypatch):
-    """A program depends on every function that was called while it was traced, so none may be the tests' own."""
-    random_numbers.users_programs(monkeypatch)
+pytestmark = pytest.mark.usefixtures("users_random_functions")
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import plait
-from tests import random_numbers
 from tests.commands import plait_command
+
+pytestmark = pytest.mark.usefixtures("users_random_functions")
 
 PROGRAM = """
 import json
@@ -95,12 +96,6 @@ def main():
         "counts": step.jitted_fn.programs.counts,
     }))
 """
-
-
-@pytest.fixture(autouse=True)
-def users_functions(monkeypatch):
-    """Commands run in this process, and a program depends on every function that was called while it was traced."""
-    random_numbers.users_programs(monkeypatch)
 
 
 @pytest.fixture

@@ -168,12 +168,14 @@ def _next(count: jax.Array) -> jax.Array:
 @jax.jit
 def _draw_ahead(key: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """A key, and the next two counts."""
-    return jax.random.fold_in(key, count), count + jnp.uint32(1), count + jnp.uint32(2)
+    key, following = _draw(key, count)
+    return key, following, _next(following)
 
 
 @jax.jit
 def _next_ahead(count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return count + jnp.uint32(1), count + jnp.uint32(2)
+    following = _next(count)
+    return following, _next(following)
 
 
 class _Ahead(threading.local):

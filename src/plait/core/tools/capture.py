@@ -23,7 +23,7 @@ from ..functional.traversal import find_duplicates
 from ..objects.filters import FilterLiteral, to_predicate
 from ..objects.module import Module
 from ..objects.pytree import Pytree
-from ..objects.sowing import RECORD, new_record
+from ..objects.sowing import RECORD, new_record, sows
 from ..objects.state import FlatState, State, group_leaves, to_flat_state
 from ..objects.variable_kinds import Perturbation
 from ..objects.variables import Variable
@@ -233,7 +233,7 @@ def _gathered(root: Any, modules: list[tuple[Path, Module]]) -> Iterable[tuple[P
     """The sown values with their paths, including those of modules that were removed from the graph during the call."""
     found: dict[int, tuple[Path, Any]] = {}
     for path, module in (*iter_graph_nodes(root), *modules):
-        if isinstance(module, Module) and RECORD in module.__dict__:
+        if sows(module):
             found.setdefault(id(module), (path, module.__dict__[RECORD]))
     return [entry for path, record in found.values() for entry in sown_values(path, record)]
 

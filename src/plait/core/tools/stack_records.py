@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from ...errors import ArgumentError
 from ...paths import Path, format_path, has_layers, iter_layer_paths, layers_of, parse_path
 from ...words import describe_type
-from ..objects.sowing import RECORD
+from ..objects.sowing import RECORD, sows
 from ..objects.variables import Variable
 from ..objects.visit import iter_graph_nodes
 
@@ -34,7 +34,7 @@ def with_records(stack: Any, layer: int, view: Any) -> Any:
     record = stack.__dict__.get(RECORD)
     if record is not None:
         for path, module in iter_graph_nodes(view):
-            if RECORD in getattr(module, "__dict__", ()) and not has_layers(path):
+            if sows(module) and not has_layers(path):
                 module.__dict__[RECORD] = _record_in(record, layer, path, module.__dict__[RECORD])
     return view
 
@@ -83,7 +83,7 @@ def _recording(stack: Any, groups: Mapping[str, range]) -> list[tuple[range, Pat
         (layers, path, module)
         for key, layers in groups.items()
         for path, module in iter_graph_nodes(stack.__dict__[key])
-        if RECORD in getattr(module, "__dict__", ())
+        if sows(module)
     ]
 
 
