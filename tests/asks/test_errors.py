@@ -235,7 +235,7 @@ MISTAKES = {
         wrong="layer(x)",
         error=ValueError,
         message="""
-            Dropout has no random stream to draw its masks from
+            no `rngs` argument was provided to Dropout: it has no random stream to draw its masks from
               at        model.blocks[1].drop (a Dropout)
               found     rngs=None in the constructor and in the call
               expected  an Rngs, a RngStream or a key in one of the two
@@ -308,7 +308,7 @@ MISTAKES = {
         wrong="plait.merge(graphdef, part)",
         error=ValueError,
         message="""
-            the state does not match the graphdef: the state lacks a leaf
+            Incorrect number of leaves: the state lacks a leaf of the graphdef
               at        blocks[1].calls of a Block
               found     nothing
               expected  a BatchStat

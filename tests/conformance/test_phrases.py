@@ -78,6 +78,15 @@ PHRASES = {
     "No `use_running_average` argument was provided to BatchNorm": lambda nnx: nnx.BatchNorm(
         2, use_running_average=None, rngs=nnx.Rngs(0)
     )(X),
+    "Incorrect number of leaves": lambda nnx: nnx.merge(nnx.graphdef(linear(nnx)), {"bias": jnp.ones(2)}),
+    "No axis found for": lambda nnx: nnx.vmap(lambda m: 0, in_axes=(nnx.StateAxes({nnx.BatchStat: 0}),))(linear(nnx)),
+    "no `rngs` argument was provided to Dropout": lambda nnx: nnx.Dropout(0.5)(X),
+    "For multi-class classification": lambda nnx: nnx.metrics.Accuracy().update(
+        logits=X, labels=jnp.zeros((1, 2), int)
+    ),
+    "For binary classification": lambda nnx: nnx.metrics.Accuracy(threshold=0.5).update(
+        logits=X, labels=jnp.zeros(1, int)
+    ),
     "No `deterministic` argument was provided to Dropout": lambda nnx: nnx.Dropout(0.5, deterministic=None)(X),
     "Autoregressive cache not initialized": lambda nnx: nnx.MultiHeadAttention(1, 2, 2, decode=True, rngs=nnx.Rngs(0))(
         X[None]

@@ -390,6 +390,14 @@ KNOWN: tuple[Row, ...] = (
         found_in_flax="'>' not supported|divmod|truth value of an array", found_in_plait=NO_ERROR, step="v > 1|divmod|v != 1|> 1$",
     ),
     Row(
+        "update with parts that a model lacks",
+        "`nnx.update(model, {'name': {…}})` where the model has no `name`", "sets the attribute to the dict, silently", "`GraphError` that names the path; `nnx.update(model, {'name': value})` sets it, as in Flax",
+        reason="the values of a misspelled module would go nowhere",
+        says="GraphError",
+        example=program("known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))", "nnx.update(m, {'b': {'c': 1}})"),
+        found_in_flax=NO_ERROR, found_in_plait="^GraphError .*entries for a part that the graph does not have",
+    ),
+    Row(
         "overlapping filters of streams",
         "`fork_rngs(split={…})` and its like, where two filters match one stream", "an error: it is split twice", "the first filter counts",
         reason="filters are tried in order, as everywhere",

@@ -36,6 +36,8 @@ def test_total():
     assert (total([1, 2]), total([])) == (3, 0)
 """
 
+pytestmark = pytest.mark.slow
+
 AREA = Area("src/tiny", ("tests",), package="src/tiny", preload=("hypothesis",))
 
 
@@ -88,7 +90,6 @@ ENDINGS = {
 }
 
 
-@pytest.mark.slow
 def test_a_fault_is_noticed_however_it_ends_the_tests(tree, monkeypatch):
     """And the next one finds a process that stands by."""
     (tree / "tests/test_process.py").write_text(IN_A_PROCESS)
@@ -120,7 +121,6 @@ def test_total_in_a_thread():
 }
 
 
-@pytest.mark.slow
 def test_only_tests_that_reach_a_fault_run_and_what_was_found_is_kept(tree, monkeypatch):
     """The second hunt asks no test; after a change in the tests, the one that noticed a fault is tried first."""
     for name, text in OTHERS.items():

@@ -234,5 +234,5 @@ def test_flax_tells_a_variable_of_the_same_axes(use):
 def test_a_leaf_that_no_filter_matches_is_told_by_its_path():
     """X27, X28: outside of other transforms as well."""
     f = plait.transform_metadata(lambda node: None, in_axes=(plait.StateAxes({plait.Cache: 0}),), partition="layers")
-    with pytest.raises(FilterError, match=r"(?s)StateAxes matches a leaf\n +at +b\n"):
+    with pytest.raises(FilterError, match=r"(?s)StateAxes matches it\n +at +b\n"):
         f(layers())

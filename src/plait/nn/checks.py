@@ -200,7 +200,7 @@ def missing_stream(layer: Module, stream: str, use: str) -> StreamError:
     """The error of a layer that has no source of random keys."""
     kind = type(layer).__name__
     return StreamError(
-        f"{kind} has no random stream to draw {use} from",
+        f"no `rngs` argument was provided to {kind}: it has no random stream to draw {use} from",
         at=describe_place(layer),
         found="rngs=None in the constructor and in the call",
         expected="an Rngs, a RngStream or a key in one of the two",

@@ -252,7 +252,7 @@ def predicted_and_right(metric: Any, logits: Any, labels: Any) -> tuple[Array, A
     gap = 1 if metric.threshold is None else 0
     if logits.ndim != labels.ndim + gap or (logits.shape[: labels.ndim] != labels.shape):
         raise ShapeError(
-            "the shapes of logits and labels do not match",
+            f"For {'multi-class' if gap else 'binary'} classification, the shapes of logits and labels do not match",
             at=place,
             found=f"logits of shape {logits.shape} and labels of shape {labels.shape}",
             expected="logits with one more axis than labels, the classes" if gap else "equal shapes",

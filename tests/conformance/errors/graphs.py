@@ -285,7 +285,7 @@ ROWS = {
     "too few leaves": Row(
         "plait.merge(graphdef, [x])",
         GraphError,
-        ("found +1 leaves", "expected +\\d"),
+        ("found +number of leaves: 1", "expected +number of leaves: \\d"),
         "plait.merge(graphdef, plait.graph.flatten(model)[1])",
         setup=SPLIT,
     ),

@@ -141,7 +141,7 @@ def _matched(graphdef: NodeDef, mapping: Mapping[Any, Any]) -> list[Any]:
                 used[id(link)] = 0
             continue
         if found is _NO_LEAF:
-            raise mismatch(link, owner, "the state lacks a leaf", found, _kind(part))
+            raise _lacks(link, owner, part)
         if isinstance(found, Mapping) and not isinstance(part, LeafDef) and not isinstance(found, Variable):
             raise mismatch(link, owner, "a mapping where a leaf is expected", found, _kind(part))
         leaves.append(found)
@@ -156,11 +156,19 @@ def mismatch(link: Link, owner: Any, what: str, found: Any, expected: str) -> Gr
     return GraphError(
         f"the state does not match the {'graphdef' if isinstance(owner, GraphDef) else 'graph'}: {what}",
         at=f"{describe_path(path_of(link))} of {_kind(owner)}",
-        found="nothing" if found is _NO_LEAF else f"{describe_type(found)}: {found!r:.80}",
+        found=f"{describe_type(found)}: {found!r:.80}",
         expected=expected,
-        do="pass a state of the same model; add missing parts with State.merge(part, rest)"
-        if found is _NO_LEAF
-        else "pass a state of the same model",
+        do="pass a state of the same model",
+    )
+
+
+def _lacks(link: Link, owner: NodeDef, part: Any) -> GraphError:
+    return GraphError(
+        "Incorrect number of leaves: the state lacks a leaf of the graphdef",
+        at=f"{describe_path(path_of(link))} of {_kind(owner)}",
+        found="nothing",
+        expected=_kind(part),
+        do="pass a state of the same model; add missing parts with State.merge(part, rest)",
     )
 
 
@@ -179,7 +187,7 @@ def _unknown_entries(definition: NodeDef, mapping: Mapping[Any, Any], link: Link
     full = {entry.key for entry in definition.attributes if entry.key in known and entry.value.num_leaves}
     unknown = [describe_path(path_of((link, key))) for key in sorted_keys(mapping) if key not in known]
     return GraphError(
-        "the state has entries that the graphdef does not have",
+        "Incorrect number of leaves: the state has entries that the graphdef does not have",
         at=", ".join(unknown),
         found=f"{len(unknown)} unknown path(s) under {_kind(definition)}",
         expected=f"only {sorted(map(str, full))}",

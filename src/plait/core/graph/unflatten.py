@@ -55,9 +55,9 @@ class Builder:
         plan = plan_of(graphdef)
         if len(plan.leaves) != len(leaves):
             raise GraphError(
-                "the number of leaves does not match the graphdef",
-                found=f"{len(leaves)} leaves",
-                expected=f"{len(plan.leaves)}",
+                "Incorrect number of leaves for the graphdef",
+                found=f"number of leaves: {len(leaves)}",
+                expected=f"number of leaves: {len(plan.leaves)}",
                 do="pass the leaves that flatten returned with this graphdef",
             )
         known = self.index_ref

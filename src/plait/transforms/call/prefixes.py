@@ -71,7 +71,7 @@ class FilterMapping(Mapping[Any, Any]):
             if predicate(path, leaf):
                 return value
         raise FilterError(
-            f"no filter of a {type(self).__name__} matches a leaf"
+            f"No axis found for a leaf: no filter of a {type(self).__name__} matches it"
             if type(self) is not FilterMapping
             else "no filter matches a leaf",
             at=joined(root, path) or describe_path(path),
