@@ -2,7 +2,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 
+import plait
 from plait.nn import activations, initializers
 from tests.nn.twins import flax_nnx
 
@@ -38,3 +40,27 @@ ONLY_JAX = {"mish", "sparse_plus", "sparse_sigmoid", "squareplus"}  # Flax does 
 @pytest.mark.parametrize("name", sorted({*ACTIVATIONS} - ONLY_JAX))
 def test_an_activation_is_flax_s(name):
     assert getattr(activations, name) is getattr(flax_nnx(), name)
+
+
+@pytest.mark.parametrize("kind", [None, AxisType.Auto, AxisType.Explicit], ids=str)
+@pytest.mark.parametrize("init", [jax.nn.initializers.zeros, jax.nn.initializers.ones], ids=["zeros", "ones"])
+def test_zeros_and_ones_are_placed_and_typed_as_jax_does(init, kind):
+    mesh = jax.make_mesh((4, 2), ("a", "b"), axis_types=(kind, kind)) if kind else None
+    with jax.set_mesh(mesh) if mesh else jax.default_device(jax.devices()[1]):
+        found = plait.LayerNorm(8, scale_init=init, param_dtype=jnp.bfloat16, rngs=plait.Rngs(0)).scale.value
+        expected = init(None, (8,), jnp.bfloat16)
+    assert (found.sharding, found.committed, found.aval) == (expected.sharding, expected.committed, expected.aval)
+    assert found.tolist() == expected.tolist()
+
+
+def test_each_layer_has_zeros_of_its_own():
+    """A step may donate the bias of one layer, and the other keeps its own."""
+    rngs = plait.Rngs(0)
+    one, other = plait.Linear(2, 3, rngs=rngs), plait.Linear(2, 3, rngs=rngs)
+    one.bias.value.delete()
+    assert other.bias.tolist() == [0, 0, 0]
+
+
+def test_a_size_may_be_an_array():
+    layer = plait.Linear(2, jnp.array(3), rngs=plait.Rngs(0))
+    assert layer.bias.tolist() == [0, 0, 0]
