@@ -1,8 +1,9 @@
 """One hunt: faults are planted in a copy of the tree, one at a time, and the tests of the area are run.
 
-The tests run once without a fault, which shows what each file of them runs of the source. With a fault, only the files
-run that reach it: the nearest first, and the first failure ends the run. A fault counts as noticed
-when a test fails, when the process crashes, or when the tests take several times as long as without it.
+The tests run once without a fault, which shows what each file of them runs of the source. With a fault, only the
+files run that reach it: the nearest first, and the first failure ends the run. Where all fast tests pass, slow ones
+follow, from files that run any of the changed file. A fault counts as noticed when a test fails, when the process
+crashes, or when the tests take several times as long as without it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from . import judged
 from .areas import Area, stages
 from .faults import Fault, sample
 from .kept import Kept
+from .process import FAST, SLOW
 from .reach import EVERYTHING, reaching
 
 Key = tuple[str, str, str]
@@ -152,10 +154,11 @@ class _Tests:
         if self.kept.is_known(fault):
             return before, 0.0
         took, noticed = 0.0, None
-        for tests in self._tries(fault, before):
-            answer = self.ask(tests, file=str(self.root / fault.file), source=fault.source)
+        for tests, marked in self._tries(fault, before):
+            answer = self.ask(tests, file=str(self.root / fault.file), source=fault.source, marked=marked)
             took += answer["took"]
             if noticed := answer["failed"]:
+                self._pass_without_it([noticed] if "::" in noticed else tests, marked)
                 self.noticers[noticed.partition("::")[0]] += 1
                 break
             if answer["code"] not in (PASSED, NOTHING_TO_RUN, *([NO_SUCH_TEST] if tests == [before] else [])):
@@ -163,16 +166,37 @@ class _Tests:
         self.kept.find(fault, noticed or None)
         return noticed or None, took
 
-    def _tries(self, fault: Fault, before: str | None) -> Iterator[list[str]]:
-        """The test that noticed it before, then the stages, without the files that do not reach the fault."""
+    def _pass_without_it(self, tests: list[str], marked: str) -> None:
+        """Raise if slow tests, which ``settle`` does not run, fail without the fault too."""
+        if marked == SLOW and (failed := self.ask(tests, marked=SLOW)["failed"]):
+            raise SystemExit(f"the tests do not pass without a fault: {failed}\n{self._printed()}")
+
+    def _tries(self, fault: Fault, before: str | None) -> Iterator[tuple[list[str], str]]:
+        """The test that noticed it before, then the stages, without the files that do not reach the fault.
+
+        Each with the mark of the tests that run; the slow ones come last.
+        """
         if before and "::" in before:
-            yield [before]
+            yield [before], FAST
+            yield [before], SLOW
         file = self.root / fault.file
-        reaching_files = reaching(self.reached, file, file.relative_to(self.root / self.area.source), fault.number)
+        name = file.relative_to(self.root / self.area.source)
+        reaching_files = reaching(self.reached, file, name, fault.number)
+        slow = []
         for stage in stages(self.area, self.root, file):
             tests = [path for path in stage if reaching_files is None or self._name(path) in reaching_files]
             if tests:
-                yield sorted(tests, key=self.rank)
+                yield sorted(tests, key=self.rank), FAST
+            slow += [path for path in stage if self._may_notice_slowly(path, f"{name}:")]
+        if slow:
+            yield slow, SLOW
+
+    def _may_notice_slowly(self, path: str, line: str) -> bool:
+        """Whether a file has slow tests, and nothing speaks against their running a file of the source."""
+        reached = self.reached.get(self._name(path), [line])
+        return "slow" in Path(path).read_text(encoding="utf-8") and any(
+            place == EVERYTHING or place.startswith(line) for place in reached
+        )
 
     def rank(self, path: str) -> tuple[int, float]:
         """Files that have noticed many faults come first, and then those that take little time."""

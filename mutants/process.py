@@ -23,9 +23,10 @@ from typing import Any
 
 DATA = 8 * 2**30  # bytes that a run may come to, lest an endless loop fill the machine
 ALONE = [
-    "-p", "no:cacheprovider", "-q", "-m", "not slow", "--no-header",
+    "-p", "no:cacheprovider", "-q", "--no-header",
     "-W", "ignore:Module already imported so cannot be rewritten",
 ]  # fmt: skip
+FAST, SLOW = "not slow", "slow and not long and not browser"
 
 
 class Outcomes:
@@ -64,7 +65,14 @@ def serve(preload: Sequence[str]) -> None:
 
 
 def run(
-    tests: list[str], output: str, seconds: float, each: float, file: str = "", source: str = "", watched: str = ""
+    tests: list[str],
+    output: str,
+    seconds: float,
+    each: float,
+    file: str = "",
+    source: str = "",
+    watched: str = "",
+    marked: str = FAST,
 ) -> dict[str, Any]:
     """Run tests in a child, with ``source`` in the place of ``file`` if one is given.
 
@@ -72,6 +80,7 @@ def run(
         seconds: how long they may take together.
         each: how long each may take.
         watched: a folder; the answer says which of its lines each file of tests runs.
+        marked: which tests of these run, as pytest's ``-m``.
     """
     with planted(Path(file), source) if file else contextlib.nullcontext():
         start = time.monotonic()
@@ -79,7 +88,7 @@ def run(
         result.unlink(missing_ok=True)
         child = os.fork()
         if not child:
-            _run_in_child(tests, Path(output), result, each, watched)
+            _run_in_child(tests, Path(output), result, each, watched, marked)
         ended = _ended(child, start + seconds)
     answer = {
         "code": ended,
@@ -110,7 +119,7 @@ def planted(file: Path, source: str) -> Iterator[None]:
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def _run_in_child(tests: list[str], output: Path, result: Path, each: float, watched: str) -> None:
+def _run_in_child(tests: list[str], output: Path, result: Path, each: float, watched: str, marked: str) -> None:
     code: int | str = "crashed"
     try:
         os.setsid()
@@ -125,7 +134,7 @@ def _run_in_child(tests: list[str], output: Path, result: Path, each: float, wat
 
         outcomes = Outcomes()
         reach = Reach(watched) if watched else None
-        options = [*ALONE, *([f"--timeout={each}"] if each else []), *([] if watched else ["-x"])]
+        options = [*ALONE, "-m", marked, *([f"--timeout={each}"] if each else []), *([] if watched else ["-x"])]
         parallel = ["-n", "0"] if importlib.util.find_spec("xdist") else []
         code = int(pytest.main([*options, *parallel, *tests], plugins=[outcomes, *([reach] if reach else [])]))
         reached = reach.reached if reach else {}

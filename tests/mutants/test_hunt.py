@@ -155,6 +155,35 @@ def test_only_tests_that_reach_a_fault_run_and_what_was_found_is_kept(tree, monk
     assert asked[2] == ["tests/test_sums.py::test_total"]
 
 
+SLOW = """
+import pytest
+
+from tiny.sums import total, largest
+
+
+def test_sums():
+    total([])
+
+
+@pytest.mark.slow
+def test_largest():
+    assert largest([1, 2]) == EXPECTED
+"""
+
+
+@pytest.mark.filterwarnings("ignore:Unknown pytest.mark.slow")
+@pytest.mark.parametrize("expected", [2, 3])
+def test_what_fast_tests_let_through_is_planted_for_slow_ones(tree, monkeypatch, expected):
+    (tree / "tests/test_more.py").write_text(SLOW.replace("EXPECTED", str(expected)))
+    fault = Fault("src/tiny/sums.py", 14, "a", "b", TESTED + UNTESTED.replace("max(", "min("), "")
+    monkeypatch.setattr("mutants.hunt.sample", lambda *args: [fault])
+    if expected == 2:
+        assert hunt(AREA, tree, 1, 0, known={}).killed == [(fault, "tests/test_more.py::test_largest")]
+    else:
+        with pytest.raises(SystemExit, match=r"do not pass without a fault(?s:.*)test_largest"):
+            hunt(AREA, tree, 1, 0, known={})
+
+
 def test_tests_that_fail_without_a_fault_are_told(tree):
     (tree / "tests/test_sums.py").write_text(TESTS.replace("(3, 0)", "(4, 0)"))
     with pytest.raises(SystemExit, match=r"do not pass without a fault(?s:.*)test_total"):
