@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import sys
+from typing import Any
 
 NAMES = (
     "dispatch", "graph", "transitions", "tracing", "memory", "imports", "whole_models", "scaling", "exports",
@@ -22,7 +23,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--quick", action="store_true", help="tiny sizes, to see that it runs; the figures mean nothing"
     )
     parser.add_argument("--steps", help="dispatch: only these steps, separated by commas")
-    parser.add_argument("--alone", action="store_true", help="dispatch: only plait and the floor")
+    parser.add_argument("--alone", action="store_true", help="dispatch and build: only plait and the floor")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write the tables to FILE")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in NAMES]
@@ -37,9 +38,9 @@ def main(arguments: list[str] | None = None) -> None:
     written = []
     for name in options.names or NAMES:
         benchmark = importlib.import_module(f".{name}", __package__)
-        given = {}
-        if name == "dispatch":
-            given = {"alone": options.alone, **({"steps": options.steps.split(",")} if options.steps else {})}
+        given: dict[str, Any] = {"alone": options.alone} if name in ("dispatch", "build") else {}
+        if name == "dispatch" and options.steps:
+            given["steps"] = options.steps.split(",")
         for table in benchmark.run(quick=options.quick, **given):
             print(table, flush=True)
             written.append({"benchmark": name, **vars(table)})

@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import jax
@@ -28,14 +28,16 @@ SIZES = {"q": (WIDTH, WIDTH), "k": (WIDTH, WIDTH), "v": (WIDTH, WIDTH), "out": (
 NORMS = ("norm1", "norm2")
 
 
-def run(*, quick: bool = False) -> Iterator[Table]:
-    """Two tables: ratios to plain JAX, and how times grow with the number of modules."""
+def run(*, quick: bool = False, alone: bool = False) -> Iterator[Table]:
+    """Ratios to plain JAX, and how times grow with the number of modules; `alone` leaves other libraries out."""
     blocks = 2 if quick else BLOCKS
     table = Table(
         f"building: {blocks} blocks, {blocks * 8} layers; host time over plain JAX with the same initializers",
         ["contender", "concrete", "quartiles", "abstract", "quartiles"],
     )
     makers = {name: make for name, make in CONTENDERS.items() if name == "jax" or importlib.util.find_spec(name)}
+    if alone:
+        makers = {name: makers[name] for name in ("jax", "plait")}
     effort = QUICK if quick else Effort(rounds=31, round_us=1.0, fewest_calls=1)
     concrete = compare({name: _loop(make(blocks)) for name, make in makers.items()}, effort)
     abstract = compare({name: _loop(_abstract(name, make(blocks))) for name, make in makers.items()}, effort)
@@ -46,7 +48,7 @@ def run(*, quick: bool = False) -> Iterator[Table]:
         ]
         table.rows.append([name, *cells[0], *cells[1]])
     yield table
-    yield _growth((100, 200) if quick else (1_250, 2_500, 5_000))
+    yield _growth((100, 200) if quick else (1_250, 2_500, 5_000), [name for name in makers if name != "jax"])
 
 
 def _loop(call: Callable[[], Any]) -> Loop:
@@ -130,15 +132,13 @@ def _abstract(name: str, build: Callable[[], Any]) -> Callable[[], Any]:
     return lambda: jax.eval_shape(lambda: build())
 
 
-def _growth(sizes: tuple[int, ...]) -> Table:
+def _growth(sizes: tuple[int, ...], libraries: Collection[str]) -> Table:
     """Milliseconds to build, split, print and pickle models of more and more modules."""
     table = Table(
         "building and using models of many modules: milliseconds, and their growth from one size to the next",
         ["library", "modules", "build", "split", "repr", "deepcopy", "pickle"],
     )
-    for library in ("plait", "flax", "equinox"):
-        if importlib.util.find_spec(library) is None:
-            continue
+    for library in libraries:
         before: list[float] = []
         for size in sizes:
             times = [min(_milliseconds(use) for _ in range(3)) for use in _uses(library, size)]
