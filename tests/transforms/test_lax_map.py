@@ -125,8 +125,8 @@ def test_new_modules_come_out_stacked(batch_size):
     np.testing.assert_allclose(made.kernel[4], expected.kernel[...], rtol=1e-6)
 
 
-@pytest.mark.parametrize("batch_size", slow_but([0, 2], [0, 1, 2, 3, 5]))
-@pytest.mark.parametrize("graph_updates", [True, False])
+@pytest.mark.parametrize("batch_size", slow_but([2], [0, 1, 2, 3, 5]))
+@pytest.mark.parametrize("graph_updates", slow_but([True], [True, False]))
 def test_every_slice_of_a_batch_draws_for_itself(batch_size, graph_updates):
     """R7: the streams are split for a batch, and restored behind the draw."""
     drop = plait.Dropout(0.5, rngs=plait.Rngs(0))

@@ -120,6 +120,7 @@ def test_gradients_by_path_pattern(compiled):
     assert nnx.graphdef(model) is nnx.graphdef(reference)
 
 
+@pytest.mark.slow
 def test_gradients_inside_scan_are_stacked():
     model = Scanned(Looped(nnx.Rngs(0)))
     _, gradients = nnx.capture_gradients(loss, only="layers.linear")(model, X)

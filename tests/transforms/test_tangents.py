@@ -9,6 +9,7 @@ from jax.test_util import check_grads
 
 import plait
 from tests.oracles import describe
+from tests.sampling import slow_but
 from tests.strategies import Leafy, Node
 
 
@@ -341,7 +342,9 @@ def test_a_function_that_raises_changes_nothing(name):
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("mode", [{"graph_updates": False}, {"graph": False}], ids=str)
+@pytest.mark.parametrize(
+    "mode", slow_but([{"graph_updates": False}], [{"graph_updates": False}, {"graph": False}]), ids=str
+)
 @pytest.mark.usefixtures("users_promotion")
 def test_types_numbers_and_updates_are_those_of_the_reference(mode):
     """X15: the same program, run with both libraries."""

@@ -55,7 +55,7 @@ def test_w1_the_same_program_is_loaded(tmp_path):
 
 
 EDITS = [*CHOICES]
-QUICK = ["helper_scale", "flag"]
+QUICK = ["flag"]
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def called(name, **options):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in ("train, donating", "structure") else pytest.mark.slow) for name in CALLS],
+    [pytest.param(name, marks=[] if name == "structure" else pytest.mark.slow) for name in CALLS],
 )
 def test_w5_what_a_call_does_is_stored_with_the_program(tmp_path, name):
     plain, _ = called(name)
