@@ -124,6 +124,7 @@ def test_the_error_says_that_the_weights_have_changed():
         part("Linear", plait)(jnp.ones((5, 8)))
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_a_layer_whose_weights_shard_map_divides():
     mesh = jax.make_mesh((4,), ("a",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -163,6 +164,7 @@ def test_cells_of_a_part(name):
     assert cell(carry, jnp.ones((5, 2)))[1].shape == (5, 4)
 
 
+@pytest.mark.slow
 def test_a_norm_without_weights_takes_a_part_along_a_mapped_axis():
     norm = plait.LayerNorm(8, use_scale=False, use_bias=False, axis_name="a", rngs=plait.Rngs(0))
     x = jax.random.normal(jax.random.key(0), (5, 8))

@@ -10,6 +10,7 @@ from tests.nn.twins import HALF_TOLERANCE, Encoder, assert_twins_agree, some_inp
 PADDINGS = ["SAME", "VALID", "CIRCULAR", "REFLECT", "CAUSAL", "SAME_LOWER", 1, ((1, 2),), (2,)]
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @settings(max_examples=8)
 @given(
@@ -49,6 +50,7 @@ def test_conv_computes_in_flax_s_dtype(dtype):
     assert_twins_agree("Conv", (2, 3, 3), {"dtype": dtype}, some_input(1, 4, 2, dtype=jnp.bfloat16), HALF_TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @settings(max_examples=6)
 @given(

@@ -210,7 +210,7 @@ def numpy_sizes(x):
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("name", slow_but(list(NUMPY_SIZES)[::3], NUMPY_SIZES))
+@pytest.mark.parametrize("name", slow_but(["BatchNorm", "Einsum", "axis"], NUMPY_SIZES))
 def test_sizes_and_axes_may_be_numpy_s(name):
     kind, args, options, shape = NUMPY_SIZES[name]
     x = some_input(*shape)

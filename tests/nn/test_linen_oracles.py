@@ -142,7 +142,7 @@ def test_a_layer_is_linen_s(name, dtype):
         compare(stats[path], leaf, tolerance, path)  # Flax NNX, and so plait, takes them of the input in the dtype
 
 
-@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("mask", slow_but([True], [False, True]))
 def test_masked_attention_is_linen_s(mask):
     with users_promotion():
         theirs, variables, ours, x = pairs_of("Attention", None)
@@ -155,6 +155,7 @@ def test_masked_attention_is_linen_s(mask):
     compare(ours(x, mask=mine if mask else None), expected, TOLERANCE, "masked")
 
 
+@pytest.mark.slow
 def test_decoding_is_linen_s_step_by_step():
     """The same cache, and the same output for each position."""
     with users_promotion():

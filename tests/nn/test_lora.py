@@ -163,6 +163,7 @@ def stack(count=3):
     return Net()
 
 
+@pytest.mark.slow
 def test_add_lora_wraps_layers_and_stacks_of_them():
     model, x = stack(), some_input(5, 4)
     before = model(x)

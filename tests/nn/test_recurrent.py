@@ -87,9 +87,10 @@ def test_an_rnn_is_flax_s_forward_and_backward(name, options, padded, batch, tim
 @pytest.mark.oracle
 @pytest.mark.parametrize(
     "options",
-    [pytest.param({}, marks=pytest.mark.slow), {"return_carry": True, "seq_lengths": LENGTHS}],
+    [{}, {"return_carry": True, "seq_lengths": LENGTHS}],
     ids=["plain", "padded"],
 )
+@pytest.mark.slow
 def test_bidirectional_is_flax_s_forward_and_backward(options):
     """L35."""
     forward, backward = twins("GRUCell", 3, 4), twins("LSTMCell", 3, 2, seed=1)
@@ -160,7 +161,7 @@ def dropping(lib):
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("broadcast", [None, "dropout", "other"])
+@pytest.mark.parametrize("broadcast", slow_but(["dropout"], [None, "dropout", "other"]))
 def test_random_streams_of_the_cell_go_through_the_loop_as_in_flax(broadcast):
     """L34, ask 14: masks differ from step to step, unless they are broadcast; from call to call they always differ."""
     outputs = {}
@@ -237,7 +238,7 @@ def test_lengths_beyond_the_end_are_the_end():
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", slow_but(["SimpleCell", "GRUCell"], CELLS))
 @pytest.mark.parametrize(
     "options", [{"param_dtype": jnp.bfloat16}, {"dtype": jnp.bfloat16}], ids=["param_dtype", "dtype"]
 )
@@ -342,6 +343,7 @@ def test_a_bidirectional_run_over_padded_sequences_is_pytorch_s(name):
         compare(mine, theirs_last.detach().numpy(), TOLERANCE, "last carry")
 
 
+@pytest.mark.slow
 def test_stacked_layers_made_by_vmap_run_under_scan():
     """Ask 14: as the unrolled loop, with the streams of the layers kept."""
 

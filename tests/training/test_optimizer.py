@@ -476,10 +476,12 @@ def test_a_line_search_finds_what_it_finds_in_flax(name, jit):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 def test_a_line_search_takes_gradients_in_the_form_of_the_model():
     assert searched(plait, "lbfgs", True, as_module=True) == searched(plait, "lbfgs", True)
 
 
+@pytest.mark.slow
 def test_a_line_search_over_some_of_the_variables():
     """The gradients of the others are left out of ``grad`` too."""
     model, x = plait.Linear(2, 3, rngs=plait.Rngs(0)), some_input(16, 2)
