@@ -442,7 +442,9 @@ RULES = {
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("node", [NODES["rngs"], NODES["stream"], model_of], ids=["rngs", "stream", "module"])
+@pytest.mark.parametrize(
+    "node", slow_but([model_of], [NODES["rngs"], NODES["stream"], model_of]), ids=["rngs", "stream", "module"]
+)
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
 def test_r7_with_rngs_is_flax_s(node, rules):
     def run(lib):

@@ -250,6 +250,7 @@ def test_derivatives_agree_with_finite_differences():
     np.testing.assert_allclose((ahead - out) / h, tangent, atol=2e-2)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 99), st.lists(st.integers(1, 3), min_size=1, max_size=3))
 def test_pulling_back_and_pushing_forward_are_transposed(seed, sizes):
     """X15: <G, J t> is <J' G, t>, for random modules and directions."""

@@ -96,6 +96,7 @@ def test_as_a_decorator_and_in_a_block_of_its_own_kind():
         _ = 1 / 0
 
 
+@pytest.mark.slow
 def test_an_optimizer_step_is_not_taken(users_promotion):
     model = Net()
     optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
@@ -221,7 +222,7 @@ class Root(nnx.Module):
         return jnp.sqrt(x * self.scale)
 
 
-@pytest.mark.parametrize("inside", slow_but(["remat", "vmap"], ["remat", "scan", "vmap"]))
+@pytest.mark.parametrize("inside", slow_but(["remat"], ["remat", "scan", "vmap"]))
 @pytest.mark.parametrize("around", slow_but(["jit of gradient"], ["gradient", "jit of gradient"]))
 def test_a_module_whose_derivative_makes_a_nan_is_named(inside, around):
     model = Deep(nnx.Rngs(0), INSIDE[inside])

@@ -326,7 +326,7 @@ def test_clear_cache_forgets_runs():
 
 
 @pytest.mark.parametrize("count", slow_but([1, 256, 257], [1, 255, 256, 257, 600]))
-@pytest.mark.parametrize("writes", [1, 300])
+@pytest.mark.parametrize("writes", slow_but([1], [1, 300]))
 def test_any_number_of_variables(count, writes, only_fast):
     """U12: reading and writing are written out for few, and loops for many, beside another object as well."""
     other = Node(w=plait.Param(jnp.float32(1)))

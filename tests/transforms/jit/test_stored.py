@@ -22,6 +22,7 @@ import pytest
 
 import plait
 from plait.errors import ProgramCacheError, ProgramCacheWarning
+from tests.sampling import slow_but
 from tests.transforms.jit import warm_programs
 from tests.transforms.jit.warm_programs import BASE, CHOICES
 
@@ -380,7 +381,7 @@ UNRECORDABLE = {
 
 
 @pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
-@pytest.mark.parametrize("f", UNRECORDABLE, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("f", slow_but([*UNRECORDABLE][::2], UNRECORDABLE), ids=lambda f: f.__name__)
 def test_w4_what_cannot_be_recorded_is_not_stored_and_said_once(tmp_path, f, monkeypatch):
     np.save(tmp_path / "mask.npy", np.ones(3, np.float32))
     monkeypatch.setattr(sys.modules[__name__], "MASK", tmp_path / "mask.npy")
@@ -474,7 +475,7 @@ def test_w4_a_helper_that_was_traced_before_is_recorded_too(tmp_path):
     assert results == [[2.0] * 3, [3.0] * 3]
 
 
-@pytest.mark.parametrize("name", ["jax", "plait", "numpy", "python"])
+@pytest.mark.parametrize("name", slow_but(["plait"], ["jax", "plait", "numpy", "python"]))
 def test_w2_another_version_is_a_miss(tmp_path, name, monkeypatch):
     def step(x):
         return x + 1
