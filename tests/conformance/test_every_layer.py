@@ -14,11 +14,12 @@ import plait
 from plait._public import PUBLIC
 from tests.conformance.layers import LAYERS, NO_LAYERS
 from tests.nn.twins import Encoder, pure
+from tests.sampling import slow_but
 
 REFUSING = [case for case in LAYERS if case.refuses is not None]
 every_layer = pytest.mark.parametrize("case", LAYERS, ids=lambda case: case.name)
 every_layer_that_refuses = pytest.mark.parametrize("case", REFUSING, ids=lambda case: case.name)
-each_copy = pytest.mark.parametrize("copied", ["merge", "clone", "deepcopy", "pickle"])
+each_copy = pytest.mark.parametrize("copied", slow_but(["merge"], ["merge", "clone", "deepcopy", "pickle"]))
 
 COPIES = {
     "merge": lambda layer: plait.merge(*plait.split(layer)),
@@ -134,7 +135,7 @@ def test_parameters_are_stored_in_param_dtype(case):
 
 
 @every_layer_that_refuses
-@pytest.mark.parametrize("run", [forward, plait.jit(forward)], ids=["eager", "jit"])
+@pytest.mark.parametrize("run", slow_but([forward], [forward, plait.jit(forward)]), ids=["eager", "jit"])
 def test_a_wrong_last_axis_names_the_path_and_both_lengths(case, run):
     below, refusing = case.refuses
     size = case.x.shape[-1]
@@ -155,7 +156,7 @@ def gradients(layer, x, argnums):
 
 
 @every_layer
-@pytest.mark.parametrize("value", [None, 0.0, 1e4], ids=["drawn", "zeros", "large"])
+@pytest.mark.parametrize("value", slow_but([None], [None, 0.0, 1e4]), ids=["drawn", "zeros", "large"])
 def test_gradients_are_finite(case, value):
     """Of parameters and of the input, also where a deviation is zero. Not all are zero."""
     layer, x = make(case), case.x

@@ -170,6 +170,7 @@ def test_a_scan_in_a_scan_is_a_stack_in_a_stack():
     np.testing.assert_allclose(model(X), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("length", "says"), [
     (5, r"nothing under params\.blocks\.5\.linear\.kernel"),
     (7, r"params\.blocks\.linear\.kernel\[6\], which no variable"),

@@ -149,7 +149,7 @@ def test_f4_the_weights_are_flax_s(options):
 @pytest.mark.oracle
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("group", slow_but([2], [1, 2]))
 def test_f4_it_is_torch_s(masked, is_causal, group):
     torch = pytest.importorskip("torch")
     arrays = operands(n_keys=3, group=group)
@@ -194,8 +194,8 @@ def test_f4_float64_is_exact():
     ("given", "dtype", "expected"),
     [
         ("bfloat16", None, "bfloat16"),
-        ("float16", None, "float16"),
-        ("int32", None, "float32"),
+        pytest.param("float16", None, "float16", marks=pytest.mark.slow),
+        pytest.param("int32", None, "float32", marks=pytest.mark.slow),
         ("float32", jnp.bfloat16, "bfloat16"),
     ],
 )

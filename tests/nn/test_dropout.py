@@ -135,6 +135,7 @@ def explicit(*spec):
     return mesh, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize(
     ("jit", "spec"),

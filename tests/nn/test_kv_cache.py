@@ -24,7 +24,7 @@ def decoded(layer, x, **call):
     return jnp.concatenate([step(layer, x[..., t : t + 1, :], **call) for t in range(x.shape[-2])], axis=-2)
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("is_causal", slow_but([True], [False, True]))
 @pytest.mark.parametrize(
     ("batch", "options"),
     [

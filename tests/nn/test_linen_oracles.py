@@ -124,7 +124,8 @@ def pairs_of(name, dtype):
 
 
 CASES = [(name, None) for name in PAIRS] + [(name, jnp.bfloat16) for name in PAIRS if name not in ONLY_FLOAT32]
-in_float32_or_small = lambda case: case[1] is None or case[0] in ("Dense", "BatchNorm")
+COSTLY = ("SimpleCell", "LSTMCell", "NormalisedAttention", "GroupNorm", "InstanceNorm", "ConvTranspose")
+in_float32_or_small = lambda case: case[0] not in COSTLY and (case[1] is None or case[0] in ("Dense", "BatchNorm"))
 
 
 @pytest.mark.parametrize(("name", "dtype"), slow_but(in_float32_or_small, CASES), ids=str)
