@@ -120,6 +120,7 @@ class Kind(enum.Enum):
         return self.value < other.value
 
 
+@pytest.mark.slow
 def test_keys_that_are_no_literals_stand_beside_stacks(tmp_path: Path) -> None:
     """The names of such leaves have no layers; they are found as they are stored, and told as they are missing."""
     saved, other = ({Kind.ONE: plait.Param(jnp.full(2, number))} for number in (3.0, 0.0))

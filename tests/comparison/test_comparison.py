@@ -7,6 +7,7 @@ import pytest
 
 import plait
 from plait.errors import ArgumentError, ArgumentTypeError
+from tests.sampling import slow_but
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 4)), jnp.float32)
 
@@ -89,7 +90,7 @@ class Recurrent(plait.Module):
         return self.rnn(x)
 
 
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("reverse", slow_but([False], [False, True]))
 def test_the_steps_of_a_loop_are_compared_one_by_one(reverse):
     """From the second step on the carry departs, and all that is made of it."""
     x, make = jnp.ones((2, 3, 4)), lambda: Recurrent(reverse=reverse)

@@ -139,6 +139,7 @@ def with_exports(monkeypatch, folder, outcomes):
     return run(Options(output=folder, resume=True, **{**FEW, "export": True}))
 
 
+@pytest.mark.slow
 def test_a_failed_export_is_exit_status_1_and_is_named(unbroken, monkeypatch, capsys):
     outcomes = [Outcome("First", "ok", "fine"), Outcome("Second", "failed", "max |difference| 3.0e-03\nmore")]
     assert with_exports(monkeypatch, unbroken, outcomes) == 1

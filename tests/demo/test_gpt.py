@@ -194,6 +194,7 @@ def stop_at_3(moment):
         moment.stop("SIGINT")
 
 
+@pytest.mark.slow
 def test_a_run_with_other_options_is_not_resumed(tmp_path, library, tiny, capsys):
     corpus = load_corpus(library)
     assert run(tmp_path / "out", corpus) == 0

@@ -12,7 +12,7 @@ from tests.differential.comparison import compare
 from tests.differential.interpreter import run
 from tests.differential.known import explaining
 
-FEW, SOME = 4, 36  # of each area; `make differential` runs thousands
+FEW, SOME = 2, 36  # of each area; `make differential` runs thousands
 SHARE_OF_ERRORS = 0.7  # of one area; a program that ends early shows little
 
 
