@@ -57,6 +57,7 @@ def test_the_names_say_which_layers_an_array_holds(tmp_path: Path) -> None:
     assert kernel.shape == (2, 4, 4)
 
 
+@pytest.mark.slow
 def test_another_period_is_no_hindrance(tmp_path: Path) -> None:
     path = checkpoint.save(tmp_path / "saved", stacked(5, 1, 0))
     other = Net(plait.Stack(blocks_of(5, seed=1), period=2))

@@ -108,6 +108,7 @@ def test_a_damaged_checkpoint_that_is_passed_over_is_named(tmp_path, capsys):
     assert "resuming after epoch 1" in printed.out
 
 
+@pytest.mark.slow
 def test_a_finished_run_can_be_looked_at_again(unbroken, capsys):
     before = learned(unbroken)
     assert run(Options(output=unbroken, resume=True, **FEW)) == 0

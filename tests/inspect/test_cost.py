@@ -45,6 +45,7 @@ def arguments():
     return model, nnx.Optimizer(model, optax.sgd(0.1, momentum=0.9), wrt=nnx.Param), jnp.ones((2, 3), int)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compile", slow_but([False], [False, True]))
 def test_the_sums_are_those_of_xla(compile, users_promotion):
     """D11."""

@@ -57,6 +57,7 @@ def rows_of(text):
 X = jnp.ones((4, 8))
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_counts_and_shapes_are_those_of_flax():
     """D7."""

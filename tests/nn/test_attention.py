@@ -128,6 +128,7 @@ def test_l27_the_call_s_own_source_draws_what_flax_draws(source):
     compare(ours(some_input(2, 3, 4), rngs=sources(plait)[source]), expected, TOLERANCE, "output")
 
 
+@pytest.mark.slow
 def test_l27_a_key_will_do_as_a_source():
     layer = Attention(2, 4, dropout_rate=0.5, keep_rngs=False, deterministic=False, rngs=plait.Rngs(0))
     first, second = (layer(some_input(3, 4), rngs=jax.random.key(seed)) for seed in (0, 1))

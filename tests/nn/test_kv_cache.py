@@ -257,6 +257,7 @@ def test_l28_a_mask_over_a_prompt():
     compare(layer(x[:, :3], mask=mask, decode=True), layer(x, mask=both, decode=False)[:, :3], TOLERANCE, "masked")
 
 
+@pytest.mark.slow
 def test_l28_a_prompt_that_is_too_long():
     layer, x = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0)), some_input(2, 5, 4)
     layer.init_cache((2, LENGTH, 4), per_sequence=True)

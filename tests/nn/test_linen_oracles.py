@@ -125,10 +125,10 @@ def pairs_of(name, dtype):
 
 CASES = [(name, None) for name in PAIRS] + [(name, jnp.bfloat16) for name in PAIRS if name not in ONLY_FLOAT32]
 COSTLY = ("SimpleCell", "LSTMCell", "NormalisedAttention", "GroupNorm", "InstanceNorm", "ConvTranspose")
-in_float32_or_small = lambda case: case[0] not in COSTLY and (case[1] is None or case[0] in ("Dense", "BatchNorm"))
+is_quick = lambda case: case[0] not in COSTLY and (case[1] is None or case[0] in ("Dense", "BatchNorm"))
 
 
-@pytest.mark.parametrize(("name", "dtype"), slow_but(in_float32_or_small, CASES), ids=str)
+@pytest.mark.parametrize(("name", "dtype"), slow_but(is_quick, CASES), ids=str)
 def test_a_layer_is_linen_s(name, dtype):
     with users_promotion():
         theirs, variables, ours, x = pairs_of(name, dtype)

@@ -399,6 +399,7 @@ def test_it_is_traced_once_however_deep() -> None:
 # Copies and conversion ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None)
 @given(depth=st.integers(2, 7), period=st.integers(1, 3))
 def test_lists_become_stacks_and_back_bit_for_bit(depth: int, period: int) -> None:

@@ -414,7 +414,7 @@ def a_layer_wrapped(model):
     (other_sizes, r"layers\[0\]\.bias, .*\n +found +3 with a different shape, and 1 that match"),
     (a_layer_wrapped, r"layers\[1\]\.layers\[0\]\.bias, .*\n +found +2 new, 4 that the model lacks, and 2 that match"),
 ])  # fmt: skip
-@pytest.mark.parametrize("way", [lambda f: f, plait.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("way", slow_but([plait.jit], [lambda f: f, plait.jit]), ids=["eager", "jit"])
 def test_a_model_that_was_changed_after_its_optimizer_is_told_apart(way, change, found):
     model = plait.Sequential(plait.Linear(4, 3, rngs=plait.Rngs(0)), plait.Linear(3, 2, rngs=plait.Rngs(1)))
     optimizer = Optimizer(model, optax.adam(0.1), wrt=plait.Param)

@@ -652,6 +652,7 @@ def make_jvp(factor=1.0, nondiff=()):
     return f
 
 
+@pytest.mark.slow
 def test_custom_jvp_is_used_forward_and_backward():
     """X16: jvp, linearize, grad; under jit, vmap, remat; updates come back once."""
     f = make_jvp(10.0)

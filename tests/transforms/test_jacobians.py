@@ -78,7 +78,7 @@ def test_the_numbers_are_those_of_plain_jax(name, argnums):
     assert_same(ours(f, argnums=argnums)(net, X), jax.jit(jaxs(pure, argnums=argnums))(*arguments))
 
 
-@each
+@pytest.mark.parametrize("name", slow_but(["hessian"], DERIVATIVES))
 @pytest.mark.parametrize("under", slow_but([BOTH_JITTED], ["jit", BOTH_JITTED, "remat"]))
 def test_they_agree_under_other_transforms(name, under):
     ours, _, f = DERIVATIVES[name]

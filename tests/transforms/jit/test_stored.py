@@ -518,6 +518,7 @@ def test_w9_the_checking_mode_finds_a_stale_program(tmp_path, monkeypatch):
         plait.jit(lambda x: x + 2, cache=tmp_path)(jnp.ones(3))
 
 
+@pytest.mark.slow
 def test_w9_the_checking_mode_lets_a_right_program_pass(tmp_path, monkeypatch):
     called("state", cache=tmp_path)
     monkeypatch.setenv("PLAIT_CHECK_CACHE", "1")
