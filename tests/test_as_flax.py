@@ -94,6 +94,7 @@ def test_the_report_says_when_nothing_is_lacking(folder):
     assert "It has all the names that were used." in said
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_after_flax_it_refuses_to_start(folder):
     _, said = run("-c", "import flax.nnx, plait.as_flax", folder=folder, status=1)

@@ -96,6 +96,7 @@ def test_a_damaged_checkpoint_is_refused_and_kept(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_without_scikit_learn_the_extra_is_named(tmp_path):
     """A package that cannot be imported stands before the real one."""
     (tmp_path / "hidden" / "sklearn").mkdir(parents=True)

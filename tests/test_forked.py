@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.forked import run_python
+from tests.sampling import slow_but
 
 PROGRAMS = {
     "says": "import sys; print(*sys.argv); print('aside', file=sys.stderr)",
@@ -27,7 +28,7 @@ def last(text):
     return text.strip().splitlines()[-1:]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", slow_but(lambda name: name != "numbers", PROGRAMS))
 def test_a_program_ends_as_in_a_fresh_process(name, tmp_path):
     options = {"env": {**os.environ, "A_SETTING": "1"}, "cwd": tmp_path}
     command = ["-c", PROGRAMS[name], "a", "b c"]

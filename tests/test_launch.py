@@ -129,6 +129,7 @@ def test_one_that_was_killed_is_told_before_those_that_lost_it(tmp_path, launche
     assert "process 1 of 2 was killed by signal 9" in errors
 
 
+@pytest.mark.slow
 def test_processes_that_are_asked_to_end_have_time_to_save(tmp_path):
     """More than a process has whose sibling has failed, and no more than ``--grace``."""
     program = (
@@ -167,6 +168,7 @@ def test_an_impatient_interruption_leaves_nobody_behind(tmp_path):
     assert [pid for pid in os.listdir(tmp_path) if is_running(pid)] == []
 
 
+@pytest.mark.slow
 def test_the_one_that_failed_first_is_told(tmp_path, launched):
     """Not one that fails a moment later, because it has lost the first."""
     program = (
@@ -209,6 +211,7 @@ def test_when_nobody_reads_on_the_processes_are_ended():
     assert [line for line in errors if not line.startswith("[")] == []
 
 
+@pytest.mark.slow
 def test_what_the_processes_start_is_ended_too(tmp_path, launched):
     program = (
         "import os, subprocess, sys, time\n"

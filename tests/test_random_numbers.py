@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests import random_numbers
+from tests.sampling import slow_but
 
 DRAWS = {
     "truncated normal": lambda key, shape, dtype: jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype),
@@ -18,7 +19,7 @@ DRAWS = {
     ("shape", "dtype"), [((), jnp.float32), ((7, 11), jnp.float32), ((65,), jnp.bfloat16), ((0, 4), jnp.float32)]
 )
 @pytest.mark.parametrize("draw", DRAWS)
-@pytest.mark.parametrize("key", [jax.random.key, jax.random.PRNGKey])
+@pytest.mark.parametrize("key", slow_but([jax.random.key], [jax.random.key, jax.random.PRNGKey]))
 def test_they_draw_jax_s_numbers(draw, shape, dtype, key, monkeypatch):
     shared = DRAWS[draw](key(3), shape, dtype)
     random_numbers.users_programs(monkeypatch)

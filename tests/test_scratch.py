@@ -54,6 +54,7 @@ def test_what_a_killed_writer_leaves_is_removed_by_the_next(tmp_path, writer):
     assert left(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_what_a_writer_holds_is_left_alone(tmp_path, writer):
     before = left(tmp_path)
     with scratch_folder(tmp_path / "step-1"):

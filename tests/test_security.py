@@ -22,6 +22,7 @@ import plait
 from plait.checkpoint.layout import check_whole, write_manifest
 from plait.errors import CheckpointError, ConfigError, ExportError, ProgramCacheError, ProgramCacheWarning
 from plait.export.orbax.exported_maps import load_jax_exported_map
+from tests.sampling import slow_but
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -96,7 +97,7 @@ KINDS = ["a pickle", "a text pickle", "npy"]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax leaves the rest of a failed read
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["a pickle"], KINDS))
 def test_a_checkpoint_runs_nothing(tmp_path, poison, kind):
     """With the sums of a checkpoint that was written like this, so that only the readers stand between."""
     plait.checkpoint.save(tmp_path / "saved", model())
@@ -155,7 +156,7 @@ def _give_right_sum(bundle, name):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["a pickle"], KINDS))
 def test_exploring_a_file_runs_nothing(tmp_path, poison, kind):
     """With the right sums."""
     plait.checkpoint.save(tmp_path / "saved", model())
@@ -280,7 +281,7 @@ def test_a_folder_of_programs_that_others_can_write_is_refused(tmp_path):
         plait.jit(plait.relu, cache=tmp_path)(jnp.ones(3))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["a pickle"], KINDS))
 def test_a_stored_program_is_not_unpickled(tmp_path, poison, kind, recwarn):
     """With the right sum, the poison stands for the header, for the program, and for both."""
     folder = tmp_path / "programs"

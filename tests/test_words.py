@@ -1,5 +1,6 @@
 """Words: the article goes by the sound, and texts use the words of the field."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -96,9 +97,12 @@ PROSE = sorted(
 )
 
 
+@functools.cache
+def text_of(file):
+    return file.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("words", HOUSE_WORDS)
 def test_texts_use_the_words_of_the_field(words):
-    found = {
-        f"{file.name}: {match[0]}" for file in PROSE for match in re.finditer(words, file.read_text(encoding="utf-8"))
-    }
+    found = {f"{file.name}: {match[0]}" for file in PROSE for match in re.finditer(words, text_of(file))}
     assert found == set(), f"write: {HOUSE_WORDS[words]}"

@@ -26,6 +26,7 @@ VERSION_QUESTION = re.compile(
     r"\bjax(lib)?\.(__version__|version\b)|\bsys\.version_info\b|\bpackaging\.version\b|\bjax\._src\b"
 )
 VERSION_ATTRIBUTES = ("__version__", "__version_info__", "version", "version_info", "_src")
+VERSION_WORD = re.compile(rf"\b({'|'.join(VERSION_ATTRIBUTES)})\b")
 
 
 def name_of(file: Path) -> str:
@@ -103,6 +104,8 @@ def strangers(file: Path) -> list[str]:
 
 def quirks(text: str) -> list[tuple[int, str]]:
     """Questions for a version, and private parts of JAX, with their lines."""
+    if not VERSION_WORD.search(text):
+        return []
     written = [
         (node.lineno, ast.unparse(node))
         for node in ast.walk(ast.parse(text))

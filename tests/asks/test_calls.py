@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 import plait
+from tests.sampling import slow_but
 
 pytestmark = pytest.mark.unchecked  # checking walks the model on every call
 
@@ -51,7 +52,7 @@ STEPS = {"writes all": (write_all, {}), "only reads": (read_all, {}), "donates":
 
 
 @pytest.mark.parametrize("make", [model_of, deep_model_of])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", slow_but(["writes all"], STEPS))
 def test_python_functions_entered_do_not_grow_with_the_variables(step, make):
     """U33, U34."""
     function, options = STEPS[step]

@@ -16,6 +16,7 @@ import pytest
 
 import plait
 from plait.errors import PlaitError
+from tests.sampling import slow_but
 
 CORPUS = Path(__file__).parent / "corpus"
 NEWEST = "flax_0_12"
@@ -96,7 +97,7 @@ def test_flax_prints_the_same_where_it_still_takes_the_spelling(style, program):
             output_of(file.read_text(), str(file))
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", slow_but(PROGRAMS[::3], PROGRAMS))
 def test_plait_migrate_changes_that_import_and_nothing_else(program):
     pytest.importorskip("libcst")
     from plait.migrate.rewrite import rewrite

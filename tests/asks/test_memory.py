@@ -6,6 +6,7 @@ import optax
 import pytest
 
 import plait
+from tests.sampling import slow_but
 
 pytestmark = pytest.mark.usefixtures("users_promotion")  # Optax needs JAX's own promotion
 
@@ -64,7 +65,7 @@ def compiled_pair(donate):
     return objects.memory_analysis(), raw.memory_analysis()
 
 
-@pytest.mark.parametrize("donate", [False, True])
+@pytest.mark.parametrize("donate", slow_but([True], [False, True]))
 def test_the_step_takes_no_more_temporary_memory_than_on_arrays(donate):
     found, raw = compiled_pair(donate)
     assert raw.temp_size_in_bytes > X.nbytes
@@ -84,6 +85,7 @@ def arrays_of(*objects):
     return [leaf for each in objects for leaf in jax.tree.leaves(plait.state(each))]
 
 
+@pytest.mark.slow
 def test_a_donated_model_and_optimizer_are_taken_over_and_stay_usable():
     donating = plait.jit(step, donate_argnums=(0, 1))
     model, optimizer = made()
@@ -162,7 +164,7 @@ def sgd(model, grads):
     plait.update(model, jax.tree.map(lambda p, g: p - 0.1 * g, params, grads))
 
 
-@pytest.mark.parametrize("way", ["scanned", "remat"])
+@pytest.mark.parametrize("way", slow_but(["remat"], ["scanned", "remat"]))
 def test_temporary_memory_of_stacked_layers_is_that_of_raw_jax(way):
     """At most 1.02 of it, for 16 layers under scan, and under scan of remat."""
     stacked, arrays = raw_stack()

@@ -146,6 +146,7 @@ def test_line_search_gets_the_value_and_the_function():
     assert len(traces) == len(plain_traces)  # two: Optax starts with a number of weak type
 
 
+@pytest.mark.slow
 def test_gradients_are_accumulated():
     """MultiSteps: the parameters move on every third call, by the mean of the gradients."""
     batches = [(X[i : i + 2], Y[i : i + 2]) for i in (0, 2, 4, 6, 1, 3)]
@@ -192,6 +193,7 @@ def test_the_updates_are_returned():
     assert optax.tree.norm(nnx.as_pure(updates)) > 0
 
 
+@pytest.mark.slow
 def test_the_state_of_the_optimizer_lies_otherwise_than_the_parameters():
     """``optimizer_sharding``: moments spread over the devices, the kernel on each of them (ZeRO)."""
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -32,7 +32,7 @@ def run(*lines):
 @pytest.mark.parametrize(
     ("order", "name"),
     slow_but(
-        [("Flax first", ALL), ("the object first", ALL)],
+        [("the object first", ALL)],
         itertools.product(["Flax first", "plait first", "the object first"], [ALL, *BOXES]),
     ),
 )

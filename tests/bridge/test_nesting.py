@@ -54,6 +54,7 @@ class Outer(nn.Module):
         return middle(name="middle")(x, train)
 
 
+@pytest.mark.slow
 def test_linen_in_plait_in_linen_is_the_pure_model_to_the_last_bit():
     """Outputs, gradients and statistics; the same paths, boxes and dtypes."""
     variables = plain(Outer(PlaitMiddle).init(KEYS, X))

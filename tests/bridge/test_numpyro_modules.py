@@ -10,6 +10,7 @@ import pytest
 import plait
 from plait import bridge
 from plait.errors import ArgumentError, ArgumentTypeError, GraphTypeError, MissingDependencyError
+from tests.sampling import slow_but
 
 numpyro = pytest.importorskip("numpyro")
 dist = pytest.importorskip("numpyro.distributions")
@@ -78,6 +79,7 @@ def test_svi_trains_what_a_program_trains_that_declares_each_parameter():
     np.testing.assert_allclose(found.params["net$params"]["kernel"], expected.params["kernel"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_model_itself_is_not_changed_until_it_is_updated():
     """B37, B39: parameters and state of SVI are a state of the model."""
     net = Net(plait.Rngs(0))
@@ -100,7 +102,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", slow_but(["the model"], CALLS))
 def test_what_a_call_changes_is_the_state_of_the_next_run(call):
     """B37: whichever way the model is called."""
     result = fitted(program_of(Net(plait.Rngs(0)), CALLS[call]), 3)
@@ -208,6 +210,7 @@ def test_nuts_draws_what_it_draws_for_a_program_that_samples_by_hand():
     assert (drawn.shape, bool(jnp.abs(drawn - means).mean() < 1)) == ((10, 12, 1), True)
 
 
+@pytest.mark.slow
 def test_what_has_no_prior_is_trained_beside_what_has_one():
     """B38: a Bayesian last layer, by SVI with a guide; statistics are kept as before."""
     net = Net(plait.Rngs(0))

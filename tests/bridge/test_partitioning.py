@@ -15,6 +15,7 @@ import plait
 from plait import bridge
 from plait.bridge import partitioning
 from plait.errors import ArgumentError, ArgumentTypeError
+from tests.sampling import slow_but
 
 X = jnp.ones((2, 3))
 ones = plait.initializers.ones
@@ -140,7 +141,7 @@ EXPECTED = {"scan": ("stack", "embed", "mlp"), "vmap": ("embed", "ensemble", "ml
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("lift", LIFTS)
+@pytest.mark.parametrize("lift", slow_but(["vmap"], LIFTS))
 def test_transforms_of_linen_modules_keep_the_names(lift):
     """266: in a Linen module, and in a plait model around it."""
 

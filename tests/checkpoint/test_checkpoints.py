@@ -18,6 +18,7 @@ from plait.checkpoint import Checkpoints, Keep, layout, orbax, reading, save
 from plait.errors import CheckpointError
 from plait.training import Batches
 from tests.compare import assert_same, readable
+from tests.sampling import slow_but
 
 
 def values(node):
@@ -40,7 +41,7 @@ def grow(model):
     model.count.value += 1
 
 
-@pytest.mark.parametrize("background", [True, False])
+@pytest.mark.parametrize("background", slow_but([True], [True, False]))
 def test_what_is_saved_is_what_the_objects_were_when_save_was_called(tmp_path, background):
     model, expected = Net(), {}
     with Checkpoints(tmp_path, keep=Keep(last=None), background=background) as checkpoints:
@@ -179,6 +180,7 @@ def test_one_of_the_same_step_is_replaced(tmp_path):
         assert fresh.count.value == 5
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path):
     program = """
         import os, sys, signal

@@ -282,7 +282,10 @@ def test_some_of_the_variables_of_a_model(tmp_path):
     assert int(fresh["rngs"].default.key[...] == saved["rngs"].default.key[...]) == 0
 
 
-@pytest.mark.parametrize("dtypes", [("float32", "bfloat16"), ("bfloat16", "float32"), ("float32", "float16")])
+@pytest.mark.parametrize(
+    "dtypes",
+    [("float32", "bfloat16"), ("bfloat16", "float32"), pytest.param(("float32", "float16"), marks=pytest.mark.slow)],
+)
 def test_another_dtype_when_asked(tmp_path, dtypes):
     saved, fresh = (whole(seed, jnp.dtype(dtype)) for seed, dtype in enumerate(dtypes))
     path = checkpoint.save(tmp_path / "1", saved)

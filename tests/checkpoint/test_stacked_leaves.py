@@ -57,6 +57,7 @@ def test_the_names_say_which_layers_an_array_holds(tmp_path: Path) -> None:
     assert kernel.shape == (2, 4, 4)
 
 
+@pytest.mark.slow
 def test_another_period_is_no_hindrance(tmp_path: Path) -> None:
     path = checkpoint.save(tmp_path / "saved", stacked(5, 1, 0))
     other = Net(plait.Stack(blocks_of(5, seed=1), period=2))
@@ -120,6 +121,7 @@ class Kind(enum.Enum):
         return self.value < other.value
 
 
+@pytest.mark.slow
 def test_keys_that_are_no_literals_stand_beside_stacks(tmp_path: Path) -> None:
     """The names of such leaves have no layers; they are found as they are stored, and told as they are missing."""
     saved, other = ({Kind.ONE: plait.Param(jnp.full(2, number))} for number in (3.0, 0.0))

@@ -7,6 +7,7 @@ import pytest
 
 import plait
 from plait.errors import ArgumentError, ArgumentTypeError
+from tests.sampling import slow_but
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 4)), jnp.float32)
 
@@ -89,7 +90,7 @@ class Recurrent(plait.Module):
         return self.rnn(x)
 
 
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("reverse", slow_but([False], [False, True]))
 def test_the_steps_of_a_loop_are_compared_one_by_one(reverse):
     """From the second step on the carry departs, and all that is made of it."""
     x, make = jnp.ones((2, 3, 4)), lambda: Recurrent(reverse=reverse)
@@ -141,14 +142,14 @@ class Nest(plait.Module):
 @pytest.mark.parametrize(
     ("kind", "path", "change"),
     [
-        ("one", "parts[1].linear", lambda parts: parts[1].linear),
-        ("in turn", "parts[2].linear", lambda parts: parts[2].linear),
+        pytest.param("one", "parts[1].linear", lambda parts: parts[1].linear, marks=pytest.mark.slow),
+        pytest.param("in turn", "parts[2].linear", lambda parts: parts[2].linear, marks=pytest.mark.slow),
         ("in turn", "parts[4].linear", lambda parts: parts[4].linear),
         ("in turn", "parts[3]", lambda parts: parts[3]),
         ("nested", "parts[1].inner[0].linear", lambda parts: parts[1].inner[0].linear),
     ],
 )
-@pytest.mark.parametrize("other", [Stacked, Listed])
+@pytest.mark.parametrize("other", slow_but([Listed], [Stacked, Listed]))
 def test_the_layers_of_a_stack_are_compared_one_by_one(kind, path, change, other):
     stack, model = Stacked(parts=PARTS[kind]()), other(parts=PARTS[kind]())
     clean = plait.compare(stack, model, X)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conformance import errors
 from tests.conformance.errors.rows import SOURCE, advice, caught, code_in, compiles, follow, raised_at, sites
+from tests.sampling import slow_but
 
 SUBJECTS = [module.name for module in pkgutil.iter_modules(errors.__path__) if module.name != "rows"]
 ROWS = {
@@ -44,7 +45,7 @@ def outcome(name):
     return type(error), str(error), raised_at(error)
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", slow_but([*ROWS][::2], ROWS))
 def test_a_mistake_is_explained(name):
     kind, message, _ = outcome(name)
     assert kind is ROWS[name].error
@@ -52,7 +53,7 @@ def test_a_mistake_is_explained(name):
         assert re.search(pattern, message), message
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", slow_but([*ROWS][1::4], ROWS))
 def test_its_advice_runs(name):
     """What looks like Python is Python, and the row takes its cure from there, word for word."""
     row, text = ROWS[name], advice(outcome(name)[1])

@@ -14,11 +14,16 @@ import plait
 from plait._public import PUBLIC
 from tests.conformance.layers import LAYERS, NO_LAYERS
 from tests.nn.twins import Encoder, pure
+from tests.sampling import slow_but
 
 REFUSING = [case for case in LAYERS if case.refuses is not None]
-every_layer = pytest.mark.parametrize("case", LAYERS, ids=lambda case: case.name)
+COSTLY = ("Bidirectional", "GRUCell")  # fast in one property, the comparison of jit and eager
+every_layer_fast = pytest.mark.parametrize("case", LAYERS, ids=lambda case: case.name)
+every_layer = pytest.mark.parametrize(
+    "case", slow_but(lambda case: case.name not in COSTLY, LAYERS), ids=lambda case: case.name
+)
 every_layer_that_refuses = pytest.mark.parametrize("case", REFUSING, ids=lambda case: case.name)
-each_copy = pytest.mark.parametrize("copied", ["merge", "clone", "deepcopy", "pickle"])
+each_copy = pytest.mark.parametrize("copied", slow_but(["merge"], ["merge", "clone", "deepcopy", "pickle"]))
 
 COPIES = {
     "merge": lambda layer: plait.merge(*plait.split(layer)),
@@ -61,7 +66,7 @@ def test_the_names_of_its_state_are_those_of_the_table(case):
     assert found == case.state
 
 
-@every_layer
+@every_layer_fast
 def test_jit_agrees_with_eager_in_output_and_state(case):
     eager, compiled = make(case), make(case)
     step = plait.jit(forward)
@@ -134,7 +139,7 @@ def test_parameters_are_stored_in_param_dtype(case):
 
 
 @every_layer_that_refuses
-@pytest.mark.parametrize("run", [forward, plait.jit(forward)], ids=["eager", "jit"])
+@pytest.mark.parametrize("run", slow_but([forward], [forward, plait.jit(forward)]), ids=["eager", "jit"])
 def test_a_wrong_last_axis_names_the_path_and_both_lengths(case, run):
     below, refusing = case.refuses
     size = case.x.shape[-1]
@@ -155,7 +160,7 @@ def gradients(layer, x, argnums):
 
 
 @every_layer
-@pytest.mark.parametrize("value", [None, 0.0, 1e4], ids=["drawn", "zeros", "large"])
+@pytest.mark.parametrize("value", slow_but([None], [None, 0.0, 1e4]), ids=["drawn", "zeros", "large"])
 def test_gradients_are_finite(case, value):
     """Of parameters and of the input, also where a deviation is zero. Not all are zero."""
     layer, x = make(case), case.x

@@ -179,7 +179,7 @@ OF = {"function": lambda f: f, "partial": functools.partial, "custom_vjp": ruled
 @pytest.mark.parametrize(
     ("transform", "of"),
     [
-        pytest.param(transform, of, id=f"{transform.name}-{name}")
+        pytest.param(transform, of, id=f"{transform.name}-{name}", marks=[pytest.mark.slow] * (name == "partial"))
         for transform in TRANSFORMS
         for name, of in OF.items()
         if of is not ruled or transform.name not in NO_VJP_RULE

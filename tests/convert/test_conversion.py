@@ -16,6 +16,7 @@ from plait._public import PUBLIC
 from plait.convert.layouts import alternatives, path_of_name
 from plait.errors import ArgumentError, ArgumentTypeError, CheckpointError, ConversionError
 from tests.forked import run_python
+from tests.sampling import slow_but
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(plait.__file__).parents[1])}
 
@@ -101,7 +102,10 @@ def test_every_layer_has_a_case():
     assert layers - classes == set()
 
 
-@pytest.mark.parametrize("case", LAYERS)
+COSTLY = ("MultiHeadAttention", "Stack", "GRUCell", "OptimizedLSTMCell", "Bidirectional")
+
+
+@pytest.mark.parametrize("case", slow_but(lambda case: case not in COSTLY, LAYERS))
 def test_what_goes_to_torch_comes_back(case):
     ours = with_noise(LAYERS[case](plait.Rngs(0)))
     again = LAYERS[case](plait.Rngs(7))
@@ -278,6 +282,7 @@ def test_an_abstract_model_gets_arrays_where_its_shardings_say():
     np.testing.assert_array_equal(model.kernel.value, there["weight"].T)
 
 
+@pytest.mark.slow
 def test_a_stack_of_layers_is_refused_both_ways():
     stack = plait.vmap(lambda key: plait.Linear(3, 3, rngs=plait.Rngs(key)))(jax.random.split(jax.random.key(0), 3))
     with pytest.raises(ValueError, match="not stacked"):

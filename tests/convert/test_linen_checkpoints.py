@@ -121,6 +121,7 @@ def test_recurrent_cells_are_those_of_linen(theirs, ours):
     )
 
 
+@pytest.mark.slow
 def test_collections_become_kinds_of_variables():
     variables, ours, _, names, _ = trained(_resnet)
     done = convert.convert_checkpoint(variables, ours, layout="linen", names=names)

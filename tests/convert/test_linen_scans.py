@@ -133,7 +133,7 @@ FORMS = {
 FORMS_READ = [(make, form) for make in (stacked, listed) for form in FORMS]
 
 
-@pytest.mark.parametrize(("make", "form"), slow_but([(stacked, "msgpack"), (listed, "orbax")], FORMS_READ))
+@pytest.mark.parametrize(("make", "form"), slow_but([(listed, "orbax")], FORMS_READ))
 def test_a_checkpoint_of_scanned_layers_is_read_into_a_stack_and_into_a_list(make, form, tmp_path):
     variables, expected = trained()
     model = make()
@@ -170,6 +170,7 @@ def test_a_scan_in_a_scan_is_a_stack_in_a_stack():
     np.testing.assert_allclose(model(X), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("length", "says"), [
     (5, r"nothing under params\.blocks\.5\.linear\.kernel"),
     (7, r"params\.blocks\.linear\.kernel\[6\], which no variable"),

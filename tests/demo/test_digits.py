@@ -108,6 +108,7 @@ def test_a_damaged_checkpoint_that_is_passed_over_is_named(tmp_path, capsys):
     assert "resuming after epoch 1" in printed.out
 
 
+@pytest.mark.slow
 def test_a_finished_run_can_be_looked_at_again(unbroken, capsys):
     before = learned(unbroken)
     assert run(Options(output=unbroken, resume=True, **FEW)) == 0
@@ -139,6 +140,7 @@ def with_exports(monkeypatch, folder, outcomes):
     return run(Options(output=folder, resume=True, **{**FEW, "export": True}))
 
 
+@pytest.mark.slow
 def test_a_failed_export_is_exit_status_1_and_is_named(unbroken, monkeypatch, capsys):
     outcomes = [Outcome("First", "ok", "fine"), Outcome("Second", "failed", "max |difference| 3.0e-03\nmore")]
     assert with_exports(monkeypatch, unbroken, outcomes) == 1

@@ -54,6 +54,7 @@ def reported(difference):
     return validate
 
 
+@pytest.mark.slow
 def test_the_expected_numbers_are_those_of_the_model(model, tmp_path):
     seen = {}
 

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from plait.demo.figures import save_confusion, save_curves
+from tests.sampling import slow_but
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 pytest.importorskip("matplotlib")
 
 
-@pytest.mark.parametrize("epochs", [0, 1, 3])
+@pytest.mark.parametrize("epochs", slow_but([1], [0, 1, 3]))
 def test_curves_are_a_picture_however_many_epochs_there_are(tmp_path, epochs):
     names = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
     save_curves(tmp_path / "a.png", [{"epoch": i, **dict.fromkeys(names, 0.5)} for i in range(epochs)])

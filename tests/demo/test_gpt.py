@@ -136,6 +136,7 @@ def test_bits_are_those_of_each_byte(model):
     assert bits_per_byte(model, text) == pytest.approx(np.mean(expected) / math.log(2), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_cache_writes_what_the_whole_text_would(model):
     text = np.random.default_rng(0).integers(0, 256, (1, HISTORY + 8), dtype=np.uint8)
     decoder = view(model, decode=True, batch_size=1, max_length=8)
@@ -194,6 +195,7 @@ def stop_at_3(moment):
         moment.stop("SIGINT")
 
 
+@pytest.mark.slow
 def test_a_run_with_other_options_is_not_resumed(tmp_path, library, tiny, capsys):
     corpus = load_corpus(library)
     assert run(tmp_path / "out", corpus) == 0

@@ -14,6 +14,7 @@ from tests.differential.interpreter import run
 from tests.differential.known import explaining
 from tests.differential.program import program
 from tests.differential.test_programs import flax_nnx
+from tests.sampling import slow_but
 
 SEEN = program(
     "test",
@@ -84,7 +85,7 @@ def test_a_library_agrees_with_itself():
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("area", AREAS)
+@pytest.mark.parametrize("area", slow_but(lambda area: area != "sharding", AREAS))
 def test_a_program_prints_as_one_that_runs(area, users_promotion, capsys):
     flax = flax_nnx()
 

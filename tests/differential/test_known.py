@@ -9,13 +9,16 @@ from tests.differential.comparison import compare
 from tests.differential.interpreter import run
 from tests.differential.known import KNOWN, explaining
 from tests.differential.test_programs import flax_nnx
+from tests.sampling import slow_but
 
 PAGE = Path(__file__).parents[2] / "docs" / "migrating.md"
 ROWS = {row.id: row for row in KNOWN}
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(
+    "name", slow_but(lambda name: name not in ("statistics of sharded inputs", "cells in bfloat16"), ROWS)
+)
 def test_a_known_difference_is_still_one(name):
     row = ROWS[name]
     differences = compare(row.example, run(row.example, flax_nnx()), run(row.example, plait))

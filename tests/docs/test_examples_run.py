@@ -27,6 +27,41 @@ LONG = (
     "quickstart.md",
     "data.md",
     "from-pytorch.md",
+    "stacks.md",
+    "autodiff.md",
+    "compare.md",
+    "performance.md",
+    "from-equinox.md",
+    "from-haiku.md",
+    "from-linen.md",
+    "debugging.md",
+    "checkpoints.md",
+    "looking-inside.md",
+    "explore.md",
+    "tiny.md",
+    "tour.md",
+)
+LONG_EXAMPLES = (
+    "nn.attention.MultiHeadAttention",
+    "nn.stack.Stack",
+    "nn.rotary.apply_rotary_embedding",
+    "nn.dot_product.dot_product_attention",
+    "nn.recurrent.RNN",
+    "training.learning_rates.learning_rate",
+    "training.accumulation.accumulated_value_and_grad",
+    "comparison.comparison.compare",
+    "nn.attention.MultiHeadAttention.init_cache",
+    "nn.reparametrisation.SpectralNorm",
+    "nn.stack.Stack.to_list",
+    "transforms.jacobians.hessian",
+    "transforms.batching.pmap",
+    "training.loss_scaling.DynamicLossScale",
+    "training.classification.Precision",
+    "training.classification.ConfusionMatrix",
+    "bridge.numpyro_modules.numpyro_module",
+    "bridge.numpyro_modules.random_numpyro_module",
+    "checkpoint.checkpoints.Checkpoints",
+    "partitioning.creation.create_sharded",
 )
 is_short = lambda page: page.name not in LONG
 CHAPTERS = [SPECIFICATION / name for name in RUNNING_CHAPTERS]
@@ -53,7 +88,9 @@ def test_the_example_of_a_chapter_runs(chapter):
     assert run_page(chapter)[0] > 0
 
 
-@pytest.mark.parametrize("test", DOCSTRINGS, ids=lambda test: test.name)
+@pytest.mark.parametrize(
+    "test", slow_but(lambda test: test.name not in LONG_EXAMPLES, DOCSTRINGS), ids=lambda test: test.name
+)
 def test_the_example_of_a_docstring_holds(test):
     run_docstring(test)
 

@@ -29,7 +29,7 @@ class Case:
 
 
 CASES = [
-    Case("digits", "--epochs 3", lambda accuracy: accuracy > 0.85, ("sklearn",), "fast"),
+    Case("digits", "--epochs 3", lambda accuracy: accuracy > 0.85, ("sklearn",)),
     Case(  # the entropy of single bytes of this text is 4.7 bits, so it has to have learned what follows what
         "gpt",
         "--steps 60 --width 64 --length 64 --bytes 200000 --write 20",
@@ -60,7 +60,6 @@ CASES = [
         "ensemble",
         "--members 4 --steps 150",
         lambda found: found["error"] < 0.05 and found["spread outside"] > 10 * found["spread inside"],
-        speed="fast",
     ),
     Case(
         "neural_ode",

@@ -315,6 +315,7 @@ def test_extracted_states_merge_into_a_model_with_the_same_output(mlp, x):
     np.testing.assert_array_equal(again(x, train=False, rngs=rngs(1)), mlp(x, train=False, rngs=rngs(1)))
 
 
+@pytest.mark.slow
 def test_the_script_prints_the_table_of_shapes():
     """T24"""
     printed = run_python(str(FILE), check=True).stdout

@@ -41,6 +41,7 @@ def test_every_layout_has_the_losses_of_one_device(sizes, kind, alone):
     assert len(losses) == steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", MARKED_LAYOUTS, ids=lambda sizes: "x".join(sizes))
 def test_a_step_leaves_every_variable_where_it_was(sizes):
     """Parameters and the optimizer's averages keep their shardings, and each device holds its part only."""

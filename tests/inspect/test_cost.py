@@ -8,6 +8,7 @@ import pytest
 import plait as nnx
 from plait.errors import ArgumentTypeError
 from plait.inspect import hlo
+from tests.sampling import slow_but
 
 
 class Block(nnx.Module):
@@ -44,7 +45,8 @@ def arguments():
     return model, nnx.Optimizer(model, optax.sgd(0.1, momentum=0.9), wrt=nnx.Param), jnp.ones((2, 3), int)
 
 
-@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.slow
+@pytest.mark.parametrize("compile", slow_but([False], [False, True]))
 def test_the_sums_are_those_of_xla(compile, users_promotion):
     """D11."""
     args = arguments()
@@ -76,6 +78,7 @@ def test_memory_is_that_of_xla(users_promotion):
     assert nnx.cost(step, *args, compile=False).peak_bytes is None
 
 
+@pytest.mark.slow
 def test_a_matrix_product_costs_what_the_formula_says():
     model = nnx.Sequential(nnx.Linear(256, 128, rngs=nnx.Rngs(0)), nnx.Linear(128, 8, rngs=nnx.Rngs(1)))
     for compile in (False, True):

@@ -106,6 +106,7 @@ def test_it_is_a_decorator_too():
     assert messages == ["step: traced for the first time"]
 
 
+@pytest.mark.slow
 def test_the_environment_switches_it_on():
     code = "import plait, jax.numpy as jnp; plait.jit(lambda x: x)(jnp.ones(2))"
     done = run_python("-c", code, env={**os.environ, "PLAIT_EXPLAIN_RETRACES": "1"}, check=True)

@@ -111,6 +111,7 @@ def test_numbers_of_bytes(count, text):
     assert in_bytes(count) == text
 
 
+@pytest.mark.slow
 def test_rich_is_loaded_for_the_table_only():
     program = "import plait, sys; plait.inspect.sharding_report(plait.Dict()); sys.exit('rich' in sys.modules)"
     assert run_python("-c", program).returncode == 0

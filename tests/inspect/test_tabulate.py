@@ -57,6 +57,7 @@ def rows_of(text):
 X = jnp.ones((4, 8))
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_counts_and_shapes_are_those_of_flax():
     """D7."""
@@ -112,6 +113,7 @@ def test_equal_blocks_are_folded_and_shared_modules_shown_once():
     assert "also at tied" in plait.tabulate(make(plait), X, console_kwargs=WIDE)
 
 
+@pytest.mark.slow
 def test_a_module_costs_what_all_below_it_cost_and_the_model_what_xla_says():
     """D7, D11."""
     model = make(plait)
@@ -215,6 +217,7 @@ def test_rich_is_loaded_by_the_call_alone():
     run_python("-c", code, check=True)
 
 
+@pytest.mark.slow
 def test_a_model_of_a_billion_parameters_fits_on_a_screen():
     class Block(plait.Module):
         def __init__(self, rngs):

@@ -25,6 +25,7 @@ from tests.nn.twins import (
     twins,
     users_promotion,
 )
+from tests.sampling import slow_but
 
 Attention = functools.partial(plait.MultiHeadAttention, decode=False)
 
@@ -98,8 +99,8 @@ def test_l27_it_is_flax_s_forward_and_backward(options, batch, length, is_causal
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("broadcast", [True, False])
-@pytest.mark.parametrize("kv_heads", [1, 2])
+@pytest.mark.parametrize("broadcast", slow_but([False], [True, False]))
+@pytest.mark.parametrize("kv_heads", slow_but([1], [1, 2]))
 def test_l27_dropout_is_flax_s_call_after_call(broadcast, kv_heads):
     options = {"dropout_rate": 0.5, "broadcast_dropout": broadcast, "num_kv_heads": kv_heads, "decode": False}
     ours, theirs = twins("MultiHeadAttention", 2, 4, deterministic=False, **options)
@@ -127,6 +128,7 @@ def test_l27_the_call_s_own_source_draws_what_flax_draws(source):
     compare(ours(some_input(2, 3, 4), rngs=sources(plait)[source]), expected, TOLERANCE, "output")
 
 
+@pytest.mark.slow
 def test_l27_a_key_will_do_as_a_source():
     layer = Attention(2, 4, dropout_rate=0.5, keep_rngs=False, deterministic=False, rngs=plait.Rngs(0))
     first, second = (layer(some_input(3, 4), rngs=jax.random.key(seed)) for seed in (0, 1))
@@ -160,6 +162,7 @@ def test_l27_metadata_and_initializers_reach_the_parameters_as_in_flax():
         np.testing.assert_array_equal(mine[path], other[path], err_msg=path)
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_it_is_torch_s_forward_and_backward():
     """The one matrix of torch's layer holds query, key and value one after the other."""
@@ -198,6 +201,7 @@ def test_l27_bfloat16_throughout():
     np.testing.assert_allclose(y.astype(jnp.float32), paper(layer, some_input(2, 3, 4)), **HALF_TOLERANCE)
 
 
+@pytest.mark.slow
 def test_l27_masked_positions_do_not_matter():
     layer, x = Attention(2, 4, rngs=plait.Rngs(0)), some_input(2, 3, 4)
     tokens = jnp.array([[1, 1, 0], [1, 1, 1]])
@@ -321,6 +325,7 @@ def test_the_layer_costs_no_operation_over_plain_jax(options):
     assert ours > 20  # the count finds the operations
 
 
+@pytest.mark.slow
 def test_transforms_agree_with_the_plain_call():
     """``vmap`` maps a batch axis, ``grad`` is that of the whole, ``remat`` changes nothing. (ask 20)"""
     layer, x = Attention(2, 4, rngs=plait.Rngs(0)), some_input(2, 3, 4)

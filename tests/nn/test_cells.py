@@ -18,6 +18,7 @@ from tests.nn.twins import (
     twins,
     users_promotion,
 )
+from tests.sampling import slow_but
 
 CELLS = ["SimpleCell", "LSTMCell", "OptimizedLSTMCell", "GRUCell"]
 every_cell = pytest.mark.parametrize("name", CELLS)
@@ -89,8 +90,8 @@ def test_a_step_computes_in_flax_s_dtype(name, dtypes):
 
 
 @pytest.mark.oracle
-@every_cell
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", slow_but(["SimpleCell", "LSTMCell"], CELLS))
+@pytest.mark.parametrize("dtype", slow_but(["bfloat16"], ["bfloat16", "float16"]))
 def test_a_step_in_half_precision_is_flax_s_bit_for_bit(name, dtype):
     """L30 to L32: gates are multiplied in their dtype; the memory keeps its own."""
     ours, theirs = twins(name, 3, 4, dtype=dtype)
@@ -171,7 +172,7 @@ def test_both_lstm_cells_are_one_function():
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["OptimizedLSTMCell", "GRUCell"])
+@pytest.mark.parametrize("name", slow_but(["GRUCell"], ["OptimizedLSTMCell", "GRUCell"]))
 def test_gradients_are_those_of_finite_differences(name):
     cell = make(name, 2, 2)
     graphdef, params = plait.split(cell)

@@ -10,6 +10,7 @@ import plait
 from plait.errors import ArgumentTypeError, ShapeError
 from plait.nn.checks import remade
 from tests.nn.twins import flax_nnx, users_promotion
+from tests.sampling import slow_but
 
 RNGS = plait.Rngs(0)
 LAYERS = {
@@ -104,7 +105,7 @@ def part(name, library):
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", slow_but(lambda name: name not in ("LayerNorm", "InstanceNorm"), PARTS))
 def test_a_layer_is_checked_against_the_weights_that_it_has(name):
     """Under ``shard_map`` they are a part of what it was made with."""
     x = jax.random.normal(jax.random.key(2), PARTS[name][2])
@@ -124,6 +125,7 @@ def test_the_error_says_that_the_weights_have_changed():
         part("Linear", plait)(jnp.ones((5, 8)))
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_a_layer_whose_weights_shard_map_divides():
     mesh = jax.make_mesh((4,), ("a",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -163,6 +165,7 @@ def test_cells_of_a_part(name):
     assert cell(carry, jnp.ones((5, 2)))[1].shape == (5, 4)
 
 
+@pytest.mark.slow
 def test_a_norm_without_weights_takes_a_part_along_a_mapped_axis():
     norm = plait.LayerNorm(8, use_scale=False, use_bias=False, axis_name="a", rngs=plait.Rngs(0))
     x = jax.random.normal(jax.random.key(0), (5, 8))

@@ -6,10 +6,12 @@ from hypothesis import given, settings, strategies as st
 import plait
 from plait.errors import ArgumentError, ShapeError
 from tests.nn.twins import HALF_TOLERANCE, Encoder, assert_twins_agree, some_input
+from tests.sampling import slow_but
 
 PADDINGS = ["SAME", "VALID", "CIRCULAR", "REFLECT", "CAUSAL", "SAME_LOWER", 1, ((1, 2),), (2,)]
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @settings(max_examples=8)
 @given(
@@ -36,7 +38,7 @@ CONV = [
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(("args", "options", "shape"), CONV)
+@pytest.mark.parametrize(("args", "options", "shape"), slow_but(CONV[::3], CONV))
 def test_conv_is_flax_s(args, options, shape):
     gradients = len(shape) < 5  # those of three dimensions take long to compile
     options = {name: jnp.asarray(value) if name == "mask" else value for name, value in options.items()}
@@ -49,6 +51,7 @@ def test_conv_computes_in_flax_s_dtype(dtype):
     assert_twins_agree("Conv", (2, 3, 3), {"dtype": dtype}, some_input(1, 4, 2, dtype=jnp.bfloat16), HALF_TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @settings(max_examples=6)
 @given(

@@ -12,6 +12,7 @@ import plait
 from plait.errors import ArgumentError, ShapeError, StreamError
 from plait.nn.attention import dot_product_attention_weights
 from tests.nn.twins import HALF_TOLERANCE, TOLERANCE, compare, flax_nnx, some_input, users_promotion
+from tests.sampling import slow_but
 
 
 def reference(query, key, value, bias=None, mask=None, is_causal=False):
@@ -130,7 +131,10 @@ def test_f4_it_is_flax_s_forward_and_backward(sizes, bias, mask, is_causal, drop
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"group": 2}, {"broadcast_dropout": False}])
+@pytest.mark.parametrize(
+    "options",
+    slow_but([{}, {"is_causal": True}], [{}, {"is_causal": True}, {"group": 2}, {"broadcast_dropout": False}]),
+)
 def test_f4_the_weights_are_flax_s(options):
     attention = pytest.importorskip("flax.nnx.nn.attention")
     options = dict(options)
@@ -145,7 +149,7 @@ def test_f4_the_weights_are_flax_s(options):
 @pytest.mark.oracle
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("group", slow_but([2], [1, 2]))
 def test_f4_it_is_torch_s(masked, is_causal, group):
     torch = pytest.importorskip("torch")
     arrays = operands(n_keys=3, group=group)
@@ -190,8 +194,8 @@ def test_f4_float64_is_exact():
     ("given", "dtype", "expected"),
     [
         ("bfloat16", None, "bfloat16"),
-        ("float16", None, "float16"),
-        ("int32", None, "float32"),
+        pytest.param("float16", None, "float16", marks=pytest.mark.slow),
+        pytest.param("int32", None, "float32", marks=pytest.mark.slow),
         ("float32", jnp.bfloat16, "bfloat16"),
     ],
 )
@@ -217,6 +221,7 @@ def test_f4_mixed_dtypes_are_promoted_and_the_function_is_the_caller_s():
     assert seen == [(3, jnp.float32)]
 
 
+@pytest.mark.slow
 def test_f4_mask_and_bias_are_applied_the_same_way_with_two_batch_axes():
     arrays = operands(batch=(2, 3), group=2)
     bias, mask = some_input(2, 1, 4, 1, 4, seed=5), some_input(1, 3, 1, 3, 4, seed=6) > 0
@@ -266,6 +271,7 @@ def test_without_dropout_and_sowing_it_is_jax_nn_s():
     assert program(plait.dot_product_attention) == program(jax.nn.dot_product_attention)
 
 
+@pytest.mark.slow
 def test_l3_half_precision_has_gradients_under_strict_and_standard_promotion():
     """JAX's own function mixes bfloat16 with float32, which strict promotion refuses."""
     arrays = operands(dtype=jnp.bfloat16)
@@ -357,6 +363,7 @@ def test_f4_masks_may_lack_leading_axes_or_have_more_of_length_one(shape):
     np.testing.assert_allclose(plait.dot_product_attention(*arrays, mask=mask), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_f4_vmap_is_a_batch_axis():
     arrays = operands()
     options = {"is_causal": True}

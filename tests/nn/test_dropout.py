@@ -135,11 +135,12 @@ def explicit(*spec):
     return mesh, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize(
     ("jit", "spec"),
     slow_but(
-        [(True, ("a", "b")), (True, (("a", "b"), None))],
+        [(True, ("a", "b"))],
         itertools.product([False, True], [("a", None), (None, "b"), ("a", "b"), (("a", "b"), None), ()]),
     ),
 )
@@ -157,7 +158,9 @@ def test_an_input_on_explicit_axes_keeps_its_sharding(jit, spec):
     np.testing.assert_array_equal(outputs[0], plait.Dropout(0.5, rngs=plait.Rngs(0))(x))
 
 
-@pytest.mark.parametrize("broadcast_dims", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize(
+    "broadcast_dims", [pytest.param((0,), marks=pytest.mark.slow), (1,), pytest.param((0, 1), marks=pytest.mark.slow)]
+)
 def test_a_mask_that_is_shared_along_a_sharded_axis(broadcast_dims):
     x = some_input(8, 8)
     mesh, sharding = explicit("a", "b")

@@ -17,7 +17,9 @@ from tests.nn.twins import (
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("x", [np.array([0, 6, 2], np.int8), np.array([[1, 1], [-1, 9]])])
+@pytest.mark.parametrize(
+    "x", [pytest.param(np.array([0, 6, 2], np.int8), marks=pytest.mark.slow), np.array([[1, 1], [-1, 9]])]
+)
 @pytest.mark.parametrize(
     ("rows", "options"), [(1, {}), (7, {}), (7, {"dtype": "bfloat16"}), (7, {"param_dtype": "float16"})]
 )

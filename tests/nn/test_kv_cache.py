@@ -11,6 +11,7 @@ import plait
 from plait.errors import ArgumentError, ShapeError
 from tests.nn.test_attention import Attending
 from tests.nn.twins import TOLERANCE, compare, flax_nnx, pure, some_input, twins, users_promotion
+from tests.sampling import slow_but
 
 LENGTH = 4
 whole = plait.jit(lambda layer, x, **call: layer(x, decode=False, **call), static_argnames="is_causal")
@@ -23,7 +24,7 @@ def decoded(layer, x, **call):
     return jnp.concatenate([step(layer, x[..., t : t + 1, :], **call) for t in range(x.shape[-2])], axis=-2)
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("is_causal", slow_but([True], [False, True]))
 @pytest.mark.parametrize(
     ("batch", "options"),
     [
@@ -60,7 +61,7 @@ def test_l28_steps_and_cache_are_flax_s(kv_heads):
         compare(mine[path], other[path], TOLERANCE, path)
 
 
-@pytest.mark.parametrize("mask_shape", [(LENGTH,), (2, 1, 1, LENGTH)])
+@pytest.mark.parametrize("mask_shape", [pytest.param((LENGTH,), marks=pytest.mark.slow), (2, 1, 1, LENGTH)])
 def test_l28_a_mask_of_the_call_holds_too(mask_shape):
     layer, x = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0)), some_input(2, LENGTH, 4)
     mask = jnp.broadcast_to(jnp.array([1, 0, 1, 1]), mask_shape)
@@ -68,6 +69,7 @@ def test_l28_a_mask_of_the_call_holds_too(mask_shape):
     compare(decoded(layer, x, mask=mask), full, TOLERANCE, "masked steps")
 
 
+@pytest.mark.slow
 def test_l28_a_cache_of_another_dtype():
     layer, x = plait.MultiHeadAttention(2, 4, decode=True, rngs=plait.Rngs(0)), some_input(2, LENGTH, 4)
     layer.init_cache(x.shape, jnp.bfloat16)
@@ -119,6 +121,7 @@ def test_l6_a_view_makes_the_cache_in_the_layer_s_dtype():
     assert plait.view(layer, batch_size=1, max_length=2).cached_key[...].dtype == jnp.bfloat16
 
 
+@pytest.mark.slow
 def test_l28_symbolic_batch_traces_through():
     """Ask 17: one step for any batch, the cache passed in and out."""
     layer = plait.MultiHeadAttention(2, 4, decode=True, rngs=plait.Rngs(0))
@@ -207,7 +210,7 @@ PARTS = [(3, 1), *(pytest.param(parts, marks=pytest.mark.slow) for parts in [(1,
 
 
 @pytest.mark.parametrize("lengths", PARTS, ids=str)
-@pytest.mark.parametrize("per_sequence", [False, True])
+@pytest.mark.parametrize("per_sequence", slow_but([True], [False, True]))
 @pytest.mark.parametrize(
     ("batch", "options"),
     [((2,), {}), ((2, 3), {"num_kv_heads": 1}), ((2,), {"rotary_fn": plait.apply_rotary_embedding})],
@@ -254,6 +257,7 @@ def test_l28_a_mask_over_a_prompt():
     compare(layer(x[:, :3], mask=mask, decode=True), layer(x, mask=both, decode=False)[:, :3], TOLERANCE, "masked")
 
 
+@pytest.mark.slow
 def test_l28_a_prompt_that_is_too_long():
     layer, x = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0)), some_input(2, 5, 4)
     layer.init_cache((2, LENGTH, 4), per_sequence=True)

@@ -124,10 +124,11 @@ def pairs_of(name, dtype):
 
 
 CASES = [(name, None) for name in PAIRS] + [(name, jnp.bfloat16) for name in PAIRS if name not in ONLY_FLOAT32]
-in_float32_or_small = lambda case: case[1] is None or case[0] in ("Dense", "BatchNorm")
+COSTLY = ("SimpleCell", "LSTMCell", "NormalisedAttention", "GroupNorm", "InstanceNorm", "ConvTranspose")
+is_quick = lambda case: case[0] not in COSTLY and (case[1] is None or case[0] in ("Dense", "BatchNorm"))
 
 
-@pytest.mark.parametrize(("name", "dtype"), slow_but(in_float32_or_small, CASES), ids=str)
+@pytest.mark.parametrize(("name", "dtype"), slow_but(is_quick, CASES), ids=str)
 def test_a_layer_is_linen_s(name, dtype):
     with users_promotion():
         theirs, variables, ours, x = pairs_of(name, dtype)
@@ -142,7 +143,7 @@ def test_a_layer_is_linen_s(name, dtype):
         compare(stats[path], leaf, tolerance, path)  # Flax NNX, and so plait, takes them of the input in the dtype
 
 
-@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("mask", slow_but([True], [False, True]))
 def test_masked_attention_is_linen_s(mask):
     with users_promotion():
         theirs, variables, ours, x = pairs_of("Attention", None)
@@ -155,6 +156,7 @@ def test_masked_attention_is_linen_s(mask):
     compare(ours(x, mask=mine if mask else None), expected, TOLERANCE, "masked")
 
 
+@pytest.mark.slow
 def test_decoding_is_linen_s_step_by_step():
     """The same cache, and the same output for each position."""
     with users_promotion():

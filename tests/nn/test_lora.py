@@ -44,7 +44,7 @@ def test_lora_is_flax_s_forward_and_backward(shape, rank, wrapped):
     [
         {},
         {"use_bias": False, "kernel_init": plait.initializers.normal()},
-        {"lora_dtype": jnp.bfloat16, "lora_param_dtype": jnp.float16},
+        pytest.param({"lora_dtype": jnp.bfloat16, "lora_param_dtype": jnp.float16}, marks=pytest.mark.slow),
         {"dtype": jnp.bfloat16, "lora_dtype": jnp.bfloat16},
     ],
     ids=["default", "kernel", "lora dtypes", "half"],
@@ -163,6 +163,7 @@ def stack(count=3):
     return Net()
 
 
+@pytest.mark.slow
 def test_add_lora_wraps_layers_and_stacks_of_them():
     model, x = stack(), some_input(5, 4)
     before = model(x)

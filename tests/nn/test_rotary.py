@@ -29,7 +29,7 @@ def rotate(x, positions, base, interleaved):
 
 @settings(max_examples=10)
 @given(
-    st.sampled_from([(), (2,), (1, 2)]),
+    st.sampled_from([(), (1, 2)]),
     st.sampled_from([1, 4]),
     st.sampled_from([1, 3]),
     st.booleans(),
@@ -58,6 +58,7 @@ def test_products_depend_on_the_distance_only(interleaved):
     assert abs(product(7, 3) - product(7, 4)) > 1e-2
 
 
+@pytest.mark.slow
 def test_positions_may_differ_within_a_batch():
     x, positions = some_input(2, 3, 1, 4), jnp.array([[0, 1, 2], [5, 6, 7]])
     y = plait.apply_rotary_embedding(x, positions)

@@ -132,6 +132,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.slow
 def test_it_is_exported_as_the_loop_is(tmp_path: Path) -> None:
     looped, stacked = pair(5, 2)
     stacked.eval()
@@ -151,6 +152,7 @@ def test_it_is_the_loop_under_every_transform(transform: str) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=1, deadline=None)
 @given(depth=st.integers(2, 4), period=st.integers(1, 2), views=st.booleans())
 def test_sown_values_are_those_of_the_list(depth: int, period: int, views: bool) -> None:
@@ -193,6 +195,7 @@ def test_captured_gradients_go_back_into_a_stack() -> None:
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=2, deadline=None)
 @given(depth=st.integers(1, 7), period=st.integers(1, 3))
 def test_made_by_a_factory_it_has_the_keys_of_the_list(depth: int, period: int) -> None:
@@ -206,6 +209,7 @@ def test_made_by_a_factory_it_has_the_keys_of_the_list(depth: int, period: int) 
         assert int(stream.count.get_value()) == int(ours[name].count.get_value())
 
 
+@pytest.mark.slow
 def test_arguments_and_outputs_of_each_layer() -> None:
     """ST7: caches go in and come out, of different shapes for different positions of the period."""
     blocks, lengths = blocks_of(7, 3), [2, 3, 5, 2, 3, 5, 2]
@@ -285,6 +289,7 @@ def test_views_read_and_write_the_stack() -> None:
     assert [float(block.linear.bias[0]) for block in stack] == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
+@pytest.mark.slow
 def test_gradients_of_one_layer() -> None:
     looped, stacked = pair(3)
     theirs, ours = (plait.grad(loss)(model.blocks[1], X) for model in (looped, stacked))
@@ -364,6 +369,7 @@ def test_the_loop_returns_no_parameter_that_it_reads(remat: bool) -> None:
     assert [var.aval.shape for var in scan.outvars] == [X.shape]
 
 
+@pytest.mark.slow
 def test_the_program_does_not_grow_with_depth() -> None:
     texts = {}
     for depth in (4, 16):
@@ -393,6 +399,7 @@ def test_it_is_traced_once_however_deep() -> None:
 # Copies and conversion ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None)
 @given(depth=st.integers(2, 7), period=st.integers(1, 3))
 def test_lists_become_stacks_and_back_bit_for_bit(depth: int, period: int) -> None:

@@ -75,6 +75,7 @@ def test_the_recipes_hold(shape: dict[str, int], by: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_stacked_axis_itself_can_be_sharded() -> None:
     mesh = jax.make_mesh((2,), ("stage",), devices=jax.devices()[:2])
     rules = [("layers", "stage"), ("embed", None), ("mlp", None)]

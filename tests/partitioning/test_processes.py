@@ -165,6 +165,7 @@ def test_the_loss_of_a_process_is_told_apart_from_other_errors():
     assert "more" not in message.partition("expected")[0]
 
 
+@pytest.mark.slow
 def test_an_error_ends_the_process_at_once_after_what_python_says():
     program = (
         "import atexit; atexit.register(lambda: print('waited'))\n"

@@ -94,6 +94,7 @@ def test_jit_and_reset():
     assert not metrics.matrix.compute().any()
 
 
+@pytest.mark.slow
 def test_any_number_of_batch_axes_and_small_label_dtypes():
     metric = ConfusionMatrix(200)
     metric.update(logits=jnp.eye(200)[jnp.array([[150, 3]])], labels=jnp.array([[150, 199]], jnp.uint8))

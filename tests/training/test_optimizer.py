@@ -66,7 +66,7 @@ def train(lib, make_optimizer, tx, steps=STEPS):
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("name", slow_but(["sgd", "adam", "masked", "groups"], TRANSFORMATIONS))
+@pytest.mark.parametrize("name", slow_but(["sgd", "adam"], TRANSFORMATIONS))
 def test_trajectories_and_states_are_flax_s(name):
     nnx = flax_nnx()
     mine = train(plait, Optimizer, TRANSFORMATIONS[name]())
@@ -414,7 +414,7 @@ def a_layer_wrapped(model):
     (other_sizes, r"layers\[0\]\.bias, .*\n +found +3 with a different shape, and 1 that match"),
     (a_layer_wrapped, r"layers\[1\]\.layers\[0\]\.bias, .*\n +found +2 new, 4 that the model lacks, and 2 that match"),
 ])  # fmt: skip
-@pytest.mark.parametrize("way", [lambda f: f, plait.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("way", slow_but([plait.jit], [lambda f: f, plait.jit]), ids=["eager", "jit"])
 def test_a_model_that_was_changed_after_its_optimizer_is_told_apart(way, change, found):
     model = plait.Sequential(plait.Linear(4, 3, rngs=plait.Rngs(0)), plait.Linear(3, 2, rngs=plait.Rngs(1)))
     optimizer = Optimizer(model, optax.adam(0.1), wrt=plait.Param)
@@ -476,10 +476,12 @@ def test_a_line_search_finds_what_it_finds_in_flax(name, jit):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 def test_a_line_search_takes_gradients_in_the_form_of_the_model():
     assert searched(plait, "lbfgs", True, as_module=True) == searched(plait, "lbfgs", True)
 
 
+@pytest.mark.slow
 def test_a_line_search_over_some_of_the_variables():
     """The gradients of the others are left out of ``grad`` too."""
     model, x = plait.Linear(2, 3, rngs=plait.Rngs(0)), some_input(16, 2)
@@ -521,7 +523,7 @@ SELECTIONS = {"by name": lambda path, x: path[-1] == "w", "one of them": lambda 
 @pytest.mark.oracle
 @pytest.mark.parametrize("wrt", SELECTIONS.values(), ids=SELECTIONS)
 @pytest.mark.parametrize("name", slow_but(["adam"], ["sgd", "adam", "adamw with clipping"]))
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit", slow_but([True], [False, True]))
 def test_array_attributes_are_updated_as_flax_does(wrt, name, jit):
     results = []
     for nnx in (plait, flax_nnx()):

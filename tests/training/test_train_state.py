@@ -97,7 +97,7 @@ def test_apply_selects_a_method():
     np.testing.assert_array_equal(out, Net().first(X))
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+@pytest.mark.parametrize("wrap", [pytest.param(lambda f: f, marks=pytest.mark.slow), jax.jit])
 def test_steps_equal_those_of_an_optimizer(wrap):
     """O2, O9: statistics are carried by hand."""
     state, step = created(optax.sgd(0.1)), wrap(train_step)

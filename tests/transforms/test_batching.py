@@ -196,6 +196,7 @@ def test_names_fit_the_rank_on_either_side(axis, name, write):
     assert v.out_sharding == tuple(names)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(-1, 0), st.sampled_from([None, "a", "b"])), min_size=1, max_size=4))
 def test_nested_maps_add_one_name_each(levels):
     """Ask 8: for any nesting of vmaps that make a variable."""
@@ -245,6 +246,7 @@ class Block(plait.Module):
         return self.drop(self.norm(self.linear(x)))
 
 
+@pytest.mark.slow
 def test_stacked_layers_with_dropout_and_statistics():
     """Ask 14: masks differ by layer and by call; statistics equal the unrolled loop; repeated calls work."""
 

@@ -395,6 +395,7 @@ def test_the_rule_works_in_plain_jax(updates):
     np.testing.assert_allclose(grads["x"].value, true_gradients(10.0)[0], rtol=1e-6)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 99), st.integers(1, 3), st.booleans())
 def test_random_models_have_the_gradients_of_plain_custom_vjp(seed, size, updates):
     """X16: the same wrong rule, on modules and on arrays."""
@@ -651,6 +652,7 @@ def make_jvp(factor=1.0, nondiff=()):
     return f
 
 
+@pytest.mark.slow
 def test_custom_jvp_is_used_forward_and_backward():
     """X16: jvp, linearize, grad; under jit, vmap, remat; updates come back once."""
     f = make_jvp(10.0)

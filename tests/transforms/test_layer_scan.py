@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import plait
+from tests.sampling import slow_but
 
 
 class Block(plait.Module):
@@ -33,8 +34,10 @@ def of_stack(blocks, x, scale):
 DEPTHS = [1, 2, 3, 5]  # less than a chunk, one, one and a rest, and two and a rest
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("options", [{}, {"remat": True}, {"remat": True, "remat_every": 2}], ids=repr)
+@pytest.mark.parametrize("depth", slow_but([1, 5], DEPTHS))
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"remat": True}, marks=pytest.mark.slow), {"remat": True, "remat_every": 2}], ids=repr
+)
 def test_a_scan_is_the_loop(depth, options):
     """Values, gradients and updates of each layer; an argument that all share may be an array or a number."""
     blocks = [Block(number) for number in range(depth)]

@@ -440,6 +440,7 @@ def test_a_carry_keeps_its_types(value, found, before):
     assert node.total[...].tolist() == [0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_flax_agrees():
     """X20: Flax NNX, run as an oracle, with dropout and statistics in stacked layers."""

@@ -7,6 +7,7 @@ import pytest
 
 import plait as nnx
 from plait.errors import ArgumentTypeError, GraphError, ShapeError
+from tests.sampling import slow_but
 
 X = jnp.asarray([[1.0, -2.0, 0.5], [0.3, 0.7, -1.1]])
 
@@ -106,7 +107,7 @@ def expected_gradients():
     return jax.grad(shifted)([jnp.zeros_like(X)] * 3)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", slow_but([True], [False, True]))
 def test_gradients_by_path_pattern(compiled):
     """D2: at each output; what the model writes is written once."""
     model, reference = Looped(nnx.Rngs(0)), Looped(nnx.Rngs(0))
@@ -120,6 +121,7 @@ def test_gradients_by_path_pattern(compiled):
     assert nnx.graphdef(model) is nnx.graphdef(reference)
 
 
+@pytest.mark.slow
 def test_gradients_inside_scan_are_stacked():
     model = Scanned(Looped(nnx.Rngs(0)))
     _, gradients = nnx.capture_gradients(loss, only="layers.linear")(model, X)
@@ -203,7 +205,7 @@ class Calling(nnx.Module):
         return self.model.loss(x, scale)
 
 
-@pytest.mark.parametrize("way", WAYS_TO_SAY_IT)
+@pytest.mark.parametrize("way", slow_but(["a module"], WAYS_TO_SAY_IT))
 def test_the_model_may_be_in_the_function(way):
     """D3: as with `capture`."""
     model, twin = WithLoss(nnx.Rngs(0)), WithLoss(nnx.Rngs(0))

@@ -12,6 +12,7 @@ import pytest
 
 import plait
 from plait.core.objects.named import Sentinel
+from tests.sampling import slow_but
 from tests.strategies import Node
 
 
@@ -75,7 +76,7 @@ def arrays(out):
     return [np.asarray(leaf) for leaf in jax.tree.leaves(out) if isinstance(leaf, jax.Array)]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", slow_but(["cloudpickle"], WAYS))
 @pytest.mark.parametrize("name", WRAPPED)
 @pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
 def test_a_wrapped_function_does_the_same_after_the_way(name, way):

@@ -233,6 +233,7 @@ def test_a_jax_without_pmap_is_named(monkeypatch):
         plait.pmap(lambda x: x)
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_a_stacked_module_ends_as_in_flax():
     nnx = pytest.importorskip("flax.nnx")

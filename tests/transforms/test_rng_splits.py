@@ -20,6 +20,7 @@ from plait.errors import (
 from plait.transforms.rng_splits import SplitBackups, StreamBackup
 from tests.nn.twins import flax_nnx, users_promotion
 from tests.oracles import describe
+from tests.sampling import slow_but
 
 
 def data(key):
@@ -169,6 +170,7 @@ def test_r6_after_restoring_each_stream_has_made_one_draw_and_nothing_else_has_c
     assert describe(node) == describe(expected)
 
 
+@pytest.mark.slow
 @given(some_streams(), st.sampled_from([1, 3, (2, 2)]), st.sampled_from([..., "a", plait.Not("a")]))
 def test_r6_a_new_node_is_what_in_place_gives(node, splits, only):
     other = plait.clone(node)
@@ -296,7 +298,7 @@ def mapped(lib, rngs):
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("where", ["eager", "inside jit", "around jit"])
+@pytest.mark.parametrize("where", slow_but(["eager"], ["eager", "inside jit", "around jit"]))
 @pytest.mark.parametrize("modes", [{}, {"graph_updates": False}], ids=repr)
 def test_r6_mapped_draws_are_flax_s_in_and_out_of_jit(where, modes):
     def run(lib):
@@ -440,7 +442,9 @@ RULES = {
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("node", [NODES["rngs"], NODES["stream"], model_of], ids=["rngs", "stream", "module"])
+@pytest.mark.parametrize(
+    "node", slow_but([model_of], [NODES["rngs"], NODES["stream"], model_of]), ids=["rngs", "stream", "module"]
+)
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
 def test_r7_with_rngs_is_flax_s(node, rules):
     def run(lib):

@@ -83,6 +83,7 @@ def test_gradients_go_through():
     np.testing.assert_allclose(ours["up"][...], expected["up"][...], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_batch_statistics_over_all_devices():
     """X26, U19: a mean over the devices may be written to a replicated variable; the rest is left in its layout."""
     norm = plait.BatchNorm(4, axis_name=("data", "model"), rngs=plait.Rngs(0))

@@ -9,6 +9,7 @@ from jax.test_util import check_grads
 
 import plait
 from tests.oracles import describe
+from tests.sampling import slow_but
 from tests.strategies import Leafy, Node
 
 
@@ -249,6 +250,7 @@ def test_derivatives_agree_with_finite_differences():
     np.testing.assert_allclose((ahead - out) / h, tangent, atol=2e-2)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 99), st.lists(st.integers(1, 3), min_size=1, max_size=3))
 def test_pulling_back_and_pushing_forward_are_transposed(seed, sizes):
     """X15: <G, J t> is <J' G, t>, for random modules and directions."""
@@ -341,7 +343,9 @@ def test_a_function_that_raises_changes_nothing(name):
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("mode", [{"graph_updates": False}, {"graph": False}], ids=str)
+@pytest.mark.parametrize(
+    "mode", slow_but([{"graph_updates": False}], [{"graph_updates": False}, {"graph": False}]), ids=str
+)
 @pytest.mark.usefixtures("users_promotion")
 def test_types_numbers_and_updates_are_those_of_the_reference(mode):
     """X15: the same program, run with both libraries."""

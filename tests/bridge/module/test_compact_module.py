@@ -13,6 +13,7 @@ import plait
 from plait import bridge, meta
 from plait.errors import ArgumentError, ArgumentTypeError, ScopeParamShapeError, StreamKeyError
 from tests.bridge.flaxes import same_trees
+from tests.sampling import slow_but
 
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(4, 2)
 
@@ -754,7 +755,7 @@ def stacks(bridge, nnx):
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("name", stacks(bridge, plait))
+@pytest.mark.parametrize("name", slow_but(["OfParts", "Bare"], stacks(bridge, plait)))
 @pytest.mark.usefixtures("users_promotion")
 def test_a_part_that_vmap_makes_in_setup_is_scanned_as_in_flax(name):
     flax_nnx = pytest.importorskip("flax.nnx")

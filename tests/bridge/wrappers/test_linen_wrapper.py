@@ -16,6 +16,7 @@ import plait
 from plait import bridge, meta
 from plait.errors import ArgumentError, ArgumentTypeError
 from tests.bridge.flaxes import plain, same_trees
+from tests.sampling import slow_but
 
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(4, 2)
 KEY = jax.random.key(0)
@@ -423,7 +424,7 @@ class Layer(nn.Module):
         return named_linear(2)(x), None
 
 
-@pytest.mark.parametrize("over", [nn.scan, nn.vmap], ids=["scan", "vmap"])
+@pytest.mark.parametrize("over", slow_but([nn.vmap], [nn.scan, nn.vmap]), ids=["scan", "vmap"])
 def test_axis_names_follow_scan_and_vmap_of_linen(over):
     """B10, ask 18: names and rank agree, and the metadata inside the transform is that of one layer."""
     length = {"length": 3} if over is nn.scan else {"axis_size": 3, "in_axes": None}

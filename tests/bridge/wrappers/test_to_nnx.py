@@ -403,6 +403,7 @@ def test_a_call_under_jit_leaves_no_array_behind():
     del out
 
 
+@pytest.mark.slow
 def test_remat_and_cond_carry_updates_out():
     """B26: as for any module; gradients are those without remat."""
     model = block()

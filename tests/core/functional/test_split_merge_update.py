@@ -495,6 +495,7 @@ def test_big_graphs_can_be_popped_and_searched():
     assert len(plait.pop(graph, plait.Param).flat_state()) == 1_500
 
 
+@pytest.mark.slow
 def test_deep_graphs_that_cannot_be_interned_compare_too():
     """G16: by content, without recursion."""
     first, second, third = (chain(1_500) for _ in range(3))

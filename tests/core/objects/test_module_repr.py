@@ -12,6 +12,7 @@ import pytest
 import plait as nnx
 from plait.core.objects.module_repr import SCREEN, WIDTH
 from plait.inspect import long_repr
+from tests.sampling import slow_but
 
 
 class Block(nnx.Module):
@@ -224,7 +225,7 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("kind", LARGE)
+@pytest.mark.parametrize("kind", slow_but(lambda kind: kind not in ("transformer", "many"), LARGE))
 def test_a_large_model_stays_on_one_screen(kind):
     model = LARGE[kind]()
     lines = repr(model).split("\n")

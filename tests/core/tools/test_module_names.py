@@ -14,6 +14,7 @@ from plait.core.tools.method_observers import is_observing
 from plait.core.tools.module_names import module_places, name_of_key, path_in_program, scope_between
 from plait.inspect.hlo import Modules
 from plait.transforms.call import body
+from tests.sampling import slow_but
 
 LENGTH = 3
 
@@ -87,7 +88,7 @@ THROUGH = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("through", THROUGH)
+@pytest.mark.parametrize("through", slow_but(["a call", "remat", "scan", "cond"], THROUGH))
 def test_each_module_is_named_under_every_transform(through):
     """D12: also where JAX traces one function for several modules."""
     found = places_of(lambda model, x: nnx.value_and_grad(loss)(model, x), Net(THROUGH[through]), jnp.ones((2, 4)))

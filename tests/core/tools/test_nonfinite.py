@@ -37,7 +37,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", slow_but(["jit", "jit of grad"], WAYS))
 def test_the_module_that_makes_a_nan_is_named_and_nothing_is_written(way):
     model = Net()
     WAYS[way](model, jnp.ones((2, 3)))  # compiled before: the check does not hang on the first call
@@ -96,6 +96,7 @@ def test_as_a_decorator_and_in_a_block_of_its_own_kind():
         _ = 1 / 0
 
 
+@pytest.mark.slow
 def test_an_optimizer_step_is_not_taken(users_promotion):
     model = Net()
     optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
@@ -189,12 +190,12 @@ AROUND = {
 }
 
 
-def at_one_end_or_in_scan(row):
-    """The least and the most around each, and all that may be around a loop."""
-    return row[0] == "scan" or row[1] in ("eager", "jit of gradient")
+def is_quick(row):
+    """The least around each, and the most around a loop and a branch."""
+    return row[1] == "eager" or row in [("scan", "jit of gradient"), ("cond", "jit of gradient")]
 
 
-@pytest.mark.parametrize(("inside", "around"), slow_but(at_one_end_or_in_scan, itertools.product(INSIDE, AROUND)))
+@pytest.mark.parametrize(("inside", "around"), slow_but(is_quick, itertools.product(INSIDE, AROUND)))
 def test_a_module_inside_of_a_transform_is_named(inside, around):
     """JAX knows of a loop or a branch only that a NaN came out; of several modules of one class, one is named."""
     if inside == "while_loop" and "gradient" in around:
@@ -221,7 +222,7 @@ class Root(nnx.Module):
         return jnp.sqrt(x * self.scale)
 
 
-@pytest.mark.parametrize("inside", ["remat", "scan", "vmap"])
+@pytest.mark.parametrize("inside", slow_but(["remat"], ["remat", "scan", "vmap"]))
 @pytest.mark.parametrize("around", slow_but(["jit of gradient"], ["gradient", "jit of gradient"]))
 def test_a_module_whose_derivative_makes_a_nan_is_named(inside, around):
     model = Deep(nnx.Rngs(0), INSIDE[inside])
@@ -269,6 +270,7 @@ class Scaled(nnx.Module):
 
 
 THROUGH = {"a call": lambda block, x: block(x), "remat": nnx.remat(lambda block, x: block(x))}
+DIFFERENTIATED = {"grad": nnx.value_and_grad, "jit": lambda f: nnx.jit(nnx.value_and_grad(f))}
 LAYER_CASES = {
     # kind, scales, the layer that fails
     "value": (Log, [1.0, 2.0, -9.0, 1.0], 2),
@@ -277,12 +279,12 @@ LAYER_CASES = {
 
 
 @pytest.mark.parametrize("case", LAYER_CASES)
-@pytest.mark.parametrize("through", THROUGH)
-@pytest.mark.parametrize("around", [nnx.value_and_grad, lambda f: nnx.jit(nnx.value_and_grad(f))], ids=["grad", "jit"])
+@pytest.mark.parametrize("through", slow_but(["a call"], THROUGH))
+@pytest.mark.parametrize("around", slow_but(["jit"], DIFFERENTIATED))
 def test_of_equal_layers_the_one_that_makes_a_nan_is_named(around, through, case):
     """P10: by its index in a list, and by the iteration of a scan."""
     kind, scales, layer = LAYER_CASES[case]
-    model = Layers(kind, scales, THROUGH[through])
+    model, around = Layers(kind, scales, THROUGH[through]), DIFFERENTIATED[around]
     rest = rf"\(a {kind.__name__}\), in __call__" + ", or its derivative" * (case == "derivative")
     with pytest.raises(NonFiniteError) as error, nnx.debug_nans():
         around(lambda model, x: (0.0 * model(x)).sum())(model, jnp.ones(3))
@@ -344,7 +346,7 @@ ROWS = [
 
 
 def all_at_once(row):
-    return row[0] in ("blocks", "parts") and row[1:] == ("jit of gradient", "derivative", 2)
+    return row[0] == "blocks" and row[1:] == ("jit of gradient", "derivative", 2)
 
 
 @pytest.mark.parametrize(("recomputed", "taken", "case", "period"), slow_but(all_at_once, ROWS))

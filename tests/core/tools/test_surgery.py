@@ -234,6 +234,7 @@ def test_none_is_a_value_that_can_be_set():
     assert model.scale == 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("users_promotion")
 def test_what_is_frozen_has_no_optimizer_state_and_does_not_move():
     net, x = Net(), some_input(8, 4)

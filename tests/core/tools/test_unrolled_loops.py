@@ -9,6 +9,7 @@ import pytest
 import plait
 from plait.core.tools import module_names, unrolled_loops
 from plait.errors import UnrolledLoopWarning
+from tests.sampling import slow_but
 
 X = jnp.ones((2, 4))
 
@@ -107,7 +108,9 @@ SAID = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", SAID)
+@pytest.mark.parametrize(
+    "case", slow_but(lambda case: case not in ("a part of one of two models", "remat of each"), SAID)
+)
 def test_a_loop_over_equal_blocks_is_named_with_what_to_write(case):
     run, path, count, traced, cure = SAID[case]
     [message] = said(run)
@@ -152,7 +155,7 @@ UNSAID = {
 }
 
 
-@pytest.mark.parametrize("case", UNSAID)
+@pytest.mark.parametrize("case", slow_but(lambda case: case not in ("a stack", "an eager gradient", "a table"), UNSAID))
 def test_nothing_is_said_where_no_stack_fits_or_nothing_is_traced(case):
     assert said(UNSAID[case]) == []
 

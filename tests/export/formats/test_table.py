@@ -49,6 +49,7 @@ def test_a_new_row_is_run_and_not_believed(toy, model, tmp_path):
     assert {report.kind: report.passed for report in reports} == {"stablehlo": True, "toy": False}
 
 
+@pytest.mark.slow
 def test_a_new_row_is_a_format_of_the_command_line(toy, tmp_path):
     """E38."""
     (tmp_path / "toy_model.py").write_text(FACTORY)

@@ -24,6 +24,7 @@ def loss(outputs):
     return (outputs["y"] ** 2).sum() + 3 * outputs["top"].sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("jit_compile", "loaded"), slow_but([(True, True)], [(True, True), (True, False), (False, True), (False, False)])
 )

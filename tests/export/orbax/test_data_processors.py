@@ -53,6 +53,7 @@ def expected(text, factor):
     }
 
 
+@pytest.mark.slow
 def test_e15_a_pipeline_by_keys_is_saved_and_served(tmp_path):
     """E15, E17, E18: text in, text out, steps out of order; the saved model, the bound function and NumPy agree."""
     served = ServingConfig("serve", SIGNATURE, **steps())

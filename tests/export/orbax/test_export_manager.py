@@ -20,6 +20,7 @@ def scaling(factor=2.0, **arguments):
     return JaxModule({"w": jnp.float32(factor)}, lambda p, x: p["w"] * x, input_polymorphic_shape="b, 2", **arguments)
 
 
+@pytest.mark.slow
 def test_e18_several_methods_and_names_share_one_set_of_weights(tmp_path):
     """E18, E19, E20: weights are stored once, in variables and not in the program."""
     draw = np.random.default_rng(0)
@@ -88,6 +89,7 @@ def test_e21_sequences_are_numbered_and_one_config_makes_the_model_callable(tmp_
     assert not callable(tf.saved_model.load(str(tmp_path / "two")))
 
 
+@pytest.mark.slow
 def test_e15_tables_of_processors_are_saved_and_without_them_saving_fails(tmp_path):
     """E15, E19: text in, text out; a table that is not named as extra is an error that says so."""
     keys, values = tf.constant(["cat", "dog"]), tf.constant([1, 2], tf.int64)
@@ -256,6 +258,7 @@ def test_a_wrong_module_is_refused():
         ExportManager(plait.Linear(2, 2, rngs=plait.Rngs(0)), [ServingConfig("s", [SPEC])])
 
 
+@pytest.mark.slow
 def test_models_with_state_and_batches_of_dictionaries_are_served(tmp_path):
     """E2, E15: a pytree of inputs under the names of its specs."""
     model = plait.Sequential(plait.Linear(2, 3, rngs=plait.Rngs(0)), plait.BatchNorm(3, rngs=plait.Rngs(0)))

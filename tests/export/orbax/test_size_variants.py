@@ -24,6 +24,7 @@ def module(**arguments):
     return JaxModule({"w": jnp.ones((2, 3))}, by_rows, **{**shape, **arguments})
 
 
+@pytest.mark.slow
 def test_e41_the_program_of_the_size_runs(tmp_path):
     """E41: in the saved model, with its gradient, and with new parameters."""
     made = module(trainable=True)

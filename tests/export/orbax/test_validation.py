@@ -190,6 +190,7 @@ def test_e30_a_saved_model_passes_in_every_signature(saved, tmp_path, capsys):
     assert '"status": "Pass"' in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_e30_a_model_with_other_weights_fails(saved):
     """E30: JAX functions instead of the module, and one list of inputs for all signatures."""

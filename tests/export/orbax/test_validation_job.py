@@ -32,6 +32,7 @@ def test_e30_a_job_runs_every_batch_once_and_the_first_twice():
     assert 20 <= report.latency["baseline"].avg_in_ms < 2000
 
 
+@pytest.mark.slow
 def test_e30_a_profile_is_recorded_on_request():
     """E30: one folder for each side."""
     double = jax.jit(lambda x: 2 * x)

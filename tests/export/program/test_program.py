@@ -56,6 +56,7 @@ def test_changes_of_variables_need_a_decision():
     assert not np.array_equal(before["norm"]["mean"], state["norm_mean"])
 
 
+@pytest.mark.slow
 def test_a_step_with_a_cache_is_a_pure_function():
     program = program_of(Decoder(), TOKEN, state=plait.Cache)
     step = jax.jit(lambda **inputs: program.call(program.weights, inputs))

@@ -11,6 +11,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 from plait.errors import ExportError
 from plait.export.program.lowering import lowered
 from plait.export.program.rewriting import FOR_LITERT, FOR_ONE_DEVICE, FOR_ONNX, rewritten
+from tests.sampling import slow_but
 
 X = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
 WITH_NAN = X.copy()
@@ -63,7 +64,7 @@ def operations(jaxpr):
     return {eqn.primitive.name for eqn in jaxpr.eqns}.union(dilated, *inner)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but([*CASES][::2], CASES))
 def test_the_numbers_are_the_same(name):
     rules, _, function, x = CASES[name]
     expected, found = function(jnp.asarray(x)), rewritten(function, rules)(jnp.asarray(x))
@@ -142,6 +143,7 @@ def scaled_in_a_loop(scale, x):
     return jax.grad(loss)(x)
 
 
+@pytest.mark.slow
 def test_a_function_that_lays_its_arrays_out_is_a_program_for_one_device():
     function = jax.jit(scaled_in_a_loop, in_shardings=(WHOLE, WHOLE), out_shardings=SPLIT)
     scale = jax.ShapeDtypeStruct((), jnp.float32)

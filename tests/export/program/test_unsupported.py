@@ -118,7 +118,7 @@ def test_a_refusal_shows_the_operations_or_the_converter_s_own_words():
         ("onnx", Fourier, "convert_element_type"),
         pytest.param("litert", Fourier, "fft", marks=pytest.mark.slow),
         pytest.param("litert", Sorted, "sort", marks=pytest.mark.slow),
-        ("saved_model", Inverse, "lu"),
+        pytest.param("saved_model", Inverse, "lu", marks=pytest.mark.slow),
     ],
 )
 def test_save_refuses_by_layer_and_writes_nothing(tmp_path, kind, layer, operation):

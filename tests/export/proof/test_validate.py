@@ -37,6 +37,7 @@ def test_the_report_tells_how_far_off_a_file_is(doubling):
     assert found.detail == "1 examples, 4 values, beyond 0.0001"
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_loaded_is_an_error_with_the_last_lines(tmp_path):
     with pytest.raises(ExportError, match=r"at +.*nowhere\n(.*\n)*.*manifest\.json"):
         validate_export("stablehlo", tmp_path / "nowhere", np.zeros(1), np.zeros(1))

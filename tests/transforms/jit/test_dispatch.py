@@ -326,7 +326,7 @@ def test_clear_cache_forgets_runs():
 
 
 @pytest.mark.parametrize("count", slow_but([1, 256, 257], [1, 255, 256, 257, 600]))
-@pytest.mark.parametrize("writes", [1, 300])
+@pytest.mark.parametrize("writes", slow_but([1], [1, 300]))
 def test_any_number_of_variables(count, writes, only_fast):
     """U12: reading and writing are written out for few, and loops for many, beside another object as well."""
     other = Node(w=plait.Param(jnp.float32(1)))
@@ -490,6 +490,7 @@ def test_writing_goes_on_after_an_interrupt():
     assert (cells[0].raw, cells[1].written, cells[2].raw) == (1, 2, 3)
 
 
+@pytest.mark.slow
 def test_eight_threads_in_different_layouts():
     """U37: the entrance is replaced under running calls; each call is answered for its own arguments."""
     f = plait.jit(lambda a, b=0.0, *, c=0.0: sum(x.w.value.sum() * 10 if hasattr(x, "w") else x for x in (a, b, c)))

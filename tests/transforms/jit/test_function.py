@@ -572,6 +572,7 @@ def test_a_dropped_function_lets_go_of_what_it_compiled():
     assert walk.runs == {}
 
 
+@pytest.mark.slow
 def test_many_short_lived_models_do_not_grow_memory():
     """U34: 3,000 models through one jitted function."""
     step = plait.jit(lambda m: setattr(m.w, "value", m.w.value + 1))
@@ -689,6 +690,7 @@ def test_the_checking_mode_catches_a_write_round_the_hooks(flag, said):
 # Size -----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_deep_graph_can_be_jitted():
     """U33: 5,000 modules deep, called again, with a change inside."""
     node = Node(w=plait.Param(jnp.float32(1)))

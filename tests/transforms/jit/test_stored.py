@@ -22,6 +22,7 @@ import pytest
 
 import plait
 from plait.errors import ProgramCacheError, ProgramCacheWarning
+from tests.sampling import slow_but
 from tests.transforms.jit import warm_programs
 from tests.transforms.jit.warm_programs import BASE, CHOICES
 
@@ -55,7 +56,7 @@ def test_w1_the_same_program_is_loaded(tmp_path):
 
 
 EDITS = [*CHOICES]
-QUICK = ["helper_scale", "flag"]
+QUICK = ["flag"]
 
 
 @pytest.mark.parametrize(
@@ -240,7 +241,7 @@ def called(name, **options):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in ("train, donating", "structure") else pytest.mark.slow) for name in CALLS],
+    [pytest.param(name, marks=[] if name == "structure" else pytest.mark.slow) for name in CALLS],
 )
 def test_w5_what_a_call_does_is_stored_with_the_program(tmp_path, name):
     plain, _ = called(name)
@@ -380,7 +381,7 @@ UNRECORDABLE = {
 
 
 @pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
-@pytest.mark.parametrize("f", UNRECORDABLE, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("f", slow_but([*UNRECORDABLE][::2], UNRECORDABLE), ids=lambda f: f.__name__)
 def test_w4_what_cannot_be_recorded_is_not_stored_and_said_once(tmp_path, f, monkeypatch):
     np.save(tmp_path / "mask.npy", np.ones(3, np.float32))
     monkeypatch.setattr(sys.modules[__name__], "MASK", tmp_path / "mask.npy")
@@ -474,7 +475,7 @@ def test_w4_a_helper_that_was_traced_before_is_recorded_too(tmp_path):
     assert results == [[2.0] * 3, [3.0] * 3]
 
 
-@pytest.mark.parametrize("name", ["jax", "plait", "numpy", "python"])
+@pytest.mark.parametrize("name", slow_but(["plait"], ["jax", "plait", "numpy", "python"]))
 def test_w2_another_version_is_a_miss(tmp_path, name, monkeypatch):
     def step(x):
         return x + 1
@@ -517,6 +518,7 @@ def test_w9_the_checking_mode_finds_a_stale_program(tmp_path, monkeypatch):
         plait.jit(lambda x: x + 2, cache=tmp_path)(jnp.ones(3))
 
 
+@pytest.mark.slow
 def test_w9_the_checking_mode_lets_a_right_program_pass(tmp_path, monkeypatch):
     called("state", cache=tmp_path)
     monkeypatch.setenv("PLAIT_CHECK_CACHE", "1")

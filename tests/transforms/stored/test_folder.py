@@ -10,6 +10,7 @@ import pytest
 import plait
 from plait.errors import ProgramCacheError, ProgramCacheWarning
 from plait.transforms.stored.folder import Folder
+from tests.sampling import slow_but
 
 
 def double(x):
@@ -46,7 +47,7 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGE)
+@pytest.mark.parametrize("name", slow_but([*DAMAGE][::3], DAMAGE))
 def test_w7_a_damaged_program_is_refused_and_made_anew(tmp_path, name):
     run(double, tmp_path)
     file = only_file(tmp_path)
