@@ -27,10 +27,17 @@ class Area:
 
 _LAWS = ("tests/laws", "tests/conformance")
 _RULES = ("tests/laws/test_axis_name_laws.py", "tests/transforms/stored/test_environment.py")
+# What uses a part of the core that serves little else: rendering, stacks, records of calls.
+_USERS = (
+    "tests/inspect/test_treescope.py",
+    "tests/nn/test_stack.py",
+    "tests/nn/test_stack_shardings.py",
+    "tests/comparison/test_shared_modules.py",
+)
 _LAZY = "tests/architecture/test_lazy_packages.py"
 
 AREAS: dict[str, Area] = {
-    "core": Area("src/plait/core", ("tests/core", *_LAWS)),
+    "core": Area("src/plait/core", ("tests/core", *_LAWS, *_USERS)),
     "transforms": Area("src/plait/transforms", ("tests/transforms", "tests/nn/test_stack.py", *_LAWS)),
     "partitioning": Area("src/plait/partitioning", ("tests/partitioning", *_RULES)),
     "nn": Area("src/plait/nn", ("tests/nn", "tests/conformance")),

@@ -337,6 +337,13 @@ def test_a_key_that_is_no_attribute_name():
         impl.pop_key(Layer(), "x")
 
 
+def test_a_key_that_is_popped_is_returned():
+    layer = Layer()
+    w = layer.w
+    assert nnx.graph.get_node_impl(layer).pop_key(layer, "w") is w
+    assert "w" not in vars(layer)
+
+
 def test_a_variable_cannot_be_updated_into_a_static_attribute():
     """G38; error table: Variable/array into static attribute."""
     model = Layer()

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import plait as nnx
+from plait.core.tools.capture import recording
 from plait.errors import GraphError, TraceContextError
 
 
@@ -378,6 +379,29 @@ def test_what_was_preset_is_returned_only_if_asked_for():
     assert [[*each] for each in both] == [["p"], ["y"]]
     merged = gradients_and_sown(nnx, model, jnp.asarray(3.0))
     assert (merged["p"][...].item(), merged["y"].value[0].item()) == (6.0, 3.0)
+
+
+def test_a_preset_value_keeps_its_kind_and_what_is_sown_follows_it():
+    preset = nnx.State({"y": nnx.Intermediate((jnp.asarray(1.0),))})
+    sown = nnx.capture(Probed(), nnx.Intermediate, init=preset)(jnp.asarray(2.0))[1]["y"]
+    assert (type(sown), [*map(float, sown.value)]) == (nnx.Intermediate, [1.0, 2.0])
+
+
+def test_what_is_recorded_can_be_read_during_the_calls():
+    model, called = Probed(), []
+
+    def observer(module, method, call):
+        called.append((module, method))
+        return call()
+
+    with recording(model, nnx.Intermediate, observer) as recorded:
+        counts = [len(recorded())]
+        for _ in range(2):
+            model(X)
+            ((path, sown),) = recorded()
+            counts.append(len(sown.value))
+    assert (counts, path) == ([0, 1, 2], ("y",))
+    assert called == [(model, "__call__")] * 2
 
 
 @pytest.mark.oracle

@@ -102,8 +102,11 @@ def fitting(value: Any, metadata: dict[str, Any]) -> Any:
     return new_ref(jnp.asarray(value)) if metadata["ref"] and isinstance(value, (*ARRAYS, *SCALARS)) else value
 
 
+_NO_CONTAINERS = (*SCALARS, str, np.generic)
+
+
 def copy_containers(value: Any) -> Any:
-    if value is None or isinstance(value, (*SCALARS, str)):
+    if value is None or isinstance(value, _NO_CONTAINERS):
         return value
     return jax.tree.map(lambda leaf: leaf, value)
 
