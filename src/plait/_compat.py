@@ -116,6 +116,12 @@ def transform_of(token: Any) -> str | None:
     return kinds.get(type(trace).__name__)
 
 
+def is_staged() -> bool:
+    """Whether operations are recorded for a program, and not run: under ``jit``, ``eval_shape`` and the like."""
+    token = trace_state.value
+    return type(token() if token is not None else None).__name__ == "DynamicJaxprTrace"
+
+
 def promotes_nothing() -> bool:
     """Whether JAX's dtype promotion is strict."""
     return jax.config.jax_numpy_dtype_promotion == "strict"  # type: ignore[attr-defined]

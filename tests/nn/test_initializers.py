@@ -64,3 +64,44 @@ def test_each_layer_has_zeros_of_its_own():
 def test_a_size_may_be_an_array():
     layer = plait.Linear(2, jnp.array(3), rngs=plait.Rngs(0))
     assert layer.bias.tolist() == [0, 0, 0]
+
+
+KNOWN = [name for name in FACTORIES if name not in ("ones_init", "zeros_init")]
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_is_drawn_under_jit_is_what_the_initializer_draws(name):
+    init = getattr(initializers, name)()
+
+    @plait.jit
+    def kernels(rngs):
+        return [plait.Linear(4, 4, kernel_init=init, rngs=rngs).kernel.value for _ in range(2)]
+
+    keys = plait.Rngs(0)
+    expected = jax.jit(lambda a, b: [init(a, (4, 4), jnp.float32), init(b, (4, 4), jnp.float32)])
+    for found, value in zip(kernels(plait.Rngs(0)), expected(keys(), (keys(), keys())[1]), strict=True):
+        np.testing.assert_array_equal(found, value)
+
+
+def test_an_initializer_of_the_user_is_called_for_each_variable():
+    """It may read what changes; those of JAX are traced once for each shape."""
+    scales = iter(range(10))
+
+    def init(key, shape, dtype=jnp.float32):
+        return jnp.full(shape, next(scales), dtype)
+
+    @plait.jit
+    def kernels(rngs):
+        return [plait.Linear(2, 2, kernel_init=init, rngs=rngs).kernel.value[0, 0] for _ in range(2)]
+
+    assert [*map(float, kernels(plait.Rngs(0)))] == [0.0, 1.0]
+    assert [*map(float, kernels(plait.Rngs(0, other=0)))] == [2.0, 3.0]
+
+
+def test_an_initializer_may_be_made_of_values_of_a_trace():
+    @plait.jit
+    def kernel(rngs, value):
+        return plait.Linear(2, 2, kernel_init=initializers.constant(value), rngs=rngs).kernel.value[0, 0]
+
+    assert [float(kernel(plait.Rngs(0), jnp.asarray(x))) for x in (1.0, 2.0)] == [1.0, 2.0]
+    assert float(kernel(plait.Rngs(0, other=0), jnp.asarray(3.0))) == 3.0

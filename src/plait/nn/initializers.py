@@ -34,6 +34,7 @@ from jax.nn.initializers import (
     zeros as zeros,
 )
 
+from .._compat import is_staged
 from ..core.objects.rngs import RngStream, skip_key
 from ..typing import Initializer as Initializer
 
@@ -105,14 +106,24 @@ def initial(init: Initializer, stream: Callable[[], Any], shape: Any, dtype: Any
 
     Zeros and ones need no key, so no key is derived for them. The stream's counter advances anyway, so later keys do
     not depend on earlier initializers.
+
+    JAX's initializers are a dozen operations each, and zeros take much longer to ask for than to make. So zeros are one
+    compiled call, and where operations are only recorded, those of an initializer are recorded once for each shape. The
+    values are the same, to the bit.
     """
     if (init is zeros or init is ones) and isinstance(stream, RngStream):  # a stream may be any source of keys
         skip_key(stream)
-        is_static = all(type(length) is int for length in shape)
-        return _filled(init, shape, dtype) if is_static else init(None, shape, dtype)
-    return init(stream(), shape, dtype)
+        key, is_known = None, True
+    else:
+        key, is_known = stream(), getattr(init, "__module__", None) == _OF_JAX and is_staged()
+    if is_known and all(type(length) is int for length in shape):
+        return _computed(init, key, shape, dtype)
+    return init(key, shape, dtype)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)  # a twentieth of the time of ``jnp.zeros``
-def _filled(init: Any, shape: Any, dtype: Any) -> jax.Array:
-    return init(None, shape, dtype)
+_OF_JAX = default_kernel_init.__module__  # where JAX makes them
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2, 3), inline=True)
+def _computed(init: Any, key: Any, shape: Any, dtype: Any) -> jax.Array:
+    return init(key, shape, dtype)

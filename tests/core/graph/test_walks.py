@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import plait
-from plait.core.graph.walks import CachedWalk, find_walk
+from plait.core.graph.walks import CachedWalk, drop_runs, find_walk
 from tests.oracles import leaves
 from tests.strategies import Box, Leafy, Node, Pair
 
@@ -235,3 +235,14 @@ def test_a_step_with_an_adam_optimizer_is_walked_once(users_promotion):
     for _ in range(3):
         step(model, optimizer)
     assert find_walk((model, optimizer)) is walk
+
+
+def test_the_cache_of_a_function_can_be_dropped_where_there_is_none():
+    """A change of the model has dropped it, and the function is cleared after that."""
+    model = Node(w=plait.Param(1.0))
+    f = plait.jit(lambda model: model.w[...] * 2)
+    f(model)
+    model.v = plait.Param(1.0)
+    drop_runs(model, -1)
+    f.clear_cache()
+    assert float(f(model)) == 2.0
