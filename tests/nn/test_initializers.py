@@ -105,3 +105,9 @@ def test_an_initializer_may_be_made_of_values_of_a_trace():
 
     assert [float(kernel(plait.Rngs(0), jnp.asarray(x))) for x in (1.0, 2.0)] == [1.0, 2.0]
     assert float(kernel(plait.Rngs(0, other=0), jnp.asarray(3.0))) == 3.0
+
+
+def test_a_decorated_initializer_may_return_more_than_an_array():
+    init = plait.with_partitioning(initializers.lecun_normal(), ("rows", None))
+    layer = plait.eval_shape(lambda: plait.Linear(2, 2, kernel_init=init, rngs=plait.Rngs(0)))
+    assert layer.kernel.out_sharding == ("rows", None)

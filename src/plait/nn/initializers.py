@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -115,13 +115,13 @@ def initial(init: Initializer, stream: Callable[[], Any], shape: Any, dtype: Any
         skip_key(stream)
         key, is_known = None, True
     else:
-        key, is_known = stream(), getattr(init, "__module__", None) == _OF_JAX and is_staged()
+        key, is_known = stream(), getattr(init, "__globals__", None) is _OF_JAX and is_staged()
     if is_known and all(type(length) is int for length in shape):
         return _computed(init, key, shape, dtype)
     return init(key, shape, dtype)
 
 
-_OF_JAX = default_kernel_init.__module__  # where JAX makes them
+_OF_JAX = cast(Any, default_kernel_init).__globals__  # of what JAX has written, and no decorator of it
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2, 3), inline=True)
