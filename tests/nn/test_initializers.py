@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -103,8 +106,30 @@ def test_an_initializer_may_be_made_of_values_of_a_trace():
     def kernel(rngs, value):
         return plait.Linear(2, 2, kernel_init=initializers.constant(value), rngs=rngs).kernel.value[0, 0]
 
-    assert [float(kernel(plait.Rngs(0), jnp.asarray(x))) for x in (1.0, 2.0)] == [1.0, 2.0]
-    assert float(kernel(plait.Rngs(0, other=0), jnp.asarray(3.0))) == 3.0
+    with jax.checking_leaks():
+        assert [float(kernel(plait.Rngs(0), jnp.asarray(x))) for x in (1.0, 2.0)] == [1.0, 2.0]
+        assert float(kernel(plait.Rngs(0, other=0), jnp.asarray(3.0))) == 3.0
+
+
+def test_of_equal_initializers_one_is_kept():
+    """The program of one serves for all, so those of models that are gone do not pile up."""
+    made = []
+    for _ in range(5):
+        init = initializers.truncated_normal(0.125)
+        plait.eval_shape(lambda init=init: plait.Linear(7, 7, kernel_init=init, rngs=plait.Rngs(0)))
+        made.append(weakref.ref(init))
+        del init
+    gc.collect()
+    assert sum(init() is not None for init in made) <= 1
+
+
+def test_constants_of_either_sign_are_told_apart():
+    def kernel(value):
+        return plait.Linear(1, 1, kernel_init=initializers.constant(value), rngs=plait.Rngs(0)).kernel.value[0, 0]
+
+    assert [str(plait.jit(kernel, static_argnums=0)(value)) for value in (0.0, -0.0, 1, True)] == [
+        "0.0", "-0.0", "1.0", "1.0",
+    ]  # fmt: skip
 
 
 def test_a_decorated_initializer_may_return_more_than_an_array():

@@ -6,6 +6,7 @@ They come from ``jax.nn.initializers``; ``zeros_init()`` and ``ones_init()`` are
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, cast
@@ -113,17 +114,41 @@ def initial(init: Initializer, stream: Callable[[], Any], shape: Any, dtype: Any
     """
     if (init is zeros or init is ones) and isinstance(stream, RngStream):  # a stream may be any source of keys
         skip_key(stream)
-        key, is_known = None, True
+        key, known = None, _known(init)
     else:
-        key, is_known = stream(), getattr(init, "__globals__", None) is _OF_JAX and is_staged()
-    if is_known and all(type(length) is int for length in shape):
-        return _computed(init, key, shape, dtype)
+        key = stream()
+        known = _known(init) if is_staged() else None
+    if known is not None and all(type(length) is int for length in shape):
+        return _computed(known, key, shape, dtype)
     return init(key, shape, dtype)
 
 
-_OF_JAX = cast(Any, default_kernel_init).__globals__  # of what JAX has written, and no decorator of it
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """An initializer of JAX; equal to others that draw the same.
+
+    Attributes:
+        code, parameters: its function, and the text of what that was made with.
+        init: the initializer.
+    """
+
+    code: Any
+    parameters: str
+    init: Any = dataclasses.field(compare=False)
+
+
+_OF_JAX = cast(Any, default_kernel_init).__globals__
+_PLAIN = {bool, int, float, str, tuple, type(None)}
+
+
+def _known(init: Any) -> _Known | None:
+    """What to compare an initializer by, if it is one of JAX's own, undecorated, and made with plain values."""
+    if getattr(init, "__globals__", None) is not _OF_JAX:
+        return None
+    parameters = [cell.cell_contents for cell in init.__closure__ or ()]
+    return _Known(init.__code__, repr(parameters), init) if _PLAIN.issuperset(map(type, parameters)) else None
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2, 3), inline=True)
-def _computed(init: Any, key: Any, shape: Any, dtype: Any) -> jax.Array:
-    return init(key, shape, dtype)
+def _computed(known: _Known, key: Any, shape: Any, dtype: Any) -> jax.Array:
+    return known.init(key, shape, dtype)
