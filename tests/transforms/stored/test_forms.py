@@ -82,7 +82,8 @@ def test_references_to_objects_of_another_root_come_back():
 
 VALUES = [
     *(None, True, 3, "text", 2.5, math.inf, 1 + 2j, b"\x00\xff", ..., (1, ("a",)), [1, [2]], {"a": 1, (2,): [3]}),
-    *(frozenset({1, "a"}), HashableMapping({"a": (1,)}), Static((1, 2)), jnp.dtype("bfloat16"), jax.nn.relu, Node),
+    pytest.param(frozenset({1, "a"}), id="frozenset"),  # its repr has one order or the other
+    *(HashableMapping({"a": (1,)}), Static((1, 2)), jnp.dtype("bfloat16"), jax.nn.relu, Node),
     *(P(), P(None), P("x", None, ("y", "z"))),
 ]
 
