@@ -176,9 +176,15 @@ def _explain(formula: Formula, choices: tuple[Choices, Choices], a: _Given, b: _
             text = ", ".join(differing)
             mine, other = (", ".join(_shown(each[n]) for n in differing) for each in (x, y))
             cause = Cause(text, mine, other, before, apart(crossed, b.expected))
-            if cause.explains:
+            own = _result(formula, a.inputs, a.parameters, x)
+            if cause.explains and own is not None and _is_nearer(crossed, own, b.expected):
                 return cause
     return None
+
+
+def _is_nearer(crossed: np.ndarray, own: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether the setting matters: a bias of zeros does not, and then the formula may only round better than a did."""
+    return own.shape != expected.shape or 4 * apart(crossed, expected) < apart(own, expected)
 
 
 def _fitting(formula: Formula, choices: Choices, given: _Given) -> Iterator[tuple[Chosen, float]]:
@@ -443,9 +449,10 @@ def _by_factor(a: _Side, b: _Side) -> Cause | None:
     if not np.isfinite(square) or not square or not np.any(y):
         return None
     factor = float((x * y).sum()) / square
-    if not factor or not fits(factor * x, b.target):
+    scale = _as_root(factor, x.shape[-1])
+    if not factor or scale == "1" or not fits(factor * x, b.target):
         return None
-    return Cause("scale", "1", _as_root(factor, x.shape[-1]), apart(a.target, b.target), apart(factor * x, b.target))
+    return Cause("scale", "1", scale, apart(a.target, b.target), apart(factor * x, b.target))
 
 
 def _as_root(factor: float, features: int) -> str:
