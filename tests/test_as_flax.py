@@ -4,6 +4,8 @@ import importlib
 import os
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import plait
@@ -176,6 +178,19 @@ print(hasattr(layers[Lenient], "seen"), hasattr(layers[Layer], "seen"))
 @pytest.mark.oracle
 def test_private_names_that_keras_uses_are_views_of_what_plait_has(folder):
     assert run("-c", PRIVATE, folder=folder)[0] == "Layer TraceContextError\nTrue False\n"
+
+
+def test_without_it_variables_have_the_private_names_of_their_value_metadata_and_trace():
+    variable = plait.Param(jnp.ones(2), tag=1)
+    variable._var_metadata["note"] = "x"
+    assert variable.get_metadata("note") == "x"
+    assert variable._var_metadata["tag"] == 1
+    assert not plait.Param(jnp.ones(2)).has_metadata("note")
+    variable._raw_value = jnp.zeros(3)
+    assert variable.shape == (3,)
+    assert variable._raw_value is variable.get_raw_value()
+    assert variable._trace_state.is_valid()
+    assert not jax.jit(lambda x: x + variable._trace_state.is_valid())(0)
 
 
 @pytest.mark.oracle

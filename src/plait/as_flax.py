@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
 from .compat.flax_paths import FlaxFinder, FlaxModule
-from .compat.private_names import add_private_names
+from .compat.private_names import add_private_methods
 from .core.tools.unrolled_loops import SETTING
 from .errors import AlreadyImportedError, MissingDependencyError
 
@@ -45,7 +45,7 @@ def install() -> None:
         )
     os.environ.setdefault(SETTING, "0")  # a Flax program runs unchanged, and cannot use stacks
     sys.meta_path.insert(0, FlaxFinder())
-    add_private_names()
+    add_private_methods()
 
 
 def _check_not_imported() -> None:

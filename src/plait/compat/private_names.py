@@ -1,8 +1,9 @@
-"""Private names of Flax that published packages use anyway; ``plait.as_flax`` adds them.
+"""Private names of Flax that published packages use anyway.
 
 Keras reads and writes ``_raw_value``, ``_trace_state`` and ``_var_metadata`` of its variables, puts its own
 ``_pytree__state`` into layers, assigns both to another trace, and overrides ``_check_valid_context`` to allow some
-changes in a different trace. Here these names are views of plait's own: a variable's cell, and the trace guard.
+changes in a different trace. Here these names are views of plait's own: a variable's cell, and the trace guard. Those
+of variables are always there; ``plait.as_flax`` adds what changes how objects are pickled and guarded.
 """
 
 from __future__ import annotations
@@ -17,13 +18,11 @@ from ..core.objects.variables import Cell, Variable, cell_of
 from .traces import PytreeState, TraceState
 
 
-def add_private_names() -> None:
-    """Add the names; a second call changes nothing."""
+def add_private_methods() -> None:
+    """Add what ``plait.as_flax`` adds; a second call changes nothing."""
     if is_excused in excuses:
         return
     excuses.append(is_excused)
-    for name, (read, write) in _OF_VARIABLES.items():
-        setattr(Variable, name, property(read, write))
     setattr(Variable, "__getstate__", _state_of)  # noqa: B010  # type checkers see an unchanged class
     setattr(Pytree, "_check_valid_context", _refuse)  # noqa: B010
 
@@ -95,6 +94,10 @@ _OF_VARIABLES: dict[str, Any] = {
         lambda variable, metadata: _set_metadata(cell_of(variable), dict(metadata)),
     ),
 }
+
+
+for _name, (_read, _write) in _OF_VARIABLES.items():
+    setattr(Variable, _name, property(_read, _write))
 
 
 def _state_of(variable: Variable[Any]) -> dict[str, Any]:
