@@ -22,7 +22,7 @@ SEED   ?= 0
 ON_NEWEST := formats/test_saved_model.py formats/test_stablehlo.py orbax/test_conversion.py tensorflow test_saving.py
 ON_JAX_NIGHTLY := core transforms nn partitioning training compat checkpoint inspect conformance laws
 
-.PHONY: help demo test slow long browser torch older newest downstream jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference docs notes check clean
+.PHONY: help demo test slow long browser chromium torch older newest downstream jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference docs notes check clean
 .NOTPARALLEL:
 
 help:
@@ -67,13 +67,16 @@ slow: $(VENV)/dev.stamp
 long: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -q -m "long and not browser"
 
-# Elsewhere Chromium, or Chrome, is the reader's to install; the tests say if there is none.
+# Elsewhere Chromium, or Chrome, is the reader's to install.
 CHROMIUM := command -v chromium || command -v chromium-browser || command -v google-chrome
 
-browser: $(VENV)/dev.stamp
+browser: chromium $(VENV)/dev.stamp
+	PLAIT_BROWSER=1 $(BIN)/python -m pytest -q -n 0 -m browser
+
+chromium:
 	@if ! { $(CHROMIUM); } >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
 	  apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium >/dev/null; fi
-	PLAIT_BROWSER=1 $(BIN)/python -m pytest -q -n 0 -m browser
+	@{ $(CHROMIUM); } >/dev/null || { echo 'make browser needs Chromium, which could not be installed here' >&2; exit 1; }
 
 torch: $(VENV)/torch.stamp
 
