@@ -1,8 +1,7 @@
 """A process that has loaded what all tests need, and forks for each run of them.
 
 The copy of the tree is its working directory. It loads JAX, but not plait: each child loads plait anew, with the fault.
-No backend of JAX is started before a fork, so there are no threads that a fork would lose. Python finds a changed file
-by its time: ``planted`` gives each fault another one, and takes away what was compiled of the file before.
+No backend of JAX is started before a fork, so there are no threads that a fork would lose.
 """
 
 from __future__ import annotations
@@ -108,15 +107,20 @@ def run(
 def planted(file: Path, source: str) -> Iterator[None]:
     """Another text in the place of a file, for the length of the block."""
     original, times = file.read_bytes(), file.stat()
-    compiled = list((file.parent / "__pycache__").glob(f"{file.stem}.*"))
     try:
-        for each in compiled:
-            each.unlink()
+        _forget_compiled(file)
         file.write_text(source, encoding="utf-8")
         yield
     finally:
         file.write_bytes(original)
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+        _forget_compiled(file)
+
+
+def _forget_compiled(file: Path) -> None:
+    """Remove what Python has compiled of a file: it compares times by the second, and sizes."""
+    for each in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
+        each.unlink()
 
 
 def _run_in_child(tests: list[str], output: Path, result: Path, each: float, watched: str, marked: str) -> None:

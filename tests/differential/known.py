@@ -116,14 +116,15 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "states as outputs without updates",
-        "`nnx.state(model)` as the output of a function with `graph_updates=False`", "an error: a duplicate", "a state of its own",
+        "`nnx.state(model)` as the output of a function with `graph_updates=False`, or of `vmap` with `in_axes=None` for the model",
+        "an error: a duplicate, or inconsistent aliasing", "a state of its own",
         reason="a state is detached from its model, so it shares nothing with it",
         says="documented",
         example=program(
             "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))",
             ("s = nnx.jit(lambda m: nnx.state(m), graph_updates=False)(m)", "s"),
         ),
-        found_in_flax=r"^ValueError.*Duplicate .*\.out\[", found_in_plait=NO_ERROR, text=r"return nnx\.state\(|: nnx\.state\(",
+        found_in_flax=r"^ValueError.*(Duplicate .*\.out\[|Inconsistent aliasing)", found_in_plait=NO_ERROR, text=r"return nnx\.state\(|: nnx\.state\(",
     ),
     Row(
         "one object twice under cached_partial",

@@ -1,5 +1,6 @@
 """The hunt itself, in a tiny package of which one function is tested and one is not."""
 
+import py_compile
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ pytest.importorskip("mutmut")
 from mutants.areas import Area
 from mutants.faults import Fault, sample
 from mutants.hunt import _Tests, hunt
+from mutants.process import planted
 
 TESTED = '''"""Sums."""
 
@@ -188,3 +190,12 @@ def test_tests_that_fail_without_a_fault_are_told(tree):
     (tree / "tests/test_sums.py").write_text(TESTS.replace("(3, 0)", "(4, 0)"))
     with pytest.raises(SystemExit, match=r"do not pass without a fault(?s:.*)test_total"):
         hunt(AREA, tree, 1, 0, known={})
+
+
+def test_nothing_that_was_compiled_of_a_fault_remains(tree):
+    """Python compares times by the second, and the text with a fault may be as long as the one without."""
+    file = tree / "src/tiny/sums.py"
+    with planted(file, file.read_text().replace("max(", "min(")):
+        compiled = Path(py_compile.compile(str(file)))  # type: ignore[arg-type]
+        assert compiled.exists()
+    assert not compiled.exists()

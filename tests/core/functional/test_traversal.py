@@ -82,6 +82,24 @@ def test_duplicates_are_lists_of_paths():
     assert plait.find_duplicates(Node(a=1, b=1, c=[], d=[])) == []
 
 
+@pytest.mark.parametrize("names", ["ab", "ba"])
+@pytest.mark.oracle
+def test_later_paths_count_if_the_filter_selects_them(names):
+    """G56: the first path of an object counts always."""
+    nnx = pytest.importorskip("flax.nnx")
+
+    def found(library, only):
+        inner = library.Dict(p=library.Param(1.0))
+        whole = {"a": library.Dict(inner=inner, other=inner), "b": inner}
+        return library.find_duplicates({f"{n}{name}": whole[name] for n, name in enumerate(names)}, only=only)
+
+    filters = [lambda path, _: len(path) == 2, lambda path, _: len(path) == 1, lambda path, _: path[0][1] == "a",
+               lambda path, _: path[-1] != "other", ..., "tag"]  # fmt: skip
+    results = [found(plait, only) for only in filters]
+    assert results == [found(nnx, only) for only in filters]
+    assert len({*map(str, results)}) >= 3
+
+
 def test_metadata_is_set_on_the_live_variables():
     """G56."""
     graph = Node(a=plait.Param(1.0), b=[plait.Cache(1.0)])

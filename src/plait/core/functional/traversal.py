@@ -71,20 +71,24 @@ def iter_module_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
 def find_duplicates(node: Any, /, *, only: FilterLiteral = ...) -> list[list[Path]]:
     """Lists of paths that lead to the same object, for variables and graph nodes with two or more paths.
 
+    Args:
+        node: the graph.
+        only: a filter; of the paths of an object, the first counts always, and the others if the filter selects them.
+
     Example:
         >>> shared = plait.Param(1.0)
         >>> plait.find_duplicates({"a": shared, "b": [shared]})
         [[('a',), ('b', 0)]]
     """
     predicate = to_predicate(only)
-    found: dict[Place, list[Place]] = {}
+    found: dict[Place, list[Path]] = {}
     for place in visit(node):
-        found.setdefault(place.first or place, []).append(place)
-    return [
-        [place.path for place in places]
-        for first, places in found.items()
-        if len(places) > 1 and predicate(first.path, first.value)
-    ]
+        first = place.first
+        if first is None:
+            found[place] = []
+        elif predicate(path := place.path, place.value):
+            found[first] += [path]
+    return [[first.path, *others] for first, others in found.items() if others]
 
 
 def set_metadata(node: Any, /, *, only: FilterLiteral = Variable, **metadata: Any) -> None:
