@@ -22,13 +22,14 @@ SEED   ?= 0
 ON_NEWEST := formats/test_saved_model.py formats/test_stablehlo.py orbax/test_conversion.py tensorflow test_saving.py
 ON_JAX_NIGHTLY := core transforms nn partitioning training compat checkpoint inspect conformance laws
 
-.PHONY: help demo test slow long browser chromium torch older newest downstream jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference docs notes check clean
+.PHONY: help demo test slow again long browser chromium torch older newest downstream jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference docs notes check clean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo       train and look at a small model; needs nothing but Python 3.11 or newer'
 	@echo 'make test       the test suite, but for tests that take long'
 	@echo 'make slow       the tests that take long'
+	@echo 'make again      what failed in the last run, one test after the other'
 	@echo 'make long       more of what slow tests show: the other half of the zoo'
 	@echo 'make browser    the tests of pages, in Chromium, which it installs as root with apt-get'
 	@echo 'make torch      adds PyTorch, so that the tests that compare with it run too'
@@ -63,6 +64,9 @@ test: $(VENV)/dev.stamp
 
 slow: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -q -m "slow and not long and not browser"
+
+again: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -q -n 0 --last-failed --last-failed-no-failures none
 
 long: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -q -m "long and not browser"
