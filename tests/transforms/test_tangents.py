@@ -98,6 +98,22 @@ def test_a_tangent_is_a_module_or_a_state_or_a_part_of_one():
     np.testing.assert_allclose(by_part, slope, rtol=1e-5)
 
 
+def test_each_of_two_models_moves_by_its_own_tangent():
+    """X15: among the arguments, and in the output."""
+
+    def along(model, scale):
+        return jax.tree.map(lambda v: scale * jnp.ones_like(v), plait.state(model))
+
+    first, second = (plait.Dict(a=plait.Param(jnp.full(n, float(n))), b=plait.Param(jnp.float32(n))) for n in (2, 3))
+    out, tangent = plait.jvp(
+        lambda m, k: (k.b * m.a, m.b * k.a), (first, second), (along(first, 10), along(second, 100))
+    )
+    assert [each.tolist() for each in out] == [[6.0, 6.0], [6.0, 6.0, 6.0]]
+    assert [each.tolist() for each in tangent] == [[230.0, 230.0], [230.0, 230.0, 230.0]]
+    (m, k), pull = plait.vjp(lambda x: (plait.Dict(v=plait.Param(x)), plait.Dict(v=plait.Param(2 * x))), jnp.ones(2))
+    assert pull((along(m, 1), along(k, 10)))[0].tolist() == [21.0, 21.0]
+
+
 def test_variables_move_too():
     """X15."""
     v = plait.Param(jnp.float32(3))

@@ -220,8 +220,10 @@ def test_static_arguments_have_no_entry_in_in_shardings():
 
     for options in ({"static_argnums": (2,)}, {"static_argnames": "negate"}):
         jitted = plait.jit(f, in_shardings=(sharding, None), **options)
-        np.testing.assert_array_equal(jitted(x, 0.5, True), -x * 0.5)
-        np.testing.assert_array_equal(jitted(x, 0.5, negate=False), x * 0.5)
+        results = jitted(x, 0.5, True), jitted(x, 0.5, negate=False)
+        for result, factor in zip(results, (-0.5, 0.5), strict=True):
+            np.testing.assert_array_equal(result, x * factor)
+            assert result.sharding.is_equivalent_to(sharding, 1)
 
 
 @pytest.mark.parametrize("spec", [P("data"), P(None)])

@@ -1,5 +1,7 @@
 """Descriptions of values and code, by which programs are told apart. (rules W2, W3)"""
 
+import enum
+
 import jax
 import numpy as np
 import pytest
@@ -50,11 +52,21 @@ def test_code_elsewhere_has_the_same_token(text):
     assert code_token(code_of("# moved\n\n" + text, "b.py")) == code_token(code_of(text))
 
 
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Signal(enum.Enum):
+    RED = 1
+
+
 # All told apart.
 VALUES = [
     *(np.float32(1), np.float32(2), np.float32(1).view(np.int32), np.float64(1), np.bool_(True), 1, True),
     *(np.array([1, 2], np.int32), np.array([1, 3], np.int32), np.array([[1, 2]], np.int32), np.array([1, 2], np.int64)),
     *(np.array([1, 2], ">i4"), np.array(["a", None], object), np.array(["b", None], object)),
+    *(Color.RED, Color.BLUE, Signal.RED),
 ]
 
 
@@ -70,6 +82,12 @@ def test_an_array_of_objects_is_described_by_what_they_are():
     first, again = (np.array(["".join(["a", "bc"]), 1.5], object) for _ in range(2))
     assert first[0] is not again[0]
     assert Describer().token(first, "here") == Describer().token(again, "here")
+
+
+def test_functions_of_libraries_are_described_by_name():
+    """W3: the versions of libraries are part of the environment, so their code need not be read."""
+    function = jax.tree.map
+    assert Describer().token(function, "here") == f"named:{function.__module__}:{function.__qualname__}"
 
 
 @pytest.mark.parametrize("tree", [{"a": 1}, ["a"], (1, {"b": (2, None)}), {"b": 1}, [], {}], ids=repr)

@@ -98,6 +98,11 @@ def test_w7_the_programs_used_longest_ago_are_removed(tmp_path):
     assert len([*tmp_path.glob("*.program")]) == 2
 
 
+def test_w7_the_newest_program_stays_however_large_it_is(tmp_path):
+    run(double, tmp_path, cache_limit=1)
+    assert run(double, tmp_path, cache_limit=1)[1]["loaded"] == 1
+
+
 def test_w7_a_use_counts_as_one(tmp_path):
     run(double, tmp_path)
     os.utime(only_file(tmp_path), (1, 1))
