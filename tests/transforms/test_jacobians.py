@@ -252,6 +252,19 @@ def test_a_vector_is_a_state_a_part_of_one_or_a_module():
 
 
 @pytest.mark.slow
+def test_hvp_asks_for_a_vector_for_each_differentiated_argument():
+    """X31."""
+    net = Net()
+    vector = plait.grad(loss)(plait.clone(net), X)
+    with pytest.raises(plait.errors.ArgumentError, match="hvp needs one tangent") as error:
+        plait.hvp(loss, (net, X), (vector,), argnums=(0, 1))
+    assert "1 tangents for 2 primals" in str(error.value)
+    with pytest.raises(plait.errors.ArgumentTypeError, match="hvp takes tangents as a tuple"):
+        plait.hvp(loss, (net, X), vector, argnums=(0, 1))
+    with pytest.raises(plait.errors.ArgumentTypeError, match="hvp takes primals as a tuple"):
+        plait.hvp(loss, net, vector)
+
+
 def test_hvp_serves_conjugate_gradients():
     """A Newton step of a least-squares problem is exact."""
     line = plait.Linear(3, 1, rngs=plait.Rngs(0))

@@ -285,9 +285,8 @@ def tree_entries(state: State) -> tuple[list[Any], list[Any]]:
 def tree_state(cls: type[S], keys: Iterable[Any], values: Iterable[Any]) -> S:
     """The state of these keys and values; the inverse of ``tree_entries``."""
     mapping = dict(zip(keys, values, strict=True))
-    for key, value in mapping.items():
-        if isinstance(value, State):
-            mapping[key] = value.raw_mapping
+    if any(issubclass(kind, State) for kind in {*map(type, mapping.values())}):  # an isinstance for each takes longer
+        mapping = {key: _plain(value) if isinstance(value, State) else value for key, value in mapping.items()}
     return _around(cls, mapping, None)
 
 

@@ -304,7 +304,7 @@ class Describer:
         with jax.ensure_compile_time_eval():
             raw = jax.random.key_data(value) if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key) else value
             sum = hashlib.sha256(np.ascontiguousarray(raw).tobytes()).hexdigest()
-        return digest("array", [str(value.dtype), repr(value.shape), repr(value.weak_type), sum])
+        return digest("array", [str(value.dtype), repr(value.shape), repr(raw.weak_type), sum])
 
     def sharding(self, value: Any, place: str) -> str:
         """The description of a sharding: its devices, and how it shards an array."""

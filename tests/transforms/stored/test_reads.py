@@ -1,0 +1,136 @@
+"""What code reads while it is traced: the names in its bytecode, and their values. (rules W3, W4)"""
+
+import importlib
+import sys
+import sysconfig
+import types
+
+import pytest
+
+from plait.transforms.stored.descriptions import Describer, Unrecordable, digest
+from plait.transforms.stored.reads import _ABSENT, Recording, names_in, resolved, token_of, value_of
+
+HELPER = """
+RATE = {rate}
+def scale(x):
+    return x * RATE
+"""
+STEP = """
+import math
+import {helper}
+LIMIT = 3.0
+def direct(x):
+    return {helper}.scale(x) + LIMIT
+def inside(x):
+    from {helper} import scale
+    return scale(x) + math.pi
+def whole(x):
+    return vars({helper})
+def assigning(x):
+    global LIMIT
+    LIMIT = x
+    return x
+def absent(x):
+    return missing(x) if x < 0 else x
+"""
+
+
+@pytest.fixture
+def modules(tmp_path, monkeypatch):
+    """Two modules of a user, one of which imports the other."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = ("reads_helper", "reads_step")
+    (tmp_path / "reads_helper.py").write_text(HELPER.format(rate=2.0))
+    (tmp_path / "reads_step.py").write_text(STEP.format(helper="reads_helper"))
+    importlib.invalidate_caches()
+    yield types.SimpleNamespace(helper=importlib.import_module(names[0]), step=importlib.import_module(names[1]))
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def recorded(f, *args):
+    recording = Recording(describer := Describer())
+    describer.token(f, "the function")
+    with recording:
+        f(*args)
+    recording.finish()
+    return recording
+
+
+def test_names_are_those_that_the_bytecode_loads(modules):
+    names = names_in(modules.step.direct.__code__)
+    assert names.chains == (("reads_helper", "scale"), ("LIMIT",))
+    inside = names_in(modules.step.inside.__code__)
+    assert (inside.chains, inside.imports) == ((("math", "pi"),), ((0, "reads_helper"),))
+    assert names_in(modules.step.assigning.__code__).assigned == ("LIMIT",)
+
+
+def test_what_is_read_is_recorded_with_its_description(modules):
+    """W3: through an attribute of another module, and what a helper reads itself."""
+    recording = recorded(modules.step.direct, 1.0)
+    assert recording.reasons == []
+    expected = [
+        ("reads_helper", "RATE"),
+        ("reads_helper", "scale"),
+        ("reads_step", "LIMIT"),
+        ("reads_step", "reads_helper"),
+    ]
+    assert sorted(recording.reads) == expected
+    for read, token in recording.reads.items():
+        assert token == token_of(read, Describer())
+    assert recording.reads["reads_helper", "RATE"] == Describer().token(2.0, "here")
+
+
+def test_what_a_function_imports_itself_is_recorded_too(modules):
+    """W3."""
+    recording = recorded(modules.step.inside, 1.0)
+    assert recording.reasons == []
+    assert recording.reads["reads_helper", "scale"] == token_of(("reads_helper", "scale"), Describer())
+    assert ("reads_helper", "RATE") in recording.reads
+
+
+def test_what_cannot_be_followed_is_a_reason(modules):
+    """W4: a module as a whole, a global that is assigned, one that changes."""
+    with pytest.raises(Unrecordable, match="the module 'reads_helper' itself is used"):
+        list(resolved("reads_step", ("reads_helper",)))
+    assert any("the module 'reads_helper' itself" in reason for reason in recorded(modules.step.whole, 1.0).reasons)
+    assert any("assigns the global 'LIMIT'" in reason for reason in recorded(modules.step.assigning, 3.0).reasons)
+
+    recording = Recording(describer := Describer())
+    describer.token(modules.step.direct, "the function")
+    with recording:
+        modules.step.direct(1.0)
+    modules.helper.RATE = 5.0
+    recording.finish()
+    assert "the global 'RATE' of reads_helper changed while the function was traced" in recording.reasons
+
+
+def test_a_name_without_a_value_has_a_token(modules):
+    """W3: a value that it gets later is a change."""
+    read = ("reads_step", "missing")
+    assert value_of(read) is _ABSENT
+    before = recorded(modules.step.absent, 1.0).reads[read]
+    modules.step.missing = abs
+    assert token_of(read, Describer()) != before
+    assert value_of(("reads_step", "len")) is len
+
+
+def test_names_that_a_library_defines_lazily_are_found(monkeypatch):
+    module = types.ModuleType("lazy_library")
+    module.__file__ = f"{sysconfig.get_path('purelib')}/lazy_library.py"
+    module.__getattr__ = {"late": 7}.__getitem__  # type: ignore[method-assign]
+    monkeypatch.setitem(sys.modules, "lazy_library", module)
+    assert value_of(("lazy_library", "late")) == 7
+
+
+@pytest.mark.parametrize("name", ["time.time", "random.random", "os.environ", "os.getenv", "numpy.random.rand"])
+def test_what_varies_is_refused(name):
+    """W4."""
+    module, _, attribute = name.rpartition(".")
+    with pytest.raises(Unrecordable, match=f"{module}.{attribute} gives a different result in each call"):
+        list(resolved(module, (attribute,)))
+
+
+def test_a_digest_tells_parts_apart():
+    assert digest("a", ["b", "c"]) != digest("a", ["bc"])
+    assert digest("a", ["b"]) != digest("b", ["a"])
