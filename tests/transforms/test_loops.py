@@ -11,6 +11,7 @@ from jax.test_util import check_grads
 
 import plait
 from plait.errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
+from plait.transforms.call.loop_rules import Loop
 from tests.strategies import Node
 
 XS = jnp.arange(6.0).reshape(3, 2)
@@ -622,3 +623,8 @@ def test_map_is_a_scan_without_carry():
     found = plait.scan(lambda layer, x: layer(x), in_axes=0, out_axes=0)(layers, XS)
     expected = jax.lax.map(lambda a: a[0] @ a[1] + a[2], (XS, layers.kernel[...], layers.bias[...]))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_labels_in_programs_are_the_keys_of_the_parts_where_the_loop_is_one_of_a_module():
+    assert Loop("scan").names(["m", "[0]"]) == ["m", "[0]"]
+    assert Loop("stack", parts="parts").names(["parts[a]", "parts", "x"]) == ["a", "parts", "x"]
