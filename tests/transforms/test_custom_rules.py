@@ -778,3 +778,11 @@ def test_errors_of_custom_jvp_say_what_was_asked_and_change_nothing(case):
     with pytest.raises(error, match=match):
         thunk(m)
     assert describe(m) == before
+
+
+@pytest.mark.parametrize("make", [plait.custom_vjp, plait.custom_jvp])
+def test_a_function_without_its_rule_says_so_in_every_transform(make):
+    f = make(lambda m: m.x.value)
+    for way in (f, plait.remat(f), plait.grad(f), plait.jit(f), plait.vmap(f, in_axes=None, axis_size=2)):
+        with pytest.raises(plait.errors.ArgumentError, match="the function was called before its rule was set"):
+            way(Foo())

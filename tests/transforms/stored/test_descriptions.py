@@ -1,5 +1,6 @@
 """Descriptions of values and code, by which programs are told apart. (rules W2, W3)"""
 
+import argparse
 import dataclasses
 import enum
 import functools
@@ -266,10 +267,20 @@ def test_what_cannot_be_described_is_named_by_its_place(place):
     assert str(error.value).startswith(place), error.value
 
 
-def test_functions_of_libraries_are_described_by_name():
+@pytest.mark.parametrize("function", [open, input, eval, exec, globals, compile, __import__, breakpoint])
+def test_builtins_that_reach_anything_are_refused(function):
+    """W4."""
+    with pytest.raises(Unrecordable, match=f"here: .*{function.__qualname__}, whose result varies"):
+        Describer().token(function, "here")
+
+
+def test_functions_of_libraries_are_described_by_name(monkeypatch):
     """W3: the versions of libraries are part of the environment, so their code need not be read."""
     function = jax.tree.map
     assert Describer().token(function, "here") == f"named:{function.__module__}:{function.__qualname__}"
+    cached = functools.lru_cache(made_by("def f(x): return x", __name__="argparse"))
+    monkeypatch.setattr(argparse, "f", cached, raising=False)
+    assert Describer().token(cached, "here") == "named:argparse:f"
 
 
 @pytest.mark.parametrize("tree", [{"a": 1}, ["a"], (1, {"b": (2, None)}), {"b": 1}, [], {}], ids=repr)
