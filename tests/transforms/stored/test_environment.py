@@ -4,8 +4,9 @@ import jax
 import pytest
 
 import plait
+from plait._compat import jax_settings
 from plait.transforms.stored.descriptions import Describer
-from plait.transforms.stored.environment import environment
+from plait.transforms.stored.environment import _NO_MATTER, environment
 
 # Settings, each for the length of a block.
 SETTINGS = {
@@ -43,3 +44,11 @@ def test_variables_of_the_compiler_make_another_environment(name, monkeypatch):
     before = environment(None, Describer())
     monkeypatch.setenv(name, "--other")
     assert environment(None, Describer()) != before
+
+
+@pytest.mark.parametrize("start", _NO_MATTER)
+def test_settings_that_do_not_change_programs_are_left_out(start):
+    """W2: and each of them is a setting of JAX."""
+    names = [name for name in jax_settings() if name.startswith(start)]
+    assert names
+    assert not {*names} & environment(None, Describer()).keys()
