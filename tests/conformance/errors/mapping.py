@@ -148,7 +148,7 @@ ROWS = {
     "axes for other arguments": Row(
         "plait.vmap(lambda x: x, in_axes=(0, 0))(x)",
         ArgumentError,
-        ("in_axes does not match the arguments", "1 where in_axes has 2 entries"),
+        ("in_axes does not match the arguments", "1 where in_axes has 2 entries", "one entry for each argument,"),
         "plait.vmap(lambda x: x, in_axes=(0,))(x)",
     ),
     "a mapping without updates": Row(

@@ -1,6 +1,9 @@
 """On what a program depends besides function and arguments. (rule W2)"""
 
+import sys
+
 import jax
+import numpy as np
 import pytest
 
 import plait
@@ -52,3 +55,13 @@ def test_settings_that_do_not_change_programs_are_left_out(start):
     names = [name for name in jax_settings() if name.startswith(start)]
     assert names
     assert not {*names} & environment(None, Describer()).keys()
+
+
+def test_the_versions_of_what_compiles_are_part_of_it():
+    """W2."""
+    found = environment(None, Describer())
+    assert found["plait"] == plait.__version__
+    assert (found["jax"], found["numpy"]) == (jax.__version__, np.__version__)
+    assert found["jaxlib"]
+    assert sys.version in found["python"]
+    assert found["optimised"] == str(sys.flags.optimize)

@@ -206,10 +206,9 @@ class Recording:
             parts = module.split(".")
             for i in range(1, len(parts) + 1):
                 found = sys.modules.get(".".join(parts[:i]))
-                if found is None or origin_of(found.__name__) is not Origin.USER:
-                    continue
-                for attribute in {*code.co_names} & {*vars(found)}:
-                    yield from resolved(found.__name__, (attribute,), whole=False)
+                if found is not None and origin_of(found.__name__) is Origin.USER:
+                    for attribute in {*code.co_names} & {*vars(found)}:
+                        yield from resolved(found.__name__, (attribute,), whole=False)
 
 
 def resolved(module: str, chain: tuple[str, ...], *, whole: bool = True) -> Iterator[Read]:
