@@ -2,6 +2,7 @@
 
 import functools
 
+import jax.numpy as jnp
 import pytest
 
 import plait
@@ -56,3 +57,18 @@ def test_the_generated_function_takes_what_the_function_takes():
             jitted(*args, **kwargs)
     with pytest.raises(TypeError):
         jitted(a=1, b=2, d=3)
+
+
+@pytest.mark.parametrize("name", ["class", "lambda", "None", "ﬁ", "a b", "", "_plait_out", "a0", "clock"])
+def test_arguments_may_have_names_that_code_cannot(name):
+    """U8: by ** only; twice, since the second call runs generated code."""
+    model = plait.Dict(n=plait.Param(jnp.float32(1)))
+
+    @plait.jit
+    def f(model, **kwargs):
+        model.n[...] += 1
+        return {key: value * 2 for key, value in kwargs.items()}
+
+    for count in (2, 3, 4):
+        assert f(model, **{name: jnp.float32(count)}) == {name: 2 * count}
+        assert model.n[...] == count
