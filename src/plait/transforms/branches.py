@@ -224,9 +224,8 @@ def _describe(body: Body, outcome: Outcome, part: Any) -> str:
     """The text for an object of the output: ``model.encoder`` for an input, or ``a new Linear``."""
     if part is None:
         return "no module"
-    if isinstance(part, NodeRef):
-        labels = body.labels()[0]
-        for number, path, known in Structure(None, outcome.arguments or body.structure.roots).part_paths():
-            if not isinstance(known, NodeRef) and getattr(known, "index", None) == part.index:
-                return joined(labels[number], path)
+    labels = body.labels()[0]
+    for number, path, known in Structure(None, outcome.arguments or body.structure.roots).part_paths():
+        if not isinstance(known, NodeRef) and getattr(known, "index", None) == part.index:
+            return joined(labels[number], path)
     return f"a new {part.type.__name__}"
