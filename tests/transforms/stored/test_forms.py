@@ -111,10 +111,20 @@ def test_shardings_come_back(spec):
     assert through_json(SingleDeviceSharding(jax.devices()[3])) == SingleDeviceSharding(jax.devices()[3])
 
 
-def test_static_values_of_the_arguments_are_not_stored():
+# Where the arguments of a call hold an object that has no form of its own.
+KNOWN = {
+    "a static attribute": lambda own: Node(tool=plait.static(own)),
+    "the metadata of a variable": lambda own: plait.Param(1.0, tool=own),
+    "the metadata of a node": lambda own: Marked(own, a=plait.Param(1.0)),
+    "the metadata of a node below": lambda own: Node(below=[Marked(own)]),
+}
+
+
+@pytest.mark.parametrize("where", KNOWN)
+def test_static_values_of_the_arguments_are_not_stored(where):
     """W6: they need no form, and the later process has its own."""
     own = object()
-    forms = Forms([gather(Node(tool=plait.static(own))).structure])
+    forms = Forms([gather(KNOWN[where](own)).structure])
     assert through_json((own, 1), forms) == (own, 1)
     with pytest.raises(NoForm, match="an object in what the function returns"):
         through_json((own, 1))
