@@ -115,3 +115,14 @@ def test_an_output_may_not_have_the_name_of_the_next_state(tmp_path):
     program = program_of(Counting(), (2,), state=plait.Cache)
     with pytest.raises(ExportError, match=r"found +'count_next', of an output and of the new value of a state"):
         write({"y": program}, tmp_path / "m.onnx")
+
+
+def test_an_export_leaves_the_functions_of_jax_as_they_were(tmp_path):
+    """jax2onnx replaces them while it converts, and forgets one: it could not be pickled or found by name any more."""
+    save_onnx(
+        lambda params, x: jnp.tanh(x) * params["w"], {"w": jnp.ones((1, 3))}, tmp_path / "m.onnx", input_spec=("b", 3)
+    )
+    functions = {
+        f"{module.__name__}.{name}": value for module in (jnp, jax.nn, jax.lax) for name, value in vars(module).items()
+    }
+    assert [name for name, value in functions.items() if "jax2onnx" in str(getattr(value, "__module__", ""))] == []

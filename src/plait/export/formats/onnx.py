@@ -154,7 +154,7 @@ def _convert(jax2onnx: Any, onnx: Any, program: Program, outputs: list[str]) -> 
 
 def _checked(jax2onnx: Any, onnx: Any, function: Any, shapes: Sequence[Any], **names: Any) -> Any:
     """The ``ModelProto`` of a function, checked: jax2onnx also writes invalid files, such as ``Cast`` to complex."""
-    with _quiet_converter():
+    with _quiet_converter(), _functions_of_jax_kept():
         model = jax2onnx.to_onnx(function, shapes, **names)
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
@@ -203,6 +203,18 @@ def _quiet_converter() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _functions_of_jax_kept() -> Iterator[None]:
+    """Put back what jax2onnx replaces while it converts: it leaves its own ``jnp.cumsum`` in the process."""
+    before = [(module, dict(vars(module))) for module in (jnp, jax.nn, jax.lax)]
+    try:
+        yield
+    finally:
+        for module, names in before:
+            for name in [name for name, value in names.items() if vars(module).get(name) is not value]:
+                setattr(module, name, names[name])
 
 
 def _store_weights(model: Any, weights: dict[str, np.ndarray], onnx: Any, data: str | None) -> None:
