@@ -37,24 +37,22 @@ def test_every_benchmark_has_a_row():
     assert set(SHAPES) == set(NAMES)
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    written = tmp_path_factory.mktemp("benchmarks") / "tables.json"
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--steps=block", f"--json={written}"]
+def run(name, folder):
+    """What ``python -m benchmarks NAME`` writes as JSON, with the fewest repetitions."""
+    written = folder / "tables.json"
+    command = [sys.executable, "-m", "benchmarks", name, "--quick", "--steps=block", f"--json={written}"]
     subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return json.loads(written.read_text())
 
 
-def test_the_versions_are_told(found):
-    assert {"python", "jax"} <= set(found["versions"])
-
-
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_benchmark_gives_its_tables(name, found):
+def test_a_benchmark_gives_its_tables(name, tmp_path):
     columns, count = SHAPES[name]
-    tables = [table for table in found["tables"] if table["benchmark"] == name]
-    assert len(tables) == count
-    assert len(tables[0]["columns"]) == columns
-    for table in tables:
+    found = run(name, tmp_path)
+    assert {"python", "jax"} <= set(found["versions"])
+    assert {table["benchmark"] for table in found["tables"]} == {name}
+    assert len(found["tables"]) == count
+    assert len(found["tables"][0]["columns"]) == columns
+    for table in found["tables"]:
         assert table["rows"]
         assert {len(row) for row in table["rows"]} == {len(table["columns"])}
