@@ -1,5 +1,7 @@
 """Readable text: lines, sizes, arrays, and objects that were printed already."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,13 +24,16 @@ def top_level():
         (jax.random.key(0), "Array(shape=(), dtype=key<fry>)"),
         (jax.ShapeDtypeStruct((2,), jnp.float32), "ShapeDtypeStruct(shape=(2,), dtype=float32)"),
         (top_level, "<function top_level>"),
+        ((top_level, print), "(<function top_level>, <built-in function print>)"),
+        (functools.partial(top_level, 1), "functools.partial(<function top_level>, 1)"),
+        ("<at 0x1f>", "'<at 0x1f>'"),
         ("a", "'a'"),
         (None, "None"),
         (int, "<class 'int'>"),
     ],
 )
 def test_one_value(value, text):
-    """G66: arrays with more than one element show shape and dtype."""
+    """G66: arrays with more than one element show shape and dtype; no text has an address in memory."""
     assert repr_leaf(value) == text
 
 

@@ -20,7 +20,7 @@ from jax.tree_util import register_static
 
 from ...paths import Path
 from ..objects.named import from_named, to_named
-from ..objects.repr import Text, render_object, repr_fields
+from ..objects.repr import Text, render_object, repr_fields, repr_leaf
 from ..objects.statics import HashableMapping, content_key, static_key
 
 N = TypeVar("N")
@@ -141,7 +141,7 @@ def _show(value: Any) -> str:
         return repr_fields("", [("", item) for item in value], brackets="()")
     if isinstance(value, HashableMapping):
         return repr(dict(value))
-    return repr(value)
+    return repr_leaf(value)
 
 
 class GraphDef(_Part, Generic[N]):

@@ -7,6 +7,7 @@ G68)
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Iterable, Mapping
@@ -18,6 +19,7 @@ import numpy as np
 from ..._compat import Tracer
 
 MAX_LINE = 88
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")
 
 
 class _Printing(threading.local):
@@ -38,7 +40,7 @@ class Text(str):
 
 
 def repr_leaf(value: Any) -> str:
-    """The text of one value; large arrays by shape and dtype."""
+    """The text of one value; large arrays by shape and dtype, objects without their addresses."""
     if isinstance(value, (jax.Array, np.ndarray)) and hasattr(value, "shape"):
         if value.size > 1 or isinstance(value, Tracer) or not _is_number(value):
             return f"Array(shape={tuple(value.shape)}, dtype={value.dtype})"
@@ -48,7 +50,7 @@ def repr_leaf(value: Any) -> str:
     try:
         if callable(value) and hasattr(value, "__name__") and not isinstance(value, type):
             return f"<function {value.__name__}>"
-        return repr(value)
+        return repr(value) if isinstance(value, str) else _ADDRESS.sub(">", repr(value))
     except Exception as error:  # of a user's class; a model that holds such an object can be printed all the same
         return unprintable(value, error)
 
