@@ -797,3 +797,133 @@ def test_an_added_part_is_bound_when_its_module_is_made():
             return self.dense(x)
 
     assert Outer().init_with_output(0, jnp.ones((1, 2)))[0].tolist() == [[4.0, 4.0, 4.0]]
+
+
+def constructors(library, nnx):
+    """Modules whose constructors make parts, by what they make and where."""
+
+    class Dense(library.Module):
+        features: int
+
+        @library.compact
+        def __call__(self, x):
+            return x @ self.param("kernel", nnx.initializers.ones, (x.shape[-1], self.features))[...]
+
+    class One(library.Module):
+        def __init__(self, features=3):
+            self.dense = Dense(features)
+
+        @library.compact
+        def __call__(self, x):
+            return self.dense(x)
+
+    class Later(library.Module):
+        features: int = 3
+
+        def __post_init__(self):
+            self.dense = Dense(self.features)
+
+        @library.compact
+        def __call__(self, x):
+            return self.dense(x)
+
+    class Several(library.Module):
+        def __init__(self):
+            self.layers = nnx.List([Dense(3), Dense(2)])
+
+        @library.compact
+        def __call__(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return Dense(1)(x)
+
+    class OfTwoKinds(library.Module):
+        def __init__(self):
+            self.plain = nnx.Linear(3, 3, kernel_init=nnx.initializers.ones, rngs=nnx.Rngs(0))
+            self.bias = nnx.Param(jnp.full(3, 2.0))
+            self.scale = 2
+
+        @library.compact
+        def __call__(self, x):
+            return self.plain(x) * self.scale + self.bias[...]
+
+    return {"constructor": One, "post init": Later, "list": Several, "plait modules": OfTwoKinds}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", constructors(bridge, plait))
+@pytest.mark.usefixtures("users_promotion")
+def test_parts_that_a_constructor_makes_are_bound_as_in_flax(name):
+    """B35: under the names of their attributes, at each call."""
+    flax_nnx = pytest.importorskip("flax.nnx")
+    found, x = [], jnp.ones((2, 3))
+    for library, nnx in ((bridge, plait), (flax_nnx.bridge, flax_nnx)):
+        module = constructors(library, nnx)[name]()
+        variables = module.init(0, x)
+        doubled = jax.tree.map(lambda leaf: leaf * 2, variables)
+        values = [module.apply(v, x).tolist() for v in (variables, doubled, variables)]
+        found.append((jax.tree.map(jnp.shape, variables), values))
+    assert found[0] == found[1]
+
+
+def test_parts_in_plait_modules_are_bound():
+    """B35: wherever they are below an attribute that ``setup`` or a constructor assigns, and in each call of it."""
+
+    class Chain(bridge.Module):
+        in_setup: bool
+
+        def __post_init__(self):
+            self.first = plait.Sequential(Dense(3), plait.List([Dense(2)]))
+
+        def setup(self):
+            self.second = plait.Dict(dense=Dense(1)) if self.in_setup else None
+
+        @bridge.compact
+        def __call__(self, x):
+            dense, (other,) = self.first.layers
+            x = other(dense(x))
+            return self.second["dense"](x) if self.second else x
+
+    class Twice(bridge.Module):
+        @bridge.compact
+        def __call__(self, x):
+            chain = Chain(False, name="chain")
+            return chain(x) + chain(x)
+
+    for module in (Chain(True), Chain(False), Twice()):
+        variables = module.init(0, X)
+        doubled = jax.tree.map(lambda leaf: leaf * 2, variables)
+        factor = 2 ** len(jax.tree.leaves(variables))
+        np.testing.assert_allclose(module.apply(doubled, X), factor * module.apply(variables, X), rtol=1e-6)
+    assert sorted(Twice().init(0, X)["params"]) == ["chain"]
+
+
+def test_a_submodule_that_is_made_again_is_made_with_its_arguments():
+    """B35: a compact method that runs twice makes its submodules anew, with the same variables."""
+
+    class Scale(bridge.Module):
+        def __init__(self, scale, parts):
+            self.scale = scale
+            self.parts = plait.List([Dense(2) for _ in range(parts)])
+
+        @bridge.compact
+        def __call__(self, x):
+            return sum(part(x) for part in self.parts) * self.scale
+
+    class Outer(bridge.Module):
+        @bridge.compact
+        def __call__(self, x, scale, parts):
+            return Scale(scale, parts, name="scale")(x)
+
+    class Caller(bridge.Module):
+        def setup(self):
+            self.outer = Outer()
+
+        def __call__(self, x):
+            return self.outer(x, 1.0, 2), self.outer(x, 5.0, 2), self.outer(x, 1.0, 2)
+
+    variables = Caller().init(0, X)
+    assert sorted(variables["params"]["outer"]["scale"]["parts"]) == [0, 1]
+    first, second, third = Caller().apply(variables, X)
+    np.testing.assert_allclose(second, 5 * first, rtol=1e-6)
+    np.testing.assert_array_equal(third, first)

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+from ...core.functional.traversal import iter_modules
 from ...core.functional.update import children_by_key
 from ...core.objects.containers import Dict, List
 from ...core.objects.module import Module
@@ -47,8 +48,8 @@ def set_plainly(node: Hybrid, name: str, value: Any) -> None:
 
 
 def bind(module: Hybrid, scope: Scope, waiting: Mapping[str, Any]) -> None:
-    """Bind a module to a scope: give it its pending variables, bind its fields, and run ``setup``."""
-    fields = [field.name for field in dataclasses.fields(module)]  # type: ignore[arg-type]
+    """Bind a module to a scope: give it its pending variables, bind what its constructor made, and run ``setup``."""
+    fields = _from_constructor(module)
     for name in fields:
         if name in waiting and not isinstance(module.__dict__.get(name), (Module, *_CONTAINERS)):
             raise ArgumentError(
@@ -64,8 +65,18 @@ def bind(module: Hybrid, scope: Scope, waiting: Mapping[str, Any]) -> None:
             set_plainly(module, name, value)
     with running(module) as entry:
         for name in fields:
-            bind_children(entry, module.__dict__.get(name), waiting.get(name, MISSING))
+            value = module.__dict__.get(name)
+            bound = bind_children(entry, value, waiting.get(name, MISSING))
+            if bound is not value:
+                set_plainly(module, name, bound)
         module.setup()
+
+
+def _from_constructor(module: Hybrid) -> list[str]:
+    """The names of a module's fields, and of the attributes in which its constructor put modules."""
+    fields = [field.name for field in dataclasses.fields(module)]  # type: ignore[arg-type]
+    own = (name for name, value in module.__dict__.items() if isinstance(value, (Module, *_CONTAINERS)))
+    return [*fields, *(name for name in own if name not in fields and name not in OWN)]
 
 
 def bind_children(entry: ModuleStackEntry, value: Any, waiting: Any) -> Any:
@@ -84,6 +95,8 @@ def bind_children(entry: ModuleStackEntry, value: Any, waiting: Any) -> Any:
         if isinstance(waiting, type(value)):
             return waiting
         take_in(entry, value, waiting)
+        for part in [part for _, part in iter_modules(value) if isinstance(part, Hybrid)]:
+            bind_children(entry, part, MISSING)  # it has its variables already
     elif isinstance(value, _CONTAINERS):
         below = dict(_items(waiting)) if isinstance(waiting, _CONTAINERS) else {}
         for key, child in _items(value):
@@ -99,7 +112,10 @@ def own_attributes(waiting: Any) -> Mapping[str, Any]:
     """The pending variables and submodules of a child: a dictionary, or those of an earlier instance."""
     if isinstance(waiting, Hybrid):
         fields = {field.name for field in dataclasses.fields(waiting)}  # type: ignore[arg-type]
-        return {name: value for name, value in waiting.__dict__.items() if name not in fields and name not in OWN}
+        kinds = (Variable, Module, *_CONTAINERS)
+        return {
+            name: value for name, value in waiting.__dict__.items() if name not in fields and isinstance(value, kinds)
+        }
     return waiting if isinstance(waiting, Mapping) else {}
 
 
@@ -172,7 +188,7 @@ def attach(entry: ModuleStackEntry, module: Any, name: str | None, prefix: str |
             do=f"{type(module).__name__}(..., name='another_name')",
         )
     if isinstance(module, Hybrid):
-        if again and _same_fields(module, present):
+        if again and _same_arguments(module, present):
             return present
         bind(module, parent.scope, own_attributes(present))
     elif again:
@@ -201,9 +217,9 @@ def _free_name(entry: ModuleStackEntry, prefix: str, name: str | None) -> str:
     return name
 
 
-def _same_fields(module: Hybrid, present: Any) -> bool:
-    names = [field.name for field in dataclasses.fields(module)]  # type: ignore[arg-type]
-    pairs = [(module.__dict__.get(name), present.__dict__.get(name)) for name in names]
+def _same_arguments(module: Hybrid, present: Any) -> bool:
+    """Whether a new module is what the present one was when its constructor returned."""
+    pairs = [(value, present.__dict__.get(name)) for name, value in module.__dict__.items()]
     return all(one is other or (type(one) is type(other) and _equal(one, other)) for one, other in pairs)
 
 
