@@ -1,5 +1,6 @@
 """Which checkpoints stay."""
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -19,6 +20,12 @@ rules = st.builds(
     hours=st.none() | st.sampled_from([0.5, 1.0, 24.0]),
 )
 scores = st.one_of(st.none(), st.floats(), st.integers(-3, 3), st.just("not a number"))
+
+
+def test_rules_do_not_change_and_equal_ones_are_equal():
+    assert {Keep(last=2), Keep(last=2), Keep(last=3)} == {Keep(last=3), Keep(last=2)}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Keep(last=2).last = 3  # type: ignore[misc]
 
 
 @st.composite

@@ -1,5 +1,7 @@
 """Names and descriptions of leaves."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,7 +72,16 @@ def test_weak_types_stay_as_they_are(value):
 @pytest.mark.parametrize(
     "value",
     # The last are not Python's own, whatever they are called.
-    [object(), np.array(["a"]), np.zeros(2, "M8[s]"), b"1", None, np.zeros(1, [("x", "f4")])]
+    [
+        object(),
+        types.SimpleNamespace(shape=()),
+        types.SimpleNamespace(dtype="float32"),
+        np.array(["a"]),
+        np.zeros(2, "M8[s]"),
+        b"1",
+        None,
+        np.zeros(1, [("x", "f4")]),
+    ]
     + [type(f"{kind.__name__}", (kind,), {})() for kind in (int, float, complex, str)],
     ids=lambda v: f"{type(v).__module__}.{type(v).__name__}",
 )

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.experimental import multihost_utils
 
-from plait.checkpoint.together import on_first
+from plait.checkpoint.together import on_first, wait_for_all
 from plait.errors import CheckpointError, PlaitError, ProcessError
 
 PARTS = {"at": "run/step-1", "found": "Größe \u2192 0", "expected": "more", "do": "wait"}
@@ -115,3 +115,13 @@ def test_what_is_told_has_one_size_for_all(monkeypatch):
         on_first(lambda text=text: text)
     ((shape, dtype),) = shapes
     assert (len(shape), dtype) == (1, np.uint8)
+
+
+def test_a_barrier_has_the_name_of_what_is_waited_for(monkeypatch):
+    """Processes at different barriers find out: JAX compares the names."""
+    names = []
+    monkeypatch.setattr(multihost_utils, "sync_global_devices", names.append)
+    wait_for_all("positions")  # alone
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    wait_for_all("positions")
+    assert names == ["plait positions"]

@@ -9,7 +9,7 @@ import pytest
 
 import plait
 from plait._public import PUBLIC
-from plait.errors import TraceContextError
+from plait.errors import ArgumentTypeError, TraceContextError
 from tests.conformance.transforms import NOT_TRANSFORMS, TRANSFORMS
 from tests.oracles import describe
 from tests.strategies import Node
@@ -38,6 +38,23 @@ def test_every_transform_has_a_row():
         name for name in public if callable(getattr(plait, name)) and not isinstance(getattr(plait, name), type)
     }
     assert functions - {transform.name for transform in TRANSFORMS} - NOT_TRANSFORMS == set()
+
+
+# The rows of these wrap the function before the transform sees it.
+DIRECTLY = {
+    "scan": lambda: plait.scan(3)(make_model(), jnp.ones(2)),
+    "lax_map": lambda: plait.lax_map(3, jnp.ones(2)),
+    "while_loop": lambda: plait.while_loop(lambda x: x < 2, 3, jnp.float32(1)),
+    "fori_loop": lambda: plait.fori_loop(0, 2, 3, jnp.float32(1)),
+    "cached_partial": lambda: plait.cached_partial(3, make_model()),
+}
+
+
+@each
+def test_what_is_no_function_is_refused_by_the_name_of_the_transform(transform):
+    run = DIRECTLY.get(transform.name, lambda: transform.run(3)(make_model(), jnp.float32(1)))
+    with pytest.raises(ArgumentTypeError, match=f"{transform.name} takes a function|jitted function"):
+        run()
 
 
 @each_that_writes

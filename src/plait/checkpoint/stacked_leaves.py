@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..errors import GraphError
-from ..paths import format_path, has_layers, iter_layer_paths, parse_path
+from ..paths import format_path, iter_layer_paths, parse_path
 from .leaf_descriptions import Description
 
 
@@ -98,7 +98,7 @@ def _layers(name: str) -> list[tuple[Any, tuple[int, ...]]]:
         path = parse_path(name)
     except GraphError:  # a key that is not a literal, such as an enum member
         return [(name, ())]
-    return [*iter_layer_paths(path)] if has_layers(path) else [(path, ())]
+    return [*iter_layer_paths(path)]
 
 
 def shape_of_stored(like: Any, source: Source, name: str, stored: Description) -> Any:

@@ -103,7 +103,6 @@ def scan_layers(
     scanned = [port for port, axis in enumerate(call.ports) if axis == 0 and isinstance(axis, int)]
     carry = call.ports.index(Carry)
     shared, arrays, constants = shared_ports(call.inputs, [*scanned, carry])
-    unroll = True if size == 1 else unroll
     key = ("layers", shared, constants, unroll, recomputing)
     make = functools.partial(_runner, treedef=shared, constants=constants, unroll=unroll, recomputing=recomputing)
     stacked = {port: list(call.inputs[port]) for port in scanned}

@@ -89,6 +89,26 @@ def test_what_a_function_imports_itself_is_recorded_too(modules):
     assert ("reads_helper", "RATE") in recording.reads
 
 
+def test_what_a_function_imports_from_its_own_package_is_recorded_too(tmp_path, monkeypatch):
+    """W3: from the same module, one above, and one beside it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    inner = tmp_path / "reads_package" / "inner"
+    inner.mkdir(parents=True)
+    (inner.parent / "__init__.py").write_text("")
+    (inner.parent / "beside.py").write_text(HELPER.format(rate=2.0))
+    (inner / "__init__.py").write_text("SHIFT = 1.0\n")
+    (inner / "step.py").write_text(
+        "def step(x):\n    from . import SHIFT\n    from ..beside import scale\n    return scale(x) + SHIFT\n"
+    )
+    importlib.invalidate_caches()
+    recording = recorded(importlib.import_module("reads_package.inner.step").step, 1.0)
+    assert recording.reasons == []
+    inner, beside = "reads_package.inner", "reads_package.beside"
+    assert {(inner, "SHIFT"), (beside, "scale"), (beside, "RATE")} <= set(recording.reads)
+    for name in [name for name in sys.modules if name.startswith("reads_package")]:
+        monkeypatch.delitem(sys.modules, name)
+
+
 def test_what_cannot_be_followed_is_a_reason(modules):
     """W4: a module as a whole, a global that is assigned, one that changes."""
     with pytest.raises(Unrecordable, match="the module 'reads_helper' itself is used"):
