@@ -351,7 +351,16 @@ ERRORS = {
     "no pair": (lambda: plait.grad(loss, has_aux=True)(Net(), X), TypeError, r"(?s)pair.*\(output, aux\)"),
     "no function": (lambda: plait.grad(3), TypeError, "found +an int"),
     "bound method": (lambda: plait.grad(Net().__call__), ValueError, "bound method"),
-    "no scalar": (lambda: plait.grad(lambda net, x: net(x))(Net(), X), TypeError, "scalar"),
+    "no scalar": (
+        lambda: plait.grad(lambda net, x: jnp.ones((3, 2)))(Net(), X),
+        TypeError,
+        r"a function that returns a scalar\n +found +an array of shape \(3, 2\)(?s:.*)\.mean\(\)",
+    ),
+    "two arrays": (
+        lambda: plait.grad(lambda net, x: (loss(net, x), x))(Net(), X),
+        TypeError,
+        r"(?s)found +a tuple.*has_aux=True",
+    ),
     "integers": (lambda: plait.grad(loss, argnums=plait.DiffState(0, ...))(Net(), X), TypeError, "int32"),
 }
 

@@ -600,6 +600,10 @@ def test_outputs_that_do_not_fit_out_axes():
     """Section 9."""
     with pytest.raises(ArgumentTypeError, match=r"(?s)number of outputs does not match out_axes.*carry"):
         plait.scan(lambda c, x: c)(jnp.zeros(()), XS)
+    with pytest.raises(ArgumentTypeError, match=r"(?s)number of outputs does not match out_axes.*found +a tuple"):
+        plait.scan(lambda c, x: (c,), out_axes=(0, plait.Carry))(jnp.zeros(()), XS)
+    with pytest.raises(ArgumentError, match=r"1 where out_axes has 2(?s:.*)out_axes = \(plait\.Carry, 0\)"):
+        plait.scan(lambda c, x: (c,), out_axes=(plait.Carry, 0))(jnp.zeros(()), XS)
     with pytest.raises(ArgumentError, match=r"(?s)axis 3 of the output is out of range.*\(2,\)"):
         plait.scan(lambda c, x: (c, x), out_axes=(plait.Carry, 3))(jnp.zeros(()), XS)
 

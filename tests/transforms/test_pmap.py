@@ -198,6 +198,12 @@ BAD_CALLS = {
 }
 
 
+def test_a_captured_object_is_no_output():
+    captured = Node(w=plait.Param(jnp.ones(DEVICES)))
+    with pytest.raises(ArgumentError, match=r"pmap cannot return an object that the function captured"):
+        plait.pmap(lambda x: captured)(jnp.ones(DEVICES))
+
+
 @pytest.mark.parametrize("name", BAD_CALLS)
 def test_bad_calls_name_the_path(name):
     f, args, options, message = BAD_CALLS[name]

@@ -20,6 +20,7 @@ from ...core.graph.unflatten import Builder, raw_leaves
 from ...core.objects.filters import PathIn, to_predicate
 from ...core.objects.nodes import GRAPH_REGISTRY, get_node_impl, unwrapped
 from ...core.objects.pytree import Pytree
+from ...core.objects.repr import Text
 from ...core.objects.state import State, to_flat_state
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, FilterError
@@ -272,7 +273,8 @@ class Prefix:
         return spread
 
     def _mismatch(self, tree: Any) -> ArgumentError:
-        shown = jax.tree_util.tree_unflatten(self.treedef, self.leaves)
+        leaves = [Text(describe_filter(leaf)) if isinstance(leaf, type) else leaf for leaf in self.leaves]
+        shown = jax.tree_util.tree_unflatten(self.treedef, leaves)
         outline = jax.tree_util.tree_map(_Outline, tree, is_leaf=is_graph_leaf)
         counts = ""
         if isinstance(shown, (tuple, list)) and isinstance(tree, (tuple, list)) and len(shown) != len(tree):
