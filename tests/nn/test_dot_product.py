@@ -147,6 +147,26 @@ def test_f4_the_weights_are_flax_s(options):
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"precision": "highest"}, {"sow": True}, {"sow": True, "precision": "highest"}, {"dropout_rate": 0.5}],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:.*sow.*outside of:DeprecationWarning")
+def test_f4_it_is_flax_s_to_the_last_bit(options):
+    """In float32: the same operations in the same order, whichever way Flax computes."""
+    options, found = dict(options), []
+    sow = options.pop("sow", False)
+    if "dropout_rate" in options:
+        options |= {"dropout_rng": jax.random.key(0)}
+    with users_promotion():
+        for nnx in (plait, flax_nnx()):
+            module = {"module": nnx.Module()} if sow else {}
+            found.append(nnx.dot_product_attention(*operands(), **options, **module))
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.oracle
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("group", slow_but([2], [1, 2]))

@@ -101,7 +101,8 @@ def dot_product_attention(
             expected="no dropout, no sown weights, no precision, keys and values of one shape, and at most float32",
             do="omit implementation: plait then chooses one",
         )
-    weights = _weights(query, key, bias, mask, is_causal, precision, module)
+    scale_queries = dropping or module is not None
+    weights = _weights(query, key, bias, mask, is_causal, precision, module, scale_queries=scale_queries)
     if dropping:
         weights = _dropped(weights, dropout_rate, dropout_rng, broadcast_dropout)
     return _weighted_mean(weights, value, precision)
@@ -136,7 +137,7 @@ def dot_product_attention_weights(
     query, key = jnp.asarray(query), jnp.asarray(key)
     _check_operands({"query": query, "key": key})
     bias, mask = _fitted(bias, query, key, "bias"), _fitted(mask, query, key, "mask")
-    weights = _weights(query, key, bias, mask, is_causal, precision, module)
+    weights = _weights(query, key, bias, mask, is_causal, precision, module, scale_queries=True)
     if dropout_rate > 0 and not deterministic:
         weights = _dropped(weights, dropout_rate, dropout_rng, broadcast_dropout)
     return weights
@@ -246,8 +247,19 @@ def _weights(
     is_causal: bool,
     precision: PrecisionLike,
     module: Module | None,
+    *,
+    scale_queries: bool,
 ) -> Array:
-    logits = _products(query, key, precision) / math.sqrt(query.shape[-1])
+    """The weights before dropout.
+
+    Args:
+        scale_queries: whether to scale the queries, as Flax does for weights, or the products, as JAX's attention does.
+    """
+    scale = math.sqrt(query.shape[-1])
+    if scale_queries and _logits_dtype(query) == query.dtype:  # half precision would be rounded more
+        logits = _products(query / scale, key, precision)
+    else:
+        logits = _products(query, key, precision) / scale
     if bias is not None:
         logits = logits + bias
     if is_causal:
