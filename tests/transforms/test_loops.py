@@ -632,3 +632,54 @@ def test_map_is_a_scan_without_carry():
 def test_labels_in_programs_are_the_keys_of_the_parts_where_the_loop_is_one_of_a_module():
     assert Loop("scan").names(["m", "[0]"]) == ["m", "[0]"]
     assert Loop("stack", parts="parts").names(["parts[a]", "parts", "x"]) == ["a", "parts", "x"]
+
+
+def statistics(nnx, options):
+    """What is left in a model that all iterations of a scan share, and what they return."""
+
+    class Noisy(nnx.Module):
+        def __init__(self, rngs):
+            self.norm = nnx.BatchNorm(3, rngs=rngs)
+            self.dropout = nnx.Dropout(0.5, rngs=rngs)
+            self.weight = nnx.Param(jnp.arange(3.0)[None])
+
+        def __call__(self, x):
+            return self.dropout(self.norm(x) * self.weight)
+
+    def body(model, total, x):
+        y = model(x)
+        return total + y.sum(), y
+
+    model = Noisy(nnx.Rngs(0, dropout=1))
+    scan = nnx.scan(body, in_axes=(None, nnx.Carry, 0), out_axes=(nnx.Carry, 0), **options)
+    x = jax.random.normal(jax.random.key(0), (4, 5, 3))
+    total, ys = scan(model, jnp.zeros(()), x)
+    grads = nnx.grad(lambda model: scan(model, jnp.zeros(()), x)[0], allow_int=True, **options)(model)
+    return total, ys, model.norm.mean[...], model.dropout.rngs.count[...], model.weight[...], grads.weight[...]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("options", [{}, {"graph_updates": False}, {"graph": False}], ids=str)
+@pytest.mark.filterwarnings("ignore::plait.errors.LostUpdateWarning")
+def test_writes_to_what_all_iterations_share_are_flax_s(options):
+    """X20: lost in the default mode, kept where only values are carried out."""
+    found = statistics(plait, options), statistics(pytest.importorskip("flax.nnx"), options)
+    for mine, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+    assert bool((found[0][2] == 0).all()) == (not options)
+
+
+@pytest.mark.filterwarnings("error::plait.errors.LostUpdateWarning")
+def test_what_all_iterations_share_may_be_written_beside_a_carry_of_modules():
+    """X20: with ``graph_updates=False`` the shared values join those of the carry."""
+
+    def body(shared, carried, x):
+        shared.total[...] += x
+        carried.total[...] += shared.total
+        return carried, shared.total[...]
+
+    shared, carried = counter(), counter()
+    out = plait.scan(body, in_axes=(None, plait.Carry, 0), graph_updates=False)(shared, carried, jnp.ones((3, 2)))
+    assert out[0] is carried
+    assert (shared.total[...].tolist(), carried.total[...].tolist()) == ([3, 3], [6, 6])
+    np.testing.assert_array_equal(out[1], jnp.stack([jnp.full(2, n) for n in (1.0, 2.0, 3.0)]))

@@ -67,7 +67,8 @@ def scan(
             shapes or dtypes of the carry change; the message names the path.
 
     Warns:
-        LostUpdateWarning: a variable with axis ``None`` is written; the write is lost.
+        LostUpdateWarning: a variable with axis ``None`` is written; the write is lost. With ``graph_updates=False`` it
+            is kept instead: an iteration starts from the values of the one before.
 
     Example:
         >>> @plait.scan(in_axes=(plait.Carry, 0), out_axes=plait.Carry)
@@ -87,7 +88,7 @@ def scan(
         in_axes = (Carry,)
     axes = {"in_axes": in_axes, "out_axes": out_axes}
     prefixes_of("scan", axes, crossing)  # checks what does not depend on the call
-    rules = Loop("scan", *_carry_positions(in_axes, out_axes))
+    rules = Loop("scan", *_carry_positions(in_axes, out_axes), keeps_writes=True)
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -103,10 +103,13 @@ class Call:
                 labels = gathered.structure.labels(f)[0]
                 roots = zip(labels, gathered.roots, prefixes, strict=True)
                 check_aliasing(name, [Treatment(*root) for root in roots], {})
-            ports = tuple(values_in([*spread, *outs.leaves, *([rules["writes"]] if "writes" in rules else [])]))
-            value_ports = tuple(
-                map(ports.index, value_prefixes(gathered, prefixes, lambda: gathered.structure.labels(f)[0]))
+            chosen = value_prefixes(gathered, prefixes, lambda: gathered.structure.labels(f)[0])
+            if "loop" in rules and not structural:
+                chosen = rules["loop"].values_only(chosen)
+            ports = tuple(
+                values_in([*spread, *chosen, *outs.leaves, *([rules["writes"]] if "writes" in rules else [])])
             )
+            value_ports = tuple(map(ports.index, chosen))
             plain_ports = tuple(map(ports.index, plain))
         self.body = Body(
             name,

@@ -37,12 +37,19 @@ class Loop:
         carry_in, carry_out: position of the carry among the arguments (``None`` if no carry is returned), and in the
             output (``None`` if it is the whole output).
         parts: the argument, a dict, that holds the parts of the module whose loop it is, under their own keys.
+        keeps_writes: whether writes to objects that all iterations share are kept where only values are carried out:
+            an iteration then starts from the values of the one before.
     """
 
     name: str
     carry_in: int | None = None
     carry_out: int | None = None
     parts: str | None = None
+    keeps_writes: bool = False
+
+    def values_only(self, prefixes: list[Any]) -> list[Any]:
+        """The prefixes of values in a call that carries out only values."""
+        return [Carry if self.keeps_writes and prefix is None else prefix for prefix in prefixes]
 
     def names(self, labels: Sequence[str]) -> list[str]:
         """What objects of these labels are called in programs: parts of the module by their keys."""
