@@ -331,7 +331,8 @@ KNOWN: tuple[Row, ...] = (
             "known", "m = nnx.Dict(a=nnx.Dict(v=nnx.Param(1.0))); m.b = m.a",
             "nnx.fori_loop(0, 2, lambda i, m: m, m, graph=False)",
         ),
-        found_in_flax=NO_ERROR, found_in_plait="tree mode takes no shared objects",
+        # Flax may fail later, where plait does not arrive.
+        found_in_flax=f"{NO_ERROR}|dot_general requires", found_in_plait="tree mode takes no shared objects",
     ),
     Row(
         "live variables",

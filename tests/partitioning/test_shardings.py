@@ -237,6 +237,20 @@ def test_what_needs_no_sharding_passes(case):
         assert plait.as_abstract({"leaf": leaf})["leaf"] is leaf
 
 
+def test_what_a_model_shares_is_shared_in_its_abstract_model():
+    """M36: a tied variable, a part at two places, and a cycle; also between two models."""
+    tied = plait.Param(SHAPE, out_sharding=("data", None))
+    part = plait.Dict(w=tied)
+    model = plait.Dict(first=part, second=part, w=tied)
+    model.itself = model
+    with jax.set_mesh(mesh()):
+        (found, other) = plait.as_abstract([model, part])
+    assert found.first is found.second is other
+    assert found.first.w is found.w
+    assert found.itself is found is not model
+    assert found.w.get_raw_value().sharding.spec == P("data", None)
+
+
 def test_names_follow_optimizer_state():
     """M33, ask 8: mirrors of variables have their metadata."""
     optax = pytest.importorskip("optax")

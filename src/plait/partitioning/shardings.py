@@ -11,8 +11,10 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from ..context_values import held
+from ..core.functional.merge import merge
 from ..core.functional.split import split
 from ..core.graph.axes import sharding_hooks
+from ..core.graph.flatten import Walk, path_of
 from ..core.graph.locate import modules_in_use
 from ..core.objects.variables import Variable, eager_sharding_hooks
 from ..deprecations import deprecated
@@ -84,7 +86,8 @@ def as_abstract(tree: Any) -> Any:
 
     Args:
         tree: variables that hold ``jax.ShapeDtypeStruct``s without sharding; the mesh is each variable's own
-            (``mesh`` metadata) or the current one. Variables without names or with a sharding are unchanged.
+            (``mesh`` metadata) or the current one. Variables without names or with a sharding are unchanged. What is
+            shared stays shared.
 
     Example:
         >>> mesh = jax.make_mesh((8,), ("x",))
@@ -102,7 +105,10 @@ def as_abstract(tree: Any) -> Any:
         sharding = sharding_of(leaf, value.shape, functools.partial(describe_leaf, path, leaf))
         return leaf.replace(jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)) if sharding else leaf
 
-    return jax.tree_util.tree_map_with_path(convert, tree, is_leaf=lambda x: isinstance(x, Variable))
+    walk = Walk()
+    graphdef = walk.add(tree)
+    leaves = [convert(path_of(link), leaf) for link, leaf in zip(walk.links, walk.leaves, strict=True)]
+    return merge(graphdef, leaves, copy=False, recreate_variables=False)
 
 
 def abstract_with_sharding(tree: Any) -> Any:
