@@ -316,11 +316,11 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "plain containers",
-        "`self.layers = [Linear(...), ...]`", "an error; needs `nnx.List` or `nnx.data`", "an ordinary attribute; `nnx.List` and `nnx.data` work too",
+        "`self.layers = [Linear(...), ...]`, or a module assigned where a number was", "an error; needs `nnx.List` or `nnx.data`", "an ordinary attribute; `nnx.List` and `nnx.data` work too",
         reason="models are written with Python's own lists and dicts",
         says="documented",
         example=program("known", ("m = nnx.Dict(a=1); m.b = [jnp.ones(2)]", "m")),
-        found_in_flax="Found data on value of type", found_in_plait=NO_ERROR,
+        found_in_flax="Found data on value of type|Cannot assign data value of type", found_in_plait=NO_ERROR,
     ),
     Row(
         "loops over shared objects in tree mode",
