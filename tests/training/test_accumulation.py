@@ -84,3 +84,30 @@ def test_a_batch_that_cannot_be_split_is_told(bad):
     with pytest.raises(ArgumentError, match="split") as caught:
         accumulated_value_and_grad(totals, parts=2)(model, {**batch(), "y": bad})
     assert "['y']" in caught.value.parts["at"]
+
+
+@pytest.mark.parametrize("parts", [0, -1, "2"])
+def test_the_number_of_parts_is_checked(parts):
+    with pytest.raises(ArgumentError, match=r"at +parts"):
+        accumulated_value_and_grad(totals, parts=parts)
+
+
+def test_a_batch_without_weight_has_no_gradient():
+    """The mean of nothing is 0, so that padding alone does not end a run."""
+    model = plait.Linear(3, 4, rngs=plait.Rngs(0))
+    nothing = lambda model, part: (0.0 * (model(part["x"]) ** 2).sum(), jnp.zeros(()))
+    value, grads = accumulated_value_and_grad(nothing, parts=2)(model, {"x": jnp.ones((4, 3))})
+    assert float(value) == 0
+    assert all((leaf == 0).all() for leaf in jax.tree.leaves(grads))
+
+
+def test_double_precision_stays_double():
+    with jax.enable_x64(True):
+        model = plait.Linear(3, 4, param_dtype=jnp.float64, dtype=jnp.float64, rngs=plait.Rngs(0))
+        x = jax.random.normal(jax.random.key(0), (4, 3), jnp.float64)
+        square = lambda model, part: ((model(part) ** 2).sum(), jnp.float64(part.shape[0]))
+        value, grads = accumulated_value_and_grad(square, parts=2)(model, x)
+        wanted, wanted_grads = plait.value_and_grad(lambda model: (model(x) ** 2).sum() / 4)(model)
+        assert (value.dtype, grads["kernel"].dtype) == (jnp.float64, jnp.float64)
+        np.testing.assert_allclose(value, wanted, rtol=1e-12)
+        np.testing.assert_allclose(grads["kernel"][...], wanted_grads["kernel"][...], rtol=1e-12)

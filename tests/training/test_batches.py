@@ -66,3 +66,23 @@ def test_data_that_has_become_shorter_is_told():
     with pytest.raises(ArgumentError, match="fewer batches") as caught:
         next(batches)
     assert caught.value.parts["found"] == "3 batches"
+
+
+def test_after_an_error_the_epoch_goes_on_where_it_was():
+    """A generator that has raised is at its end, which is not the end of the epoch."""
+    failing = [True]
+
+    def source(epoch):
+        for number in range(6):
+            if number == 3 and failing:
+                failing.clear()
+                raise OSError("the disk is busy")
+            yield (epoch, number)
+
+    batches, found = Batches(source, epochs=2), []
+    while len(found) < 12:
+        try:
+            found.append(next(batches))
+        except OSError:
+            continue
+    assert found == [(epoch, number) for epoch in range(2) for number in range(6)]

@@ -58,3 +58,14 @@ def test_lines_of_the_same_step_are_replaced_by_their_metrics(tmp_path):
         log.write(3, {"eval/loss": value})
         log.close()
     assert log.path.read_text().splitlines() == ['{"step": 3, "loss": 0.5}', '{"step": 3, "eval/loss": 2.0}']
+
+
+def test_the_log_is_where_it_was_asked_for(tmp_path, monkeypatch):
+    """Also if the program goes elsewhere before the first line."""
+    monkeypatch.chdir(tmp_path)
+    log = JsonLines("log.jsonl")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    log.write(1, {"loss": 2.0})
+    log.close()
+    assert (tmp_path / "log.jsonl").read_text() == '{"step": 1, "loss": 2.0}\n'

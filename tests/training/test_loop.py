@@ -270,6 +270,171 @@ def test_the_checkpoint_comes_before_an_evaluation_when_a_signal_ends_the_run(tm
         assert checkpoints.all()[-1].metrics["eval/loss"] == 1.0
 
 
+@pytest.mark.parametrize("steps", [4, 8])
+def test_an_evaluation_that_did_not_happen_happens_when_the_run_resumes(tmp_path, steps):
+    """At the end, or between: the metrics of an earlier one do not stand for it."""
+    losses, fails, seen = iter([3.0, 2.0, 1.0]), [False, True, False, False], []
+    objects = start()
+
+    def evaluate():
+        seen.append(int(objects["optimizer"].step.value))
+        if fails.pop(0):
+            raise OSError("no such file")
+        return {"loss": next(losses)}
+
+    def run():
+        nonlocal objects
+        objects = start()
+        with Checkpoints(tmp_path) as checkpoints:
+            return fit(
+                train, objects, source, steps=steps, checkpoints=checkpoints, save_every=3, evaluate=evaluate,
+                evaluate_every=2, show=False,
+            )  # fmt: skip
+
+    with pytest.raises(OSError, match="no such file"):
+        run()
+    if steps == 8:
+        fails.append(False)
+        losses = iter([2.0, 1.0, 0.5])
+    fitted = run()
+    assert seen == [2, 4, 4, 6, 8][: 3 if steps == 4 else 5]
+    assert fitted.values["eval/loss"] == (2.0 if steps == 4 else 0.5)
+    with Checkpoints(tmp_path) as checkpoints:
+        assert checkpoints.all()[-1].metrics["eval/loss"] == fitted.values["eval/loss"]
+
+
+def test_a_run_that_was_stopped_early_does_not_go_on(tmp_path):
+    def run():
+        with Checkpoints(tmp_path) as checkpoints:
+            return fit(
+                train, start(), source, steps=50, checkpoints=checkpoints, evaluate_every=2, show=False,
+                evaluate=lambda: {"loss": 1.0}, callbacks=[EarlyStop("eval/loss", patience=2)],
+            )  # fmt: skip
+
+    first = run()
+    assert first.step == 6
+    assert run() == first
+
+
+def test_states_of_callbacks_go_by_what_they_watch(tmp_path):
+    def run(steps, *callbacks):
+        with Checkpoints(tmp_path) as checkpoints:
+            fit(
+                train, start(), source, steps=steps, checkpoints=checkpoints, evaluate_every=2, show=False,
+                evaluate=lambda: {"loss": 1.0, "accuracy": 0.5}, callbacks=callbacks,
+            )  # fmt: skip
+
+    run(4, EarlyStop("eval/loss", patience=9))
+    by_accuracy, by_loss = EarlyStop("eval/accuracy", patience=9, mode="max"), EarlyStop("eval/loss", patience=9)
+    run(6, by_accuracy, by_loss)
+    assert (by_accuracy.best, by_accuracy.worse, by_loss.best, by_loss.worse) == (-0.5, 0, 1.0, 2)
+
+
+@pytest.mark.parametrize("options", [{"mode": "minimize"}, {"patience": 0}], ids=str)
+def test_early_stopping_needs_a_direction_and_patience(options):
+    with pytest.raises(ArgumentError, match="EarlyStop"):
+        EarlyStop("loss", **{"patience": 3, **options})
+
+
+def test_parameters_that_became_nan_after_the_loss_was_computed_are_not_saved(tmp_path):
+    """Or each resumed run would fail at once."""
+
+    @plait.jit
+    def step(p, x):
+        loss, grad = plait.value_and_grad(lambda p: jnp.sqrt(p[...] * x))(p)
+        p[...] -= grad
+        return loss
+
+    objects = {"p": plait.Param(jnp.float32(9.0))}
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(NonFiniteError, match=r"parameters are NaN after step 2(?s:.*)at +p\n"):
+            fit(
+                step,
+                objects,
+                [np.float32(4), np.float32(0)],
+                steps=9,
+                checkpoints=checkpoints,
+                save_every=1,
+                show=False,
+            )
+        assert [saved.step for saved in checkpoints.all()] == [1]
+
+
+def test_the_last_step_is_logged_however_the_run_ends():
+    """A loss that is NaN is found, too."""
+    objects = {"p": plait.Param(jnp.float32(1.0))}
+    fitted = fit(lambda p, x: p[...] * x, objects, Batches([1.0, 2.0, 3.0], epochs=1), steps=9, show=False)
+    assert (fitted.step, fitted.values, fitted.reason) == (3, {"loss": 3.0}, "data")
+    with pytest.raises(NonFiniteError, match="the loss is nan at step 2"):
+        fit(lambda p, x: p[...] * x, objects, Batches([1.0, np.nan], epochs=1), steps=9, show=False)
+    only_at_the_end = fit(lambda p, x: p[...] * x, objects, [2.0], steps=3, log_every=None, show=False)
+    assert only_at_the_end.values == {"loss": 2.0}
+
+
+def test_only_a_loss_has_to_be_finite():
+    """Another metric may be NaN, such as the precision without a positive answer."""
+
+    def run(values):
+        return fit(lambda p, x: values, {"p": plait.Param(1.0)}, [1], steps=1, show=False)
+
+    assert np.isnan(run({"train_loss": 0.3, "precision": jnp.nan}).values["precision"])
+    with pytest.raises(NonFiniteError, match="the train_loss is inf"):
+        run({"train_loss": jnp.inf, "precision": 1.0})
+
+
+def test_a_checkpoint_has_the_metrics_of_its_own_step(tmp_path):
+    """Also between two logs; ``Keep(best=...)`` ranks by them."""
+    with Checkpoints(tmp_path) as checkpoints:
+        fit(
+            lambda p, x: p[...] * x, {"p": plait.Param(jnp.float32(1))}, [1.0, 2.0, 3.0, 4.0, 5.0], steps=5,
+            checkpoints=checkpoints, save_every=1, log_every=4, show=False,
+        )  # fmt: skip
+        found = {saved.step: saved.metrics["loss"] for saved in checkpoints.all()}
+    assert found == {step: float(step) for step in found}
+    assert len(found) > 1
+
+
+def test_a_signal_during_a_loop_inside_a_loop_ends_both():
+    def probe():
+        fit(lambda p, x: os.kill(os.getpid(), signal.SIGTERM), {"p": plait.Param(1.0)}, [1], steps=2, show=False)
+        return {"loss": 1.0}
+
+    fitted = fit(lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=30, evaluate=probe, evaluate_every=2, show=False)
+    assert (fitted.step, fitted.reason) == (2, "SIGTERM")
+
+
+class WithPosition:
+    """A dataset that says where it is, but is no iterator."""
+
+    def __iter__(self):
+        return iter([1.0])
+
+    def get_state(self):
+        return {}
+
+    def set_state(self, state):
+        pass
+
+
+BAD_CALLS = {
+    "nothing to evaluate": ({"evaluate_every": 2}, [1.0], "evaluate_every=2 without evaluate"),
+    "no iterator": ({}, WithPosition(), "without __next__"),
+    "a function without an argument": ({}, lambda: iter([1.0]), "does not take the number of an epoch"),
+    "a metric called step": ({"log_every": 1}, [1.0], "has the name under which loggers write the step"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CALLS)
+def test_bad_calls_are_told(case):
+    options, data, message = BAD_CALLS[case]
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
+        fit(lambda p, x: {"step": 1.0}, {"p": plait.Param(1.0)}, data, **{"steps": 1, "show": False, **options})
+
+
+def test_steps_may_be_a_number_of_numpy():
+    assert fit(lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=np.int64(2), show=False).step == 2
+
+
 def test_an_evaluation_that_raises_loses_no_steps(tmp_path):
     def evaluate():
         raise OSError("no such file")

@@ -603,3 +603,18 @@ def test_a_parameter_of_a_weak_type_has_a_strong_one_after_a_step():
     optimizer = Optimizer(model, optax.sgd(0.1), wrt=plait.Param)
     optimizer.update(model, plait.grad(lambda model: (model["w"] * 2.0).sum())(model))
     assert not model["w"][...].weak_type
+
+
+def test_an_array_that_a_transformation_returns_twice_is_two_buffers():
+    """O2: so that a step may donate both."""
+    model = plait.Linear(2, 1, rngs=plait.Rngs(0))
+    optimizer = plait.Optimizer(model, optax.lbfgs(0.1, linesearch=None), wrt=plait.Param)
+
+    @plait.jit(donate=True)
+    def step(model, optimizer):
+        grads = plait.grad(lambda model: (model(jnp.ones((3, 2))) ** 2).mean())(model)
+        optimizer.update(model, grads)
+
+    step(model, optimizer)
+    step(model, optimizer)
+    assert int(optimizer.step[...]) == 2

@@ -40,7 +40,8 @@ def accumulated_value_and_grad(
         ``f(model, batch) -> (mean, gradients)``; the gradients are a ``State``, for ``optimizer.update``.
 
     Raises:
-        ArgumentError: the first axis of an array of the batch cannot be split; names it. Raised by ``f``.
+        ArgumentError: ``parts`` is below 1; or, raised by ``f``, the first axis of an array of the batch cannot be
+            split; names it.
 
     Example:
         >>> model = plait.Linear(3, 1, rngs=plait.Rngs(0))
@@ -52,19 +53,29 @@ def accumulated_value_and_grad(
         >>> bool(jnp.allclose(mean, total / weight)), grads["kernel"].shape
         (True, (3, 1))
     """
+    if not isinstance(parts, int) or parts < 1:
+        raise ArgumentError(
+            "this is not a number of parts",
+            at="parts",
+            found=repr(parts),
+            expected="an integer of 1 or more",
+            do="for example parts=4",
+        )
     of_part = value_and_grad(loss, argnums=DiffState(0, wrt), has_aux=True)
 
     def one(carry: Any, part: Any) -> Any:
         model, total, weight, sums = carry
         (value, count), grads = of_part(model, part)
         sums = [each + leaf.astype(each.dtype) for each, leaf in zip(sums, jax.tree.leaves(grads), strict=True)]
-        return (model, total + value, weight + count, sums), None
+        return (model, total + value.astype(total.dtype), weight + count.astype(weight.dtype), sums), None
 
     def whole(model: Any, batch: Any) -> tuple[jax.Array, Any]:
         leaves, treedef = jax.tree.flatten(state(model, wrt))
-        zero = jnp.zeros((), jnp.float32)
+        is_double = any(jnp.finfo(leaf.dtype).dtype == jnp.float64 for leaf in leaves)
+        zero = jnp.zeros((), jnp.float64 if is_double else jnp.float32)
         begin = (model, zero, zero, [jnp.zeros(leaf.shape, _wide(leaf.dtype)) for leaf in leaves])
         (_, total, weight, sums), _ = scan(one, in_axes=(Carry, 0), out_axes=(Carry, 0))(begin, _split(batch, parts))
+        weight = jnp.where(weight == 0, 1, weight)  # the mean of nothing is 0
         means = [(each / weight).astype(leaf.dtype) for each, leaf in zip(sums, leaves, strict=True)]
         return total / weight, jax.tree.unflatten(treedef, means)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
@@ -51,6 +52,8 @@ class Batches(Generic[T]):
                 expected="a list or dataset, or a function of the epoch",
                 do="pass a function that makes the iterator: Batches(lambda epoch: make_iterator(epoch))",
             )
+        if _is_function(source):
+            _check_takes_epoch(source)
         self._source = source
         self.epochs = epochs
         self.epoch = self.index = 0
@@ -70,13 +73,16 @@ class Batches(Generic[T]):
             except StopIteration:
                 self._end_epoch()
                 continue
+            except BaseException:
+                self._rest = None  # a generator that has raised is at its end; the next call goes to the position again
+                raise
             self.index += 1
             return batch
 
     def _begin(self) -> Iterator[T]:
         """The remaining batches of this epoch."""
         source: Any = self._source
-        epoch: Any = source(self.epoch) if callable(source) and not isinstance(source, Iterable) else source
+        epoch: Any = source(self.epoch) if _is_function(source) else source
         rest = iter(epoch)
         passed = sum(1 for _ in itertools.islice(rest, self.index))
         if passed < self.index:
@@ -107,3 +113,22 @@ class Batches(Generic[T]):
     def set_state(self, state: dict[str, int], /) -> None:
         """Go to a position that ``get_state`` returned."""
         self.epoch, self.index, self._rest = state["epoch"], state["index"], None
+
+
+def _is_function(source: Any) -> bool:
+    return callable(source) and not isinstance(source, Iterable)
+
+
+def _check_takes_epoch(source: Any) -> None:
+    try:
+        inspect.signature(source).bind(0)
+    except ValueError:  # a builtin without a signature
+        return
+    except TypeError as error:
+        raise ArgumentTypeError(
+            "the source of batches does not take the number of an epoch",
+            at=getattr(source, "__name__", type(source).__name__),
+            found=str(error),
+            expected="a function of the epoch, from 0",
+            do="Batches(lambda epoch: make_iterator())",
+        ) from error

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..checkpoint.positions import has_position
+from ..errors import ArgumentError
 
 
 @dataclasses.dataclass
@@ -31,16 +32,28 @@ class Moment:
 class EarlyStop:
     """A callback for early stopping: ends training when a metric has stopped improving.
 
-    Its state is saved in checkpoints, so a resumed run stops at the same step as an uninterrupted one.
+    Its state is saved in checkpoints, so a resumed run stops at the same step as an uninterrupted one. A run that it
+    has ended does not go on when it is started again.
 
     Args:
         name: the metric, such as ``"eval/loss"``.
         patience: how many times in a row it may fail to improve.
         mode: ``"min"`` if lower is better, ``"max"`` if higher is better.
         by: the minimum change that counts as an improvement.
+
+    Raises:
+        ArgumentError: ``patience`` is below 1, or the ``mode`` is another one.
     """
 
     def __init__(self, name: str, *, patience: int, mode: str = "min", by: float = 0.0) -> None:
+        if mode not in ("min", "max") or patience < 1:
+            raise ArgumentError(
+                "early stopping needs a direction and some patience",
+                at="EarlyStop",
+                found=f"mode={mode!r}, patience={patience!r}",
+                expected="mode 'min' or 'max', and a patience of 1 or more",
+                do="EarlyStop('eval/loss', patience=3, mode='min')",
+            )
         self.name, self.patience, self.mode, self.by = name, patience, mode, by
         self.best = math.inf
         self.worse = 0
@@ -51,8 +64,13 @@ class EarlyStop:
         value = moment.values[self.name] * (1 if self.mode == "min" else -1)
         self.worse = 0 if value < self.best - self.by else self.worse + 1
         self.best = min(self.best, value)
-        if self.worse >= self.patience:
-            moment.stop(f"no better {self.name} {self.patience} times")
+        if self.stopped:
+            moment.stop(self.stopped)
+
+    @property
+    def stopped(self) -> str | None:
+        """Why it has ended the run; ``None`` if it has not."""
+        return f"no better {self.name} {self.patience} times" if self.worse >= self.patience else None
 
     def get_state(self) -> dict[str, Any]:
         """The best value so far (``None`` if there is none), and how many times in a row it has not improved."""
@@ -65,7 +83,7 @@ class EarlyStop:
 
 
 def states_of(callbacks: Iterable[Any]) -> dict[str, Any]:
-    """The states of the callbacks that have ``get_state`` and ``set_state``, by their class names."""
+    """The states of the callbacks that have ``get_state`` and ``set_state``, by their names."""
     return {name: callback.get_state() for name, callback in _named(callbacks)}
 
 
@@ -77,10 +95,11 @@ def restore_states(callbacks: Iterable[Any], states: Mapping[str, Any]) -> None:
 
 
 def _named(callbacks: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """The callbacks with a state, by class name; callbacks of one class are numbered."""
+    """The callbacks with a state, by class name, and by their own name if they have one; equal ones are numbered."""
     count: collections.Counter[str] = collections.Counter()
     for callback in callbacks:
         if has_position(callback):
-            name = type(callback).__name__
+            own = getattr(callback, "name", None)
+            name = type(callback).__name__ + (f" of {own}" if isinstance(own, str) else "")
             count[name] += 1
             yield (name if count[name] == 1 else f"{name} {count[name]}"), callback

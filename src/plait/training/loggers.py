@@ -48,6 +48,7 @@ class JsonLines:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self._place = self.path.absolute()  # the working directory may change before the first line
         self._file: Any = None
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -58,10 +59,10 @@ class JsonLines:
 
     def _open(self, step: int, values: Mapping[str, float]) -> Any:
         """Open the file after the last line of an earlier step, or of other metrics of this step."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._place.parent.mkdir(parents=True, exist_ok=True)
         kept = 0
-        if self.path.exists():
-            lines = self.path.read_bytes().splitlines(keepends=True)
+        if self._place.exists():
+            lines = self._place.read_bytes().splitlines(keepends=True)
             whole = [line for line in lines if line.endswith(b"\n")]  # the last line may be incomplete
             rows = [self._row_of(line) for line in whole]
 
@@ -70,7 +71,7 @@ class JsonLines:
                 return row["step"] < step or (row["step"] == step and not row.keys() & values.keys())
 
             kept = sum(len(line) for _, line in itertools.takewhile(is_before, zip(rows, whole, strict=True)))
-        file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
+        file = open(self._place, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
         file.truncate(kept)
         return file
 

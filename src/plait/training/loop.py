@@ -25,8 +25,9 @@ import numpy as np
 
 from ..checkpoint.checkpoints import Checkpoints
 from ..checkpoint.positions import has_position
+from ..core.objects.variable_kinds import Param
 from ..core.tools.dtypes import is_number_dtype
-from ..core.tools.nonfinite import find_nonfinite
+from ..core.tools.nonfinite import find_nonfinite, has_nan
 from ..errors import ArgumentError, ArgumentTypeError, LoggerWarning, NonFiniteError
 from ..words import first_few
 from .batches import Batches
@@ -38,6 +39,7 @@ from .timed_data import TimedData
 BEHIND = 2  # the number of pending logs at which the loop waits for the oldest
 DATA = "data"  # the name of the data iterator in checkpoints
 EVALUATION = "eval/"  # the beginning of the names of an evaluation's metrics
+EVALUATED = "evaluated"  # the name of the step of the last evaluation in checkpoints
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,7 @@ def fit(
     save_every: int | None = None,
     evaluate: Callable[[], Mapping[str, Any]] | None = None,
     evaluate_every: int | None = None,
-    log_every: int = 100,
+    log_every: int | None = 100,
     loggers: Sequence[Logger] = (),
     callbacks: Sequence[Callable[[Moment], Any]] = (),
     profile: tuple[range, str] | None = None,
@@ -95,7 +97,8 @@ def fit(
             of the next checkpoint. A run that a signal ends saves its checkpoint first.
         loggers: where to log metrics.
         callbacks: called with each ``Moment``, after the loggers. The states of those with ``get_state`` and
-            ``set_state`` are saved in checkpoints.
+            ``set_state`` are saved in checkpoints. If one has an attribute ``stopped`` that is a reason after it was
+            restored, the run has ended.
         profile: which steps JAX's profiler records, and its output folder.
         data_timeout: the maximum time to wait for a batch, in seconds; ``None`` for no limit.
         show: whether to show progress on standard output.
@@ -108,7 +111,8 @@ def fit(
         ArgumentTypeError: there are ``checkpoints``, but the data iterator has no position; or ``step`` returned
             something other than numbers.
         DataError: no batch arrived in time. The state is saved.
-        NonFiniteError: the loss is NaN or infinite; names the non-finite variables. The state is not saved.
+        NonFiniteError: the loss is NaN or infinite, or a parameter that would be saved is NaN; names the non-finite
+            variables. The state is not saved. The loss is the metric ``loss``, or those with this word in their names.
         CheckpointError: a checkpoint could not be written, or the newest does not match the objects.
 
     Example:
@@ -130,6 +134,14 @@ def fit(
     for name, value in (("steps", steps), ("save_every", save_every), ("evaluate_every", evaluate_every)):
         _check_count(name, value)
     _check_count("log_every", log_every)
+    if evaluate is None and evaluate_every is not None:
+        raise ArgumentError(
+            "there is nothing to evaluate",
+            at="evaluate_every",
+            found=f"evaluate_every={evaluate_every} without evaluate",
+            expected="both, or neither",
+            do="pass evaluate=lambda: {'loss': ...}, or leave out evaluate_every",
+        )
     loop = _Loop(step, dict(objects), data, checkpoints, evaluate, loggers, callbacks, data_timeout)
     with loop.running(steps, show):
         return loop.run(steps, save_every, evaluate_every, log_every, profile)
@@ -153,7 +165,15 @@ class _Loop:
         self.loggers, self.callbacks = list(loggers), callbacks
         _check_names(objects)
         positioned = has_position(data)
-        if not isinstance(data, Iterator) and not positioned:
+        if not isinstance(data, Iterator):
+            if positioned:
+                raise ArgumentTypeError(
+                    "the data has a position, but no next batch",
+                    at="data",
+                    found=f"a {type(data).__name__} with get_state and set_state, but without __next__",
+                    expected="an iterator, or an iterable without a position",
+                    do="pass the iterator itself, which has get_state and set_state: iter(data)",
+                )
             data, positioned = Batches(data), True
         if checkpoints is not None and not positioned:
             raise ArgumentTypeError(
@@ -171,9 +191,11 @@ class _Loop:
         self.steps = 0
         self.done = self.saved = 0
         self.evaluated_at = 0
+        self.noted = 0  # the last step whose result is logged
         self.last: Any = None  # the result of the last step
         self.tracing = False
         self.signalled: str | None = None
+        self.handlers: dict[int, Any] = {}  # of signals, outside of this loop
         self.interrupted = False  # a signal ends training; in a multi-process run, on all processes
         self.display: Any = None
         self.clock = (time.perf_counter(), 0)
@@ -183,10 +205,12 @@ class _Loop:
         steps: int,
         save_every: int | None,
         evaluate_every: int | None,
-        log_every: int,
+        log_every: int | None,
         profile: tuple[range, str] | None,
     ) -> Fitted:
         arguments = tuple(self.objects.values())
+        if evaluate_every is not None and self.done and self.done % evaluate_every == 0 and self.reason is None:
+            self.evaluate_once()  # the run may have ended before its evaluation at this step
         while self.done < steps and self.reason is None:
             try:
                 batch = next(self.data)
@@ -198,27 +222,30 @@ class _Loop:
                 self.wait()
                 raise
             number = self.done + 1
-            if profile is not None and number == profile[0].start:
+            if profile is not None and number in profile[0] and not self.tracing:
                 jax.profiler.start_trace(profile[1])
                 self.tracing = True
             returned = self.last = self.step(*arguments, batch)
             self.done = number
             if profile is not None and number == profile[0].stop - 1:
                 self.end_trace()
-            if number % log_every == 0 or number == steps:
+            if number == steps or (log_every is not None and number % log_every == 0):
                 self.pending.append((number, returned))
+                self.noted = number
                 self.look(at_least=len(self.pending) - BEHIND)
             elif self.pending:
                 self.look(at_least=0)
             if evaluate_every is not None and number % evaluate_every == 0:
-                self.evaluated()
+                self.evaluate_once()
             if save_every is not None and number % save_every == 0 and number < steps:
                 self.save()
             self.display.advance()
-        self.look(at_least=len(self.pending))
         was_cut_short = self.interrupted and self.done < steps
-        if self.evaluate is not None and self.evaluated_at != self.done and not was_cut_short:
-            self.evaluated()
+        if self.last is not None and self.noted < self.done and not was_cut_short:
+            self.pending.append((self.done, self.last))
+        self.look(at_least=len(self.pending))
+        if self.evaluate is not None and not was_cut_short:
+            self.evaluate_once()
         self.save()
         self.wait()
         return Fitted(self.done, self.values, self.reason or "steps")
@@ -231,15 +258,19 @@ class _Loop:
             at_least -= 1
             number, returned = self.pending.popleft()
             values = _numbers(returned)
+            _check_metrics(values)
             self.tell(number, values)
             self.check_finite(number, values)
 
-    def evaluated(self) -> None:
-        """Evaluate, and log the metrics."""
+    def evaluate_once(self) -> None:
+        """Evaluate after this step, unless that is done, and log the metrics."""
         assert self.evaluate is not None
+        if self.evaluated_at == self.done:
+            return
         self.look(at_least=len(self.pending))
         if self.interrupted:
             self.save()  # whoever sent the signal may not wait for the evaluation
+            self.wait()
         try:
             found = {f"{EVALUATION}{name}": value for name, value in _numbers(self.evaluate()).items()}
         except Exception:
@@ -286,20 +317,23 @@ class _Loop:
         return "  ".join(parts)
 
     def check_finite(self, number: int, values: Mapping[str, float]) -> None:
-        odd = [name for name, value in values.items() if not math.isfinite(value)]
-        if "loss" in values:
-            odd = [name for name in odd if name == "loss"]
+        """Raise if the loss is not finite: the metric ``loss``, or those with this word in their names."""
+        losses = ["loss"] if "loss" in values else [name for name in values if "loss" in name]
+        odd = [name for name in losses if not math.isfinite(values[name])]
         if odd:
-            places = list(find_nonfinite(self.objects))
-            raise NonFiniteError(
-                f"the {odd[0]} is {values[odd[0]]} at step {number}",
-                at=first_few(places, 5) or "the loss",
-                found="NaN or infinities in these variables" if places else "finite variables",
-                expected="finite numbers",
-                do="resume from the newest checkpoint in a new process, under `with plait.debug_nans():`, which names "
-                "the layer that made the first one; a smaller learning rate or gradient clipping "
-                "(optax.clip_by_global_norm) may help",
-            )
+            raise self.not_finite(f"the {odd[0]} is {values[odd[0]]} at step {number}")
+
+    def not_finite(self, message: str) -> NonFiniteError:
+        places = list(find_nonfinite(self.objects))
+        return NonFiniteError(
+            message,
+            at=first_few(places, 5) or "the loss",
+            found="NaN or infinities in these variables" if places else "finite variables",
+            expected="finite numbers",
+            do="resume from the newest checkpoint in a new process, under `with plait.debug_nans():`, which names "
+            "the layer that made the first one; a smaller learning rate or gradient clipping "
+            "(optax.clip_by_global_norm) may help",
+        )
 
     # Checkpoints and the end ------------------------------------------------------------------------------------------
 
@@ -307,14 +341,19 @@ class _Loop:
         return {**self.objects, DATA: self.data} if has_position(self.data) else self.objects
 
     def save(self) -> None:
-        """Save, if there are new steps or evaluations, and the loss is finite."""
+        """Save, if there are new steps or evaluations, and the loss and the parameters are finite."""
         if self.checkpoints is None or (self.saved == self.done and not self.unsaved):
             return
         self.look(at_least=len(self.pending))
-        self.check_finite(self.done, _numbers(self.last))
-        metrics = {name: value for name, value in self.values.items() if not name.startswith(EVALUATION)}
+        numbers = _numbers(self.last)
+        self.check_finite(self.done, numbers)
+        if has_nan(self.objects, Param):  # the loss was computed before the last update
+            raise self.not_finite(f"parameters are NaN after step {self.done}")
+        metrics = {name: value for name, value in self.values.items() if not name.startswith(EVALUATION)} | numbers
+        extra: dict[str, Any] = {EVALUATED: self.evaluated_at}
         states = states_of(self.callbacks)
-        extra = {"callbacks": states} if states else {}
+        if states:
+            extra["callbacks"] = states
         self.checkpoints.save(self.done, self.saved_objects(), metrics=metrics | self.unsaved, extra=extra)
         self.saved, self.unsaved = self.done, {}
         if jax.process_count() > 1:
@@ -347,6 +386,9 @@ class _Loop:
         if self.signalled is not None:
             raise KeyboardInterrupt
         self.signalled = signal.Signals(number).name
+        outer = getattr(self.handlers.get(number), "__self__", None)
+        if isinstance(outer, _Loop):  # this loop runs inside another one, which has to end too
+            outer.on_signal(number, _)
         if jax.process_count() == 1:
             self.reason, self.interrupted = self.signalled, True
 
@@ -358,8 +400,11 @@ class _Loop:
         if manifest is not None:
             self.done = self.saved = manifest.step or 0
             self.values = {name: value for name, value in manifest.metrics.items() if type(value) in (int, float)}
-            self.evaluated_at = self.done if any(name.startswith(EVALUATION) for name in self.values) else 0
+            was_evaluated = any(name.startswith(EVALUATION) for name in self.values)
+            self.evaluated_at = manifest.extra.get(EVALUATED, self.done if was_evaluated else 0)
+            self.noted = self.done
             restore_states(self.callbacks, manifest.extra.get("callbacks", {}))
+            self.reason = next(filter(None, (getattr(each, "stopped", None) for each in self.callbacks)), None)
         self.clock = (time.perf_counter(), self.done)
         with contextlib.ExitStack() as held:
             held.callback(self.end_trace)
@@ -367,7 +412,8 @@ class _Loop:
                 held.callback(self.close, logger)
             if threading.current_thread() is threading.main_thread():
                 for number in (signal.SIGINT, signal.SIGTERM):
-                    held.callback(signal.signal, number, signal.signal(number, self.on_signal))
+                    self.handlers[number] = signal.signal(number, self.on_signal)
+                    held.callback(signal.signal, number, self.handlers[number])
             self.display = held.enter_context(progress("training", steps, done=self.done)) if show else _Silent()
             yield
 
@@ -408,6 +454,17 @@ def _numbers(returned: Any) -> dict[str, float]:
     return found
 
 
+def _check_metrics(values: Mapping[str, float]) -> None:
+    if "step" in values:
+        raise ArgumentError(
+            "a metric has the name under which loggers write the step",
+            at="step",
+            found=f"{values['step']!r}",
+            expected="another name",
+            do="rename the metric: return {'loss': loss, 'inner_step': ...}",
+        )
+
+
 def _clock(seconds: float) -> str:
     """A time as hours, minutes and seconds."""
     whole = round(seconds)
@@ -426,7 +483,7 @@ def _check_names(objects: Mapping[str, Any]) -> None:
 
 
 def _check_count(name: str, value: Any) -> None:
-    if value is not None and (not isinstance(value, int) or value < 1):
+    if value is not None and (not isinstance(value, (int, np.integer)) or value < 1):
         raise ArgumentError(
             "this is not a number of steps",
             at=name,

@@ -335,9 +335,18 @@ def _check_order(model: Any, grads: Any, selected: Mapping[Path, Any]) -> None:
 
 
 def _unshared(tree: Any, values: Mapping[Path, Any]) -> Any:
-    """The tree with copies of the model's own arrays, which a jitted step may donate."""
-    owned = {id(leaf) for leaf in jax.tree.leaves(list(values.values()))}
-    return jax.tree.map(lambda leaf: copied_buffers(leaf) if id(leaf) in owned else leaf, tree)
+    """The tree with copies of the model's own arrays, and of its own that stand at several places: a jitted step may
+    donate each of them."""
+    met = {id(leaf) for leaf in jax.tree.leaves(list(values.values()))}
+
+    def own(leaf: Any) -> Any:
+        if id(leaf) in met:
+            return copied_buffers(leaf)
+        if isinstance(leaf, jax.Array):
+            met.add(id(leaf))
+        return leaf
+
+    return jax.tree.map(own, tree)
 
 
 def to_opt_state(tree: Any, selected: Mapping[Path, Any] | None = None) -> Any:

@@ -55,6 +55,18 @@ def find_nonfinite(node: Any, filter: FilterLiteral = ...) -> dict[str, int]:
     return found
 
 
+def has_nan(node: Any, filter: FilterLiteral = ...) -> bool:
+    """Whether an array of the variables is NaN somewhere; asks all of them in one call of the device."""
+    leaves = jax.tree.leaves(state([node], filter))
+    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return bool(_any_nan(arrays)) if arrays else False
+
+
+@jax.jit
+def _any_nan(arrays: list[jax.Array]) -> jax.Array:
+    return jnp.stack([jnp.isnan(array).any() for array in arrays]).any()
+
+
 _NUMBERS: tuple[type, ...] = (jax.Array, np.ndarray, np.generic, float, complex)
 
 
