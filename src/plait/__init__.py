@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from . import _public
 from .compat import flax_paths
+from .compat import old_methods as _old_methods
 from .compat import private_names as _private_names
 from .core.objects.attributes import Data as Data
 from .core.objects.attributes import Static as Static

@@ -48,8 +48,8 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "compat": (
         "modes", "door", "functions", "transforms", "partials", "tree_states", "graph", "statelib",
-        "variablelib", "fixed", "mappings", "reprs", "small_functions", "traces", "private_names", "flax_modules",
-        "flax_paths",
+        "variablelib", "fixed", "mappings", "reprs", "small_functions", "traces", "private_names", "old_methods",
+        "flax_modules", "flax_paths",
     ),
     "nn": (
         "masks", "promotion", "checks", "initializers", "activations",

@@ -252,3 +252,22 @@ def test_bfloat16_goes_through(tmp_path, all_packages):
     x = batch(3).astype(jnp.bfloat16)
     for kind, place in places.items():
         assert validate_export(kind, place, x, np.asarray(layer(jnp.asarray(x)))).passed
+
+
+class Remainders(plait.Module):
+    """Signed remainders of integers and floats: with the sign of the dividend, and of the divisor."""
+
+    def __call__(self, x, y):
+        return {"fmod": jnp.fmod(x, 3), "mod": x % 3, "floats": jnp.fmod(y, -2.5), "python": y % -2.5}
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+@pytest.mark.apart
+def test_remainders_have_their_sign_in_every_format(tmp_path, all_packages):
+    """LiteRT's own has that of the divisor."""
+    spec = [InputSpec((19,), "int32", name="x"), InputSpec((19,), "float32", name="y")]
+    save(Remainders(), tmp_path / "m", inputs=spec, formats=ALL)
+    numbers = np.arange(-9, 10)
+    reports, _ = prove(tmp_path / "m", inputs=[{"x": numbers.astype("int32"), "y": numbers.astype("float32")}])
+    assert [report.passed for report in reports] == [True] * 4, reports

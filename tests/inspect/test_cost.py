@@ -6,7 +6,7 @@ import optax
 import pytest
 
 import plait as nnx
-from plait.errors import ArgumentTypeError
+from plait.errors import ArgumentError, ArgumentTypeError
 from plait.inspect import hlo
 from tests.sampling import slow_but
 
@@ -64,6 +64,8 @@ def test_the_sums_are_those_of_xla(compile, users_promotion):
     )
     assert report.below("") == report.below("")
     assert report.below("").flops == report.flops
+    with pytest.raises(ArgumentError, match=r"at +blocks\[9\](?s:.*)blocks\[0\]"):
+        report.below("blocks[9]")
 
 
 def test_memory_is_that_of_xla(users_promotion):

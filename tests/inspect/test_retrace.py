@@ -10,7 +10,7 @@ import pytest
 
 import plait
 from plait import Param
-from plait.errors import RetraceError
+from plait.errors import ArgumentTypeError, RetraceError
 from tests.forked import run_python
 
 
@@ -104,6 +104,19 @@ def test_it_is_a_decorator_too():
 
     main()
     assert messages == ["step: traced for the first time"]
+
+
+def test_a_decorator_without_parentheses_is_told_when_it_is_called():
+    """Its function would be the report, and never run."""
+
+    @plait.explain_retraces
+    def main(x):
+        raise AssertionError("not reached")
+
+    with pytest.raises(ArgumentTypeError, match=r"@plait\.explain_retraces\(\)"):
+        main(3)
+    with pytest.raises(ArgumentTypeError, match="report=print"):
+        plait.explain_retraces(42)
 
 
 @pytest.mark.slow

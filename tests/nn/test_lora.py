@@ -205,3 +205,16 @@ def test_the_options_of_add_lora_are_those_of_lora():
     plait.add_lora(plait.select(model, plait.Linear), 2, rngs=plait.Rngs(0), **options)
     assert model.a.lora_a.dtype == jnp.bfloat16
     assert model.a.lora_b.tolist() == [[1.0, 1.0]] * 2
+
+
+@pytest.mark.oracle
+@pytest.mark.usefixtures("users_promotion")
+def test_the_base_module_gets_the_input_in_the_dtype_of_the_layer_as_in_flax():
+    flax_nnx, found = pytest.importorskip("flax.nnx"), []
+    x = jax.random.normal(jax.random.key(0), (3, 4))
+    for nnx in (plait, flax_nnx):
+        base = nnx.Linear(4, 5, rngs=nnx.Rngs(1))
+        layer = nnx.LoRA(4, 2, 5, base_module=base, rngs=nnx.Rngs(0), dtype=jnp.bfloat16)
+        found.append((layer(x), base(x.astype(jnp.bfloat16))))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_array_equal(found[0][0], found[0][1])  # the added map is zero at first

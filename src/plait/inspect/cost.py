@@ -9,11 +9,13 @@ from typing import Any
 from .._compat import buffers_of, program_costs, program_text
 from ..core.tools.module_names import captured_places, module_places, name_of_key
 from ..core.tools.unrolled_loops import only_looked_at
+from ..errors import ArgumentError
 from ..paths import Path, format_path
 from ..transforms.call.captures import captured_objects
 from ..transforms.call.functions import check_function
 from ..transforms.call.gather import gather
 from ..transforms.jit.function import jit
+from ..words import first_few
 from .buffers import temporary_bytes
 from .hlo import CostsByModule, Figures, Modules, Names, Program
 from .tables import Row, folded, in_bytes, in_words, rendered
@@ -94,6 +96,9 @@ class CostReport:
     def below(self, path: str) -> ModuleCost:
         """The cost of a module and all modules below it.
 
+        Raises:
+            ArgumentError: no operation comes from a module at this path.
+
         Example:
             >>> model = plait.Sequential(plait.Linear(4, 8, rngs=plait.Rngs(0)), plait.Linear(8, 2, rngs=plait.Rngs(1)))
             >>> report = plait.cost(model, jnp.ones((3, 4)), compile=False)
@@ -102,6 +107,14 @@ class CostReport:
         """
         rows = [row for row in self.modules if row.path == path or row.path.startswith((f"{path}.", f"{path}["))]
         rows = rows if path else list(self.modules)
+        if not rows:
+            raise ArgumentError(
+                "no operation of the program comes from a module at this path",
+                at=path,
+                found=f"operations of {first_few([row.path or 'the root' for row in self.modules])}",
+                expected="the first path of a module that computes something",
+                do="print the report, which has a row for each",
+            )
         kind = next((row.kind for row in rows if row.path == path), "")
         sums: dict[str, Any] = {name: sum(getattr(row, name) for row in rows) for name in _FIGURES}
         return ModuleCost(path, kind, **sums)

@@ -18,11 +18,11 @@ import jax
 from ..core.graph.diff import diff
 from ..core.graph.graphdef import GraphDef, LeafDef, NodeDef, StaticAttribute, VariableDef
 from ..core.objects.nodes import Static
-from ..errors import RetraceError
+from ..errors import ArgumentTypeError, RetraceError
 from ..paths import Path, format_path
 from ..transforms.call.arguments import argument_name, parameter_names
 from ..transforms.jit.compiled import TraceSignature, trace_listeners
-from ..words import with_article
+from ..words import describe_type, with_article
 
 
 class Explanations(contextlib.ContextDecorator):
@@ -33,6 +33,16 @@ class Explanations(contextlib.ContextDecorator):
         self._max_traces = max_traces
         self._counts: dict[int, int] = {}
         self.messages: list[str] = []
+
+    def __call__(self, func: Any) -> Any:
+        if not callable(func):
+            raise ArgumentTypeError(
+                "explain_retraces decorates a function",
+                found=describe_type(func),
+                expected="a function; the decorator has parentheses, since its first argument is the report",
+                do="@plait.explain_retraces()",
+            )
+        return super().__call__(func)
 
     def __enter__(self) -> Explanations:
         self._counts.clear()
@@ -68,6 +78,7 @@ def explain_retraces(report: Callable[[str], Any] | None = None, *, max_traces: 
         max_traces: the maximum number of traces of one function while this is active.
 
     Raises:
+        ArgumentTypeError: ``report`` cannot be called; or it decorates no function, as without parentheses.
         RetraceError: a function was traced more than ``max_traces`` times; raised by the call that exceeds it.
 
     Example:
@@ -80,6 +91,14 @@ def explain_retraces(report: Callable[[str], Any] | None = None, *, max_traces: 
         double: traced again
           arg x: float32[3] -> float32[5]
     """
+    if report is not None and not callable(report):
+        raise ArgumentTypeError(
+            "the report of explain_retraces is a function",
+            at="report",
+            found=describe_type(report),
+            expected="a function of a text",
+            do="plait.explain_retraces(report=print)",
+        )
     return Explanations(report or (lambda message: print(message, file=sys.stderr)), max_traces)
 
 

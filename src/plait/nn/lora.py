@@ -46,7 +46,7 @@ class LoRA(Module):
         in_features: length of the last axis of ``x``.
         lora_rank: the rank.
         out_features: length of the last axis of ``y``.
-        base_module: a layer whose output is added; the call's keyword arguments are passed on to it.
+        base_module: a layer whose output is added. It gets the input in ``dtype``, and the call's keyword arguments.
         dtype: dtype of the two products; ``None`` means the common dtype of input and factors.
         param_dtype: dtype in which the factors are stored.
         a_initializer: initializer of ``lora_a``.
@@ -116,7 +116,7 @@ class LoRA(Module):
         check_last_axis(x, weight_length(a, 0, self.in_features), layer=self)
         values, a, b = self.promote_dtype((x, a, self.lora_b.value), dtype=self.dtype)
         y = values @ a @ b
-        return y if self.base_module is None else _sum(y, self.base_module(x, **kwargs))
+        return y if self.base_module is None else _sum(y, self.base_module(values, **kwargs))
 
     def merge(self) -> Linear:
         """An equivalent ``Linear``: a copy of ``base_module`` with ``lora_a @ lora_b`` added to its kernel.

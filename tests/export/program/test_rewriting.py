@@ -33,6 +33,8 @@ CASES = {
     "pad": (FOR_ONNX, "pad", lambda x: jnp.pad(x, ((0, 0), (2, 1), (0, 3)), constant_values=7.0), X),
     "remainder": (FOR_ONNX, "rem", lambda x: lax.rem(x, jnp.int32(4) + 0 * x), WORDS),
     "remainder of Python": (FOR_ONNX, "rem", lambda x: x % jnp.int32(4), WORDS),
+    "remainder with a sign": (FOR_LITERT, "", lambda x: lax.rem(x, jnp.int32(-4) + 0 * x), WORDS),
+    "remainder of floats": (FOR_LITERT, "", lambda x: lax.rem(x, 0.3 + 0 * x), X),
     "transposed convolution": (FOR_ONNX, "conv with lhs_dilation", transposed("SAME"), X),
     "transposed convolution, cut": (FOR_LITERT, "conv with lhs_dilation", transposed("VALID"), X),
     "first of the largest": (FOR_LITERT, "argmax", lambda x: x.argmax(1), WORDS),

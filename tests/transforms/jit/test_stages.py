@@ -68,3 +68,27 @@ def test_clear_cache_forgets_what_was_compiled():
     assert compiled.jitted._cache_size() == 0  # at once, and not when it is collected
     f(Net())
     assert len(traces) == 2
+
+
+STATIC = {
+    "by position": ({"static_argnums": 2}, (2,), {}),
+    "in the middle": ({"static_argnums": (1,)}, (2,), {}),
+    "by name": ({"static_argnames": ("n",)}, (), {"n": 2}),
+}
+
+
+@pytest.mark.parametrize("case", STATIC)
+def test_a_compiled_function_takes_static_arguments_or_leaves_them_out(case):
+    """X10: as JAX's does, and as the function itself; other ones are another structure."""
+    options, args, kwargs = STATIC[case]
+    model, x = plait.Param(jnp.float32(3)), jnp.float32(5)
+    if case == "in the middle":
+        f, given, without = plait.jit(lambda m, n, x: m[...] * x * n, **options), (model, *args, x), (model, x)
+        other = (model, 7, x)
+    else:
+        f, given, without = plait.jit(lambda m, x, n: m[...] * x * n, **options), (model, x, *args), (model, x)
+        other = (model, x, *[7 for _ in args])
+    compiled = f.lower(*given, **kwargs).compile()
+    assert float(compiled(*without)) == float(compiled(*given, **kwargs)) == 30.0
+    with pytest.raises(ArgumentError, match="different structure"):
+        compiled(*other, **dict.fromkeys(kwargs, 7))

@@ -181,6 +181,13 @@ def _remainder(eqn: Any, known: list[Any]) -> Any:
     return lambda x, y: lax.sub(x, lax.mul(lax.div(x, y), y))
 
 
+def _remainder_of_sizes(eqn: Any, known: list[Any]) -> Any:
+    """LiteRT's remainder has the sign of the divisor, JAX's that of the dividend."""
+    if jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.unsignedinteger):
+        return None
+    return lambda x, y: lax.mul(lax.sign(x), lax.rem(lax.abs(x), lax.abs(y)))
+
+
 def _dilated_convolution(eqn: Any, known: list[Any]) -> Any:
     """A transposed convolution becomes a convolution of the image with zeros inserted between its pixels."""
     params = dict(eqn.params)
@@ -325,5 +332,6 @@ FOR_LITERT: dict[str, Rule] = {
     "gather": _constant_gather,
     "top_k": _top,
     "scatter-add": _refused,
+    "rem": _remainder_of_sizes,
     "conv_general_dilated": _dilated_convolution,
 }

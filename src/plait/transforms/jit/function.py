@@ -316,6 +316,19 @@ class JittedFunction:
             {name: static_argument("jit", value, name) if name in names else value for name, value in kwargs.items()},
         )
 
+    def preparing(self, lowered_args: tuple[Any, ...], lowered_kwargs: dict[str, Any]) -> Callable[..., Any]:
+        """``prepare`` for calls of what was lowered for these; calls may leave out the static ones, as in JAX."""
+        statics = {i: value for i, value in enumerate(lowered_args) if i in self.static_numbers}
+        named = {name: value for name, value in lowered_kwargs.items() if name in self.static_names}
+
+        def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if statics and len(args) == len(lowered_args) - len(statics):
+                rest = iter(args)
+                args = tuple(statics[i] if i in statics else next(rest) for i in range(len(lowered_args)))
+            return self.prepare(args, {**named, **kwargs})
+
+        return prepare
+
     def gathered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gathered:
         """The flattened arguments of a call."""
         gathered = gather((args, kwargs))
@@ -387,11 +400,12 @@ class JittedFunction:
 
     def stage(self, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """JAX's own stage of that name, with what plait needs to call it with objects."""
+        prepare = self.preparing(args, kwargs)
         args, kwargs = self.prepare(args, kwargs)
         gathered = self.gathered(args, kwargs)
         compiled = self.find(args, kwargs, gathered)
         positional, named = compiled.arguments(gathered, args, kwargs)
-        return getattr(compiled.traceable, kind)(*positional, **named), compiled, gathered.structure, self.prepare
+        return getattr(compiled.traceable, kind)(*positional, **named), compiled, gathered.structure, prepare
 
     def store(self, *args: Any, **kwargs: Any) -> dict[str, int]:
         """Compile and store the program of a call without running it; arrays may be ``jax.ShapeDtypeStruct``.
