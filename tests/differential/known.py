@@ -251,6 +251,17 @@ KNOWN: tuple[Row, ...] = (
         kinds=("value", "bits"), text=r"(?s)float16.*nnx\.metrics\.|nnx\.metrics\..*float16",
     ),
     Row(
+        "masks of Welford",
+        "`metrics.Welford` with a `mask`", "ignores it", "counts what the mask leaves, as `Average` does",
+        reason="`MultiMetric` passes one mask to all its metrics",
+        says="documented",
+        example=program(
+            "known", "m = nnx.metrics.Welford('loss')",
+            ("m.update(loss=jnp.arange(3.0), mask=jnp.array([1, 1, 0]))", "m"),
+        ),
+        kinds=("value", "bits"), text=r"(?s)metrics\.Welford.*mask=",
+    ),
+    Row(
         "captured models",
         "a transform inside another one gets a model that the outer function captures", "an error", "reads it; writing it is a `TraceContextError`",
         reason="reading what stands outside is what a closure in plain JAX may do",
@@ -362,7 +373,8 @@ KNOWN: tuple[Row, ...] = (
             "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))",
             "def body(i, m):\n    del m.a\n    return m", "nnx.fori_loop(0, 2, body, m)",
         ),
-        found_in_flax="generator raised StopIteration|'NodeRef' object has no attribute|^no error$", found_in_plait="changed the structure of a carried or shared object",
+        found_in_flax="generator raised StopIteration|'(NodeRef|GetAttrKey)' object has no attribute|^no error$",
+        found_in_plait="changed the structure of a carried or shared object|cannot change the structure of its arguments",
     ),
     Row(
         "structure changed in cached_partial",
