@@ -234,3 +234,27 @@ def test_a_model_of_a_billion_parameters_fits_on_a_screen():
     text = plait.tabulate(net, x, console_kwargs=WIDE)
     assert "Total Parameters: 1,007" in text
     assert len(text.splitlines()) < 50
+
+
+def test_what_a_loop_hides_is_told_below_the_table():
+    """The body of a stack counts once, whatever its depth."""
+
+    class Stacked(plait.Module):
+        def __init__(self, depth):
+            self.blocks = plait.Stack([plait.Linear(8, 8, rngs=plait.Rngs(0)) for _ in range(depth)])
+
+        def __call__(self, x):
+            return self.blocks(x)
+
+    class Listed(Stacked):
+        def __call__(self, x):
+            for block in plait.as_list(self).blocks:
+                x = block(x)
+            return x
+
+    found = {depth: plait.tabulate(Stacked(depth), jnp.ones((1, 8))) for depth in (2, 16)}
+    lines = {depth: text.splitlines()[-1] for depth, text in found.items()}
+    assert all(line.startswith("The body of a loop counts once") for line in lines.values())
+    assert lines[2] != lines[16]
+    assert "The body" not in plait.tabulate(Listed(2), jnp.ones((1, 8)))
+    assert "The body" not in plait.tabulate(Stacked(2))

@@ -49,6 +49,7 @@ class TableRow:
         flops: floating-point operations of the module and all below it, as XLA counts.
         vjp_flops: those of its backward pass; ``None`` unless they were requested.
         activation_bytes: the size of the results of all operations of the module and modules below it.
+        executed_flops: of the first row, like ``flops``, but the body of a loop counts once per iteration.
         variables: its own variables by their paths in it, without those of modules below it.
         sizes: kind → (elements, bytes) of all variables below it, each counted once.
         also_at: other paths of the same module.
@@ -64,6 +65,7 @@ class TableRow:
     flops: float | None = None
     vjp_flops: float | None = None
     activation_bytes: float | None = None
+    executed_flops: float | None = None
     variables: dict[Path, Variable[Any]] = dataclasses.field(default_factory=dict)
     sizes: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     also_at: tuple[Path, ...] = ()
@@ -135,6 +137,10 @@ def tabulate(
     total = rows[0].sizes if rows and not rows[0].path else _sum_sizes(_variables_of(obj))
     kinds = sorted(total)
     footer = f"Total Parameters: {_size(tuple(map(sum, zip(*total.values(), strict=True))) or (0, 0))}"
+    whole = rows[0] if rows else None
+    if whole is not None and compute_flops and (whole.executed_flops or 0) > (whole.flops or 0) * 1.000001:
+        counted = in_words(whole.executed_flops or 0)
+        footer += f"\nThe body of a loop counts once, as in XLA; counted per iteration: {counted} FLOPs in all"
     options = {"title": type(obj).__name__, "title_justify": "left", "caption": footer, "caption_justify": "left"}
     table = Table(**{**options, "show_lines": True, **(table_kwargs or {})})
     chosen = [row for row in rows if (depth is None or len(row.path) <= depth) and (not row_filter or row_filter(row))]
@@ -294,6 +300,8 @@ def _kind(variable: Variable[Any]) -> str:
 
 def _add_costs(rows: dict[Path, TableRow], report: CostReport, field: str) -> None:
     by_path = {row.path: row for row in report.modules}
+    if field == "flops":
+        next(iter(rows.values())).executed_flops = report.executed_flops
     for path, row in rows.items():
         setattr(row, field, 0.0)
         row.activation_bytes = row.activation_bytes or 0.0
