@@ -135,3 +135,31 @@ def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(tmp_path, mo
         assert removed
         assert folder not in removed
         assert folder.is_dir()
+
+
+FORKS = """
+import os, sys, time
+from pathlib import Path
+from plait.scratch import hold, is_held_here
+lock = hold(Path(sys.argv[1]), create=True)
+child = os.fork()
+if child == 0:
+    assert not is_held_here(Path(sys.argv[1]))
+    other = os.open(os.devnull, os.O_RDONLY)  # may have the number of the lock's file
+    lock.release()
+    os.fstat(other)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert is_held_here(Path(sys.argv[1]))
+try:
+    hold(Path(sys.argv[1]), create=True)
+except BlockingIOError:
+    print("held")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_has_no_part_in_a_lock(tmp_path):
+    arguments = [sys.executable, "-W", "error", "-c", FORKS, str(tmp_path / "lock")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("held\n", "")

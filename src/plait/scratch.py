@@ -46,10 +46,10 @@ def scratch_folder(target: Path) -> Iterator[Path]:
         if is_done or not os.path.lexists(scratch / "replaced"):
             shutil.rmtree(scratch, ignore_errors=True)
         if lock is not None:
-            os.close(lock)
+            lock.release()
 
 
-def _locked_folder(target: Path) -> tuple[Path, int | None]:
+def _locked_folder(target: Path) -> tuple[Path, Lock | None]:
     """A new folder and its lock.
 
     Another writer that removes abandoned folders may find it before it is locked, and remove it, also between the
@@ -61,7 +61,7 @@ def _locked_folder(target: Path) -> tuple[Path, int | None]:
             lock = hold(scratch / _LOCK, create=True)
             if lock is None or (scratch / _LOCK).exists():
                 return scratch, lock
-            os.close(lock)
+            lock.release()
 
 
 def remove_abandoned(parent: Path, name: str | None = None) -> None:
@@ -76,21 +76,60 @@ def remove_abandoned(parent: Path, name: str | None = None) -> None:
         if lock is not None:
             if not os.path.lexists(folder / REPLACED):  # the old file or folder, which its writer could not restore
                 shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
+            lock.release()
 
 
 def _escaped(name: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
-def hold(path: Path, *, create: bool) -> int | None:
-    """Lock a file until the returned file is closed, or the process ends.
+class Lock:
+    """A file that this process has locked, until ``release`` or the end of the process.
+
+    Args:
+        file: the open file.
+    """
+
+    def __init__(self, file: int) -> None:
+        self.file: int | None = file
+        _HELD.add(self)
+
+    def write(self, text: str) -> None:
+        """Replace the contents of the file."""
+        if self.file is not None:
+            os.ftruncate(self.file, 0)
+            os.pwrite(self.file, text.encode(), 0)
+
+    def release(self) -> None:
+        """Close the file; does nothing if it is closed."""
+        file, self.file = self.file, None
+        _HELD.discard(self)
+        if file is not None:
+            os.close(file)
+
+
+_HELD: set[Lock] = set()
+
+
+def _release_all() -> None:
+    for lock in tuple(_HELD):
+        lock.release()
+
+
+# A forked child, such as a worker that loads data, inherits the open files, and with them the locks: if it outlived
+# its parent, the folder would stay locked. Closing them in the child leaves the locks to the parent.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_all)
+
+
+def hold(path: Path, *, create: bool) -> Lock | None:
+    """Lock a file until the lock is released, or the process ends.
 
     Returns:
-        The open file; ``None`` if it does not exist, or the disk does not support locks.
+        The lock; ``None`` if the file does not exist, or the disk does not support locks.
 
     Raises:
-        BlockingIOError: another process holds the lock.
+        BlockingIOError: another process, or this one, holds the lock.
         FileNotFoundError: its folder does not exist, and the file was to be created.
     """
     if fcntl is None:
@@ -108,4 +147,13 @@ def hold(path: Path, *, create: bool) -> int | None:
         if isinstance(error, BlockingIOError):
             raise
         return None
-    return file
+    return Lock(file)
+
+
+def is_held_here(path: Path) -> bool:
+    """Whether this process holds the lock of a file. Process ids do not tell: those of two containers may be equal."""
+    with contextlib.suppress(OSError):
+        own = os.stat(path)
+        files = [lock.file for lock in tuple(_HELD)]
+        return any(file is not None and os.path.samestat(own, os.fstat(file)) for file in files)
+    return False

@@ -1,6 +1,8 @@
 """The checkpoints of a run: in the background, kept by a rule, one run to a folder."""
 
 import errno
+import gc
+import os
 import shutil
 import signal
 import subprocess
@@ -15,7 +17,7 @@ import pytest
 
 import plait
 from plait.checkpoint import Checkpoints, Keep, layout, orbax, reading, save
-from plait.errors import CheckpointError
+from plait.errors import CheckpointError, LostUpdateWarning
 from plait.training import Batches
 from tests.compare import assert_same, readable
 from tests.sampling import slow_but
@@ -158,8 +160,6 @@ def test_a_second_run_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path):
     finally:
         process.kill()
         process.communicate()
-    with Checkpoints(tmp_path), pytest.raises(CheckpointError, match="another run"):
-        Checkpoints(tmp_path)
     Checkpoints(tmp_path).close()
 
 
@@ -247,3 +247,140 @@ def test_the_run_of_release_0_1_0_is_resumed_for_ever(tmp_path, form):
     expected = objects_of(form, 5.0)
     expected.pop("data")
     assert_same(values(objects), values(expected))
+
+
+def steps_in(folder):
+    return sorted(int(path.name[5:]) for path in folder.glob("step-*"))
+
+
+def test_the_one_just_written_stays_however_low_its_step_is(tmp_path):
+    """After a run was rolled back, the later ones are still there."""
+    model = Net(2)
+    with Checkpoints(tmp_path, keep=Keep(last=3)) as checkpoints:
+        for step in (200, 300, 400):
+            checkpoints.save(step, model)
+        checkpoints.restore(model, step=200)
+        with pytest.warns(LostUpdateWarning, match="next start resumes from a later step") as told:
+            checkpoints.save(250, model)
+        assert [each.filename for each in told] == [__file__]
+        assert "step-00000300, step-00000400" in str(told[0].message)
+        checkpoints.save(150, model)  # tells it once
+        checkpoints.wait()
+        assert steps_in(tmp_path) == [150, 250, 300, 400]
+        checkpoints.save(500, model)
+        checkpoints.wait()
+        assert steps_in(tmp_path) == [300, 400, 500]
+
+
+def test_a_newer_one_under_another_name_is_told_too(tmp_path):
+    """The next start resumes from it."""
+    model = Net(2)
+    save(tmp_path / "best", model, step=9)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(9, model)
+        with pytest.warns(LostUpdateWarning, match="best"):
+            checkpoints.save(8, model)
+
+
+def test_damaged_newer_ones_are_no_reason_to_remove_others_or_to_warn(tmp_path):
+    model = Net(2)
+    with Checkpoints(tmp_path, keep=Keep(last=3)) as checkpoints:
+        for step in (1, 7, 8):
+            checkpoints.save(step, model)
+    for step in (7, 8):
+        (tmp_path / f"step-{step:08}" / "arrays" / "_METADATA").write_text("{}")
+    with Checkpoints(tmp_path, keep=Keep(last=2)) as checkpoints:
+        assert checkpoints.restore(model).step == 1
+        for step in (2, 3, 4):
+            checkpoints.save(step, model)
+        checkpoints.wait()
+        assert steps_in(tmp_path) == [3, 4, 7, 8]
+        checkpoints.save(7, model)  # intact again
+        checkpoints.save(9, model)
+        checkpoints.wait()
+        assert steps_in(tmp_path) == [7, 8, 9]
+
+
+def test_only_folders_that_the_run_wrote_are_counted_and_removed(tmp_path):
+    model = Net(2)
+    folder = tmp_path / "run"
+    with Checkpoints(folder, keep=Keep(last=2)) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, model)
+        checkpoints.wait()
+        shutil.copytree(folder / "step-00000002", folder / "best-so-far")
+        shutil.copytree(folder / "step-00000002", folder / "step-00000003")
+        save(folder / "pretrained", model, step=0)
+        save(tmp_path / "elsewhere" / "step", model, step=0)
+        (folder / "latest").symlink_to("step-00000002")
+        (folder / "step-00000000").symlink_to(tmp_path / "elsewhere" / "step")
+        for step in (4, 5):
+            checkpoints.save(step, model)
+        steps = [saved.step for saved in checkpoints.all()]
+    others = ["best-so-far", "latest", "pretrained", "step-00000000", "step-00000003"]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        [*others, "run.lock", "step-00000004", "step-00000005"]
+    )
+    assert steps == [0, 0, 2, 2, 4, 5]  # what can be read is listed
+
+
+def test_a_folder_held_by_this_process_is_told_as_such(tmp_path):
+    with Checkpoints(tmp_path), pytest.raises(CheckpointError, match="another Checkpoints of this process") as caught:
+        Checkpoints(tmp_path)
+    assert "close()" in caught.value.parts["do"]
+
+
+def test_a_save_after_close_locks_the_folder_again(tmp_path):
+    model = Net(2)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.close()
+    with Checkpoints(tmp_path), pytest.raises(CheckpointError, match="another Checkpoints of this process"):
+        checkpoints.save(1, model)
+    checkpoints.save(1, model)
+    with pytest.raises(CheckpointError, match="another Checkpoints of this process"):
+        Checkpoints(tmp_path)
+    checkpoints.close()
+    Checkpoints(tmp_path).close()
+
+
+def test_one_that_is_no_longer_used_releases_the_folder(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, Net(2))
+    checkpoints.wait()
+    del checkpoints
+    gc.collect()
+    with Checkpoints(tmp_path) as checkpoints:
+        assert [saved.step for saved in checkpoints.all()] == [1]
+
+
+FORKS = """
+    import os, sys, time
+    from plait.checkpoint import Checkpoints
+    checkpoints = Checkpoints(sys.argv[1])
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        time.sleep(600)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_of_a_killed_run_does_not_hold_its_lock(tmp_path):
+    """A worker that loads data, say."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(FORKS), str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    child = int(process.stdout.readline())
+    try:
+        with pytest.raises(CheckpointError, match="another run"):
+            Checkpoints(tmp_path)
+        process.kill()
+        process.wait()
+        os.kill(child, 0)  # it lives
+        Checkpoints(tmp_path).close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.kill()
+        process.communicate()

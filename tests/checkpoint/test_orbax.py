@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import os
 import types
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import plait
 from plait import checkpoint
+from plait.checkpoint import orbax
 from plait.errors import ArgumentTypeError, CheckpointError, GraphError, LostUpdateWarning
 
 DATA = Path(__file__).parents[1] / "data"
@@ -369,3 +371,103 @@ def test_a_state_that_is_restored_and_dropped_is_told(tmp_path):
     assert (other.kernel[...] == saved.kernel[...]).all()
     del state
     gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("name", "letters"), [("lr=[0.1]", "[0.1]"), ("a**", "**"), ("a\\b", "\\")][: 2 if os.name == "nt" else 3]
+)
+@pytest.mark.parametrize("below", ["", "a"])
+def test_a_path_that_orbax_would_read_as_a_pattern_is_refused(tmp_path, name, letters, below):
+    """Orbax writes no index of the arrays there, and reports no error."""
+    for write in (lambda path: checkpoint.save(path, plait.Param(jnp.ones(2))), checkpoint.Checkpoints):
+        with pytest.raises(CheckpointError, match="cannot be written under this path") as caught:
+            write(tmp_path / "sweep" / name / below)
+        assert caught.value.parts["at"] == str(tmp_path / "sweep" / name / below)
+        assert letters in caught.value.parts["found"]
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a[b", "a]b", "b]a[", "a?b", "a*b", "{a}"])
+def test_other_letters_of_patterns_are_fine(tmp_path, name):
+    path = checkpoint.save(tmp_path / name / name, plait.Param(jnp.ones(2)))
+    variable = plait.Param(jnp.zeros(2))
+    checkpoint.restore(path, variable)
+    assert variable[...].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("file", ["manifest.ocdbt", "_METADATA"])
+def test_a_save_without_the_index_of_its_arrays_has_failed(tmp_path, monkeypatch, file):
+    finish = orbax.Saving.arrive
+
+    def arrive(self):
+        finish(self)
+        (self._draft / "arrays" / file).unlink()
+
+    monkeypatch.setattr(orbax.Saving, "arrive", arrive)
+    with pytest.raises(CheckpointError, match="arrays are incomplete") as caught:
+        checkpoint.save(tmp_path / "1", plait.Param(jnp.ones(2)))
+    assert file in caught.value.parts["found"]
+    assert caught.value.parts["at"] == str(tmp_path / "1")
+    assert list(tmp_path.iterdir()) == []
+
+
+NUMBERS = [
+    (0, jnp.int32(3)),
+    (0, np.uint8(3)),
+    (0.5, jnp.bfloat16(3)),
+    (0.5, np.array(0.1)),  # float64, which JAX does not have by default
+    (False, jnp.array(True)),
+    (0j, jnp.complex64(3)),
+    (0, jnp.array(3)),  # with a weak type
+]
+
+
+@pytest.mark.parametrize(("first", "array"), NUMBERS)
+def test_an_array_takes_the_place_of_the_python_number_it_began_as(tmp_path, first, array):
+    """A jitted step makes an array of a counter that the constructor sets to 0."""
+    path = checkpoint.save(tmp_path / "1", {"n": plait.Variable(array), "w": plait.Param(jnp.ones(2))})
+    fresh = {"n": plait.Variable(first), "w": plait.Param(jnp.zeros(2))}
+    checkpoint.restore(path, fresh)
+    found = fresh["n"].get_raw_value()
+    assert (found.shape, found.dtype, found.item()) == ((), array.dtype, array.item())
+    assert getattr(found, "weak_type", False) == getattr(array, "weak_type", False)
+
+
+def test_a_counter_after_a_jitted_step_is_restored_into_the_model_built_as_before(tmp_path):
+    class Counts(plait.Module):
+        def __init__(self):
+            self.count = plait.Variable(0)
+            self.number = plait.data(0.5)
+
+    @plait.jit
+    def step(model):
+        model.count.value += 1
+
+    saved, fresh = Counts(), Counts()
+    step(saved)
+    saved.number = jnp.float32(2)
+    checkpoint.restore(checkpoint.save(tmp_path / "1", saved), fresh)
+    step(fresh)
+    assert (int(fresh.count.value), float(fresh.number)) == (2, 2.0)
+
+
+def test_counters_of_a_stack_are_restored_into_a_list_of_python_numbers(tmp_path):
+    class Counted(plait.Module):
+        def __init__(self, count):
+            self.count = plait.Variable(count)
+            self.kernel = plait.Param(jnp.ones(2))
+
+    stack = plait.Dict(blocks=plait.Stack([Counted(jnp.int32(number)) for number in range(3)]))
+    fresh = plait.Dict(blocks=plait.List([Counted(0) for _ in range(3)]))
+    checkpoint.restore(checkpoint.save(tmp_path / "1", stack), fresh)
+    assert [int(block.count.value) for block in fresh["blocks"]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("first", "array"),
+    [(0, jnp.float32(3)), (0.5, jnp.int32(3)), (False, jnp.int32(1)), (0, jnp.array(True)), (0, jnp.zeros(1, int))],
+)
+def test_another_kind_of_number_does_not(tmp_path, first, array):
+    path = checkpoint.save(tmp_path / "1", plait.Variable(array))
+    with pytest.raises(CheckpointError, match="does not fit"):
+        checkpoint.restore(path, plait.Variable(first), cast=True)

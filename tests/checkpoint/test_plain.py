@@ -12,7 +12,7 @@ import pytest
 import plait
 from plait.checkpoint import layout, load_state, read_manifest, reading, save
 from plait.checkpoint.plain import stored_arrays
-from plait.errors import CheckpointError
+from plait.errors import CheckpointError, NothingSelectedWarning
 from plait.paths import describe_path
 from tests.compare import assert_same, readable
 
@@ -139,3 +139,18 @@ def test_a_damaged_one_is_refused(tmp_path):
     next(file for file in (path / "arrays").rglob("*") if file.is_file()).write_bytes(b"")
     with pytest.raises(CheckpointError, match="damaged"):
         load_state(path)
+
+
+@pytest.mark.parametrize("filter", [plait.Param, plait.PathContains("modle"), None])
+def test_a_filter_that_selects_nothing_is_told(tmp_path, filter):
+    """A checkpoint does not store the classes of variables."""
+    path = save(tmp_path / "one", {"model": plait.Linear(2, 3, rngs=plait.Rngs(0))})
+    with pytest.warns(NothingSelectedWarning, match=r"load_state: the filter .* selects nothing") as told:
+        assert not load_state(path, filter)
+    assert [each.filename for each in told] == [__file__]
+    assert str(path) in str(told[0].message)
+    assert "PathContains" in str(told[0].message)
+
+
+def test_an_empty_checkpoint_has_nothing_to_select(tmp_path):
+    assert not load_state(save(tmp_path / "one", {}), plait.PathContains("model"))

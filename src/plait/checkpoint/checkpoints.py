@@ -6,25 +6,35 @@
         run.lock          held by the run that writes here, while its process lives
 
 ``save`` copies everything from the objects before it returns, so the next step may change or donate them; a thread
-writes the copy. The next call raises any error of that thread. (``leaf_descriptions.py``, ``orbax.py``)
+writes the copy. The next call raises any error of that thread. (``leaf_descriptions.py``, ``orbax.py``) The program
+waits for the thread before it ends.
+
+Only real folders with the names above are counted and removed by the rule. Copies under other names, checkpoints that
+the user put there, and links can be listed and restored, and are never removed.
 """
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401  (before what is registered at the end of this file)
 import contextlib
+import functools
 import os
+import sys
 import threading
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from ..errors import CheckpointError
-from ..scratch import hold, remove_abandoned
+from ..errors import CheckpointError, LostUpdateWarning
+from ..notices import warn
+from ..scratch import hold, is_held_here, remove_abandoned
 from ..whole_writes import remove_whole
+from ..words import first_few
 from .keep import Keep
-from .layout import Manifest, Saved, check_whole, damaged_in, saved_in
+from .layout import Manifest, Saved, check_path, check_whole, damaged_in, saved_in
 from .orbax import Saving, read_into
 from .together import on_first
 
@@ -43,7 +53,8 @@ class Checkpoints:
         background: whether ``save`` returns while the arrays are still being written.
 
     Raises:
-        CheckpointError: another running process writes to the folder, or it is not writable.
+        CheckpointError: another running process, or another ``Checkpoints`` of this one, writes to the folder; it is
+            not writable; or its path has ``[...]``, which Orbax takes for a pattern.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -60,24 +71,27 @@ class Checkpoints:
         self.folder = Path(folder).absolute()
         self.keep = Keep() if keep is None else keep
         self.background = background
-        self._writing: threading.Thread | None = None
-        self._failed: BaseException | None = None
-        self._lock: int | None = None
-        on_first(self._open)
+        self._writer: _Writer | None = None
+        self._release: Callable[[], object] | None = None
+        self._opened_by: int | None = None
+        self._damaged: set[Path] = set()
+        self._has_warned = False
+        check_path(self.folder)
+        self._open()
 
     def _open(self) -> None:
+        """Create and lock the folder, unless that is done. A forked child does not have its parent's lock."""
+        if self._opened_by != os.getpid():
+            on_first(self._lock)
+            self._opened_by = os.getpid()
+
+    def _lock(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             remove_abandoned(self.folder)
-            self._lock = hold(self.folder / LOCK, create=True)
+            lock = hold(self.folder / LOCK, create=True)
         except BlockingIOError as error:
-            raise CheckpointError(
-                "another run is writing its checkpoints to this folder",
-                at=str(self.folder),
-                found=f"{LOCK}, held by process {_owner(self.folder / LOCK)}",
-                expected="a separate folder for each run",
-                do="end the other run, or choose another folder for this one",
-            ) from error
+            raise _held(self.folder) from error
         except OSError as error:
             raise CheckpointError(
                 "checkpoints cannot be written into this folder",
@@ -86,9 +100,9 @@ class Checkpoints:
                 expected="a folder with write permission",
                 do="choose a writable folder",
             ) from error
-        if self._lock is not None:
-            os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+        if lock is not None:
+            lock.write(str(os.getpid()))
+            self._release = weakref.finalize(self, lock.release)
 
     def save(
         self,
@@ -100,6 +114,8 @@ class Checkpoints:
     ) -> None:
         """Save a checkpoint of this step; one of the same step is replaced.
 
+        After ``close`` it locks the folder again.
+
         Args:
             step: the number of completed steps.
             node, metrics, extra: as for ``plait.checkpoint.save``.
@@ -107,33 +123,61 @@ class Checkpoints:
         Raises:
             CheckpointError: the previous checkpoint, or this one, could not be written.
             ArgumentTypeError: the graph has a value that a checkpoint cannot store; names its path.
+
+        Warns:
+            LostUpdateWarning: the folder has a checkpoint of a later step, from which the next start resumes. Once for
+                each object, and not if ``restore`` has found the later ones damaged.
         """
         self.wait()
-        path = self.folder / f"step-{int(step):08}"
+        self._open()
+        path = self.folder / _name(int(step))
+        on_first(functools.partial(self._warn_of_later, int(step)))
         saving = Saving(path, node, step=step, metrics=metrics, extra=extra, overwrite=True)
-        if not self.background:
-            self._write(saving)
+        self._writer = _Writer(functools.partial(self._write, saving), f"plait saves step {step}")
+        if self.background:
+            self._writer.start()
+        else:
+            self._writer.run()
             self.wait()
+
+    def _warn_of_later(self, step: int) -> None:
+        if self._has_warned:
             return
-        self._writing = threading.Thread(target=self._write, args=(saving,), name=f"plait saves step {step}")
-        self._writing.start()
+
+        def may_be_later(path: Path) -> bool:
+            named = _step_of(path.name)  # manifests may be long: in a usual run, none is read here
+            return path not in self._damaged and (named is None or named > step)
+
+        later = [each.path.name for each in saved_in(self.folder, may_be_later) if each.step > step]
+        if later:
+            self._has_warned = True
+            warn(
+                LostUpdateWarning,
+                "a checkpoint is saved, but the next start resumes from a later step",
+                at=str(self.folder),
+                found=f"{first_few(later, 4)}, and a save of step {step}",
+                expected="no checkpoints of later steps",
+                do="remove those folders, or save to another folder",
+            )
 
     def _write(self, saving: Saving) -> None:
-        try:
-            with contextlib.closing(saving):
-                saving.arrive()
-                if jax.process_index() == 0:
-                    saving.finish()
-                    self._drop_old()
-        # The next call raises it, in the thread that calls save.
-        except BaseException as error:
-            self._failed = error
+        with contextlib.closing(saving):
+            saving.arrive()
+            if jax.process_index() == 0:
+                saving.finish()
+                self._damaged.discard(saving.target)
+                self._drop_old(saving.target)
 
-    def _drop_old(self) -> None:
-        saved = saved_in(self.folder)
-        stay = self.keep.chosen(saved)
-        for each in saved:
-            if each not in stay:
+    def _drop_old(self, written: Path) -> None:
+        """Remove what the rule does not keep, but neither the one just written nor those that are known as damaged.
+
+        The damaged ones do not count either: they would take the places of intact ones of lower steps.
+        """
+        own = [each for each in saved_in(self.folder, _is_own) if each.path.name == _name(each.step)]
+        own = [each for each in own if each.path not in self._damaged]
+        stay = self.keep.chosen(own)
+        for each in own:
+            if each not in stay and each.path != written:
                 remove_whole(each.path)
 
     def wait(self) -> None:
@@ -142,13 +186,11 @@ class Checkpoints:
         Raises:
             CheckpointError: the checkpoint could not be written. Raised once; earlier checkpoints are intact.
         """
-        if self._writing is not None:
-            self._writing.join()
-            self._writing = None
-        on_first(self._raise_failure)
+        failed = None if self._writer is None else self._writer.take_failure()
+        self._writer = None
+        on_first(functools.partial(self._raise, failed))
 
-    def _raise_failure(self) -> None:
-        failed, self._failed = self._failed, None
+    def _raise(self, failed: BaseException | None) -> None:
         if isinstance(failed, (CheckpointError, KeyboardInterrupt)):
             raise failed
         if failed is not None:
@@ -196,6 +238,7 @@ class Checkpoints:
                 check_whole(each.path)
                 return str(each.path)
             except CheckpointError as error:
+                self._damaged.add(each.path)
                 broken.append(f"{each.path.name}: {error.parts['found']}")
         if step is None:
             broken += [f"{name}: no readable manifest" for name in damaged_in(self.folder)]
@@ -212,13 +255,14 @@ class Checkpoints:
         return None
 
     def close(self) -> None:
-        """Wait for the last save, and release the folder's lock."""
+        """Wait for the last save, and release the folder's lock. A later ``save`` takes the lock again."""
         try:
             self.wait()
         finally:
-            lock, self._lock = self._lock, None
-            if lock is not None:
-                os.close(lock)  # the file is kept, because a process that has just opened it would lock a deleted file
+            self._opened_by = None
+            release, self._release = self._release, None
+            if release is not None:
+                release()  # the file is kept, because a process that has just opened it would lock a deleted file
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -227,7 +271,102 @@ class Checkpoints:
         self.close()
 
 
+def _name(step: int) -> str:
+    """The name of the folder of a step."""
+    return f"step-{step:08}"
+
+
+def _step_of(name: str) -> int | None:
+    """The step whose folder has this name."""
+    with contextlib.suppress(ValueError):
+        step = int(name.removeprefix("step-"))
+        return step if name == _name(step) else None
+    return None
+
+
+def _is_own(path: Path) -> bool:
+    return _step_of(path.name) is not None and not path.is_symlink()
+
+
+def _held(folder: Path) -> CheckpointError:
+    if is_held_here(folder / LOCK):
+        return CheckpointError(
+            "another Checkpoints of this process is writing to this folder",
+            at=str(folder),
+            found=f"{LOCK}, held by this process",
+            expected="one Checkpoints for each folder",
+            do="use that one, or end it first: checkpoints.close()",
+        )
+    return CheckpointError(
+        "another run is writing its checkpoints to this folder",
+        at=str(folder),
+        found=f"{LOCK}, held by process {_owner(folder / LOCK)}",
+        expected="a separate folder for each run",
+        do="end the other run, or choose another folder for this one",
+    )
+
+
 def _owner(lock: Path) -> str:
     with contextlib.suppress(OSError):
         return lock.read_text()
     return "unknown"
+
+
+class _Writer(threading.Thread):
+    """A thread that writes, and keeps its error until it is taken.
+
+    Args:
+        write: what to do.
+        name: the name of the thread.
+    """
+
+    def __init__(self, write: Callable[[], None], name: str) -> None:
+        super().__init__(name=name)
+        self._write: Callable[[], None] | None = write
+        self._failed: BaseException | None = None
+
+    def start(self) -> None:
+        """Start to write."""
+        _WRITERS.add(self)
+        super().start()
+
+    def run(self) -> None:
+        """Write in the thread that calls it."""
+        write, self._write = self._write, None  # the thread must not keep the objects alive
+        try:
+            if write is not None:
+                write()
+        except BaseException as error:
+            self._failed = error
+
+    def take_failure(self) -> BaseException | None:
+        """Wait for the end of the writing. Return its error, once."""
+        if self.ident is not None:
+            self.join()
+        _WRITERS.discard(self)
+        failed, self._failed = self._failed, None
+        return failed
+
+
+# Those that no one has waited for.
+_WRITERS: set[_Writer] = set()
+
+
+def _finish_all() -> None:
+    """Wait for all threads; print the errors that nobody will see otherwise."""
+    for writer in tuple(_WRITERS):
+        failed = writer.take_failure()
+        if failed is not None:
+            print("a checkpoint could not be written at the end of the program:", file=sys.stderr)
+            sys.excepthook(type(failed), failed, failed.__traceback__)
+
+
+# A thread that writes hands work to the threads of concurrent.futures, through Orbax and asyncio. Those are shut down
+# when the main thread ends, before Python waits for other threads, and before the functions of ``atexit`` run: a save
+# that is not finished would fail. The functions registered here run in reverse order, so these after the import above.
+if hasattr(threading, "_register_atexit"):
+    threading._register_atexit(_finish_all)  # pyright: ignore[reportAttributeAccessIssue]
+
+# A forked child has none of these threads.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_WRITERS.clear)

@@ -12,7 +12,9 @@ from .layout import Saved
 
 @dataclasses.dataclass(frozen=True)
 class Keep:
-    """Which checkpoints to keep after a save: those that match any of these rules.
+    """Which checkpoints to keep after a save: the one just saved, and those that match any of these rules.
+
+    Only folders that ``Checkpoints`` wrote are counted and removed: not copies under other names, and not links.
 
     Args:
         last: the number of newest checkpoints to keep; ``None`` means all. The newest is always kept.

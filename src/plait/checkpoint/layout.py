@@ -21,7 +21,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,10 @@ FORMAT = "plait checkpoint"
 VERSION = 1
 MANIFEST = "plait.json"
 ARRAYS = "arrays"
+# The files of Orbax from which the arrays are found.
+_INDEX = ("_METADATA", "manifest.ocdbt")
+# Square brackets stand for one of the letters inside, and two stars for any folders; TensorStore reads \ as /.
+_IN_PATTERNS = re.compile(r"\[.*\]|\*\*|\\", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,10 +73,14 @@ class Saved:
     time: float
 
 
-def saved_in(folder: Path) -> list[Saved]:
-    """The checkpoints in a folder that have a step, the newest last. Their arrays are not checked."""
+def saved_in(folder: Path, where: Callable[[Path], bool] = lambda _: True) -> list[Saved]:
+    """The checkpoints in a folder that have a step, the newest last. Their arrays are not checked.
+
+    Args:
+        where: which folders to read; all by default.
+    """
     found = []
-    for place in _iter_folders(folder):
+    for place in filter(where, _iter_folders(folder)):
         with contextlib.suppress(CheckpointError):
             manifest = manifest_of(read_manifest_text(place))
             if manifest.step is not None:
@@ -240,6 +248,46 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
             expected="a folder with write permission",
             do="choose a path in a writable folder",
         ) from error
+
+
+def check_path(path: Path) -> None:
+    """Raise if Orbax cannot write under a path: it looks for its files by patterns, without escaping the path.
+
+    It would report no error, but write no index of the arrays, so that they cannot be read.
+
+    Raises:
+        CheckpointError: names the characters that have a meaning in patterns.
+    """
+    names = path.parts[1:] if path.anchor else path.parts
+    odd = [match for name in names for match in _IN_PATTERNS.findall(name)]
+    if odd:
+        raise CheckpointError(
+            "checkpoints cannot be written under this path",
+            at=str(path),
+            found=", ".join(dict.fromkeys(odd)) + ", which Orbax takes for a pattern",
+            expected="a path without [...], ** and backslashes",
+            do="choose another name, for example with (...) or - instead",
+        )
+
+
+def check_arrays(draft: Path, target: Path) -> None:
+    """Raise if Orbax has not written the files without which no array can be read.
+
+    Args:
+        target: the path of the checkpoint, for the error.
+
+    Raises:
+        CheckpointError: names the missing files.
+    """
+    missing = [f"{ARRAYS}/{name}" for name in _INDEX if not (draft / ARRAYS / name).is_file()]
+    if missing:
+        raise CheckpointError(
+            "the checkpoint could not be written: its arrays are incomplete",
+            at=str(target),
+            found=f"Orbax wrote no {first_few(missing, 4)}, and reported no error",
+            expected="the arrays and their index",
+            do="look at the messages that Orbax logged, and save to another path; earlier checkpoints are intact",
+        )
 
 
 def _check_replaceable(target: Path, *, overwrite: bool) -> None:

@@ -39,6 +39,12 @@ _PLAIN: dict[str, Callable[[str], Any]] = {
     "complex": complex,
     "str": str,
 }
+_KINDS_OF_NUMBERS = {
+    "bool": np.bool_,
+    "int": np.integer,
+    "float": np.floating,
+    "complex": np.complexfloating,
+}
 _NOT_NUMBERS = "OSUMm"  # NumPy's letters for objects, text and dates
 
 
@@ -163,17 +169,30 @@ def show(description: Description) -> str:
 
 
 def is_same_kind(first: Description, second: Description, *, cast: bool) -> bool:
-    """Whether a value of one description can replace the other: same kind, dtype and shape.
+    """Whether a stored value of the first description can replace one of the second: same kind, dtype and shape.
+
+    An array without axes can replace a Python number of its kind: a jitted step made it of that number.
 
     Args:
         cast: whether dtypes may differ if both are float or complex.
     """
+    if second["kind"] in _KINDS_OF_NUMBERS and first["kind"] == "array":
+        return not first["shape"] and jnp.issubdtype(first["dtype"], _KINDS_OF_NUMBERS[second["kind"]])
     free = ["value", "weak_type"]
     if cast and all(leaf["kind"] == "array" for leaf in (first, second)):
         kinds = [np.inexact, jnp.complexfloating]
         first_is, second_is = ([jnp.issubdtype(leaf["dtype"], kind) for kind in kinds] for leaf in (first, second))
         free += ["dtype"] * (first_is == second_is and first_is[0])
     return {k: v for k, v in first.items() if k not in free} == {k: v for k, v in second.items() if k not in free}
+
+
+def like_stored(value: Any, stored: Description) -> Any:
+    """The value that a read replaces: for a Python number that is stored as an array, an array like the stored one."""
+    if hasattr(value, "dtype") or stored["kind"] != "array":
+        return value
+    dtype = np.dtype(stored["dtype"])
+    is_of_jax = jax.dtypes.canonicalize_dtype(dtype) == dtype
+    return jax.ShapeDtypeStruct((), dtype) if is_of_jax else np.empty((), dtype)
 
 
 def is_in_arrays(description: Description) -> bool:

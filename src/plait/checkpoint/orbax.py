@@ -19,11 +19,22 @@ import numpy as np
 
 from ..core.functional.update import update
 from ..errors import ArgumentTypeError
-from .layout import ARRAYS, Manifest, check_whole, manifest_of, new_folder, read_manifest_text, write_manifest
+from .layout import (
+    ARRAYS,
+    Manifest,
+    check_arrays,
+    check_path,
+    check_whole,
+    manifest_of,
+    new_folder,
+    read_manifest_text,
+    write_manifest,
+)
 from .leaf_descriptions import (
     check_same_leaves,
     describe,
     is_in_arrays,
+    like_stored,
     named_leaves,
     stored_names,
     to_array,
@@ -61,7 +72,7 @@ def save(
         The absolute path.
 
     Raises:
-        CheckpointError: ``path`` exists, or it cannot be written.
+        CheckpointError: ``path`` exists, it cannot be written, or it has ``[...]``, which Orbax takes for a pattern.
         ArgumentTypeError: the graph has a value that a checkpoint cannot store; names its path.
 
     Example:
@@ -102,6 +113,7 @@ class Saving:
         overwrite: bool,
     ) -> None:
         self.target = Path(path).absolute()
+        check_path(self.target)
         node, iterators = separated(node)
         values, _ = named_leaves(node)
         leaves = {name: describe(value, name) for name, value in values.items()}
@@ -135,7 +147,13 @@ class Saving:
             self._checkpointer.wait_until_finished()
 
     def finish(self) -> None:
-        """Write the manifest and move the folder to its path."""
+        """Write the manifest and move the folder to its path.
+
+        Raises:
+            CheckpointError: Orbax wrote no index of the arrays.
+        """
+        if self._checkpointer is not None:
+            check_arrays(self._draft, self.target)
         write_manifest(self._draft, self.manifest)
         self._held.close()
 
@@ -155,7 +173,8 @@ class NotWhole(Exception):
 def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, cast: bool = False) -> Manifest:
     """Restore a checkpoint into the given objects, in place.
 
-    The leaves must match exactly: same names, dtypes and shapes. Arrays get the sharding of those that they replace;
+    The leaves must match exactly: same names, dtypes and shapes. Only an array without axes may be stored for a Python
+    number, of which a jitted step made it. Arrays get the sharding of those that they replace;
     they may have been saved with any sharding and number of processes. Everything is read before any object changes.
     In a multi-process run, all processes call it.
 
@@ -219,6 +238,7 @@ def read_into(source: Path, node: Any, *, partial: bool, cast: bool, is_whole: b
     if not is_whole:
         check_whole_once(source)
     positions = read_positions(source, iterators, partial=partial)
+    values = {name: like_stored(value, leaves[name]) for name, value in values.items()}
     likes = {
         stored: shape_of_stored(values[name], source, stored, manifest.leaves[stored])
         for name, source in layers.items()

@@ -14,6 +14,7 @@ import numpy as np
 from ..core.objects.filters import to_predicate
 from ..core.objects.state import from_flat_state
 from ..errors import CheckpointError, GraphError
+from ..notices import warn_nothing_selected
 from ..paths import describe_path, parse_path
 from ..typing import FilterLiteral
 from .layout import ARRAYS, Manifest, manifest_of, read_manifest_text
@@ -43,6 +44,7 @@ def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, lim
     Args:
         path: a folder that ``save`` wrote.
         filter: selects leaves by path: a function of path and leaf, or a literal such as ``PathContains("model")``.
+            The types of variables are not stored, so ``plait.Param`` selects nothing.
         limit: the maximum number of bytes to read; ``None`` means the machine's memory.
 
     Returns:
@@ -51,6 +53,9 @@ def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, lim
 
     Raises:
         CheckpointError: the folder is not an intact checkpoint, or its leaves exceed ``limit``.
+
+    Warns:
+        NothingSelectedWarning: the filter selects no leaf.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -64,6 +69,16 @@ def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, lim
     paths = {name: path_of_name(name) for name in manifest.leaves}
     shapes = {name: _shape(leaf) for name, leaf in manifest.leaves.items()}
     chosen = [name for name in manifest.leaves if predicate(paths[name], shapes[name])]
+    if manifest.leaves and not chosen:
+        warn_nothing_selected(
+            "load_state",
+            filter,
+            [None] * len(shapes),
+            at=str(source),
+            so="so the state is empty",
+            do="select by path, for example load_state(path, plait.PathContains('kernel')); "
+            "a checkpoint does not store the types of variables",
+        )
     in_arrays = [name for name in chosen if is_in_arrays(manifest.leaves[name])]
     check_size(source, sum(bytes_of(shapes[name]) for name in in_arrays), limit)
     check_whole_once(source)
