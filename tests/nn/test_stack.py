@@ -458,7 +458,290 @@ def test_a_stack_in_a_stack() -> None:
     np.testing.assert_allclose(stack[2].inner[1].linear.kernel[...], looped[2].inner[1].linear.kernel[...], rtol=1e-6)
 
 
+class Leaf(plait.Module):
+    """A block of one number, and what it does with it."""
+
+    def __init__(self, value: float) -> None:
+        self.w = plait.Param(jnp.float32(value))
+
+    def __call__(self, x: Any) -> Any:
+        return 2 * x + self.w
+
+
+class Holder(plait.Module):
+    def __init__(self, blocks: Any) -> None:
+        self.inner = blocks
+
+    def __call__(self, x: Any) -> Any:
+        if isinstance(self.inner, plait.Stack):
+            return self.inner(x)
+        for block in self.inner:
+            x = block(x)
+        return x
+
+
+class Other(Holder):
+    """A second class, for a period of two."""
+
+
+def nested(make: Any, period: int, depth: int = 5) -> Any:
+    """Blocks of blocks, in stacks or lists; layer ``i`` holds ``10 i`` and ``10 i + 1``, and further on for depth."""
+    kinds = (Holder, Other)
+    return Holder(make([kinds[i % period](make([Leaf(10 * i + j) for j in range(2)])) for i in range(depth)]))
+
+
+def numbers(model: Any) -> list[list[float]]:
+    return [[float(leaf.w[...]) for leaf in block.inner] for block in model.inner]
+
+
+@pytest.mark.parametrize("period", [1, 2])
+def test_nested_stacks_become_lists_and_stacks_again(period: int) -> None:
+    """ST10: the inner arrays begin with the axis of the outer layers."""
+    looped, stacked = nested(plait.List, period), nested(plait.Stack, period)
+    expected = [[10.0 * i, 10.0 * i + 1] for i in range(5)]
+    listed = plait.as_list(stacked)
+    assert numbers(listed) == numbers(stacked) == expected
+    assert plait.graphdef(listed) == plait.graphdef(looped)
+    again = plait.as_stack(listed)
+    assert numbers(again) == expected
+    assert plait.graphdef(again) == plait.graphdef(plait.as_stack(looped))
+    assert numbers(plait.as_list(again)) == expected
+
+
+def test_stacks_of_three_levels_become_lists() -> None:
+    model = Holder(plait.Stack([nested(plait.Stack, 1, 3) for _ in range(2)]))
+    for i, block in enumerate(model.inner):
+        for j, middle in enumerate(block.inner):
+            for k, leaf in enumerate(middle.inner):
+                leaf.w[...] = jnp.float32(100 * i + 10 * j + k)
+    found = [numbers(block) for block in plait.as_list(model).inner]
+    assert found == [[[100.0 * i + 10 * j + k for k in range(2)] for j in range(3)] for i in range(2)]
+
+
+def test_nested_stacks_are_exported_as_lists() -> None:
+    theirs, ours = (plait.convert.to_torch(nested(make, 1)) for make in (plait.List, plait.Stack))
+    assert ours.keys() == theirs.keys()
+    assert {name: float(value) for name, value in ours.items()} == {
+        name: float(value) for name, value in theirs.items()
+    }
+
+
+# Views with their stack -----------------------------------------------------------------------------------------------
+
+
+def doubled(model: Any, block: Any) -> Any:
+    block.w[...] = block.w[...] * 2
+    return model(1.0)
+
+
+def product(model: Any, block: Any) -> Any:
+    return model(2.0) * block.w[...]
+
+
+def leaves_net() -> Holder:
+    return Holder(plait.Stack([Leaf(1.0) for _ in range(3)]))
+
+
+class Storing(plait.Module):
+    def __init__(self) -> None:
+        self.net = leaves_net()
+        self.first = self.net.inner[0]
+
+
+def given_nested() -> Any:
+    model = nested(plait.Stack, 1)
+    return plait.jit(lambda block, leaf: block(leaf(1.0)))(model.inner[1], model.inner[1].inner[0])
+
+
+TWICE = {
+    "jit": (lambda m: plait.jit(doubled)(m, m.inner[1]), "args[0].inner[1].w and args[1].w", "pass the model alone"),
+    "by name": (
+        lambda m: plait.jit(doubled)(m, block=m.inner[1]),
+        "args[0].inner[1].w and args[1].w",
+        "pass the model alone",
+    ),
+    "in a list": (
+        lambda m: plait.jit(lambda m, blocks: doubled(m, blocks[0]))(m, [m.inner[2]]),
+        "args[0].inner[2].w and args[1][0].w",
+        "pass the model alone",
+    ),
+    "grad": (lambda m: plait.grad(product)(m, m.inner[1]), "args[0].inner[1].w and args[1].w", "pass the model alone"),
+    "vmap": (
+        lambda m: plait.vmap(lambda x, m, b: m(x) * b.w[...], in_axes=(0, None, None))(jnp.ones(3), m, m.inner[1]),
+        "args[1].inner[1].w and args[2].w",
+        "pass the model alone",
+    ),
+    "two views": (
+        lambda m: plait.jit(doubled)(m.inner[1], m.inner[1]),
+        "args[0].w and args[1].w",
+        "index the stack once",
+    ),
+    "nested": (lambda _: given_nested(), "args[0].inner[0].w and args[1].w", "pass the model alone"),
+    "an attribute, jit": (
+        lambda _: plait.jit(lambda m: m.net(1.0))(Storing()),
+        "args[0].net.inner[0].w and args[0].first.w",
+        "do not store a view",
+    ),
+    "an attribute, grad": (
+        lambda _: plait.grad(lambda m: product(m.net, m.first))(Storing()),
+        "args[0].net.inner[0].w and args[0].first.w",
+        "do not store a view",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TWICE)
+def test_a_layer_that_is_given_twice_is_named(case: str) -> None:
+    """ST3: the writes and gradients of one of the two would be lost."""
+    call, places, cure = TWICE[case]
+    with pytest.raises(SharingError, match=re.escape(places)) as caught:
+        call(leaves_net())
+    assert cure in str(caught.value)
+
+
+def test_a_held_view_is_checked_in_every_call() -> None:
+    model, calls = leaves_net(), plait.jit(doubled)
+    calls(model, Leaf(1.0))
+    view = model.inner[1]
+    for _ in range(2):
+        with pytest.raises(SharingError, match="given twice"):
+            calls(model, view)
+    assert [float(block.w[...]) for block in model.inner] == [1.0] * 3
+
+
+def test_views_of_different_layers_and_one_view_twice_are_given() -> None:
+    model = leaves_net()
+    plait.jit(doubled)(model.inner[0], model.inner[1])
+    view = model.inner[2]
+    plait.jit(doubled)(view, view)
+    assert [float(block.w[...]) for block in model.inner] == [1.0, 2.0, 2.0]
+
+
+def test_blocks_are_written_and_found_as_in_a_list() -> None:
+    stack = plait.Stack([Leaf(i) for i in range(4)])
+    stack[:2] = [stack[1], stack[0]]
+    stack[2:] = [Leaf(7.0), Leaf(8.0)]
+    assert [float(block.w[...]) for block in stack] == [1.0, 0.0, 7.0, 8.0]
+    assert stack[1] in stack
+    assert plait.clone(stack[1]) not in stack
+    assert Leaf(1.0) not in stack
+    with pytest.raises(ArgumentError, match="1 blocks for 2 layers"):
+        stack[:2] = [Leaf(1.0)]
+    with pytest.raises(ArgumentTypeError, match="number of blocks"):
+        del stack[0]
+    assert [float(block.w[...]) for block in stack] == [1.0, 0.0, 7.0, 8.0]
+
+
+# Caches ---------------------------------------------------------------------------------------------------------------
+
+
+class Attending(plait.Module):
+    def __init__(self, rngs: Any) -> None:
+        self.attention = plait.MultiHeadAttention(2, FEATURES, decode=False, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return x + self.attention(x)
+
+
+def attending(make: Any) -> Holder:
+    rngs = plait.Rngs(0)
+    return Holder(make([Attending(rngs) for _ in range(3)]))
+
+
+def attending_twice(make: Any) -> Holder:
+    rngs = plait.Rngs(0)
+    return Holder(make([Holder(make([Attending(rngs) for _ in range(2)])) for _ in range(3)]))
+
+
+@pytest.mark.parametrize("make", [attending, attending_twice], ids=["stack", "nested"])
+@pytest.mark.parametrize("per_sequence", [False, True])
+def test_a_view_gives_each_layer_its_cache(make: Any, per_sequence: bool) -> None:
+    """ST3: the batch is as large as the stack is deep, so that only the axis of layers tells them apart."""
+    x = jax.random.normal(jax.random.key(0), (3, 4, FEATURES))
+    found = []
+    for kind in (plait.List, plait.Stack):
+        options = {"batch_size": 3, "max_length": 4, "per_sequence": per_sequence}
+        decoder = plait.view(make(kind), decode=True, **options)
+        step = plait.jit(forward)
+        found.append(jnp.concatenate([decoder(x[:, :1]), *(step(decoder, x[:, t : t + 1]) for t in (1, 2, 3))], 1))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-6)
+
+
+def test_views_of_layers_share_the_cache_of_their_stack() -> None:
+    decoder = plait.view(attending(plait.Stack), decode=True, batch_size=1, max_length=4)
+    x = jnp.ones((1, 1, FEATURES))
+    for block in decoder.inner:
+        x = block(x)
+    assert [int(block.attention.cache_index[...]) for block in decoder.inner] == [1] * 3
+    assert decoder.inner[1].attention.cached_key.shape == (1, 4, 2, FEATURES // 2)
+
+
+def test_a_value_without_an_axis_of_layers_is_named() -> None:
+    model = plait.view(attending(plait.Stack), decode=True)
+    for _, module in plait.iter_modules(model):
+        if isinstance(module, plait.MultiHeadAttention):
+            module.init_cache((2, 4, FEATURES))
+    with pytest.raises(ShapeError, match=re.escape("[0:3].attention.cache_index")) as caught:
+        model(jnp.ones((2, 1, FEATURES)))
+    assert "plait.view(model, decode=True" in str(caught.value)
+    with pytest.raises(ShapeError, match="no axis of layers"):
+        model.inner[1].attention.cache_index[...]
+
+
+# Random streams -------------------------------------------------------------------------------------------------------
+
+
+class Dropping(plait.Module):
+    """Two streams of one tag, in an order that is not that of their layers."""
+
+    def __init__(self, rngs: Any) -> None:
+        self.a, self.b = plait.Dropout(0.5, rngs=rngs), plait.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.b(self.a(x) + x)
+
+
+class DroppingMore(Dropping):
+    def __init__(self, rngs: Any) -> None:
+        super().__init__(rngs)
+        self.c = plait.Dropout(0.1, rngs=rngs)
+
+
+def dropping(make: Any, period: int) -> Any:
+    rngs = plait.Rngs(0, dropout=1)
+    kinds = (Dropping, DroppingMore)
+    blocks = make([kinds[i % period](rngs) for i in range(5)])
+    inner = make([Holder(make([Dropping(rngs) for _ in range(2)])) for _ in range(3)])
+    return plait.Dict(after=plait.Dropout(0.5, rngs=rngs), blocks=blocks, a=plait.Dropout(0.5, rngs=rngs), inner=inner)
+
+
+@pytest.mark.parametrize("period", [1, 2])
+@pytest.mark.parametrize("policy", ["scalars_only", "match_shape", lambda path, key, shape: jax.random.fold_in(key, 1)])
+def test_reseeded_layers_have_the_keys_of_a_list(period: int, policy: Any) -> None:
+    looped, stacked = dropping(plait.List, period), dropping(plait.Stack, period)
+    for model in (looped, stacked):
+        plait.reseed(model, policy=policy, dropout=5)
+    assert_same(stacked, looped)
+
+
 # Errors ---------------------------------------------------------------------------------------------------------------
+
+
+class Sowing(Leaf):
+    def __call__(self, x: Any) -> Any:
+        self.sow(plait.Intermediate, "x", x)
+        return super().__call__(x)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    "call", [forward, plait.jit(forward), plait.capture(forward, plait.Intermediate)], ids=["eager", "jit", "capture"]
+)
+def test_a_view_that_sows_alone_is_told_how_to(call: Any) -> None:
+    stack = plait.Stack([Sowing(1.0) for _ in range(3)])
+    with pytest.raises(GraphError, match=r"plait.capture\(model, plait.Intermediate\)") as caught:
+        call(stack[1], 1.0)
+    assert "sow" in str(caught.value)
 
 
 def shared() -> list[Any]:

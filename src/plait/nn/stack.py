@@ -20,6 +20,7 @@ from jax.tree_util import tree_flatten, tree_unflatten
 
 from ..core.graph.axes import PARTITION_NAME
 from ..core.graph.flatten import Walk
+from ..core.graph.locate import describe_place
 from ..core.objects.containers import List
 from ..core.objects.filters import Not
 from ..core.objects.module import Module
@@ -31,7 +32,9 @@ from ..core.objects.variable_kinds import Param
 from ..core.tools.stack_records import layers_recorded, with_records
 from ..core.tools.stacking import (
     check_equal,
+    check_layers,
     described,
+    is_same_layer,
     layer_copy,
     layer_view,
     place_new,
@@ -194,13 +197,44 @@ class Stack(Module):
         key, place = self._group_of(layer)
         return with_records(self, layer, layer_view(self.__dict__[key], place, self.axis))
 
-    def __setitem__(self, index: int, block: Any) -> None:
-        """Write the values of another block of the same structure into a layer."""
-        layer = self._layer(index)
+    def __setitem__(self, index: int | slice, block: Any) -> None:
+        """Write the values of another block of the same structure into a layer; or of a list of blocks into a slice.
+
+        A block of this stack is a view, so it has the new values as soon as they are written, and
+        ``stack[0], stack[1] = stack[1], stack[0]`` loses a layer. A slice reads all blocks before it writes:
+        ``stack[:2] = [stack[1], stack[0]]``.
+        """
+        layers = [*range(self.depth)[index]] if isinstance(index, slice) else [self._layer(index)]
+        blocks = list(block) if isinstance(index, slice) else [block]
+        if len(blocks) != len(layers):
+            raise ArgumentError(
+                "a stack cannot change its number of blocks",
+                found=f"{len(blocks)} blocks for {len(layers)} layers",
+                expected="one block for each layer",
+                do=_OTHER_DEPTH,
+            )
+        writes = [write for pair in zip(layers, blocks, strict=True) for write in self._writes(*pair)]
+        for own, value in writes:
+            own.set_raw_value(value)
+
+    def _writes(self, layer: int, block: Any) -> list[tuple[Any, Any]]:
+        """The variables of a layer, each with its new value from a block."""
         views, blocks = Walk(), Walk()
         check_equal(views.add(self[layer]), blocks.add(block), f"blocks[{layer}]", "the new block")
-        for own, other in zip(views.leaves, blocks.leaves, strict=True):
-            own.set_raw_value(other.get_raw_value())
+        return [(own, other.get_raw_value()) for own, other in zip(views.leaves, blocks.leaves, strict=True)]
+
+    def __delitem__(self, index: Any) -> None:
+        raise ArgumentTypeError(
+            "a stack cannot change its number of blocks",
+            at=f"del blocks[{index!r}]",
+            found="a block to remove",
+            expected=f"{self.depth} blocks, as long as the stack exists",
+            do=_OTHER_DEPTH,
+        )
+
+    def __contains__(self, block: object) -> bool:
+        """Whether it is a view of one of the blocks."""
+        return any(is_same_layer(view, block) for view in self)
 
     def _layer(self, index: Any) -> int:
         try:
@@ -300,8 +334,16 @@ class Stack(Module):
         policy = self.remat if callable(self.remat) else None
         recomputing = Recomputing(policy, self.remat_every) if self.remat is True or policy else None
         size = len(groups[0])
-        return call.finish(*scan_layers(call, size, unroll=self.unroll, recomputing=recomputing))
+        try:
+            found = scan_layers(call, size, unroll=self.unroll, recomputing=recomputing)
+        except (IndexError, ValueError):
+            for key, block in blocks.items():
+                check_layers(block, size, f"{describe_place(self)}[{key}]")
+            raise
+        return call.finish(*found)
 
+
+_OTHER_DEPTH = "make another stack from the list: plait.Stack([*stack.to_list(), block])"
 
 # What all blocks share: variables that a forward pass writes are handed from block to block.
 _SHARED: Any = StateAxes({Not(Param): Carry, ...: None})

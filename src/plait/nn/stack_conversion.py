@@ -12,7 +12,7 @@ from ..core.objects.visit import iter_graph_nodes
 from ..core.tools.path_patterns import PathPattern
 from ..core.tools.views import recursive_map
 from ..errors import ArgumentError, SharingError
-from ..paths import Path, describe_path
+from ..paths import Path, describe_path, has_layers
 from ..typing import FilterLiteral
 from ..words import first_few
 from .stack import Stack
@@ -34,7 +34,15 @@ def as_list(model: N, /) -> N:
         >>> plait.as_list(model)["blocks"][1].kernel.shape
         (2, 2)
     """
-    return recursive_map(lambda path, node: node.to_list() if isinstance(node, Stack) else node, clone(model))
+    listed = clone(model)
+    while has_stacks(listed):
+        listed = recursive_map(_outermost_listed, listed)
+    return listed
+
+
+def _outermost_listed(path: Path, node: Any) -> Any:
+    """A stack as a list. One inside a stack waits: its arrays begin with the axis of the outer layers."""
+    return node.to_list() if isinstance(node, Stack) and not has_layers(path) else node
 
 
 def as_stack(model: N, /, only: FilterLiteral = None, **options: Any) -> N:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
 from ..errors import ArgumentError, NothingSelectedWarning
 from ..notices import warn
-from ..paths import Path, describe_path
+from ..paths import Path, describe_path, iter_layer_paths, layers_of
 from ..typing import FilterLiteral
 from ..words import describe_filter
 from .call.policy import STRUCTURE, Crossing
@@ -326,7 +326,7 @@ def reseed(
     """Give streams new keys by their tags, and set their counters to 0.
 
     Layers have their own streams (``Dropout`` forks the stream that is passed to it), so several streams may have the
-    same tag; each gets its own draw from a new stream.
+    same tag; each gets its own draw from a new stream. Each layer of a ``Stack`` gets the key that it has in a list.
 
     Args:
         policy: how to set a stream with an array of keys: raise an error (``"scalars_only"``), split the new key to
@@ -357,13 +357,19 @@ def reseed(
             do="pass, for example, policy='match_shape'",
         )
     sources = {tag: RngStream(as_key(source), tag=tag) for tag, source in stream_keys.items()}
-    plan = []
     tags = set()
-    for path, stream in _iter_streams(node):
+    keys: dict[int, tuple[_Place, list[jax.Array]]] = {}
+    for place in _by_layer(_iter_streams(node)):
+        path, stream, _, shape = place
         tags.add(stream.tag)
         if stream.tag in sources:
             _check_trace(stream)
-            plan.append((stream, _reseeded(path, sources[stream.tag](), stream.key.shape, policy)))
+            key = _reseeded(path, sources[stream.tag](), shape, policy)
+            keys.setdefault(id(stream), (place, []))[1].append(key)
+    plan = [
+        (stream, jnp.stack(own).reshape(*layers, *own[0].shape) if layers else own[0])
+        for (_, stream, layers, _), own in keys.values()
+    ]
     for stream, key in plan:
         _set_key(stream, key)
     missing = [tag for tag in stream_keys if tag not in tags]
@@ -378,6 +384,43 @@ def reseed(
             if "default" in tags and "default" not in stream_keys
             else "correct the tag, or omit it",
         )
+
+
+class _Place(NamedTuple):
+    """A stream of a graph, or of one layer of a stack, as a list of the layers would have it.
+
+    Attributes:
+        path: its path in the list.
+        layers: the number of layers of each stack around it.
+        shape: the shape of its keys in one layer.
+    """
+
+    path: Path
+    stream: RngStream
+    layers: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def _by_layer(streams: Iterable[tuple[Path, RngStream]]) -> list[_Place]:
+    """Each stream; one in a stack once for each layer, in the order of the list.
+
+    The streams of a stack are next to each other. So they are ordered by the number of the first of them, then by
+    layer, and inside a layer in the same way.
+    """
+    starts: dict[Path, int] = {}
+    found: list[tuple[list[Any], _Place]] = []
+    for number, (path, stream) in enumerate(streams):
+        places = [place for place, key in enumerate(path) if layers_of(key) is not None]
+        sizes = tuple(len(layers) for layers in map(layers_of, path) if layers is not None)
+        shape = stream.key.shape
+        if shape[: len(sizes)] != sizes:  # another axis comes first, such as that of an ensemble
+            found.append(([number], _Place(path, stream, (), shape)))
+            continue
+        begins = [starts.setdefault(path[:place], number) for place in places]
+        for layer, _ in iter_layer_paths(path):
+            order = [part for begin, place in zip(begins, places, strict=True) for part in (begin, layer[place])]
+            found.append(([*order, number], _Place(layer, stream, sizes, shape[len(sizes) :])))
+    return [place for _, place in sorted(found, key=lambda each: each[0])]
 
 
 def _reseeded(path: Path, key: jax.Array, shape: tuple[int, ...], policy: Any) -> jax.Array:

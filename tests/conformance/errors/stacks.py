@@ -61,10 +61,48 @@ ROWS = {
     "a changed attribute of one layer": Row(
         "model.blocks[0].drop.rate = 0.1",
         GraphError,
-        "a changed attribute of one layer",
+        "a changed attribute, or a value that sow stores as one, of one layer",
         cure="model = $; model.blocks[0].drop.rate = 0.1",
         fix=AS_LIST,
         setup=STACK,
+    ),
+    "a layer beside its model": Row(
+        "plait.jit(lambda model, block: block.linear(x))(model, model.blocks[1])",
+        SharingError,
+        r"args\[0\]\.blocks\[1\]\.drop\.rngs\.count and args\[1\]",
+        setup=STACK,
+        fix="plait.clone(model.blocks[1])",
+        cure="plait.jit(lambda model, block: block.linear(x))(model, $)",
+    ),
+    "a cache that a block makes later": Row(
+        "plait.jit(lambda stack, x: stack(x))(stack, x)",
+        ShapeError,
+        (r"no axis of layers", r"seen"),
+        setup=STACK
+        + """
+stack = model.blocks
+def prepare():
+    for _, module in plait.iter_modules(stack):
+        if isinstance(module, Block):
+            module.seen = plait.Cache(jnp.zeros(()))
+prepare()
+""",
+        fix="create it in the constructor of the block",
+        cure="model = make(); model.blocks(x)  # $",
+    ),
+    "a layer of a cache that a block makes later": Row(
+        "stack[0].seen.value",
+        ShapeError,
+        "no axis of layers",
+        setup=STACK
+        + """
+stack = model.blocks
+for _, module in plait.iter_modules(stack):
+    if isinstance(module, Block):
+        module.seen = plait.Cache(jnp.zeros(()))
+""",
+        fix="create it in the constructor of the block",
+        cure="model = make(); model.blocks[0](x)  # $",
     ),
     "other metadata of one layer": Row(
         "model.blocks[0].linear.kernel.set_metadata(note=1)",

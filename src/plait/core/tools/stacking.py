@@ -29,7 +29,8 @@ from ..objects.nodes import Kind, kind_of
 from ..objects.pytree import NodeInfo, Pytree, own_info
 from ..objects.statics import same_static
 from ..objects.variables import Variable, eager_sharding_hooks, make_variable, variable_around
-from ..objects.visit import children_of, iter_graph_nodes, iter_variables
+from ..objects.visit import iter_graph_nodes, iter_variables
+from .views import axes_along
 
 
 class SliceCell(Cell):
@@ -73,11 +74,50 @@ class SliceCell(Cell):
         raise _all_alike("new metadata of a variable", "model.blocks.set_metadata, or plait.select(model, ...)")
 
 
+def origin_of(cell: Cell) -> tuple[Cell, tuple[int, ...]]:
+    """The stored cell behind the cell of a view, and the number of the layer in each stack, outermost first."""
+    indices: list[int] = []
+    while isinstance(cell, SliceCell):
+        indices.append(cell.index)
+        cell = cell.whole
+    return cell, tuple(reversed(indices))
+
+
 def layer_of(array: Any, index: int) -> Any:
     """One layer of a stacked array or of a stacked ``ShapeDtypeStruct``."""
     if isinstance(array, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(array.shape[1:], array.dtype, sharding=_inner(array.sharding))
+    if not np.shape(array):
+        raise no_layers(None, ())
     return array[index]
+
+
+def no_layers(at: str | None, shape: Any) -> ShapeError:
+    """The error for a value in a stack that has no axis of layers, such as one that a method of its block set."""
+    return ShapeError(
+        "a value in a stack has no axis of layers",
+        at=at,
+        found=f"an array of shape {tuple(shape)}",
+        expected="one value for each layer, along the first axis",
+        do="create it in the constructor of the block, before the blocks are stacked; a cache of attention also with "
+        "plait.view(model, decode=True, batch_size=..., max_length=...)",
+    )
+
+
+def check_layers(block: Any, number: int, name: str) -> None:
+    """Raise if a variable of a stacked block has no axis of layers.
+
+    Args:
+        number: of the layers.
+        name: of the block, for errors.
+
+    Raises:
+        ShapeError: names the variable.
+    """
+    for path, variable in iter_variables(block):
+        for leaf in jax.tree.leaves(variable.get_raw_value()):
+            if hasattr(leaf, "shape") and np.shape(leaf)[:1] != (number,):
+                raise no_layers(f"{name}.{describe_path(path)}", np.shape(leaf))
 
 
 def _inner(sharding: Any) -> Any:
@@ -134,7 +174,11 @@ class ViewInfo(NodeInfo):
 
     @version.setter
     def version(self, version: int) -> None:
-        raise _all_alike("a changed attribute", "model.eval(), plait.view(model, ...), plait.select(model, ...)")
+        raise _all_alike(
+            "a changed attribute, or a value that sow stores as one,",
+            "model.eval(), plait.view(model, ...), plait.select(model, ...); sow while the whole model is captured: "
+            "plait.capture(model, plait.Intermediate)(x)",
+        )
 
 
 def layer_view(stacked: Any, index: int, axis: str | None) -> Any:
@@ -168,6 +212,17 @@ def _slice(variable: Variable[Any], index: int, axis: str | None) -> Variable[An
         drop_axis(inner, 0, names)
         metadata = inner._cell.metadata
     return variable_around(type(variable), SliceCell(cell, index, metadata))
+
+
+def is_same_layer(view: Any, other: Any) -> bool:
+    """Whether another block is a view of the same layer, or that block itself."""
+    if type(view) is not type(other):
+        return False
+    ours, theirs = ([origin_of(variable._cell) for _, variable in iter_variables(block)] for block in (view, other))
+    if len(ours) != len(theirs):
+        return False
+    same = (a is b and places == others for (a, places), (b, others) in zip(ours, theirs, strict=True))
+    return bool(ours) and all(same)
 
 
 def layer_copy(stacked: Any, index: int, axis: str | None) -> Any:
@@ -303,12 +358,7 @@ def over_layers(function: Callable[[Path, Any], Any], model: Any, path: Path, va
     """
     if not has_layers(path):
         return function(path, value)
-    axes, node = [], model
-    for key in path:
-        if layers_of(key) is not None:
-            axes.append(getattr(node, "axis", None))
-        node = dict(children_of(node)).get(key) if kind_of(node) in (Kind.GRAPH, Kind.PYTREE) else None
-    return _over(function, path, value, axes)
+    return _over(function, path, value, axes_along(model, path))
 
 
 def _over(function: Callable[[Path, Any], Any], path: Path, value: Any, axes: Sequence[str | None]) -> Any:

@@ -15,8 +15,10 @@ from jax.tree_util import register_static
 from ...core.graph.graphdef import GraphDef, LeafDef, NodeRef, VariableDef, iter_places, path_of
 from ...core.graph.walks import CachedWalk, find_walk
 from ...core.objects.cells import dict_of
+from ...core.objects.nodes import jax_key_to_key
 from ...core.objects.variables import make_variable
 from ...paths import Path
+from .aliasing import check_views
 from .names import argument_name, joined, parameter_names
 from .prefixes import is_graph_leaf
 
@@ -82,9 +84,21 @@ class Structure:
         pairs = list(zip(labels, self.graphdefs, strict=True))
         return [label for label, g in pairs if g is not None], [label for label, g in pairs if g is None]
 
+    def root_names(self) -> list[str]:
+        """The names of the objects of ``(args, kwargs)`` where the function is not known: ``args[0]``, ``scale``."""
+        pairs = zip(self.places(), self.graphdefs, strict=True)
+        return [_root_name(path) for path, graphdef in pairs if graphdef is not None]
+
     def value_labels(self, roots: Sequence[str]) -> list[str]:
         """The path of each value, for objects with these names: ``model.layers[0].kernel``."""
         return [joined(roots[number], path) for number, path in self.leaf_paths()]
+
+
+def _root_name(place: Any) -> str:
+    if len(place) < 2:
+        return ""
+    kind, first, *rest = map(jax_key_to_key, place)
+    return joined(f"args[{first}]" if kind == 0 else str(first), tuple(rest))
 
 
 class Parts(NamedTuple):
@@ -133,7 +147,11 @@ class Gathered:
 
 
 def gather(tree: Any) -> Gathered:
-    """Flatten a pytree with objects: first down to modules and variables, then those are walked."""
+    """Flatten a pytree with objects: first down to modules and variables, then those are walked.
+
+    Raises:
+        SharingError: a layer of a stack is among the objects twice.
+    """
     leaves, treedef = jax.tree_util.tree_flatten(tree, is_leaf=is_graph_leaf)
     flags = [is_graph_leaf(leaf) for leaf in leaves]
     roots = tuple(leaf for leaf, is_object in zip(leaves, flags, strict=True) if is_object)
@@ -141,4 +159,7 @@ def gather(tree: Any) -> Gathered:
     walk = find_walk(roots) if roots else None
     supply = iter(walk.graphdefs if walk is not None else ())
     graphdefs = tuple(next(supply) if is_object else None for is_object in flags)
-    return Gathered(Structure(treedef, graphdefs), roots, walk, plain)
+    structure = Structure(treedef, graphdefs)
+    if walk is not None:
+        check_views(walk, structure.root_names)
+    return Gathered(structure, roots, walk, plain)
