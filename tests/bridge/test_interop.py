@@ -146,3 +146,64 @@ def test_variables_that_do_not_fit_are_told():
         change(changed["params"])
         with pytest.raises(ArgumentError, match=named):
             Setup().apply(changed, X)
+
+
+class Draws(plait.Module):
+    """Keeps the streams that it is given."""
+
+    def __init__(self, rngs):
+        self.rngs = rngs
+
+    def __call__(self):
+        return jax.random.key_data(self.rngs.dropout())
+
+
+def test_children_share_the_streams_of_apply_as_those_of_init():
+    """B36: no two children draw the same key."""
+
+    class Net(bridge.Module):
+        def setup(self):
+            self.first, self.second = bridge.nnx_in_bridge_mdl(Draws), bridge.nnx_in_bridge_mdl(Draws)
+
+        @bridge.compact
+        def __call__(self):
+            third = bridge.nnx_in_bridge_mdl(Draws, name="third")
+            own = jax.random.key_data(self.make_rng("dropout"))
+            return jnp.stack([self.first(), self.second(), third(), self.first(), own])
+
+    keys = Net().init_with_output({"dropout": 2})[0]
+    assert len(np.unique(np.asarray(keys), axis=0)) == 5
+    same_trees(Net().apply({}, rngs={"dropout": 2}), keys)
+    same_trees(jax.jit(lambda key: Net().apply({}, rngs={"dropout": key}))(jax.random.key(2)), keys)
+
+
+def test_draws_inside_of_a_transform_advance_the_streams_too():
+    def stack(rngs):
+        return plait.jit(lambda rngs: plait.Dict(w=plait.Param(rngs.dropout.uniform())))(rngs)
+
+    class Net(bridge.Module):
+        @bridge.compact
+        def __call__(self):
+            bridge.nnx_in_bridge_mdl(stack, name="stack")
+            return jax.random.key_data(self.make_rng("dropout"))
+
+    out, variables = Net().init_with_output({"dropout": 2})
+    same_trees(Net().apply(variables, rngs={"dropout": 2}), out)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("rngs", [{"dropout": 2}, {"params": 3, "dropout": 2}, {"default": 2}, 5], ids=str)
+def test_dropout_masks_in_apply_are_those_of_flax(rngs):
+    """B36: the streams of ``apply`` are passed to the factories."""
+    flax_nnx = pytest.importorskip("flax.nnx")
+
+    def masks(nnx):
+        class Net(nnx.bridge.Module):
+            @nnx.bridge.compact
+            def __call__(self, x):
+                drops = [nnx.bridge.nnx_in_bridge_mdl(lambda r: nnx.Dropout(0.5, rngs=r)) for _ in range(2)]
+                return [drop(x) for drop in drops], jax.random.key_data(self.make_rng("dropout"))
+
+        return Net().apply({}, jnp.ones(8), rngs=rngs)
+
+    same_trees(masks(plait), masks(flax_nnx))

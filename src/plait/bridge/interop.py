@@ -11,8 +11,10 @@ from ..errors import ArgumentError
 from .module.children import attach
 from .module.running import ModuleStackEntry, current_context
 from .wrappers.linen import outside_linen
-from .wrappers.stored_modules import abstract_module
+from .wrappers.stored_modules import abstract_in_streams
 from .wrappers.to_nnx import ToNNX
+
+_READS_VALUES = "compute it with NumPy, or pass it to the constructor"
 
 
 def nnx_in_bridge_mdl(factory: Callable[[Rngs], Module], name: str | None = None) -> Any:
@@ -20,6 +22,7 @@ def nnx_in_bridge_mdl(factory: Callable[[Rngs], Module], name: str | None = None
 
     Args:
         factory: creates the module; ``apply`` runs it only on shapes, and fills the module with the stored variables.
+            Its random streams are those of the call, in ``init`` and in ``apply``.
         name: in a compact method, the name of the submodule; in ``setup`` the attribute names it.
 
     Raises:
@@ -44,9 +47,10 @@ def nnx_in_bridge_mdl(factory: Callable[[Rngs], Module], name: str | None = None
         module = construct(scope.rngs)
     else:
         # Linen's streams are optional in apply; without them, a module draws the same keys in each call.
-        keys = {"default": 0, **{name: stream() for name, stream in scope.rngs.items()}}
-        module = abstract_module(construct, keys)
-        entry.unfilled[id(module)] = (module, construct, keys)
+        others = {} if "default" in scope.rngs else {"default": 0}
+        keys = {**others, **{name: stream.key.get_value() for name, stream in scope.rngs.items()}}
+        module, construct_there = abstract_in_streams(construct, scope.rngs, others, _READS_VALUES)
+        entry.unfilled[id(module)] = (module, construct_there, keys)
     return attach(entry, module, name) if entry.in_compact else module
 
 

@@ -6,9 +6,11 @@ A box is an immutable pytree around a value; ``jax.tree.map``, ``jit``, ``vmap``
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import functools
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +19,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..core.graph.axes import PARTITION_NAME as PARTITION_NAME
-from ..errors import AxisNameMismatchError, PartitioningUnspecifiedError as PartitioningUnspecifiedError
+from ..errors import ArgumentError, AxisNameMismatchError, PartitioningUnspecifiedError as PartitioningUnspecifiedError
 from .axis_rules import (
     Rules,
     RulesFallback as RulesFallback,
@@ -74,6 +76,7 @@ class AxisMetadata(abc.ABC, Generic[A]):
         # ``isinstance`` reads this before it looks at the classes: a caller that passes a Linen class has loaded Linen,
         # so the answer is right whichever library was loaded first.
         _link_boxes()
+        _make_serializable(type(self))
         return type(self)
 
     @abc.abstractmethod
@@ -112,6 +115,38 @@ _LINEN_S = {
     "LogicallyPartitioned": ("flax.linen.spmd", "LogicallyPartitioned"),
 }
 _linked: set[type] = set()
+
+
+def _make_serializable(cls: type) -> None:
+    """Make Flax's serialization store the value of a box, as it does with its own boxes, if Flax is loaded."""
+    flax = sys.modules.get("flax.serialization")
+    register = getattr(flax, "register_serialization_state", None)
+    if cls in _serializable or register is None:
+        return
+    _serializable.add(cls)
+    if "value" in getattr(cls, "__dataclass_fields__", ()):
+        with contextlib.suppress(ValueError):  # the class has registered itself
+            register(cls, _state_of_box, _box_from_state)
+
+
+_serializable: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def _state_of_box(box: Any) -> dict[str, Any]:
+    return {"value": sys.modules["flax.serialization"].to_state_dict(box.value)}
+
+
+def _box_from_state(box: Any, state: Mapping[str, Any]) -> Any:
+    if state.keys() != {"value"}:
+        raise ArgumentError(
+            "the stored state of a box does not fit",
+            at=f"a {type(box).__name__}",
+            found=f"the entries {sorted(map(str, state))}",
+            expected="the entry 'value', as to_state_dict() returns it",
+            do="restore it into variables with the same boxes, or unbox both: plait.meta.unbox(variables)",
+        )
+    value = sys.modules["flax.serialization"].from_state_dict(box.value, state["value"], name="value")
+    return dataclasses.replace(box, value=value)
 
 
 def is_axis_metadata(x: Any) -> bool:

@@ -458,3 +458,133 @@ def test_an_instance_in_the_place_of_the_class_is_refused():
     module = bridge.to_linen(plait.Linear(2, 3, rngs=plait.Rngs(0)), 2, 3)
     with pytest.raises(ArgumentTypeError, match=r"an instance of Linear(.|\n)*bridge\.to_linen\(Linear, \.\.\.\)"):
         module.init(jax.random.key(0), X)
+
+
+def in_linen(make):
+    """A Linen module that calls the module of ``make`` twice."""
+
+    class Twice(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            module = make()
+            return module(module(x) + 5)
+
+    return Twice()
+
+
+def in_scan(make):
+    """A Linen module that scans over the module of ``make``."""
+
+    class Body(nn.Module):
+        @nn.compact
+        def __call__(self, x, _):
+            return make()(x), None
+
+    class Scan(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            axes = {"params": 0, "batch_stats": 0}
+            return nn.scan(Body, variable_axes=axes, split_rngs={"params": True}, length=3)()(x, None)[0]
+
+    return Scan()
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    ("within", "layer"),
+    [(in_linen, "BatchNorm"), (in_scan, "BatchNorm"), (in_scan, "Linear")],
+    ids=["statistics, twice", "statistics in a scan", "parameters in a scan"],
+)
+def test_init_gives_what_flax_gives_when_the_module_runs_again(within, layer):
+    """B28, B29: the first initial values, also in a scan, whose body Linen traces twice; and the same draws."""
+    flax_nnx = pytest.importorskip("flax.nnx")
+    sizes = (2,) if layer == "BatchNorm" else (2, 2)
+    ours, theirs = (
+        within(functools.partial(nnx.bridge.to_linen, getattr(nnx, layer), *sizes, metadata_fn=None, name="layer"))
+        for nnx in (plait, flax_nnx)
+    )
+    out, variables = theirs.init_with_output(KEY, X)
+    same_trees(ours.init(KEY, X), jax.tree.map(lambda x: x, meta.unbox(variables)))
+    np.testing.assert_allclose(ours.init_with_output(KEY, X)[0], out, rtol=1e-6)
+
+
+def test_a_second_call_in_init_keeps_the_initial_statistics():
+    """B29: and stores what the first call made."""
+
+    class Late(plait.Module):
+        def __init__(self, rngs):
+            self.norm = plait.BatchNorm(2, rngs=rngs)
+
+        def __call__(self, x):
+            self.sow(plait.Intermediate, "hidden", x.mean())
+            if not hasattr(self, "late"):
+                self.late = plait.BatchStat(jnp.zeros(()))
+            self.late[...] += 1
+            return self.norm(x)
+
+    module = in_linen(lambda: bridge.to_linen(Late, name="late"))
+    _, variables = module.init_with_output(KEY, X, mutable=True)
+    assert np.array_equal(variables["batch_stats"]["late"]["norm"]["mean"], np.zeros(2))
+    assert variables["batch_stats"]["late"]["late"] == 1
+    assert len(variables["intermediates"]["late"]["hidden"]) == 2
+
+
+def test_linen_sees_the_methods_of_the_plait_class_only():
+    """B27: filters of ``capture_intermediates`` and interceptors get no helpers of the wrapper."""
+    seen = []
+
+    def intercept(call, args, kwargs, context):
+        seen.append(context.method_name)
+        return call(*args, **kwargs)
+
+    module = net()
+    variables = module.init(KEY, X)
+    with nn.intercept_methods(intercept):
+        module.apply(variables, X)
+        module.init(KEY, X)
+    assert set(seen) == {"__call__"}
+    run = jax.jit(lambda v: module.apply(v, X, capture_intermediates=lambda *_: True, mutable=["intermediates"]))
+    assert set(run(variables)[1]["intermediates"]) == {"__call__", "hidden"}
+
+
+def test_variables_that_init_returned_are_not_unknown():
+    """B30: perturbations, sown values, and variables that the call makes, whether it makes them anew or not."""
+
+    class Makes(plait.Module):
+        def __init__(self, rngs):
+            self.layer = plait.Linear(2, 2, rngs=rngs)
+
+        def __call__(self, x):
+            if not hasattr(self, "late"):
+                self.late = plait.BatchStat(jnp.zeros(()))
+            self.last = plait.BatchStat(x.mean())
+            out = self.perturb("noise", self.layer(x))
+            self.sow(plait.Intermediate, "hidden", out)
+            return out + self.late[...]
+
+    module = bridge.to_linen(Makes)
+    variables = module.init(KEY, X)
+    assert sorted(variables) == ["batch_stats", "params", "perturbations"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, updates = module.apply(variables, X, mutable=["intermediates", "batch_stats"])
+        module.apply({**variables, **updates}, X)
+    misspelt = {**variables, "batch_stats": {**variables["batch_stats"], "lost": jnp.zeros(())}}
+    with pytest.warns(UserWarning, match=r"unknown module paths[^\n]*\n  - lost$"):
+        module.apply(misspelt, X)
+
+
+def test_a_constructor_that_reads_values_is_told_the_option():
+    """abstract_init=False, in a note of JAX's error."""
+
+    class Reads(plait.Module):
+        def __init__(self, rngs):
+            self.rate = float(jnp.linspace(0, 0.5, 3)[1])
+
+        def __call__(self, x):
+            return x * self.rate
+
+    module = bridge.to_linen(Reads)
+    with pytest.raises(jax.errors.ConcretizationTypeError) as caught:
+        module.apply(module.init(KEY, X), X)
+    assert "abstract_init=False" in caught.value.__notes__[0]

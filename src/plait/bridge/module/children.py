@@ -10,6 +10,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+import jax
+import numpy as np
+
 from ...core.functional.traversal import iter_modules
 from ...core.functional.update import children_by_key
 from ...core.objects.containers import Dict, List
@@ -19,7 +22,7 @@ from ...core.objects.rngs import RngState
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
 from ..variables.boxed_variables import raw_value, to_linen_var
-from ..variables.collection_types import variable_type_name
+from ..variables.collection_types import BARE_COLLECTIONS, collection_of, is_bare, variable_type_name
 from ..variables.collections import MISSING, Collections, put_leaf
 from ..wrappers.scope import Scope
 from ..wrappers.stored_modules import check_no_parameter, fill
@@ -126,9 +129,9 @@ def take_in(entry: ModuleStackEntry, module: Module, waiting: Any) -> None:
     if unfilled is not None:
         _, construct, keys = unfilled
 
-        def supply(path: Any, variable: Variable[Any]) -> Any:
-            value, collection = _value_at(variables, path), variable_type_name(type(variable))
-            if value is MISSING and not entry.module.scope.is_mutable(collection):
+        def supply(path: Any, leaf: Any) -> Any:
+            value, collection = _value_at(variables, path), collection_of(leaf)
+            if value is MISSING and isinstance(leaf, Variable) and not entry.module.scope.is_mutable(collection):
                 check_no_parameter(collection, path, f"{type(entry.module).__name__}, a {type(module).__name__}")
             return value
 
@@ -146,10 +149,15 @@ def _value_at(variables: Mapping[Any, Any], path: Any) -> Any:
 
 
 def receive(node: Any, variables: Mapping[Any, Any]) -> None:
-    """Write nested variables into a module; variables that it lacks become attributes."""
+    """Write nested variables into a module; variables that it lacks become attributes.
+
+    A stored array that is not in a variable is a variable of its collection until it is written here.
+    """
     for key, value in variables.items():
         present = children_by_key(node).get(key, MISSING)
-        if isinstance(present, Variable) and isinstance(value, Variable):
+        if isinstance(value, Variable) and variable_type_name(type(value)) in BARE_COLLECTIONS and _holds_bare(present):
+            _set_bare(node, key, raw_value(value))
+        elif isinstance(present, Variable) and isinstance(value, Variable):
             present.update_from_state(value)
         elif present is MISSING and isinstance(node, Pytree) and isinstance(key, str):
             setattr(node, key, value)
@@ -163,6 +171,18 @@ def receive(node: Any, variables: Mapping[Any, Any]) -> None:
                 expected="variables at the paths of the module's variables",
                 do="pass the variables of a module with the same structure",
             )
+
+
+def _holds_bare(present: Any) -> bool:
+    return present is MISSING or is_bare(present)
+
+
+def _set_bare(node: Any, key: Any, value: Any) -> None:
+    if isinstance(node, Pytree) and isinstance(key, str):
+        setattr(node, key, value)
+    else:
+        container: Any = node
+        container[key] = value
 
 
 def attach(entry: ModuleStackEntry, module: Any, name: str | None, prefix: str | None = None) -> Any:
@@ -233,11 +253,18 @@ def set_priority(node: Hybrid, name: str, value: AttrPriority) -> None:
 
 
 def collect(module: Any) -> Collections:
-    """The variables of a module and its submodules, by collection; each under one path, without random state."""
+    """The variables of a module and its submodules, by collection; each under one path, without random state.
+
+    Also the arrays outside of variables that plait modules have; those of a ``bridge.Module`` are its arguments.
+    """
     collections: Collections = {}
     seen: set[int] = set()
 
-    def walk(node: Any, path: tuple[Any, ...]) -> None:
+    def walk(node: Any, path: tuple[Any, ...], in_plain: bool) -> None:
+        if isinstance(node, (jax.Array, np.ndarray)):
+            if in_plain:
+                put_leaf(collections, (collection_of(node), *path), node)
+            return
         if id(node) in seen:
             return
         if isinstance(node, Variable):
@@ -246,10 +273,11 @@ def collect(module: Any) -> Collections:
                 put_leaf(collections, (variable_type_name(type(node)), *path), to_linen_var(node))
         elif isinstance(node, (Pytree, *_CONTAINERS)) and not isinstance(node, Scope):
             seen.add(id(node))
+            is_plain = not isinstance(node, Hybrid) if isinstance(node, Module) else in_plain
             for key, child in _in_order(node):
-                walk(child, (*path, key))
+                walk(child, (*path, key), is_plain)
 
-    walk(module, ())
+    walk(module, (), False)
     return collections
 
 

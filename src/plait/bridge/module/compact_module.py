@@ -23,8 +23,8 @@ from ...errors import ArgumentError, ArgumentTypeError, ScopeParamShapeError
 from ...partitioning.boxes import AxisMetadata, unbox as unbox_tree
 from ...paths import describe_path
 from ..variables.boxed_variables import to_linen_var, to_nnx_var
-from ..variables.collection_types import variable_type, variable_type_name
-from ..variables.collections import MISSING, Collections, iter_leaves, linen_vars_to_nnx_attrs
+from ..variables.collection_types import BARE_COLLECTIONS, variable_type, variable_type_name
+from ..variables.collections import MISSING, Collections, find_leaf, iter_leaves, linen_vars_to_nnx_attrs
 from ..wrappers.scope import Scope, entered
 from .children import OWN, Hybrid, attach, bind, bind_children, collect, set_plainly, set_priority
 from .running import AttrPriority, current_context, running
@@ -291,9 +291,10 @@ class Module(Hybrid, metaclass=_ModuleType):
             bind(module, scope, attrs)
             with running(module):
                 out = function(module, *args, **kwargs)
+        collections = collect(module)
         if scope.mutable is not False:
-            _check_immutable(scope, before, type(self).__name__)
-        return out, {name: tree for name, tree in collect(module).items() if scope.is_mutable(name)}
+            _check_immutable(scope, before, collections, type(self).__name__)
+        return out, {name: tree for name, tree in collections.items() if scope.is_mutable(name)}
 
 
 def _method_of(module: Module, method: Any) -> Callable[..., Any]:
@@ -317,11 +318,16 @@ def _bare(value: Any) -> Any:
     return unbox_tree(value.raw_value if isinstance(value, VariableMetadata) else value)
 
 
-def _check_immutable(scope: Scope, before: list[tuple[Any, Variable[Any], Any]], owner: str) -> None:
+def _check_immutable(
+    scope: Scope, before: list[tuple[Any, Variable[Any], Any]], after: Collections, owner: str
+) -> None:
     """Raise if a collection that is not listed as mutable has changed. (rule B33)"""
     for path, variable, old in before:
         collection = variable_type_name(type(variable))
-        if variable.get_raw_value() is not old and not scope.is_mutable(collection):
+        # An array that is not in a variable was only carried by this one.
+        is_bare = collection in BARE_COLLECTIONS
+        now = find_leaf(after, (collection, *path)) if is_bare else variable.get_raw_value()
+        if now is not old and now is not MISSING and not scope.is_mutable(collection):
             raise ArgumentError(
                 f"a variable of the immutable collection {collection!r} was changed",
                 at=f"{owner}, {describe_path(path)}",

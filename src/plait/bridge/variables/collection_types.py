@@ -1,6 +1,7 @@
 """Collection names and their variable classes, under Flax's function names. (rules B4 to B9)
 
-The table is that of ``plait.register_variable_name``; unlike it, these functions register unknown names.
+The table is that of ``plait.register_variable_name``; unlike it, these functions register unknown names. Arrays and
+numbers that are not in a variable ("bare") have collections named after their types. (rule B29)
 """
 
 from __future__ import annotations
@@ -8,6 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..._compat import is_mutable_array
 from ...core.objects.variable_names import (
     _CLASSES,
     register_variable_name,
@@ -19,6 +25,11 @@ from ...errors import ArgumentError
 
 # The table itself: collection name -> class.
 VariableTypeCache: dict[str, type[Variable[Any]]] = _CLASSES
+
+_ARRAYS, _KEYS = "ArrayImpl", "PRNGKeyArray"
+_NUMBERS = (bool, int, float, complex)
+# Flax names a collection after the type of the value, which in a compiled ``init`` is that of a tracer.
+BARE_COLLECTIONS = (_ARRAYS, _KEYS, "ndarray", "DynamicJaxprTracer", *(each.__name__ for each in _NUMBERS))
 
 
 def variable_type(name: str) -> type[Variable[Any]]:
@@ -50,6 +61,20 @@ def variable_type_name(cls: type[Variable[Any]]) -> str:
             do=f"give the class another name: plait.register_variable_name('a_name', {cls.__name__})",
         )
     return variable_name_from_type(cls, allow_register=True)
+
+
+def is_bare(leaf: Any) -> bool:
+    """Whether a leaf is an array or a number, not a variable."""
+    return isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic, *_NUMBERS))
+
+
+def collection_of(leaf: Any) -> str:
+    """The collection of a variable, an array or a number."""
+    if isinstance(leaf, Variable):
+        return variable_type_name(type(leaf))
+    if isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)) or is_mutable_array(leaf):
+        return _KEYS if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else _ARRAYS
+    return "ndarray" if isinstance(leaf, np.generic) else type(leaf).__name__
 
 
 def register_variable_name_type_pair(name: str, cls: type[Variable[Any]], overwrite: bool = False) -> None:

@@ -16,7 +16,7 @@ from ...core.objects.variables import Variable
 from ...errors import ArgumentError, GraphError
 from ...paths import Path, describe_path, has_layers, layers_of
 from .boxed_variables import to_linen_var, to_nnx_var
-from .collection_types import variable_type_name
+from .collection_types import BARE_COLLECTIONS, is_bare, variable_type_name
 
 Collections = dict[str, Any]
 MISSING: Any = object()
@@ -133,6 +133,15 @@ def find_leaf(tree: Any, path: Path) -> Any:
     return tree
 
 
+def find_bare(stored: Mapping[str, Any], path: Path) -> tuple[str, Any]:
+    """The stored array that is not in a variable, at a path, and its collection; or ``MISSING``. (rule B29)"""
+    for collection in BARE_COLLECTIONS:
+        found = find_leaf(stored, (collection, *path))
+        if found is not MISSING and not isinstance(found, Mapping):
+            return collection, found
+    return BARE_COLLECTIONS[0], MISSING
+
+
 def to_collections(model: Any) -> Collections:
     """The variables of a model by collection, in the form that Linen code and ``TrainState`` use.
 
@@ -168,7 +177,7 @@ def from_collections(collections: Mapping[str, Any], like: Any) -> Any:
         collections: the result of ``to_collections``, or the variables of a Linen module with the same names; boxed or
             not. Dictionaries may be frozen.
         like: a model of the same structure, concrete or abstract, which supplies the structure, the random state, and
-            the metadata of values without a box.
+            the metadata of values without a box; also arrays outside of variables that the collections lack.
 
     Returns:
         A new model. ``like`` is not changed.
@@ -196,6 +205,11 @@ def from_collections(collections: Mapping[str, Any], like: Any) -> Any:
                 raise _absent(collections, collection, theirs)
             flat[path] = _converted(collection, path, found, leaf)
             taken.append((collection, *theirs))
+        elif is_bare(leaf):
+            collection, found = find_bare(collections, path_in_linen(path))
+            if found is not MISSING:
+                flat[path] = found
+                taken.append((collection, *path_in_linen(path)))
     for path, _ in iter_leaves(collections):
         if not any(path[: len(known)] == known for known in taken):
             raise GraphError(

@@ -59,7 +59,11 @@ class NNXMeta(AxisMetadata[A]):
 
     def replace_boxed(self, val: Any) -> NNXMeta[Any]:
         """A box with the same class and metadata, and the value ``val``."""
-        return dataclasses.replace(self, value=val)
+        return self.replace(value=val)
+
+    def replace(self, **fields: Any) -> NNXMeta[Any]:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **fields)
 
     def add_axis(self, index: int, params: Mapping[Any, Any]) -> NNXMeta[A]:
         """A box whose metadata has an added axis at ``index``; the box itself if it has no axis metadata.

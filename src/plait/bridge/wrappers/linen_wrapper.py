@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from flax import linen
@@ -21,9 +23,10 @@ from ...core.objects.variables import Variable
 from ...errors import ArgumentError, ArgumentTypeError
 from ...partitioning.boxes import AxisMetadata, unbox
 from ...paths import Path, describe_path
+from ...words import with_article
 from ..variables.boxed_variables import raw_value, to_linen_var, to_nnx_var
-from ..variables.collection_types import variable_type_name
-from ..variables.collections import MISSING, find_leaf, iter_leaves, path_in_linen, put_leaf
+from ..variables.collection_types import BARE_COLLECTIONS, collection_of, is_bare
+from ..variables.collections import MISSING, find_bare, find_leaf, iter_leaves, path_in_linen, put_leaf
 from .lazy import initializing
 from .linen import outside_linen
 from .rngs import linen_rngs_dict, root_keys
@@ -37,9 +40,10 @@ Leaves = dict[tuple[str, Path], Any]
 class ToLinen(linen.Module):
     """A Linen module around a plait class.
 
-    ``init`` makes the plait module and stores its variables, each in the collection of its class; ``apply`` rebuilds
-    the module from the stored values, calls it, and stores changes in mutable collections. Random state is not
-    stored; it comes from the ``rngs`` of each call.
+    ``init`` makes the plait module and stores its variables, each in the collection of its class, and its arrays
+    outside of variables in collections named after their types, as Flax does (``ArrayImpl``). ``apply`` rebuilds the
+    module from the stored values, calls it, and stores changes in mutable collections. Random state is not stored; it
+    comes from the ``rngs`` of each call.
 
     Args:
         nnx_class: the plait class, or any function that makes a module.
@@ -81,16 +85,19 @@ class ToLinen(linen.Module):
             return self._initialize(keys, method, args, kwargs)
         return self._apply(stored, keys, method, args, kwargs)
 
+    @linen.nowrap
     def _stored(self) -> dict[str, Any]:
         variables: Any = self.variables
         return unfreeze(variables)
 
+    @linen.nowrap
     def _keys(self) -> dict[str, Any]:
         if self.same_keys and not self.path:
             keys = root_keys(self)
             return keys if self.is_initializing() or "default" in keys else {**keys, "default": 0}
         return linen_rngs_dict(self, add_default=True)
 
+    @linen.nowrap
     def _construct(self, rngs: Rngs) -> Any:
         if isinstance(self.nnx_class, Module):
             class_name = type(self.nnx_class).__name__
@@ -105,6 +112,7 @@ class ToLinen(linen.Module):
         with outside_linen():
             return self.nnx_class(*self.args, **kwargs, **({} if self.skip_rng else {"rngs": rngs}))
 
+    @linen.nowrap
     def _initialize(self, keys: Mapping[str, Any], method: Any, args: Any, kwargs: Any) -> Any:
         module = self._construct(Rngs(keys))
         born = self._stored_leaves(module, {})
@@ -112,21 +120,21 @@ class ToLinen(linen.Module):
         with initializing(module, again=False), keeping_sown():
             out = method(module, *args, **kwargs)
         every = self._stored_leaves(module, {})
-        late = {place: leaf for place, leaf in every.items() if place not in born}
+        late = {place: leaf for place, leaf in every.items() if place not in born and place[0] not in BARE_COLLECTIONS}
         if late:
             self._put(self._stored(), late)
+            _remember(self.nnx_class, late)
         return out
 
+    @linen.nowrap
     def _apply(self, stored: dict[str, Any], keys: Any, method: Any, args: Any, kwargs: Any) -> Any:
         used: Leaves = {}
 
-        def supply(path: Path, variable: Variable[Any]) -> Any:
-            collection, path = variable_type_name(type(variable)), path_in_linen(path)
-            found = find_leaf(stored, (collection, *path))
-            if isinstance(found, Mapping) and not isinstance(variable.get_raw_value(), Mapping):
-                found = MISSING
+        def supply(path: Path, leaf: Any) -> Any:
+            path = path_in_linen(path)
+            collection, found = _find(stored, path, leaf)
             if found is MISSING:
-                if not self.is_mutable_collection(collection):
+                if isinstance(leaf, Variable) and not self.is_mutable_collection(collection):
                     check_no_parameter(collection, path, "/".join(self.path) or type(module).__name__)
                 return MISSING
             value = unbox(found)
@@ -134,36 +142,47 @@ class ToLinen(linen.Module):
             return value
 
         if self.abstract_init:
-            module = abstract_module(self._construct, keys)
+            module = abstract_module(self._construct, keys, "pass abstract_init=False to to_linen (or ToLinen)")
             identity = (self.nnx_class, self.args, FrozenDict(self.kwargs), self.skip_rng)
         else:
             module, identity = self._construct(Rngs(keys)), None
         fill(module, self._construct, keys, supply, identity)
-        _attach(module, stored, used)
-        before = {place: variable.get_raw_value() for place, variable in _variables_of(module)}
+        attached = _attach(module, stored, used)
+        before = {place: _raw(leaf) for place, leaf in _leaves_of(module, used)}
+        born = self._stored_leaves(module, used) if self.is_initializing() else {}
         with keeping_sown():
             out = method(module, *args, **kwargs)
         after = self._stored_leaves(module, used)
-        self._check_immutable(before, module)
+        if self.is_initializing():
+            # The initial values are those before the first call that has them. (rule B29)
+            made = {place: leaf for place, leaf in after.items() if _is_storable_at_init(stored, place)}
+            after = {place: leaf if place[0] in _OF_CALLS else born.get(place, leaf) for place, leaf in made.items()}
+            _remember(self.nnx_class, after.keys() - born.keys())
+        else:
+            self._check_immutable(before, module, used)
+        _warn_of_unknown(attached, self.nnx_class)
         self._put(stored, after)
         return out
 
+    @linen.nowrap
     def _stored_leaves(self, module: Any, used: Leaves) -> Leaves:
         """The values to store in mutable collections; an unchanged input is the same object."""
         leaves: Leaves = {}
-        for (collection, path), variable in _variables_of(module):
+        for (collection, path), variable in _leaves_of(module, used):
             if not self.is_mutable_collection(collection):
                 continue
             found, value = used.get((collection, path), (None, MISSING))
-            raw = raw_value(variable)
+            raw = raw_value(variable) if isinstance(variable, Variable) else variable
             if raw is value:
                 leaves[collection, path] = found
             elif isinstance(found, AxisMetadata):
                 leaves[collection, path] = found.replace_boxed(raw)
             else:
-                leaves[collection, path] = raw if self.metadata_fn is None else self.metadata_fn(variable)
+                box = self.metadata_fn if isinstance(variable, Variable) else None
+                leaves[collection, path] = raw if box is None else box(variable)
         return leaves
 
+    @linen.nowrap
     def _put(self, stored: dict[str, Any], leaves: Leaves) -> None:
         """Store leaves, and keep other existing leaves."""
         changed: set[tuple[str, Any]] = set()
@@ -173,22 +192,19 @@ class ToLinen(linen.Module):
         for collection, name in sorted(changed, key=str):
             self.put_variable(collection, name, stored[collection][name])
 
-    def _check_immutable(self, before: Mapping[Any, Any], module: Any) -> None:
+    @linen.nowrap
+    def _check_immutable(self, before: Mapping[Any, Any], module: Any, used: Leaves) -> None:
         """Raise if a collection not listed as mutable has changed; ``mutable=False`` discards changes."""
         mutable = None if self.scope is None else self.scope.mutable
         if mutable is False:
             return
-        for (collection, path), variable in _variables_of(module):
+        for (collection, path), leaf in _leaves_of(module, used):
             old = before.get((collection, path), MISSING)
-            if (
-                old is not MISSING
-                and old is not variable.get_raw_value()
-                and not self.is_mutable_collection(collection)
-            ):
+            if old is not MISSING and old is not _raw(leaf) and not self.is_mutable_collection(collection):
                 raise ArgumentError(
                     f"a variable of the immutable collection {collection!r} was changed",
                     at=f"{'/'.join(self.path) or type(self).__name__}, {describe_path(path)}",
-                    found=f"a new value of a {type(variable).__name__}, with mutable={mutable!r}",
+                    found=f"a new value of {with_article(type(leaf).__name__)}, with mutable={mutable!r}",
                     expected=f"{collection!r} among the mutable collections, or mutable=False to discard changes",
                     do=f"apply(..., mutable=[{collection!r}])",
                 )
@@ -225,38 +241,108 @@ def _method_of(nnx_class: Any, method: Any) -> Callable[..., Any]:
     return found
 
 
-def _variables_of(module: Any) -> list[tuple[tuple[str, Path], Any]]:
-    """The variables stored by Linen, each once, with collection and path."""
-    flat = to_flat_state(state(module, Not(RngState)))
-    return [
-        ((variable_type_name(type(leaf)), path_in_linen(path)), leaf)
-        for path, leaf in flat
-        if isinstance(leaf, Variable)
-    ]
+def _leaves_of(module: Any, used: Leaves) -> list[tuple[tuple[str, Path], Any]]:
+    """The variables and bare arrays stored by Linen, each once, with collection and path.
 
-
-def _attach(module: Any, stored: Mapping[str, Any], used: Leaves) -> None:
-    """Give the module the stored variables that its constructor did not make.
-
-    For a ``ToNNX`` these are all of its variables. Elsewhere a warning lists them, and those that fit as an attribute
-    of a module in the graph are set. (rule B30)
+    Args:
+        used: what the module was filled with; an array stays in the collection where it was found.
     """
-    unknown: list[Path] = []
+    found = {path: collection for collection, path in used if collection in BARE_COLLECTIONS}
+    leaves: list[tuple[tuple[str, Path], Any]] = []
+    for path, leaf in to_flat_state(state(module, Not(RngState))):
+        path = path_in_linen(path)
+        if isinstance(leaf, Variable):
+            leaves.append(((collection_of(leaf), path), leaf))
+        elif is_bare(leaf):
+            leaves.append(((found.get(path) or collection_of(leaf), path), leaf))
+    return leaves
+
+
+def _raw(leaf: Any) -> Any:
+    return leaf.get_raw_value() if isinstance(leaf, Variable) else leaf
+
+
+def _find(stored: Mapping[str, Any], path: Path, leaf: Any) -> tuple[str, Any]:
+    """The stored value of a leaf of the module, with its collection."""
+    if not isinstance(leaf, Variable):
+        return find_bare(stored, path)
+    collection = collection_of(leaf)
+    found = find_leaf(stored, (collection, *path))
+    if isinstance(found, Mapping) and not isinstance(leaf.get_raw_value(), Mapping):
+        found = MISSING
+    return collection, found
+
+
+# Collections of values that a call makes.
+_OF_CALLS = ("intermediates", "perturbations")
+
+
+def _is_storable_at_init(stored: Mapping[str, Any], place: tuple[str, Path]) -> bool:
+    """Whether a later call while Linen initializes may store a value: there is none yet, or it is a record of calls."""
+    collection, path = place
+    is_missing = find_leaf(stored, (collection, *path)) is MISSING
+    return collection in _OF_CALLS or (is_missing and collection not in BARE_COLLECTIONS)
+
+
+def _attach(module: Any, stored: Mapping[str, Any], used: Leaves) -> dict[tuple[str, Path], Any]:
+    """Give the module the stored values that its constructor did not make, and return those that are unknown.
+
+    For a ``ToNNX`` these are all of its variables. Elsewhere those that fit as an attribute of a module in the graph
+    are set. (rule B30)
+
+    Returns:
+        By collection and path: a function that says whether the call has changed the value.
+    """
+    unknown: dict[tuple[str, Path], Any] = {}
     late: dict[int, tuple[Any, dict[str, Any]]] = {}
     taken = [(collection, *path) for collection, path in used]
+    # Flax can have an array in two collections: its types differ in and out of a compiled function.
+    taken += [(other, *path) for name, path in used if name in BARE_COLLECTIONS for other in BARE_COLLECTIONS]
     for place, leaf in iter_leaves(stored):
         if any(place[: len(path)] == path for path in taken):
             continue
         collection, path = place[0], place[1:]
         owner, rest = _owner(module, path)
+        fits = isinstance(owner, Module) and len(rest) == 1
         if not isinstance(owner, ToNNX):
-            unknown.append(path)
-        if isinstance(owner, ToNNX) or (isinstance(owner, Module) and len(rest) == 1):
+            unknown[collection, path] = functools.partial(_is_changed, owner, rest[0], leaf) if fits else bool
+        if isinstance(owner, ToNNX) or fits:
+            bare = collection in BARE_COLLECTIONS and not isinstance(owner, ToNNX)
             _, attrs = late.setdefault(id(owner), (owner, {}))
-            put_leaf(attrs, rest, to_nnx_var(collection, leaf))
+            put_leaf(attrs, rest, unbox(leaf) if bare else to_nnx_var(collection, leaf))
     for owner, attrs in late.values():
         for name, value in attrs.items():
             setattr(owner, name, value)
+    return unknown
+
+
+def _is_changed(owner: Any, name: str, leaf: Any) -> bool:
+    now = owner.__dict__.get(name, MISSING)
+    return (raw_value(now) if isinstance(now, Variable) else now) is not unbox(leaf)
+
+
+# What init() has stored after a call, by class: known, though no constructor makes it. Lives as long as the class.
+_made_in_calls: weakref.WeakKeyDictionary[Any, set[tuple[str, Path]]] = weakref.WeakKeyDictionary()
+
+
+def _remember(nnx_class: Any, places: Iterable[tuple[str, Path]]) -> None:
+    with contextlib.suppress(TypeError):  # some callables have no weak references
+        _made_in_calls.setdefault(nnx_class, set()).update(places)
+
+
+def _warn_of_unknown(attached: Mapping[tuple[str, Path], Any], nnx_class: Any) -> None:
+    """Warn of stored values that the module did not need. What a call makes or changes is not unknown. (rule B30)"""
+    if not attached:
+        return
+    try:
+        known = _made_in_calls.get(nnx_class, set())
+    except TypeError:
+        known = set()
+    unknown = [
+        path
+        for (collection, path), is_changed in attached.items()
+        if collection not in _OF_CALLS and (collection, path) not in known and not is_changed()
+    ]
     if unknown:
         listed = "".join(f"\n  - {describe_path(path)}" for path in unknown)
         warnings.warn(f"Found unknown module paths in incoming state:{listed}", UserWarning, stacklevel=2)

@@ -11,6 +11,7 @@ from ...core.objects.rngs import Rngs, as_key
 
 # Linen's name for the stream of initializers, which is also its fallback for missing streams.
 PARAMS = "params"
+_DEFAULT = 0x64656661  # "defa"; the draws of a stream fold in small numbers
 
 
 def linen_keys(rngs: Any) -> dict[str, jax.Array]:
@@ -43,12 +44,13 @@ def linen_rngs_dict(linen_module: Any, add_default: bool = False) -> dict[str, A
     Args:
         linen_module: a Linen module whose method is running.
         add_default: whether to add a seed ``default`` if the module has no such collection: while the module
-            initializes, a key from ``params``, which is Linen's own fallback; otherwise 0. (rule B28)
+            initializes, a key derived from that of ``params``; otherwise 0. (rule B28)
     """
     keys: dict[str, Any] = {name: linen_module.make_rng(name) for name in linen_module.scope.rngs}
     if add_default and "default" not in keys:
+        # Not a draw: Linen counts draws, and traces the body of a scan twice, so that another one changes parameters.
         from_params = linen_module.is_initializing() and PARAMS in keys
-        keys["default"] = linen_module.make_rng(PARAMS) if from_params else 0
+        keys["default"] = jax.random.fold_in(keys[PARAMS], _DEFAULT) if from_params else 0
     return keys
 
 
