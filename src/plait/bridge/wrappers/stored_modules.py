@@ -81,7 +81,7 @@ def abstract_in_streams(construct: Construct, rngs: Rngs, others: Mapping[str, A
     with _noting(remedy):
         module, fresh = eval_shape(with_streams, every)
     if not all(isinstance(count, (np.ndarray, np.generic)) for count in after.values()):
-        after = jax.jit(ends)(every)  # the constructor draws inside of a transform
+        after = jax.jit(ends)(every)  # the constructor draws inside a transform
     for name, stream in rngs.items():
         stream.count.set_value(jnp.asarray(after[name]) if current_trace() is top_level_trace else after[name])
         fresh[name].key, fresh[name].count = stream.key, stream.count
